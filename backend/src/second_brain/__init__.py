@@ -1,0 +1,1 @@
+"""Hybrid search for Supabase: the Python client of the SQL functions in `migrations/`."""

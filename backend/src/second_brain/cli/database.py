@@ -1,0 +1,245 @@
+"""Commands of the database's life: dev, migrate, init, doctor. What they do is in `database/`."""
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import psycopg
+import typer
+
+from second_brain.database import doctor, migrations
+from second_brain.database.embedded import EmbeddedPostgres, apply_prelude
+from second_brain.errors import ConfigurationError
+
+STATE = Path(".second-brain")
+
+DsnOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dsn",
+        help="Database to use; else $SECOND_BRAIN_DSN, $DATABASE_URL, this folder's dev database.",
+        show_default=False,
+    ),
+]
+MajorOption = Annotated[
+    int | None,
+    typer.Option(
+        "--postgres-major",
+        help="PostgreSQL version of a new database: 18 (default), 17 or 16.",
+        show_default=False,
+    ),
+]
+
+dev = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.add_typer(dev, name="dev", help="An embedded Postgres for this folder, in .second-brain/.")
+    app.command()(migrate)
+    app.command()(init)
+    app.command("doctor")(_doctor)
+
+
+def resolve_dsn(dsn: str | None) -> str:
+    """Return the DSN given, else $SECOND_BRAIN_DSN, $DATABASE_URL or the running dev database's.
+
+    Raises ConfigurationError when there is none.
+    """
+    given = dsn or os.environ.get("SECOND_BRAIN_DSN") or os.environ.get("DATABASE_URL")
+    if given:
+        return given
+    server = _dev_server()
+    if server.status == "running":
+        return server.dsn()
+    stopped = server.status == "stopped"
+    raise ConfigurationError(
+        "the dev database of this folder is stopped" if stopped else "no database is given",
+        remedy="Start one here with `second-brain dev start`, or pass --dsn or SECOND_BRAIN_DSN.",
+    )
+
+
+@dev.command()
+def start(postgres_major: MajorOption = None) -> None:
+    """Start this folder's database, creating it at the first time, and print its DSN.
+
+    It runs on until `dev stop`. It looks like Supabase (roles, schemas, pgvector) and is empty:
+    `second-brain migrate` makes the tables.
+
+    \b
+    Examples:
+      second-brain dev start
+      second-brain dev start --postgres-major 16
+      psql "$(second-brain dev start)"
+    """
+    server = _dev_server(postgres_major)
+    already = server.status == "running"
+    server.start()
+    (STATE / ".gitignore").write_text("*\n")
+    how = "was already running" if already else "is running"
+    typer.echo(f"PostgreSQL {server.major} {how}; stop it with `second-brain dev stop`.", err=True)
+    typer.echo(server.dsn())
+
+
+@dev.command()
+def stop() -> None:
+    """Stop this folder's database; the data stay.
+
+    \b
+    Example:
+      second-brain dev stop
+    """
+    server = _dev_server()
+    before = server.status
+    server.stop()
+    typer.echo("Stopped." if before == "running" else f"Nothing to stop: it is {before}.", err=True)
+
+
+@dev.command()
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say whether this folder's database runs, and its DSN. Exit code 1 when it does not.
+
+    \b
+    Examples:
+      second-brain dev status
+      second-brain dev status --json
+    """
+    server = _dev_server()
+    now = server.status
+    running = now == "running"
+    if as_json:
+        typer.echo(
+            json.dumps(
+                {
+                    "status": now,
+                    "major": None if now == "absent" else server.major,
+                    "dsn": server.dsn() if running else None,
+                    "log": None if now == "absent" else str(server.log),
+                }
+            )
+        )
+    elif running:
+        typer.echo(f"PostgreSQL {server.major} is running; log: {server.log}", err=True)
+        typer.echo(server.dsn())
+    else:
+        typer.echo(f"The database is {now}; start it with `second-brain dev start`.", err=True)
+    if not running:
+        raise typer.Exit(1)
+
+
+@dev.command()
+def reset(
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    postgres_major: MajorOption = None,
+) -> None:
+    """Delete this folder's database with all its data and start an empty one.
+
+    \b
+    Example:
+      second-brain dev reset --yes
+    """
+    server = _dev_server()
+    if server.status != "absent" and not yes:
+        typer.confirm(f"Delete the database in {STATE.resolve()}?", abort=True, err=True)
+    major = postgres_major or (server.major if server.status != "absent" else None)
+    server.remove()
+    start(major)
+
+
+def migrate(
+    dimensions: Annotated[
+        int | None,
+        typer.Option(
+            help="Size of the embeddings; else the database's own, or 1024 in a new one.",
+            show_default=False,
+        ),
+    ] = None,
+    dsn: DsnOption = None,
+    prelude: Annotated[
+        bool,
+        typer.Option(
+            "--prelude",
+            help="First make a plain Postgres look like Supabase; needs a superuser.",
+        ),
+    ] = False,
+) -> None:
+    """Apply the migrations that the database does not have yet.
+
+    What applied is recorded as `supabase db push` records it: either can follow the other. Connect
+    directly or through a session pooler.
+
+    \b
+    Examples:
+      second-brain migrate --dimensions 384
+      second-brain migrate --dsn postgresql://postgres@db.example.org/postgres
+    """
+    target = resolve_dsn(dsn)
+    if prelude:
+        with psycopg.connect(target, autocommit=True) as connection:
+            apply_prelude(connection)
+    applied = migrations.apply(
+        target,
+        dimensions=dimensions,
+        progress=lambda migration: typer.echo(f"Applying {migration.file_name}", err=True),
+    )
+    if applied:
+        typer.echo(f"Applied {len(applied)} migration{'s'[: len(applied) > 1]}.")
+    else:
+        typer.echo("Nothing to apply: the database is up to date.")
+
+
+def init(
+    dimensions: Annotated[int, typer.Option(help="Size of the embeddings your model returns.")],
+    into: Annotated[
+        Path,
+        typer.Option(help="Folder of the project's migrations.", file_okay=False),
+    ] = Path("supabase/migrations"),
+) -> None:
+    """Write the migrations into a Supabase project of your own.
+
+    Those that are there already are left alone, so that a newer second-brain adds only what is new.
+
+    \b
+    Example:
+      second-brain init --dimensions 384 --into supabase/migrations
+      supabase db push
+    """
+    written = migrations.init(into, dimensions)
+    for file in written:
+        typer.echo(file)
+    if written:
+        typer.echo("Next: supabase db push", err=True)
+    else:
+        typer.echo("Nothing to write: all migrations are there.", err=True)
+
+
+def _doctor(
+    dsn: DsnOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Examine a database and say what to do. Exit code 1 when something is wrong.
+
+    \b
+    Examples:
+      second-brain doctor
+      second-brain doctor --dsn postgresql://postgres@db.example.org/postgres --json
+    """
+    with psycopg.connect(resolve_dsn(dsn), autocommit=True) as connection:
+        findings = doctor.examine(connection)
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            typer.echo(f"{finding.status:<8}{finding.check}: {finding.message}")
+            if finding.remedy:
+                typer.echo(f"{'':<8}-> {finding.remedy}")
+    if any(finding.status == "error" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _dev_server(major: int | None = None) -> EmbeddedPostgres:
+    return EmbeddedPostgres(STATE / "postgres", major)

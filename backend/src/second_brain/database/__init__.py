@@ -1,0 +1,1 @@
+"""The database's life outside SQL: an embedded server, its prelude, and the migrations."""

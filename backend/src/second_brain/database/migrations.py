@@ -1,0 +1,369 @@
+"""The SQL migrations: finding, sizing, applying and handing them out.
+
+The SQL itself lives in the files, and nothing here knows what they create but for one column, whose
+type carries the embedding dimension. Applying them records what `supabase db push` records, so the
+two can follow each other on one database.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from importlib import resources
+from pathlib import Path
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg.rows import scalar_row
+
+from second_brain.errors import ConfigurationError, SecondBrainError
+
+DEFAULT_DIMENSIONS = 1024
+# pgvector's HNSW index over the type vector.
+MAX_DIMENSIONS = 2000
+
+_FILE_NAME = re.compile(r"([0-9]+)_(.*)\.sql")
+_DIMENSION = re.compile(r"extensions\.vector\((\d+)\)")
+_PREFIX = "second_brain_"
+
+_LOCK = "select pg_advisory_xact_lock(hashtext('second_brain migrations'))"
+_HISTORY_EXISTS = "select to_regclass('supabase_migrations.schema_migrations') is not null"
+# What the Supabase CLI runs, word for word.
+_CREATE_HISTORY: tuple[LiteralString, ...] = (
+    "create schema if not exists supabase_migrations",
+    "create table if not exists supabase_migrations.schema_migrations"
+    " (version text not null primary key)",
+    "alter table supabase_migrations.schema_migrations add column if not exists statements text[]",
+    "alter table supabase_migrations.schema_migrations add column if not exists name text",
+)
+_READ_HISTORY = (
+    "select version, coalesce(name, '') from supabase_migrations.schema_migrations order by version"
+)
+_RECORD = (
+    "insert into supabase_migrations.schema_migrations (version, name, statements)"
+    " values (%s, %s, %s)"
+)
+_READ_DIMENSIONS = """
+select attribute.atttypmod
+  from pg_catalog.pg_attribute as attribute
+ where attribute.attrelid = to_regclass('public.knowledge_chunks')
+   and attribute.attname = 'embedding'
+   and not attribute.attisdropped
+"""
+
+
+class MigrationError(SecondBrainError):
+    """A migration did not apply, or may not; the database is as it was before that file."""
+
+    kind = "migration"
+    default_remedy = "Correct what the message says and run it again: what applied stays applied."
+
+
+@dataclass(frozen=True)
+class Migration:
+    """One file: its version and name as in `version_name.sql`, and its text."""
+
+    version: str
+    name: str
+    sql: str
+
+    @property
+    def file_name(self) -> str:
+        """The name of the file."""
+        return f"{self.version}_{self.name}.sql"
+
+
+def find(directory: Path | None = None) -> list[Migration]:
+    """List the migrations in order: this package's own, or those of a directory."""
+    if directory is None:
+        installed = resources.files("second_brain").joinpath("migrations")
+        # In a checkout they are at the top, not in the package.
+        place = installed if installed.is_dir() else Path(__file__).parents[4] / "migrations"
+    else:
+        place = directory
+    if not place.is_dir():
+        raise ConfigurationError(
+            f"there are no migrations in {place}", remedy="Reinstall second-brain."
+        )
+    found = [
+        Migration(name[1], name[2], file.read_text("utf-8"))
+        for file in place.iterdir()
+        if (name := _FILE_NAME.fullmatch(file.name))
+    ]
+    return sorted(found, key=lambda migration: migration.version)
+
+
+def render(migrations: Sequence[Migration], dimensions: int) -> list[Migration]:
+    """Return the migrations with `dimensions` as the size of the embedding column.
+
+    Raises ConfigurationError for a size that an HNSW index does not take, and when not exactly one
+    place names the size.
+    """
+    _check_dimensions(dimensions)
+    places = [place for one in migrations for place in _DIMENSION.findall(one.sql)]
+    if len(places) != 1:
+        raise ConfigurationError(
+            f"{len(places)} places in the migrations say extensions.vector(N), one should",
+            remedy="Give the column's type its size and no other: functions take extensions.vector",
+        )
+    column = f"extensions.vector({dimensions})"
+    return [replace(one, sql=_DIMENSION.sub(column, one.sql)) for one in migrations]
+
+
+def pending(
+    connection: "psycopg.Connection[Any]", migrations: Sequence[Migration]
+) -> list[Migration]:
+    """List the migrations that a database does not have yet, in order.
+
+    A migration is there under its own version, or under any version by the name that `init` gave
+    its file. Raises MigrationError when a version is another migration's, or when a later one is
+    there but an earlier one is not.
+    """
+    history: dict[str, str] = {}
+    if connection.execute(_HISTORY_EXISTS, prepare=False).fetchone() == (True,):
+        history = dict(connection.execute(_READ_HISTORY).fetchall())
+    names = set(history.values())
+    missing: list[Migration] = []
+    for migration in migrations:
+        if _handed_out_name(migration) in names:
+            present = True
+        elif migration.version in history:
+            present = True
+            other = history[migration.version]
+            if other != migration.name:
+                raise MigrationError(
+                    f"version {migration.version} is taken by another migration, {other!r}",
+                    remedy="Write these into that project with `second-brain init`, and push them.",
+                )
+        else:
+            present = False
+        if present and missing:
+            raise MigrationError(
+                f"the database has {migration.file_name} but not {missing[0].file_name}",
+                remedy=(
+                    "If that one was applied by hand, record it: "
+                    f"supabase migration repair --status applied {missing[0].version}"
+                ),
+            )
+        if not present:
+            missing.append(migration)
+    return missing
+
+
+def stored_dimensions(connection: "psycopg.Connection[Any]") -> int | None:
+    """Return the size of the embedding column, None where there is no such table yet."""
+    with connection.cursor(row_factory=scalar_row) as cursor:
+        found = cursor.execute(_READ_DIMENSIONS).fetchone()
+    return int(found) if found is not None else None
+
+
+def apply(
+    dsn: str,
+    *,
+    dimensions: int | None = None,
+    directory: Path | None = None,
+    progress: Callable[[Migration], None] | None = None,
+) -> list[Migration]:
+    """Apply what the database does not have yet, and return it.
+
+    Each file runs in a session and a transaction of its own together with its row in
+    `supabase_migrations.schema_migrations`: a file that fails leaves nothing behind, those before
+    it stay. Two runs at once take turns. Without `dimensions` a database keeps its embedding size
+    and a new one gets 1024. `progress` is called before each file.
+
+    Raises MigrationError, naming the file and the line, and ConfigurationError when the database
+    has embeddings of another size.
+    """
+    migrations = find(directory)
+    with psycopg.connect(dsn) as connection:
+        stored = stored_dimensions(connection)
+    if stored is not None and dimensions not in (None, stored):
+        raise ConfigurationError(
+            f"the database has embeddings of {stored} dimensions, not {dimensions}",
+            remedy=f"Use --dimensions {stored}, or a new database for the other model.",
+        )
+    if any(_DIMENSION.search(one.sql) for one in migrations):
+        migrations = render(migrations, dimensions or stored or DEFAULT_DIMENSIONS)
+    applied = []
+    while migration := _apply_next(dsn, migrations, progress):
+        applied.append(migration)
+    return applied
+
+
+def init(into: Path, dimensions: int, *, directory: Path | None = None) -> list[Path]:
+    """Write the migrations into a Supabase project's folder and return the files written.
+
+    They are named by timestamps that sort after what is there. One that an earlier call wrote is
+    known by its name and left alone. Raises ConfigurationError when those have another dimension.
+    """
+    migrations = render(find(directory), dimensions)
+    present = find(into) if into.is_dir() else []
+    ours = {_handed_out_name(migration) for migration in migrations}
+    for one in present:
+        for stored in _DIMENSION.findall(one.sql) if one.name in ours else ():
+            if int(stored) != dimensions:
+                raise ConfigurationError(
+                    f"{into / one.file_name} has embeddings of {stored} dimensions, "
+                    f"not {dimensions}",
+                    remedy=(
+                        f"Use --dimensions {stored}; or, if these were never pushed, delete them "
+                        "and run this again."
+                    ),
+                )
+    names = {one.name for one in present}
+    moments = _moments_after([one.version for one in present])
+    written = []
+    into.mkdir(parents=True, exist_ok=True)
+    for migration in migrations:
+        name = _handed_out_name(migration)
+        if name not in names:
+            file = into / f"{next(moments)}_{name}.sql"
+            file.write_text(migration.sql, "utf-8")
+            written.append(file)
+    return written
+
+
+def statements(text: str) -> Iterator[tuple[int, str]]:
+    """Split SQL at its semicolons; yield each statement with the index where it begins.
+
+    Cut as the Supabase CLI cuts: a statement has the comments before it and no semicolon at its
+    end.
+    """
+    begin = index = depth = 0
+    atomic = False
+    previous = ""
+    while index < len(text):
+        token = _TOKEN.match(text, index)
+        if token is None:
+            index += 1
+            continue
+        index = token.end()
+        if token["comment"]:
+            index = _end_of_block_comment(text, index)
+        elif token["dollar"]:
+            close = text.find(token["dollar"], index)
+            index = len(text) if close < 0 else close + len(token["dollar"])
+        elif token["word"]:
+            word = token["word"].lower()
+            if word == "atomic" and previous == "begin":
+                atomic, word = True, ";"
+            elif atomic and word == "end" and previous == ";":
+                atomic = False
+            previous = word
+        elif token["mark"]:
+            previous = token["mark"]
+            depth += {"(": 1, ")": -1}.get(previous, 0)
+            if previous == ";" and depth <= 0 and not atomic:
+                yield from _trimmed(text, begin, index)
+                begin, depth = index, 0
+    yield from _trimmed(text, begin, index)
+
+
+_TOKEN = re.compile(
+    r"""
+      --[^\n\r]*
+    | "[^"]*"
+    | [eE]'(?:[^'\\]|\\.|'')*'
+    | '[^']*'
+    | (?P<comment>/\*)
+    | (?P<word>[^\W\d][\w$]*)
+    | (?P<dollar>\$(?:[^\W\d]\w*)?\$)
+    | (?P<mark>[();])
+    | \d[\w$.]*
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def _end_of_block_comment(text: str, index: int) -> int:
+    depth = 1
+    for mark in re.compile(r"/\*|\*/").finditer(text, index):
+        depth += 1 if mark[0] == "/*" else -1
+        if depth == 0:
+            return mark.end()
+    return len(text)
+
+
+def _trimmed(text: str, begin: int, end: int) -> Iterator[tuple[int, str]]:
+    statement = text[begin:end].rstrip(";").strip()
+    if statement:
+        yield text.index(statement, begin), statement
+
+
+def _apply_next(
+    dsn: str,
+    migrations: Sequence[Migration],
+    progress: Callable[[Migration], None] | None,
+) -> Migration | None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute(_LOCK)
+        missing = pending(connection, migrations)
+        if not missing:
+            return None
+        migration = missing[0]
+        if progress is not None:
+            progress(migration)
+        if connection.execute(_HISTORY_EXISTS).fetchone() == (False,):
+            for create in _CREATE_HISTORY:
+                connection.execute(create)
+        executed = []
+        for begin, statement in statements(migration.sql):
+            try:
+                connection.execute(statement.encode())
+            except psycopg.Error as exc:
+                raise _failure(migration, begin, exc) from exc
+            executed.append(statement)
+        connection.execute(_RECORD, (migration.version, migration.name, executed))
+        return migration
+
+
+def _failure(migration: Migration, begin: int, error: psycopg.Error) -> MigrationError:
+    said = error.diag
+    position = int(said.statement_position or 1) - 1
+    line = migration.sql.count("\n", 0, begin + position) + 1
+    remedy = said.message_hint
+    if error.sqlstate == "42704" and "role" in (said.message_primary or ""):
+        remedy = (
+            "This is a plain Postgres: run `second-brain migrate --prelude` once, as a superuser, "
+            "for the roles and schemas that Supabase has."
+        )
+    elif error.sqlstate in ("42501", "3F000"):
+        remedy = remedy or "Connect as the owner of the database (on Supabase: postgres)."
+    return MigrationError(
+        f"{migration.file_name}, line {line}: {said.message_primary or error}",
+        code=error.sqlstate,
+        remedy=remedy,
+    )
+
+
+def _handed_out_name(migration: Migration) -> str:
+    return f"{_PREFIX}{migration.version}_{migration.name}"
+
+
+def _moments_after(versions: Sequence[str]) -> Iterator[str]:
+    moment = datetime.now(UTC)
+    # Supabase sorts versions as texts.
+    last = max(versions, default="")
+    if last >= f"{moment:%Y%m%d%H%M%S}":
+        try:
+            moment = datetime.strptime(last, "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+            moment += timedelta(seconds=1)
+        except (ValueError, OverflowError) as exc:
+            raise ConfigurationError(
+                f"no timestamp sorts after the migration with version {last}",
+                remedy="Rename that migration to a timestamp (YYYYMMDDHHMMSS).",
+            ) from exc
+    while True:
+        yield f"{moment:%Y%m%d%H%M%S}"
+        moment += timedelta(seconds=1)
+
+
+def _check_dimensions(dimensions: int) -> None:
+    if not 1 <= dimensions <= MAX_DIMENSIONS:
+        raise ConfigurationError(
+            f"{dimensions} dimensions: pgvector's HNSW index takes 1 to {MAX_DIMENSIONS}",
+            remedy=(
+                "Have the model return shorter embeddings (OpenAI: `dimensions`, Voyage: "
+                "`output_dimension`), or cut and normalise those of a Matryoshka model."
+            ),
+        )

@@ -1,0 +1,81 @@
+-- prelude: makes a plain Postgres look like Supabase, as far as the migrations and the advisors see.
+-- Run by a superuser, once per database, any number of times; what exists is left as it is.
+-- Supabase owns all of this, so no migration creates it.
+
+do $$
+declare
+  missing record;
+begin
+  for missing in
+    select role_name, attributes
+    from (
+      values
+        ('postgres', 'login createdb createrole replication bypassrls'),
+        ('anon', 'nologin noinherit'),
+        ('authenticated', 'nologin noinherit'),
+        ('service_role', 'nologin noinherit bypassrls'),
+        ('authenticator', 'login noinherit')
+    ) as wanted (role_name, attributes)
+    where not exists (select from pg_catalog.pg_roles where rolname = role_name)
+  loop
+    execute format('create role %I %s', missing.role_name, missing.attributes);
+  end loop;
+end
+$$;
+
+grant anon, authenticated, service_role to authenticator;
+grant anon, authenticated, service_role to postgres;
+
+alter role anon set statement_timeout = '3s';
+alter role authenticated set statement_timeout = '8s';
+alter role authenticator set statement_timeout = '8s';
+alter role postgres set search_path = "$user", public, extensions;
+
+do $$
+begin
+  -- Supabase's postgres owns the database without being a superuser.
+  execute format('alter database %I owner to postgres', current_database());
+end
+$$;
+
+create schema if not exists extensions authorization postgres;
+grant usage on schema extensions to anon, authenticated, service_role;
+create extension if not exists vector with schema extensions;
+
+create schema if not exists auth;
+grant usage on schema auth to postgres, anon, authenticated, service_role;
+
+do $$
+begin
+  if to_regprocedure('auth.uid()') is null then
+    create function auth.uid() returns uuid
+    language sql stable set search_path = ''
+    as $body$
+      select coalesce(
+        nullif(current_setting('request.jwt.claim.sub', true), ''),
+        nullif(current_setting('request.jwt.claims', true), '')::jsonb ->> 'sub'
+      )::uuid
+    $body$;
+  end if;
+  if to_regprocedure('auth.role()') is null then
+    create function auth.role() returns text
+    language sql stable set search_path = ''
+    as $body$
+      select coalesce(
+        nullif(current_setting('request.jwt.claim.role', true), ''),
+        nullif(current_setting('request.jwt.claims', true), '')::jsonb ->> 'role'
+      )
+    $body$;
+  end if;
+end
+$$;
+
+-- Supabase grants everything new in public to the API roles, function by function: a migration that
+-- revokes from public alone leaves anon with its own grant.
+grant usage on schema public to postgres, anon, authenticated, service_role;
+alter default privileges for role postgres in schema public
+  grant all on tables to postgres, anon, authenticated, service_role;
+alter default privileges for role postgres in schema public
+  grant all on functions to postgres, anon, authenticated, service_role;
+alter default privileges for role postgres in schema public
+  grant all on sequences to postgres, anon, authenticated, service_role;

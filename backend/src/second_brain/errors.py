@@ -1,0 +1,310 @@
+"""Errors by kind, and the one place that turns what a database or an HTTP client raises into them.
+
+An error here names what went wrong, the code that PostgreSQL (SQLSTATE) or PostgREST (PGRST…)
+gave, and what to do about it. It is not a place for retrying or logging.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    import psycopg
+
+MESSAGE_LIMIT = 300
+
+
+class SecondBrainError(Exception):
+    """Anything that second-brain reports: the message, `code` and `remedy`.
+
+    `code` is the SQLSTATE, PostgREST's code or an HTTP status, None where there was none.
+    `kind` is the class in one word, for logs and JSON.
+    """
+
+    kind: ClassVar[str] = "error"
+    default_remedy: ClassVar[str] = (
+        "Run `second-brain doctor` against the database, and look the code up in its log."
+    )
+
+    def __init__(self, message: str, *, code: str | None = None, remedy: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.remedy = remedy or self.default_remedy
+
+
+class InvalidInputError(SecondBrainError):
+    """An argument that the function, or the conversion to its type, refused."""
+
+    kind = "invalid_input"
+    default_remedy = "Correct the argument that the message names."
+
+
+class DimensionMismatchError(InvalidInputError):
+    """An embedding of another size than the column's."""
+
+    kind = "dimension_mismatch"
+    default_remedy = (
+        "Embed the query with the model that embedded the corpus, or apply the migrations "
+        "with the model's dimension (`second-brain migrate --dimensions N`) and embed again."
+    )
+
+
+class MigrationMissingError(SecondBrainError):
+    """The database, or PostgREST's picture of it, lacks the function as it was called."""
+
+    kind = "migration_missing"
+    default_remedy = (
+        "Apply the migrations (`supabase db push` or `second-brain migrate`); if they are there, "
+        "reload PostgREST with `notify pgrst, 'reload schema'`."
+    )
+
+
+class PermissionDeniedError(SecondBrainError):
+    """The role may not call the function or use what it needs."""
+
+    kind = "permission_denied"
+    default_remedy = (
+        "Call with the service role (its key in SUPABASE_KEY, on the server only): the search "
+        "functions are granted to service_role alone. If it is, apply the migrations again."
+    )
+
+
+class AuthenticationError(SecondBrainError):
+    """The key, token or password was not accepted."""
+
+    kind = "authentication_failed"
+    default_remedy = "Check that the key or password is this project's and has not expired."
+
+
+class SearchTimeoutError(SecondBrainError):
+    """The answer did not come in time."""
+
+    kind = "timeout"
+    default_remedy = (
+        "Lower pool_size, narrow the filter, or raise the role's statement_timeout; "
+        "`second-brain doctor` says whether an index is missing or the tables were never analysed."
+    )
+
+
+class UnavailableError(SecondBrainError):
+    """The server could not be reached, or is starting, stopping or out of connections."""
+
+    kind = "unavailable"
+    default_remedy = (
+        "Try again shortly; if it stays, check the address and that the project is not paused."
+    )
+
+
+class ConflictError(SecondBrainError):
+    """Another transaction came between; the same call can succeed the next time."""
+
+    kind = "conflict"
+    default_remedy = "Repeat the call."
+
+
+class UnexpectedAnswerError(SecondBrainError):
+    """An answer that is not a function's rows: another service, a proxy's page, broken JSON."""
+
+    kind = "unexpected_answer"
+    default_remedy = "Check that the URL is the Supabase project's own and that no proxy answers."
+
+
+class ConfigurationError(SecondBrainError):
+    """A setting, path or package on this side is missing or wrong."""
+
+    kind = "configuration"
+    default_remedy = "Correct the setting that the message names."
+
+
+class MissingExtraError(ConfigurationError):
+    """A package that only an extra of second-brain installs."""
+
+    kind = "missing_extra"
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(
+            f"{package} is not installed",
+            remedy=f'Install it with: pip install "second-brain[{extra}]"',
+        )
+
+
+_INVALID_INPUT_CODES = (
+    "22023",  # the functions' own refusals
+    # What a value meets before or while it becomes the argument's type.
+    "22000",
+    "22001",
+    "22003",
+    "22007",
+    "22008",
+    "2201W",
+    "2201X",
+    "22021",
+    "22P02",
+    "22P05",
+    "PGRST102",
+    # Too long or too deep: a text past the tsvector limit, JSON past the stack.
+    "54000",
+    "54001",
+    # What a written document may not hold.
+    "23502",
+    "23503",
+    "23514",
+)
+
+_UNAVAILABLE_CODES = (
+    # PostgREST without its database, PostgreSQL stopping or starting.
+    *("PGRST000", "PGRST001", "PGRST002", "PGRST003", "57P01", "57P02", "57P03", "3D000"),
+    # The status of a gateway that had no answer to pass on.
+    *("502", "503", "504", "520", "521", "522", "523", "524"),
+)
+
+_CLASSES: dict[str, type[SecondBrainError]] = {
+    **dict.fromkeys(_INVALID_INPUT_CODES, InvalidInputError),
+    **dict.fromkeys(
+        ("PGRST202", "PGRST203", "PGRST106", "42883", "42P01", "42703", "42704", "3F000"),
+        MigrationMissingError,
+    ),
+    "42501": PermissionDeniedError,
+    **dict.fromkeys(
+        ("PGRST300", "PGRST301", "PGRST302", "PGRST303", "28000", "28P01", "401", "403"),
+        AuthenticationError,
+    ),
+    "57014": SearchTimeoutError,
+    **dict.fromkeys(_UNAVAILABLE_CODES, UnavailableError),
+    **dict.fromkeys(("23505", "40001", "40P01", "55P03"), ConflictError),
+    "404": UnexpectedAnswerError,
+}
+
+# By the two characters that an SQLSTATE's class is: connection, out of resources.
+_STATE_CLASSES: dict[str, type[SecondBrainError]] = {
+    "08": UnavailableError,
+    "53": UnavailableError,
+}
+
+_REMEDIES: dict[str, str] = {
+    "PGRST203": (
+        "Two overloads of the function fit: drop the older signature "
+        "(`second-brain doctor` names it), then `notify pgrst, 'reload schema'`."
+    ),
+    "PGRST106": "Add schema public to the API's exposed schemas.",
+    "PGRST303": "Get a new token: this one has expired or its claims do not hold.",
+    "PGRST003": "Lower the number of calls at once, or raise PostgREST's db-pool.",
+    "25006": "Write to the primary: this connection is read only.",
+    "25P02": "Roll the connection's transaction back: an earlier statement in it failed.",
+    "3D000": "Check the database's name in the connection string.",
+    "53300": "Lower the number of connections, or go through the connection pooler.",
+    "54000": "Shorten the text or the vector.",
+    "54001": "Nest the JSON less deeply.",
+}
+
+_DIMENSIONS = re.compile(r"different vector dimensions|expected \d+ dimensions|\d+ dimensions")
+_UNKNOWN_ROLE = re.compile(r'^role ".*" does not exist')
+# Supabase's gateway answers before PostgREST does, without a code.
+_GATEWAY_REFUSAL = re.compile(r"api key|unauthorized|jwt", re.IGNORECASE)
+_QUOTED = re.compile(r'"[^"]*"')
+
+_SECRETS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE), replacement)
+    for pattern, replacement in (
+        (r"[a-z][a-z0-9+.-]{0,30}://\S*", "[url]"),
+        (r"\b(bearer|basic)\s+\S+", r"\1 [secret]"),
+        (
+            r"([\w-]{0,40}(?:password|passwd|pwd|secret|token|api[_-]?key|_key|authorization))"
+            r"""(["']?\s*[=:]\s*)(?:"[^"]*"?|'(?:\\.|[^'\\])*'?|[^\s,;&]+)""",
+            r"\1\2[secret]",
+        ),
+        (r"eyJ[\w-]{6,}(?:\.[\w-]*){0,4}", "[key]"),
+        (r"\bsb(?:p|_secret|_publishable)_\S+", "[key]"),
+        (r"[^\s:@/]{1,100}:[^\s@]{1,200}@[^\s]+", "[connection]"),
+        (r"[\w.-]{1,200}\.supabase\.(?:co|com|net|in)\b", "[host]"),
+    )
+)
+
+
+def translate(error: Exception) -> SecondBrainError:
+    """Turn what supabase-py, httpx or psycopg raised into an error of this module.
+
+    The result's message is bounded and redacted (see `safe_message`). An error of this module
+    comes back as it is. Use it as `raise translate(error) from error`.
+    """
+    import httpx
+    import psycopg
+    import psycopg_pool
+    from postgrest.exceptions import APIError
+    from pydantic import ValidationError
+
+    if isinstance(error, SecondBrainError):
+        return error
+    if isinstance(error, APIError):
+        return _from_code(error.code, error.message or "", hint=error.hint)
+    if isinstance(error, httpx.ConnectTimeout | httpx.PoolTimeout | psycopg_pool.PoolTimeout):
+        return UnavailableError(safe_message(error))
+    if isinstance(error, httpx.TimeoutException):
+        return SearchTimeoutError(safe_message(error) or "the answer did not come in time")
+    if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
+        return ConfigurationError("the URL is not one", remedy="Check SUPABASE_URL.")
+    if isinstance(error, httpx.DecodingError | httpx.TooManyRedirects):
+        return UnexpectedAnswerError(safe_message(error))
+    if isinstance(error, httpx.TransportError):
+        return UnavailableError(safe_message(error) or type(error).__name__)
+    if isinstance(error, psycopg.Error):
+        return _from_psycopg(error)
+    if isinstance(error, json.JSONDecodeError | ValidationError):
+        return UnexpectedAnswerError(f"the answer could not be read: {type(error).__name__}")
+    # What the client refuses to send: NaN, a lone surrogate, an object that JSON has no form for.
+    if isinstance(error, ValueError | TypeError | OverflowError):
+        return InvalidInputError(safe_message(error))
+    return SecondBrainError(safe_message(error) or type(error).__name__)
+
+
+def safe_message(
+    error: object, *, secrets: Iterable[str | None] = (), limit: int = MESSAGE_LIMIT
+) -> str:
+    """Return the error's text on one line, at most `limit` characters, without credentials.
+
+    Keys, tokens, passwords, URLs and connection strings are replaced by their kind in brackets,
+    and `secrets`, the values that the caller knows it holds, wherever they stand.
+    """
+    text = str(error)
+    for secret in sorted({secret for secret in secrets if secret}, key=len, reverse=True):
+        text = text.replace(secret, "[secret]")
+    for pattern, replacement in _SECRETS:
+        text = pattern.sub(replacement, text)
+    text = " ".join(text.split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _from_code(code: str | None, message: str, *, hint: str | None) -> SecondBrainError:
+    # `details` stays out: PostgreSQL prints whole rows there ("Failing row contains …").
+    text = safe_message(f"{message} ({hint})" if hint else message)
+    remedy = _REMEDIES.get(code or "")
+    if code == "22023" and _UNKNOWN_ROLE.search(message):
+        return AuthenticationError(text, code=code)
+    if code in ("22000", "22023") and _DIMENSIONS.search(message):
+        return DimensionMismatchError(text, code=code)
+    if code is None and _GATEWAY_REFUSAL.search(message):
+        return AuthenticationError(text)
+    found = _CLASSES.get(code or "") or _STATE_CLASSES.get((code or "")[:2], SecondBrainError)
+    return found(text or "no message", code=code, remedy=remedy)
+
+
+def _from_psycopg(error: "psycopg.Error") -> SecondBrainError:
+    import psycopg
+
+    if error.sqlstate is not None:
+        message = error.diag.message_primary or str(error)
+        return _from_code(error.sqlstate, message, hint=error.diag.message_hint)
+    # Without an SQLSTATE it is libpq's or psycopg's own text, and libpq quotes pieces of the
+    # connection string (of a password with an @ in it, as the host's name).
+    original = str(error)
+    text = safe_message(_QUOTED.sub('"…"', original))
+    if isinstance(error, psycopg.DataError) or "cannot adapt" in original:
+        return InvalidInputError(text)
+    if "connection info string" in original or "connection option" in original:
+        return ConfigurationError(text, remedy="Check the connection string.")
+    if "authentication failed" in original or "no password supplied" in original:
+        return AuthenticationError(text)
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return UnavailableError(text)
+    return SecondBrainError(text)

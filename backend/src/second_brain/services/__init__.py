@@ -1,0 +1,1 @@
+"""Clients of the SQL functions: over PostgREST (`supabase`) and over psycopg (`postgres`)."""

@@ -1,0 +1,259 @@
+"""Search and writing over psycopg, for backends that sit next to the database.
+
+Every statement calls one SQL function of the migrations with named arguments. Nothing needs a
+session: it works behind a transaction pooler.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Any, ClassVar, LiteralString, TypeAlias, TypeVar
+from uuid import UUID
+
+import psycopg
+from psycopg.rows import RowFactory, class_row, dict_row, scalar_row
+from psycopg.types.json import Jsonb
+from psycopg_pool import ConnectionPool
+
+from second_brain.errors import translate
+from second_brain.services.provider import SearchProvider, plain
+from second_brain.services.results import Source
+
+Row = TypeVar("Row")
+Database: TypeAlias = str | psycopg.Connection[Any] | ConnectionPool[Any]
+
+_SEARCHES: dict[str, LiteralString] = {
+    "hybrid_search_knowledge_chunks": """
+        select
+          id, content, knowledge_type, document_id, chunk_index, source_origin, metadata,
+          rrf_score, vector_rank, text_rank,
+          similarity, text_score, match_type, matched_terms, title, source_url
+        from public.hybrid_search_knowledge_chunks(
+          query_embedding => %(query_embedding)s::extensions.vector,
+          query_text => %(query_text)s::text,
+          match_count => %(match_count)s::integer,
+          match_threshold => %(match_threshold)s::float8,
+          vector_weight => %(vector_weight)s::float8,
+          text_weight => %(text_weight)s::float8,
+          filter_type => %(filter_type)s::text,
+          search_mode => %(search_mode)s::text,
+          pool_size => %(pool_size)s::integer,
+          rrf_k => %(rrf_k)s::float8
+        )
+    """,
+    "match_knowledge_chunks": """
+        select
+          id, content, knowledge_type, document_id, chunk_index, source_origin, metadata, similarity
+        from public.match_knowledge_chunks(
+          query_embedding => %(query_embedding)s::extensions.vector,
+          match_count => %(match_count)s::integer,
+          match_threshold => %(match_threshold)s::float8,
+          filter_type => %(filter_type)s::text
+        )
+    """,
+    "search_knowledge_chunks_fulltext": """
+        select
+          id, content, knowledge_type, document_id, chunk_index, source_origin, metadata, rank
+        from public.search_knowledge_chunks_fulltext(
+          query_text => %(query_text)s::text,
+          search_mode => %(search_mode)s::text,
+          filter_type => %(filter_type)s::text,
+          match_count => %(match_count)s::integer
+        )
+    """,
+}
+
+_UPSERT_DOCUMENT = """
+    select
+      document_id, chunks_added, chunks_changed, chunks_unchanged, chunks_removed,
+      embeddings_reused, embeddings_missing
+    from public.upsert_knowledge_document(
+      document => %(document)s::jsonb,
+      chunks => %(chunks)s::jsonb
+    )
+"""
+
+_MISSING_EMBEDDINGS = """
+    select hash
+    from public.missing_knowledge_embeddings(
+      content_hashes => %(content_hashes)s::text[],
+      model => %(embedding_model)s::text
+    ) as hash
+"""
+
+_DELETE_DOCUMENT = """
+    select public.delete_knowledge_document(document_key => %(external_key)s::text)
+"""
+
+_DELETE_OWNER = """
+    select documents_deleted, chunks_deleted
+    from public.delete_knowledge_owner(owner => %(owner_id)s::uuid)
+"""
+
+_PURGE = """
+    select public.purge_knowledge_chunks(older_than => %(older_than)s::interval)
+"""
+
+_REFRESH_STATISTICS = """
+    select public.refresh_knowledge_statistics()
+"""
+
+
+class PostgresProvider(SearchProvider):
+    """Search over a psycopg connection, a pool, or a connection string.
+
+    A connection and a pool stay the caller's: nothing is committed, closed or left failed in a
+    transaction that is open. A connection serves one thread at a time; a service gives a pool.
+    With a connection string each call opens a connection of its own and closes it.
+    """
+
+    name: ClassVar[Source] = "postgres"
+
+    def __init__(self, database: Database) -> None:
+        if not isinstance(database, str | psycopg.Connection | ConnectionPool):
+            raise TypeError(
+                "database must be a psycopg Connection, a ConnectionPool or a connection string, "
+                f"not {type(database).__name__}"
+            )
+        self._database = database
+
+    def _secrets(self) -> Iterable[str | None]:
+        return (self._database,) if isinstance(self._database, str) else ()
+
+    @contextmanager
+    def _connection(self) -> Iterator[psycopg.Connection[Any]]:
+        if isinstance(self._database, psycopg.Connection):
+            yield self._database
+        elif isinstance(self._database, ConnectionPool):
+            with self._database.connection() as connection:
+                yield connection
+        else:
+            with psycopg.connect(self._database) as connection:
+                yield connection
+
+    def _rows(self, function: str, arguments: dict[str, Any]) -> Sequence[object]:
+        embedding = arguments.get("query_embedding")
+        if embedding is not None and not isinstance(embedding, str):
+            # As text, the form whose errors are the same over PostgREST.
+            arguments = {**arguments, "query_embedding": json.dumps(embedding)}
+        with self._connection() as connection:
+            return _fetch(connection, dict_row, _SEARCHES[function], arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class UpsertCounts:
+    """What an upsert changed, in chunks; `document_id` is the document's."""
+
+    document_id: UUID
+    chunks_added: int
+    chunks_changed: int
+    chunks_unchanged: int
+    chunks_removed: int
+    embeddings_reused: int
+    embeddings_missing: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedCounts:
+    """What a deletion removed."""
+
+    documents_deleted: int
+    chunks_deleted: int
+
+
+class KnowledgeWriter:
+    """The writing side: one method per SQL function, each in a transaction of its own.
+
+    Inside a transaction of the caller's it is a savepoint, and the caller commits. The role must
+    be service_role or the tables' owner. Every method raises a `SecondBrainError`.
+    """
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+
+    def upsert_document(
+        self, document: Mapping[str, object], chunks: Sequence[Mapping[str, object]]
+    ) -> UpsertCounts:
+        """Store a document and its chunks, in their order; what is unchanged keeps its row.
+
+        `document` needs `external_key`, a chunk `content`. An embedding may be a list, tuple or
+        numpy array; a chunk without one takes it from a stored chunk with the same text and
+        `embedding_model`.
+        """
+        with _translated():
+            return _fetch(
+                self._connection,
+                class_row(UpsertCounts),
+                _UPSERT_DOCUMENT,
+                {"document": _jsonb(dict(document)), "chunks": _jsonb(list(map(dict, chunks)))},
+            )[0]
+
+    def missing_embeddings(self, content_hashes: Sequence[str], embedding_model: str) -> set[str]:
+        """Return the hashes that no stored chunk has an embedding of that model for."""
+        with _translated():
+            return set(
+                _fetch(
+                    self._connection,
+                    scalar_row,
+                    _MISSING_EMBEDDINGS,
+                    {"content_hashes": list(content_hashes), "embedding_model": embedding_model},
+                )
+            )
+
+    def delete_document(self, external_key: str) -> int:
+        """Delete a document and return how many chunks went with it; 0 when there is none."""
+        return self._count(_DELETE_DOCUMENT, {"external_key": external_key})
+
+    def delete_owner(self, owner_id: UUID | str) -> DeletedCounts:
+        """Delete everything that one owner has."""
+        with _translated():
+            arguments = {"owner_id": owner_id}
+            return _fetch(self._connection, class_row(DeletedCounts), _DELETE_OWNER, arguments)[0]
+
+    def purge(self, older_than: timedelta) -> int:
+        """Remove chunks that were superseded or deleted longer ago, and return how many."""
+        return self._count(_PURGE, {"older_than": older_than})
+
+    def refresh_statistics(self) -> bool:
+        """Renew the document frequencies that ranking reads, after ANALYZE."""
+        return bool(self._count(_REFRESH_STATISTICS, {}))
+
+    def _count(self, query: LiteralString, arguments: Mapping[str, object]) -> int:
+        with _translated():
+            return int(_fetch(self._connection, scalar_row, query, arguments)[0])
+
+
+def _fetch(
+    connection: psycopg.Connection[Any],
+    row_factory: RowFactory[Row],
+    query: LiteralString,
+    arguments: Mapping[str, object],
+) -> list[Row]:
+    with connection.transaction(), connection.cursor(row_factory=row_factory) as cursor:
+        # Prepared statements belong to a session, and behind a pooler the next call has another.
+        cursor.execute(query, arguments, prepare=False)
+        return cursor.fetchall()
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (psycopg.Error, ValueError, TypeError) as error:
+        raise translate(error) from error
+
+
+def _jsonb(value: object) -> Jsonb:
+    return Jsonb(value, dumps=lambda item: json.dumps(item, default=_json_value))
+
+
+def _json_value(value: object) -> object:
+    if hasattr(value, "tolist"):
+        return plain(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, UUID):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")

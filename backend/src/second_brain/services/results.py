@@ -1,0 +1,144 @@
+"""What a search returns, and how a row of the SQL functions becomes it.
+
+Both providers normalise here. Nothing is ranked, merged or filtered: the order is the database's.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Mode = Literal["hybrid", "vector", "fulltext"]
+"""Which function answered: hybrid_search, search (`vector`) or fulltext_search."""
+
+Source = Literal["supabase", "postgres"]
+"""Which provider asked: over PostgREST, or over psycopg."""
+
+KNOWLEDGE_TYPES = frozenset(
+    {
+        "note",
+        "document",
+        "decision",
+        "conversation",
+        "task",
+        "signal",
+        "playbook",
+        "case_study",
+        "transcript",
+    }
+)
+SOURCE_ORIGINS = frozenset({"notion", "obsidian", "email", "manual", "youtube", "web", "other"})
+
+_ID_PREFIX: dict[Source, str] = {"supabase": "supa", "postgres": "pg"}
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySearchResult:
+    """One hit.
+
+    `confidence` is in 0 to 1: the fused score of a hybrid search (small by nature: with RRF and
+    weights of 1 at most 2 / 61), the cosine similarity of a vector search, rank / (1 + rank) of
+    a full-text search. It orders the hits of one call and does not compare between modes.
+
+    `metadata` is the row's own, under these keys, which always win: knowledge_type, document_id,
+    chunk_index, source_origin, vector_rank, text_rank, rrf_score, similarity, text_score,
+    match_type, matched_terms, real_provider. What the call does not return is None (or `[]`).
+    title and source_url are there when the row has them.
+    """
+
+    id: str
+    content: str
+    source: Source
+    confidence: float
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+def normalize_rows(
+    rows: Sequence[object], *, mode: Mode, source: Source, limit: int
+) -> list[MemorySearchResult]:
+    """Turn at most `limit` rows into results, in their order; an odd row never fails.
+
+    What a row lacks, or has in another type, becomes: id `supa-{mode}-{position}` (`pg-…` over
+    psycopg), knowledge_type `document`, source_origin `manual`, chunk_index 0, metadata `{}`,
+    a number None. A row that is no mapping becomes one of these defaults alone.
+    """
+    return [
+        _normalize(row if isinstance(row, Mapping) else {}, position, mode=mode, source=source)
+        for position, row in enumerate(rows[: max(limit, 0)])
+    ]
+
+
+def _normalize(
+    row: Mapping[str, object], position: int, *, mode: Mode, source: Source
+) -> MemorySearchResult:
+    similarity = _number(row.get("similarity"))
+    text_score = _number(row.get("rank" if mode == "fulltext" else "text_score"))
+    rrf_score = _number(row.get("rrf_score"))
+    confidence = {
+        "hybrid": rrf_score,
+        "vector": similarity,
+        "fulltext": None if text_score is None else _saturate(text_score),
+    }[mode]
+    own_metadata = row.get("metadata")
+    metadata: dict[str, Any] = {
+        **(own_metadata if isinstance(own_metadata, dict) else {}),
+        **{key: row[key] for key in ("title", "source_url") if row.get(key) is not None},
+        "knowledge_type": _one_of(row.get("knowledge_type"), KNOWLEDGE_TYPES, "document"),
+        "document_id": _text(row.get("document_id")),
+        "chunk_index": _integer(row.get("chunk_index")) or 0,
+        "source_origin": _one_of(row.get("source_origin"), SOURCE_ORIGINS, "manual"),
+        "vector_rank": _integer(row.get("vector_rank")),
+        "text_rank": _integer(row.get("text_rank")),
+        "rrf_score": _finite(rrf_score),
+        "similarity": _finite(similarity),
+        "text_score": _finite(text_score),
+        "match_type": _text(row.get("match_type")),
+        "matched_terms": _texts(row.get("matched_terms")),
+        "real_provider": True,
+    }
+    return MemorySearchResult(
+        id=_text(row.get("id")) or f"{_ID_PREFIX[source]}-{mode}-{position}",
+        content=_text(row.get("content")) or "",
+        source=source,
+        confidence=_unit(confidence),
+        metadata=metadata,
+    )
+
+
+def _number(value: object) -> float | None:
+    """Read a number, also the strings "NaN" and "Infinity" that PostgREST sends for a float8."""
+    if isinstance(value, bool) or value is None:
+        return None
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _saturate(rank: float) -> float:
+    return 1.0 if rank == math.inf else rank / (1 + rank) if rank > 0 else 0.0
+
+
+def _unit(value: float | None) -> float:
+    return 0.0 if value is None or math.isnan(value) else min(max(value, 0.0), 1.0)
+
+
+def _integer(value: object) -> int | None:
+    number = _finite(_number(value))
+    return None if number is None else int(number)
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _texts(value: object) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, list | tuple) else []
+
+
+def _one_of(value: object, known: frozenset[str], default: str) -> str:
+    return value if isinstance(value, str) and value in known else default

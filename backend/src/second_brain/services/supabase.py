@@ -1,0 +1,132 @@
+"""Search over Supabase's REST API: one `rpc` per call, no logic of its own."""
+
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from second_brain.errors import ConfigurationError, UnexpectedAnswerError
+from second_brain.services.provider import ClientUnavailableError, SearchProvider
+from second_brain.services.results import Source
+
+if TYPE_CHECKING:
+    import httpx
+    from supabase import Client
+
+TIMEOUT = 30.0
+"""Seconds. Supabase ends a statement long before; this is for a connection that says nothing."""
+
+# Arguments that came after the first release, with the database's defaults. PostgREST knows a
+# function by the names it is called with, so a default that is sent needlessly would fail (404)
+# on a project whose migrations are older than this client.
+_LATER_ARGUMENTS: Mapping[str, object] = {
+    "rrf_k": 60.0,
+}
+
+
+class SupabaseProvider(SearchProvider):
+    """Search through a Supabase project's REST API with the service role's key.
+
+    `config` has `supabase_url` and `supabase_key`; what it does not say is read from SUPABASE_URL
+    and SUPABASE_KEY when the client is first needed. A `client` that is given is used as it is.
+    One provider serves many threads.
+    """
+
+    name: ClassVar[Source] = "supabase"
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        *,
+        client: "Client | None" = None,
+        timeout: float = TIMEOUT,
+    ) -> None:
+        self._config = dict(config or {})
+        self._client: Any = client
+        self._timeout = timeout
+        self._http: httpx.Client | None = None
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections of a client that this provider made; a later call makes another."""
+        with self._lock:
+            if self._http is not None:
+                self._http.close()
+                self._http = self._client = None
+
+    def _load_client(self) -> "Client | None":
+        """Return the client, made on first use; None without credentials.
+
+        Raises ConfigurationError when the URL is not one.
+        """
+        with self._lock:
+            if self._client is None:
+                url, key = self._credentials()
+                if url and key:
+                    self._client = self._make_client(url, key)
+            return self._client
+
+    def _make_client(self, url: str, key: str) -> "Client":
+        import httpx
+        from supabase import create_client
+        from supabase.lib.client_options import SyncClientOptions
+
+        # HTTP/1.1: httpx's HTTP/2 connections are shared by all threads, and one that the server
+        # ends takes every call on it along; a POST is not tried again.
+        http = httpx.Client(timeout=self._timeout, follow_redirects=True)
+        options = SyncClientOptions(
+            httpx_client=http, auto_refresh_token=False, persist_session=False
+        )
+        try:
+            client = create_client(url, key, options)
+        except Exception as error:
+            http.close()
+            raise ConfigurationError(
+                "no Supabase client can be made of this URL and key",
+                remedy="Check SUPABASE_URL (https://….supabase.co) and SUPABASE_KEY.",
+            ) from error
+        self._http = http
+        return client
+
+    def _credentials(self) -> tuple[str | None, str | None]:
+        return (
+            self._config.get("supabase_url") or os.environ.get("SUPABASE_URL"),
+            self._config.get("supabase_key") or os.environ.get("SUPABASE_KEY"),
+        )
+
+    def _secrets(self) -> Iterable[str | None]:
+        return self._credentials()
+
+    def _rows(self, function: str, arguments: dict[str, Any]) -> Sequence[object]:
+        client = self._load_client()
+        if client is None:
+            raise ClientUnavailableError("no Supabase URL and key")
+        rows = (
+            client.rpc(
+                function,
+                {
+                    name: value
+                    for name, value in arguments.items()
+                    if name not in _LATER_ARGUMENTS or value != _LATER_ARGUMENTS[name]
+                },
+            )
+            .execute()
+            .data
+        )
+        if rows is None:
+            return []
+        if not isinstance(rows, list):
+            raise UnexpectedAnswerError(f"rows expected, {type(rows).__name__} received")
+        return rows

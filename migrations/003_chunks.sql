@@ -1,0 +1,96 @@
+-- 003_chunks: the retrieval unit.
+-- Adds: table knowledge_chunks, its indexes, policy and grants. Locks nothing that exists.
+
+create table if not exists public.knowledge_chunks (
+  id uuid primary key default gen_random_uuid(),
+  document_id uuid references public.knowledge_documents (id) on delete cascade,
+  heading text,
+  content text not null,
+  embedding extensions.vector(1024)
+    constraint knowledge_chunks_embedding_not_zero check (extensions.vector_norm(embedding) > 0),
+  embedding_model text,
+  knowledge_type text not null default 'document'
+    check (knowledge_type in (
+      'note', 'document', 'decision', 'conversation', 'task', 'signal', 'playbook', 'case_study', 'transcript'
+    )),
+  chunk_index integer check (chunk_index >= 0),
+  source_id uuid references public.knowledge_sources (id) on delete set null,
+  source_origin text not null default 'manual'
+    check (source_origin in ('notion', 'obsidian', 'email', 'manual', 'youtube', 'web', 'other')),
+  collection text not null,
+  language text not null default 'english',
+  document_date date,
+  owner_id uuid,
+  visibility text not null default 'private' check (visibility in ('private', 'public')),
+  sensitivity text,
+  metadata jsonb not null default '{}' check (jsonb_typeof(metadata) = 'object'),
+  status text not null default 'active' check (status in ('active', 'superseded', 'archived', 'deleted')),
+  content_hash text not null,
+  version integer not null default 1 check (version >= 1),
+  content_tsv tsvector not null,
+  text_length integer not null,
+  bm25 extensions.sparsevec(536870912),
+  created_at timestamptz not null default now(),
+  updated_at timestamptz not null default now()
+);
+
+comment on table public.knowledge_chunks is
+  'A passage of a document: what a search returns. Only rows with status active are ever returned.';
+comment on column public.knowledge_chunks.heading is 'Title and section path; searched together with content.';
+comment on column public.knowledge_chunks.embedding is
+  'Null until embedded (found by text only). Never a zero vector: its cosine distance is NaN and passes every threshold.';
+comment on column public.knowledge_chunks.collection is 'Its document''s collection where none is given, else knowledge.';
+comment on column public.knowledge_chunks.metadata is 'The chunk''s own keys over those of its document.';
+comment on column public.knowledge_chunks.content_hash is
+  'knowledge_content_hash(heading, content), set by the database: equal hashes mean equal text.';
+comment on column public.knowledge_chunks.version is 'Counts up each time the chunk at this place of its document is replaced.';
+comment on column public.knowledge_chunks.content_tsv is 'Lexemes of heading and content, set by the database.';
+comment on column public.knowledge_chunks.text_length is 'Words in content_tsv, counted with repetition: the dl of BM25.';
+comment on column public.knowledge_chunks.bm25 is
+  'The document side of BM25, one dimension for each lexeme (knowledge_internal.bm25_vector), set by the database.';
+
+-- The default of 100 keeps too few document frequencies: at 1000 ANALYZE lists the 10,000 most common lexemes.
+alter table public.knowledge_chunks alter column content_tsv set statistics 1000;
+
+-- Searches see active rows only: superseded ones are in no index that serves a search.
+create index if not exists knowledge_chunks_embedding on public.knowledge_chunks
+  using hnsw (embedding extensions.vector_cosine_ops) with (m = 16, ef_construction = 64)
+  where status = 'active';
+
+-- Without fastupdate a search never has to read a pending list that writers left behind.
+create index if not exists knowledge_chunks_content_tsv on public.knowledge_chunks
+  using gin (content_tsv) with (fastupdate = off)
+  where status = 'active';
+
+create index if not exists knowledge_chunks_metadata on public.knowledge_chunks
+  using gin (metadata jsonb_path_ops) with (fastupdate = off)
+  where status = 'active';
+
+create index if not exists knowledge_chunks_knowledge_type on public.knowledge_chunks (knowledge_type)
+  where status = 'active';
+create index if not exists knowledge_chunks_collection on public.knowledge_chunks (collection)
+  where status = 'active';
+create index if not exists knowledge_chunks_source_origin on public.knowledge_chunks (source_origin)
+  where status = 'active';
+create index if not exists knowledge_chunks_document_date on public.knowledge_chunks (document_date)
+  where status = 'active';
+create index if not exists knowledge_chunks_language on public.knowledge_chunks (language)
+  where status = 'active';
+
+-- These serve foreign keys and deletions too, so they hold every row.
+create index if not exists knowledge_chunks_document on public.knowledge_chunks (document_id, chunk_index);
+create index if not exists knowledge_chunks_source on public.knowledge_chunks (source_id);
+create index if not exists knowledge_chunks_owner on public.knowledge_chunks (owner_id);
+create index if not exists knowledge_chunks_content_hash on public.knowledge_chunks (content_hash);
+create index if not exists knowledge_chunks_status on public.knowledge_chunks (status, updated_at)
+  where status <> 'active';
+
+alter table public.knowledge_chunks enable row level security;
+revoke all on table public.knowledge_chunks from public, anon, authenticated;
+grant select on table public.knowledge_chunks to authenticated;
+grant select, insert, update, delete on table public.knowledge_chunks to service_role;
+
+drop policy if exists knowledge_chunks_read on public.knowledge_chunks;
+create policy knowledge_chunks_read on public.knowledge_chunks
+  for select to authenticated
+  using (visibility = 'public' or owner_id = (select auth.uid()));

@@ -1,0 +1,205 @@
+-- 008_query_analysis: what a query's text asks for.
+-- Adds: type query_analysis, function analyse_query. Locks nothing that exists.
+
+do $$
+begin
+  if to_regtype('knowledge_internal.query_analysis') is null then
+    create type knowledge_internal.query_analysis as (
+      words text[],
+      word_queries tsquery[],
+      lexemes text[],
+      document_frequencies float8[],
+      weights float8[],
+      weight_vector extensions.sparsevec,
+      full_query tsquery,
+      candidate_query tsquery,
+      left_out text[],
+      document_count float8,
+      mean_length float8
+    );
+  end if;
+end
+$$;
+
+comment on type knowledge_internal.query_analysis is
+  'words: as typed, without stop words; word_queries: what finds each of them. lexemes with document_frequencies and weights '
+  '(idf times how often the query has it), rarest first; weight_vector: the same for an inner product with bm25. '
+  'full_query: the rows that match, null when no row can; candidate_query: the part of them to score first, without the '
+  'lexemes in left_out, which are common and draw more rows than the candidate budget.';
+
+create or replace function knowledge_internal.analyse_query(query_text text, search_mode text)
+returns knowledge_internal.query_analysis
+language plpgsql
+stable
+security invoker
+set search_path = ''
+-- A stop word alone is no reason for a NOTICE.
+set client_min_messages = warning
+as $$
+declare
+  candidate_budget constant float8 := 10000;
+  characters_read constant integer := 16384;
+  configurations regconfig[];
+  operand text;
+  operand_query tsquery;
+  is_phrase boolean;
+  joins_previous boolean := false;
+  alternatives tsquery := '';
+  has_required boolean := false;
+  required tsquery := '';
+  excluded tsquery := '';
+  wanted text := '';
+  corpus record;
+  analysis knowledge_internal.query_analysis;
+begin
+  query_text := left(query_text, characters_read);
+
+  -- A chunk was analysed in its own language, so the query is read in each that occurs: one look at the index for each.
+  with recursive present as (
+    (
+      select chunk.language from public.knowledge_chunks as chunk
+       where chunk.status = 'active' order by chunk.language limit 1
+    )
+    union all
+    select (
+      select chunk.language from public.knowledge_chunks as chunk
+       where chunk.status = 'active' and chunk.language > present.language order by chunk.language limit 1
+    )
+    from present
+    where present.language is not null
+  )
+  select array_agg(distinct knowledge_internal.text_configuration(present.language))
+    into configurations
+    from present
+   where present.language is not null;
+  if configurations is null then
+    return analysis;
+  end if;
+
+  -- websearch: words are optional, "a phrase" is required, -word and -"a phrase" exclude; operands that or joins are
+  -- alternatives, required when one of them is a phrase. simple: each word is required. phrase: the text is one phrase.
+  for operand in
+    select matched.parts[1]
+      from regexp_matches(
+             query_text,
+             case search_mode when 'websearch' then '-?"[^"]*"|[^\s"]+' when 'simple' then '\S+' else '.*\S.*' end,
+             'gn'
+           ) as matched (parts)
+  loop
+    if search_mode = 'websearch' and lower(operand) = 'or' then
+      joins_previous := true;
+      continue;
+    end if;
+
+    is_phrase := search_mode = 'phrase' or (search_mode = 'websearch' and operand ~ '^-?"');
+    select string_agg('(' || reading.query::text || ')', ' | ')::tsquery
+      into operand_query
+      from unnest(configurations) as configuration (name)
+     cross join lateral (
+             select case
+                      when is_phrase then phraseto_tsquery(configuration.name, knowledge_internal.apart(operand))
+                      else plainto_tsquery(configuration.name, knowledge_internal.apart(operand))
+                        || plainto_tsquery(configuration.name, knowledge_internal.joined(operand))
+                    end as query
+           ) as reading
+     where numnode(reading.query) > 0;
+    continue when operand_query is null;
+
+    if search_mode = 'websearch' and operand ~ '^-["[:alnum:]]' then
+      excluded := excluded || operand_query;
+    else
+      wanted := wanted || ' ' || operand;
+      if not joins_previous then
+        required := required && case when has_required then alternatives else '' end;
+        alternatives := '';
+        has_required := false;
+      end if;
+      alternatives := alternatives || operand_query;
+      has_required := has_required or is_phrase or search_mode = 'simple';
+    end if;
+    joins_previous := false;
+  end loop;
+  required := required && case when has_required then alternatives else '' end;
+
+  select array_agg(word.typed order by word.place), array_agg(word.query order by word.place)
+    into analysis.words, analysis.word_queries
+    from (
+      select distinct on (lower(typed.word)) typed.word as typed, typed.place, reading.query
+        from regexp_split_to_table(wanted, '\s+') with ordinality as split (word, place)
+       cross join lateral (
+               select btrim(split.word, '.,;:!?()[]{}<>"''`’') as word, split.place
+             ) as typed
+       cross join lateral (
+               select string_agg('(' || alternative.query::text || ')', ' | ')::tsquery as query
+                 from unnest(configurations) as configuration (name)
+                cross join lateral (
+                        values (plainto_tsquery(configuration.name, knowledge_internal.apart(typed.word))),
+                               (plainto_tsquery(configuration.name, knowledge_internal.joined(typed.word)))
+                      ) as alternative (query)
+                where numnode(alternative.query) > 0
+             ) as reading
+       where reading.query is not null
+       order by lower(typed.word), typed.place
+    ) as word;
+  if analysis.words is null then
+    return analysis;
+  end if;
+
+  select * into corpus from knowledge_internal.corpus_size();
+  analysis.document_count := corpus.document_count;
+  analysis.mean_length := corpus.mean_length;
+
+  -- idf as Lucene has it: ln(1 + (N - df + 0.5) / (df + 0.5)). A word that stands twice in the query counts twice.
+  with asked as (
+    select counted.lexeme, max(counted.occurrences) as occurrences
+      from (
+        select word.lexeme, cardinality(word.positions) as occurrences
+          from unnest(configurations) as configuration (name)
+         cross join unnest(to_tsvector(configuration.name, knowledge_internal.apart_and_joined(wanted))) as word
+      ) as counted
+     group by counted.lexeme
+  ),
+  weighed as (
+    select asked.lexeme,
+           known.document_frequency,
+           asked.occurrences
+             * ln(1 + greatest(corpus.document_count - known.document_frequency + 0.5, 0.5)
+                        / (known.document_frequency + 0.5)) as weight,
+           sum(known.document_frequency) over (order by known.document_frequency, asked.lexeme) as rows_drawn
+      from knowledge_internal.document_frequencies(
+             array(select asked.lexeme from asked), corpus.is_small, corpus.document_count
+           ) as known
+      join asked on asked.lexeme = known.lexeme
+  )
+  select array_agg(weighed.lexeme order by weighed.document_frequency, weighed.lexeme),
+         array_agg(weighed.document_frequency order by weighed.document_frequency, weighed.lexeme),
+         array_agg(weighed.weight order by weighed.document_frequency, weighed.lexeme),
+         string_agg(quote_literal(weighed.lexeme), ' | ')::tsquery,
+         string_agg(quote_literal(weighed.lexeme), ' | ') filter (where drawn.is_candidate)::tsquery,
+         array_agg(weighed.lexeme) filter (where not drawn.is_candidate)
+    into analysis.lexemes, analysis.document_frequencies, analysis.weights, analysis.full_query,
+         analysis.candidate_query, analysis.left_out
+    from weighed
+   cross join lateral (
+           select weighed.rows_drawn <= candidate_budget
+                  or weighed.rows_drawn = weighed.document_frequency as is_candidate
+         ) as drawn;
+  analysis.weight_vector := knowledge_internal.lexeme_vector(analysis.lexemes, analysis.weights);
+
+  if numnode(required) > 0 then
+    analysis.full_query := required;
+    analysis.candidate_query := required;
+    analysis.left_out := null;
+  end if;
+  if numnode(excluded) > 0 then
+    analysis.full_query := analysis.full_query && !!excluded;
+    analysis.candidate_query := analysis.candidate_query && !!excluded;
+  end if;
+  return analysis;
+end
+$$;
+
+comment on function knowledge_internal.analyse_query(text, text) is
+  'Reads a query''s text (its first 16,384 characters) in every language of the corpus and weighs its words by idf.';
+
+revoke all on all functions in schema knowledge_internal from public, anon, authenticated, service_role;

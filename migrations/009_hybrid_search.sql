@@ -1,0 +1,272 @@
+-- 009_hybrid_search: the search.
+-- Adds: function hybrid_search_knowledge_chunks. Locks nothing that exists.
+
+create or replace function public.hybrid_search_knowledge_chunks(
+  query_embedding extensions.vector default null,
+  query_text text default null,
+  match_count integer default 10,
+  match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0,
+  text_weight double precision default 1.0,
+  filter_type text default null,
+  search_mode text default 'websearch',
+  pool_size integer default 50,
+  rrf_k double precision default 60
+)
+returns table (
+  id uuid,
+  content text,
+  knowledge_type text,
+  document_id uuid,
+  chunk_index integer,
+  source_origin text,
+  metadata jsonb,
+  rrf_score double precision,
+  vector_rank bigint,
+  text_rank bigint,
+  similarity double precision,
+  text_score double precision,
+  match_type text,
+  matched_terms text[],
+  title text,
+  source_url text
+)
+language plpgsql
+stable
+security definer
+set search_path = ''
+-- Custom plans fold away what a call does not use: a leg, a filter.
+set plan_cache_mode = force_custom_plan
+set jit = off
+as $$
+declare
+  knowledge_types constant text[] := array[
+    'note', 'document', 'decision', 'conversation', 'task', 'signal', 'playbook', 'case_study', 'transcript'
+  ];
+  search_modes constant text[] := array['websearch', 'simple', 'phrase'];
+  column_dimensions integer;
+  pool integer;
+  analysis knowledge_internal.query_analysis;
+  callers_ef_search text;
+  callers_iterative_scan text;
+  callers_max_scan_tuples text;
+begin
+  if query_embedding is null and coalesce(query_text, '') !~ '\S' then
+    raise exception 'query_embedding and query_text are both missing, give at least one' using errcode = '22023';
+  end if;
+  if (match_count between 1 and 1000) is not true then
+    raise exception 'match_count must be between 1 and 1000, not %', coalesce(match_count::text, 'null')
+      using errcode = '22023';
+  end if;
+  if (match_threshold between -1 and 1) is not true then
+    raise exception 'match_threshold must be a cosine similarity between -1 and 1, not %',
+                    coalesce(match_threshold::text, 'null')
+      using errcode = '22023';
+  end if;
+  if (vector_weight >= 0 and vector_weight < 'infinity') is not true then
+    raise exception 'vector_weight must be a number of at least 0, not %', coalesce(vector_weight::text, 'null')
+      using errcode = '22023';
+  end if;
+  if (text_weight >= 0 and text_weight < 'infinity') is not true then
+    raise exception 'text_weight must be a number of at least 0, not %', coalesce(text_weight::text, 'null')
+      using errcode = '22023';
+  end if;
+  if vector_weight = 0 and text_weight = 0 then
+    raise exception 'vector_weight and text_weight are both 0, one must be above' using errcode = '22023';
+  end if;
+  if filter_type is not null and filter_type <> all (knowledge_types) then
+    raise exception 'filter_type must be one of %, not %', array_to_string(knowledge_types, ', '), left(filter_type, 100)
+      using errcode = '22023';
+  end if;
+  if (search_mode = any (search_modes)) is not true then
+    raise exception 'search_mode must be one of %, not %',
+                    array_to_string(search_modes, ', '), coalesce(left(search_mode, 100), 'null')
+      using errcode = '22023';
+  end if;
+  if (pool_size between 1 and 1000) is not true then
+    raise exception 'pool_size must be between 1 and 1000, not %', coalesce(pool_size::text, 'null')
+      using errcode = '22023';
+  end if;
+  if (rrf_k > 0 and rrf_k < 'infinity') is not true then
+    raise exception 'rrf_k must be a number above 0, not %', coalesce(rrf_k::text, 'null') using errcode = '22023';
+  end if;
+  if query_embedding is not null then
+    select attribute.atttypmod into column_dimensions
+      from pg_catalog.pg_attribute as attribute
+     where attribute.attrelid = 'public.knowledge_chunks'::regclass
+       and attribute.attname = 'embedding';
+    if extensions.vector_dims(query_embedding) <> column_dimensions then
+      raise exception 'query_embedding has % dimensions, the stored embeddings have %',
+                      extensions.vector_dims(query_embedding), column_dimensions
+        using errcode = '22023', hint = 'Embed the query with the model that embedded the chunks.';
+    end if;
+    if (extensions.vector_norm(query_embedding) > 0) is not true then
+      raise exception 'query_embedding must not be a zero vector, it has no direction' using errcode = '22023';
+    end if;
+  end if;
+
+  pool := greatest(pool_size, match_count);
+  if vector_weight = 0 then
+    query_embedding := null;
+  end if;
+  if text_weight > 0 and query_text ~ '\S' then
+    analysis := knowledge_internal.analyse_query(query_text, search_mode);
+  end if;
+
+  -- The caller's settings come back below. A set clause on the function would do that too, but it could not be created by a
+  -- role that is not a superuser in a session that has not used pgvector yet, so that no dump could be restored.
+  perform '[1]'::extensions.vector; -- loads pgvector, which defines the settings
+  callers_ef_search := current_setting('hnsw.ef_search');
+  callers_iterative_scan := current_setting('hnsw.iterative_scan');
+  callers_max_scan_tuples := current_setting('hnsw.max_scan_tuples');
+  perform set_config('hnsw.ef_search', least(greatest(2 * pool, 100), 1000)::text, true),
+          set_config('hnsw.iterative_scan', 'relaxed_order', true),
+          set_config('hnsw.max_scan_tuples', '20000', true);
+
+  return query
+  with matching_chunks as not materialized (
+    -- Inlined wherever it is named, so that each leg filters inside its own index scan.
+    select chunk.*
+      from public.knowledge_chunks as chunk
+     where chunk.status = 'active'
+       and (filter_type is null or chunk.knowledge_type = filter_type)
+  ),
+  nearest as materialized (
+    select chunk.id, chunk.embedding operator(extensions.<=>) query_embedding as distance
+      from matching_chunks as chunk
+     where query_embedding is not null
+       and chunk.embedding is not null
+     order by chunk.embedding operator(extensions.<=>) query_embedding
+     limit pool
+  ),
+  -- The index may stop before the pool is full. Then every matching row is compared; adding 0 keeps the index out of it.
+  nearest_exactly as materialized (
+    select chunk.id, chunk.embedding operator(extensions.<=>) query_embedding as distance
+      from matching_chunks as chunk
+     where query_embedding is not null
+       and chunk.embedding is not null
+       and (select count(*) from nearest) < pool
+     order by (chunk.embedding operator(extensions.<=>) query_embedding) + 0, chunk.id
+     limit pool
+  ),
+  vector_results as (
+    select found.id,
+           1 - found.distance as similarity,
+           row_number() over (order by found.distance, found.id) as vector_rank
+      from (
+        select nearest.* from nearest where not exists (select from nearest_exactly)
+        union all
+        select nearest_exactly.* from nearest_exactly
+      ) as found
+     where 1 - found.distance >= match_threshold
+  ),
+  -- Rows with the query's telling words, scored as an inner product of sparse vectors: BM25 but for rounding, collisions and
+  -- the mean length at the time the row was written. Twice the pool is scored again, exactly.
+  likely as materialized (
+    select chunk.id, chunk.content_tsv, chunk.text_length
+      from matching_chunks as chunk
+     where chunk.content_tsv @@ analysis.candidate_query
+     order by chunk.bm25 operator(extensions.<#>) analysis.weight_vector, chunk.id
+     limit 2 * pool
+  ),
+  -- Too few of them pass the filters: now every row with any of the words counts.
+  likely_in_full as materialized (
+    select chunk.id, chunk.content_tsv, chunk.text_length
+      from matching_chunks as chunk
+     where analysis.left_out is not null
+       and chunk.content_tsv @@ analysis.full_query
+       and (select count(*) from likely) < pool
+     order by chunk.bm25 operator(extensions.<#>) analysis.weight_vector, chunk.id
+     limit 2 * pool
+  ),
+  text_results as (
+    select scored.id, scored.text_score, row_number() over (order by scored.text_score desc, scored.id) as text_rank
+      from (
+        select found.id,
+               -- BM25, k1 1.2, b 0.75: weight tf (k1 + 1) / (tf + k1 (1 - b + b dl / avgdl))
+               sum(
+                 word.weight * posting.tf * 2.2
+                   / (posting.tf + 1.2 * (0.25 + 0.75 * found.text_length / analysis.mean_length))
+               ) as text_score
+          from (
+            select likely.* from likely where not exists (select from likely_in_full)
+            union all
+            select likely_in_full.* from likely_in_full
+          ) as found
+         cross join lateral (
+                 select entry.lexeme, cardinality(entry.positions)::double precision as tf
+                   from unnest(found.content_tsv) as entry
+               ) as posting
+          join unnest(analysis.lexemes, analysis.weights) as word (lexeme, weight) on word.lexeme = posting.lexeme
+         group by found.id
+      ) as scored
+     order by scored.text_score desc, scored.id
+     limit pool
+  ),
+  combined as (
+    select coalesce(vector_results.id, text_results.id) as id,
+           vector_results.vector_rank,
+           text_results.text_rank,
+           vector_results.similarity,
+           text_results.text_score
+      from vector_results
+      full outer join text_results on text_results.id = vector_results.id
+  ),
+  scored as (
+    select combined.*,
+           coalesce(vector_weight / (rrf_k + combined.vector_rank), 0)
+             + coalesce(text_weight / (rrf_k + combined.text_rank), 0) as rrf_score
+      from combined
+     order by rrf_score desc, least(combined.vector_rank, combined.text_rank), combined.id
+     limit match_count
+  )
+  select chunk.id,
+         chunk.content,
+         chunk.knowledge_type,
+         chunk.document_id,
+         chunk.chunk_index,
+         chunk.source_origin,
+         chunk.metadata,
+         scored.rrf_score,
+         scored.vector_rank,
+         scored.text_rank,
+         scored.similarity,
+         scored.text_score,
+         case
+           when scored.text_rank is null then 'vector'
+           when scored.vector_rank is null then 'text'
+           else 'both'
+         end,
+         array(
+           select word.typed
+             from unnest(analysis.words, analysis.word_queries) with ordinality as word (typed, query, place)
+            where chunk.content_tsv @@ word.query
+            order by word.place
+         ),
+         document.title,
+         document.source_url
+    from scored
+    join public.knowledge_chunks as chunk on chunk.id = scored.id
+    left join public.knowledge_documents as document on document.id = chunk.document_id
+   order by scored.rrf_score desc, least(scored.vector_rank, scored.text_rank), scored.id;
+
+  perform set_config('hnsw.ef_search', callers_ef_search, true),
+          set_config('hnsw.iterative_scan', callers_iterative_scan, true),
+          set_config('hnsw.max_scan_tuples', callers_max_scan_tuples, true);
+end
+$$;
+
+comment on function public.hybrid_search_knowledge_chunks is
+  'Chunks that match a query by meaning and by words, best first. '
+  'query_embedding (null: text only) is compared by cosine distance, query_text (null or blank: vector only) is scored by '
+  'BM25 (k1 1.2, b 0.75); each leg gives its best pool_size chunks, and their ranks are fused: '
+  'rrf_score = vector_weight / (rrf_k + vector_rank) + text_weight / (rrf_k + text_rank), where a leg that missed the chunk '
+  'adds nothing and has a null rank (Cormack, Clarke and Buettcher 2009). '
+  'search_mode: websearch (words are optional, "a phrase" is required, -word excludes, or joins alternatives), simple (all '
+  'words are required), phrase (the words in this order). match_threshold is the least cosine similarity in the vector leg. '
+  'Only active chunks are returned. Raises 22023 for an argument out of bounds.';
+
+revoke all on function public.hybrid_search_knowledge_chunks from public, anon, authenticated;
+grant execute on function public.hybrid_search_knowledge_chunks to service_role;
+
+notify pgrst, 'reload schema';

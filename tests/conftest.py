@@ -1,0 +1,273 @@
+"""Fixtures over a real Postgres: one throw-away server per run, one database per test.
+
+A database is a copy of a template that has the prelude and the migrations. The server is embedded
+(`--postgres-major`), a container (`--postgres-image`) or any that TEST_DATABASE_URL names, as a
+superuser. Under xdist the controller owns the server and the workers share it.
+"""
+
+import json
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from second_brain.database import migrations
+from second_brain.database.embedded import EmbeddedPostgres, apply_prelude
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+Connect = Callable[..., Connection]
+
+THROW_AWAY = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+_running = pytest.StashKey["_Running"]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--postgres-major",
+        type=int,
+        default=int(os.environ.get("POSTGRES_MAJOR", "18")),
+        help="major version of the embedded server: 18 (default), 17 or 16",
+    )
+    parser.addoption(
+        "--postgres-image",
+        default=os.environ.get("POSTGRES_IMAGE"),
+        help="run on a container of this image instead, such as supabase/postgres:TAG",
+    )
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server of the run, by the DSNs of its superuser and of the owner, `postgres`."""
+
+    admin: str
+    owner: str
+
+    def admin_dsn(self, database: str = "postgres") -> str:
+        return make_conninfo(self.admin, dbname=database)
+
+    def owner_dsn(self, database: str = "postgres") -> str:
+        return make_conninfo(self.owner, dbname=database)
+
+    def create_database(self, name: str, template: str) -> None:
+        with psycopg.connect(self.admin_dsn(), autocommit=True) as connection:
+            connection.execute(
+                sql.SQL("create database {} template {} owner postgres strategy file_copy").format(
+                    sql.Identifier(name), sql.Identifier(template)
+                )
+            )
+
+    def drop_database(self, name: str) -> None:
+        with psycopg.connect(self.admin_dsn(), autocommit=True) as connection:
+            connection.execute(
+                sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name))
+            )
+
+    def template(self, dimensions: int | None) -> str:
+        """Name a database with the prelude and, given dimensions, the migrations; make it once."""
+        name = f"second_brain_template_{dimensions or 'empty'}"
+        with psycopg.connect(self.admin_dsn(), autocommit=True) as connection:
+            # Workers share the server: the first one makes it, the others wait.
+            connection.execute("select pg_advisory_lock(hashtext('second_brain tests'))")
+            exists = connection.execute("select from pg_database where datname = %s", [name])
+            if exists.fetchone() is None:
+                making = f"{name}_{secrets.token_hex(4)}"
+                self.create_database(making, "template1")
+                with psycopg.connect(self.admin_dsn(making), autocommit=True) as admin:
+                    apply_prelude(admin)
+                if dimensions is not None:
+                    migrations.apply(self.owner_dsn(making), dimensions=dimensions)
+                connection.execute(
+                    sql.SQL("alter database {} rename to {}").format(
+                        sql.Identifier(making), sql.Identifier(name)
+                    )
+                )
+        return name
+
+
+class _Running:
+    """The server of this run, however it came to be, and how to end it."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.stop: Callable[[], None]
+        given = os.environ.get("TEST_DATABASE_URL")
+        image = config.getoption("--postgres-image")
+        if given:
+            self._use(given, password=None)
+            self.stop = self._drop_templates
+        elif image:
+            self._start_container(image)
+        else:
+            self._start_embedded(config.getoption("--postgres-major"))
+
+    def _start_embedded(self, major: int) -> None:
+        place = Path(tempfile.mkdtemp(prefix="second-brain-tests-"))
+        # As root the server runs as another account, which has to pass through.
+        place.chmod(0o711)
+        embedded = EmbeddedPostgres(place / "postgres", major, THROW_AWAY)
+
+        def stop() -> None:
+            embedded.remove()
+            place.rmdir()
+
+        self.stop = stop
+        try:
+            embedded.start()
+        except BaseException:
+            stop()
+            raise
+        self.server = Server(embedded.admin_dsn(), embedded.dsn())
+
+    def _start_container(self, image: str) -> None:
+        from testcontainers.core.container import DockerContainer
+        from testcontainers.core.waiting_utils import wait_for_logs
+
+        password = secrets.token_urlsafe(12)
+        container = DockerContainer(image).with_env("POSTGRES_PASSWORD", password)
+        container.with_exposed_ports(5432).start()
+        self.stop = container.stop
+        try:
+            # Once while it initialises, once for good.
+            wait_for_logs(container, r"(?s)(ready to accept connections.*){2}", timeout=120)
+            self._use(
+                make_conninfo(
+                    host=container.get_container_host_ip(),
+                    port=str(container.get_exposed_port(5432)),
+                    user="supabase_admin",
+                    password=password,
+                    dbname="postgres",
+                ),
+                password=password,
+            )
+        except BaseException:
+            self.stop()
+            raise
+
+    def _use(self, admin: str, password: str | None) -> None:
+        with psycopg.connect(admin, autocommit=True) as connection:
+            apply_prelude(connection)
+            roles = connection.execute(
+                "select rolsuper from pg_roles where rolname in (current_user, 'postgres')"
+                " order by rolname = 'postgres'"
+            ).fetchall()
+            if roles != [(True,), (False,)]:
+                raise pytest.UsageError(
+                    "TEST_DATABASE_URL must be a superuser's (on Supabase's image: supabase_admin),"
+                    " on a server where the role postgres is not one"
+                )
+            if password is None:
+                password = cast(str, conninfo_to_dict(admin).get("password", "postgres"))
+                connection.execute(
+                    sql.SQL("alter role postgres password {}").format(sql.Literal(password))
+                )
+        self.server = Server(admin, make_conninfo(admin, user="postgres", password=password))
+
+    def _drop_templates(self) -> None:
+        with psycopg.connect(self.server.admin_dsn(), autocommit=True) as connection:
+            left = connection.execute(
+                r"select datname from pg_database where datname like 'second\_brain\_%'"
+            ).fetchall()
+        for (name,) in left:
+            self.server.drop_database(name)
+
+
+def _server(config: pytest.Config) -> Server:
+    shared = getattr(config, "workerinput", {}).get("second_brain_server")
+    if shared is not None:
+        return Server(**json.loads(shared))
+    if _running not in config.stash:
+        config.stash[_running] = _Running(config)
+    return config.stash[_running].server
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    server = _server(node.config)
+    node.workerinput["second_brain_server"] = json.dumps(server.__dict__)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _running in config.stash:
+        config.stash[_running].stop()
+        del config.stash[_running]
+
+
+@pytest.fixture(scope="session")
+def server(pytestconfig: pytest.Config) -> Server:
+    """The server of this run."""
+    return _server(pytestconfig)
+
+
+@pytest.fixture
+def dimensions() -> int:
+    """The embedding size of this test's database; override it by parametrising `dimensions`."""
+    return 3
+
+
+@pytest.fixture
+def dsn(server: Server, dimensions: int) -> Iterator[str]:
+    """The owner's DSN of a database of this test's own, with prelude and migrations."""
+    yield from _copy(server, server.template(dimensions))
+
+
+@pytest.fixture
+def plain_dsn(server: Server) -> Iterator[str]:
+    """The owner's DSN of a database of this test's own, with the prelude and no migration."""
+    yield from _copy(server, server.template(None))
+
+
+def _copy(server: Server, template: str) -> Iterator[str]:
+    name = f"second_brain_test_{secrets.token_hex(6)}"
+    server.create_database(name, template)
+    try:
+        yield server.owner_dsn(name)
+    finally:
+        server.drop_database(name)
+
+
+@pytest.fixture
+def connect(dsn: str) -> Iterator[Connect]:
+    """Open connections to this test's database, closed at its end.
+
+    `connect()` is the owner's; `connect("service_role")` and `connect("authenticated", uid=...)`
+    act as that role, with the claims that PostgREST would set. All autocommit.
+    """
+    opened: list[Connection] = []
+
+    def open_connection(
+        role: Literal["anon", "authenticated", "service_role"] | None = None,
+        *,
+        uid: object = None,
+    ) -> Connection:
+        connection = psycopg.connect(dsn, autocommit=True)
+        opened.append(connection)
+        if role is not None:
+            claims = {"role": role} if uid is None else {"role": role, "sub": str(uid)}
+            connection.execute(
+                "select set_config('request.jwt.claims', %s, false)", [json.dumps(claims)]
+            )
+            connection.execute(sql.SQL("set role {}").format(sql.Identifier(role)))
+        return connection
+
+    yield open_connection
+    for connection in opened:
+        connection.close()
+
+
+@pytest.fixture
+def database(connect: Connect) -> Connection:
+    """An autocommit connection of the database's owner, who is not a superuser."""
+    return connect()
+
+
+@pytest.fixture
+def service_role(connect: Connect) -> Connection:
+    """An autocommit connection that acts as service_role."""
+    return connect("service_role")
