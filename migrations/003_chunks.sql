@@ -49,6 +49,11 @@ comment on column public.knowledge_chunks.text_length is 'Words in content_tsv, 
 comment on column public.knowledge_chunks.bm25 is
   'The document side of BM25, one dimension for each lexeme (knowledge_internal.bm25_vector), set by the database.';
 
+-- A search scores thousands of rows by bm25 and filters them: both stay in the row, what is only returned moves out of it.
+alter table public.knowledge_chunks alter column bm25 set storage main;
+alter table public.knowledge_chunks alter column metadata set storage main;
+alter table public.knowledge_chunks set (toast_tuple_target = 1024);
+
 -- The default of 100 keeps too few document frequencies: at 1000 ANALYZE lists the 10,000 most common lexemes.
 alter table public.knowledge_chunks alter column content_tsv set statistics 1000;
 

@@ -51,12 +51,15 @@ class Server:
     owner: str
 
     def admin_dsn(self, database: str = "postgres") -> str:
+        """Return the superuser's DSN."""
         return make_conninfo(self.admin, dbname=database)
 
     def owner_dsn(self, database: str = "postgres") -> str:
+        """Return the owner's DSN."""
         return make_conninfo(self.owner, dbname=database)
 
     def create_database(self, name: str, template: str) -> None:
+        """Copy a database that nobody is connected to."""
         with psycopg.connect(self.admin_dsn(), autocommit=True) as connection:
             connection.execute(
                 sql.SQL("create database {} template {} owner postgres strategy file_copy").format(
@@ -65,6 +68,7 @@ class Server:
             )
 
     def drop_database(self, name: str) -> None:
+        """Drop a database, ending its connections."""
         with psycopg.connect(self.admin_dsn(), autocommit=True) as connection:
             connection.execute(
                 sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name))

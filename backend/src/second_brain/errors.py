@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import psycopg
 
 MESSAGE_LIMIT = 300
+_READ_AT_MOST = 8_000
 
 
 class SecondBrainError(Exception):
@@ -45,7 +46,7 @@ class DimensionMismatchError(InvalidInputError):
 
     kind = "dimension_mismatch"
     default_remedy = (
-        "Embed the query with the model that embedded the corpus, or apply the migrations "
+        "Embed with the model that embedded the corpus, or apply the migrations "
         "with the model's dimension (`second-brain migrate --dimensions N`) and embed again."
     )
 
@@ -244,6 +245,11 @@ def translate(error: Exception) -> SecondBrainError:
         return SearchTimeoutError(safe_message(error) or "the answer did not come in time")
     if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
         return ConfigurationError("the URL is not one", remedy="Check SUPABASE_URL.")
+    if isinstance(error, httpx.LocalProtocolError):
+        # Its text quotes the header, which is the key.
+        return ConfigurationError(
+            "the key is none that HTTP can send", remedy="Check SUPABASE_KEY."
+        )
     if isinstance(error, httpx.DecodingError | httpx.TooManyRedirects):
         return UnexpectedAnswerError(safe_message(error))
     if isinstance(error, httpx.TransportError):
@@ -259,7 +265,7 @@ def translate(error: Exception) -> SecondBrainError:
 
 
 def safe_message(
-    error: object, *, secrets: Iterable[str | None] = (), limit: int = MESSAGE_LIMIT
+    error: object, *, secrets: Iterable[object] = (), limit: int = MESSAGE_LIMIT
 ) -> str:
     """Return the error's text on one line, at most `limit` characters, without credentials.
 
@@ -267,8 +273,11 @@ def safe_message(
     and `secrets`, the values that the caller knows it holds, wherever they stand.
     """
     text = str(error)
-    for secret in sorted({secret for secret in secrets if secret}, key=len, reverse=True):
+    for secret in sorted({str(secret) for secret in secrets if secret}, key=len, reverse=True):
         text = text.replace(secret, "[secret]")
+    if len(text) > _READ_AT_MOST:
+        # The last word may be half a secret that no pattern knows.
+        text = text[:_READ_AT_MOST].rsplit(None, 1)[0]
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
     text = " ".join(text.split())

@@ -13,11 +13,26 @@ import typer
 from second_brain.cli import database, knowledge
 from second_brain.errors import SecondBrainError, translate
 
+_EXAMPLES = """\b
+Try it here, without an account:
+  second-brain dev start
+  second-brain migrate --dimensions 256
+  second-brain ingest docs/
+  second-brain search "how do I rotate the keys?"
+
+\b
+In a Supabase project of your own:
+  second-brain init --dimensions 1024 --into supabase/migrations
+  supabase db push
+  second-brain doctor --dsn postgresql://...
+"""
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    epilog=_EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 database.register(app)
@@ -39,27 +54,13 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Hybrid search for Supabase: migrations, a local database, ingestion and search.
-
-    \b
-    Try it here, without an account:
-      second-brain dev start
-      second-brain migrate --dimensions 256
-      second-brain ingest docs/
-      second-brain search "how do I rotate the keys?"
-
-    \b
-    In a Supabase project of your own:
-      second-brain init --dimensions 1024 --into supabase/migrations
-      supabase db push
-      second-brain doctor --dsn postgresql://...
-    """
+    """Hybrid search for Supabase: migrations, a local database, ingestion and search."""
 
 
 def main() -> None:
     """Run the command line."""
     try:
-        app()
+        app(prog_name="second-brain")
     except SecondBrainError as error:
         _fail(error)
     except psycopg.Error as error:
@@ -68,5 +69,6 @@ def main() -> None:
 
 def _fail(error: SecondBrainError) -> None:
     message = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
-    typer.echo(f"error: {message.rstrip('.')}. {error.remedy}", err=True)
+    end = "" if message.endswith((".", "?", "!")) else "."
+    typer.echo(f"error: {message}{end} {error.remedy}", err=True)
     sys.exit(1)

@@ -32,15 +32,34 @@ MajorOption = Annotated[
     ),
 ]
 
+
+def _examples(*commands: str) -> str:
+    # The backspace keeps the lines as they are.
+    return "\n".join(["\b", "Examples:", *(f"  {command}" for command in commands)])
+
+
 dev = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.add_typer(dev, name="dev", help="An embedded Postgres for this folder, in .second-brain/.")
-    app.command()(migrate)
-    app.command()(init)
-    app.command("doctor")(_doctor)
+    app.command(
+        epilog=_examples(
+            "second-brain migrate --dimensions 384",
+            "second-brain migrate --dsn postgresql://postgres@db.example.org/postgres",
+        )
+    )(migrate)
+    app.command(epilog=_examples("second-brain init --dimensions 384 --into supabase/migrations"))(
+        init
+    )
+    app.command(
+        "doctor",
+        epilog=_examples(
+            "second-brain doctor",
+            "second-brain doctor --dsn postgresql://postgres@db.example.org/postgres --json",
+        ),
+    )(_doctor)
 
 
 def resolve_dsn(dsn: str | None) -> str:
@@ -61,18 +80,18 @@ def resolve_dsn(dsn: str | None) -> str:
     )
 
 
-@dev.command()
+@dev.command(
+    epilog=_examples(
+        "second-brain dev start",
+        "second-brain dev start --postgres-major 16",
+        'psql "$(second-brain dev start)"',
+    )
+)
 def start(postgres_major: MajorOption = None) -> None:
     """Start this folder's database, creating it at the first time, and print its DSN.
 
     It runs on until `dev stop`. It looks like Supabase (roles, schemas, pgvector) and is empty:
     `second-brain migrate` makes the tables.
-
-    \b
-    Examples:
-      second-brain dev start
-      second-brain dev start --postgres-major 16
-      psql "$(second-brain dev start)"
     """
     server = _dev_server(postgres_major)
     already = server.status == "running"
@@ -83,31 +102,20 @@ def start(postgres_major: MajorOption = None) -> None:
     typer.echo(server.dsn())
 
 
-@dev.command()
+@dev.command(epilog=_examples("second-brain dev stop"))
 def stop() -> None:
-    """Stop this folder's database; the data stay.
-
-    \b
-    Example:
-      second-brain dev stop
-    """
+    """Stop this folder's database; the data stay."""
     server = _dev_server()
     before = server.status
     server.stop()
     typer.echo("Stopped." if before == "running" else f"Nothing to stop: it is {before}.", err=True)
 
 
-@dev.command()
+@dev.command(epilog=_examples("second-brain dev status", "second-brain dev status --json"))
 def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say whether this folder's database runs, and its DSN. Exit code 1 when it does not.
-
-    \b
-    Examples:
-      second-brain dev status
-      second-brain dev status --json
-    """
+    """Say whether this folder's database runs, and its DSN. Exit code 1 when it does not."""
     server = _dev_server()
     now = server.status
     running = now == "running"
@@ -131,17 +139,12 @@ def status(
         raise typer.Exit(1)
 
 
-@dev.command()
+@dev.command(epilog=_examples("second-brain dev reset --yes"))
 def reset(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     postgres_major: MajorOption = None,
 ) -> None:
-    """Delete this folder's database with all its data and start an empty one.
-
-    \b
-    Example:
-      second-brain dev reset --yes
-    """
+    """Delete this folder's database with all its data and start an empty one."""
     server = _dev_server()
     if server.status != "absent" and not yes:
         typer.confirm(f"Delete the database in {STATE.resolve()}?", abort=True, err=True)
@@ -171,11 +174,6 @@ def migrate(
 
     What applied is recorded as `supabase db push` records it: either can follow the other. Connect
     directly or through a session pooler.
-
-    \b
-    Examples:
-      second-brain migrate --dimensions 384
-      second-brain migrate --dsn postgresql://postgres@db.example.org/postgres
     """
     target = resolve_dsn(dsn)
     if prelude:
@@ -202,11 +200,6 @@ def init(
     """Write the migrations into a Supabase project of your own.
 
     Those that are there already are left alone, so that a newer second-brain adds only what is new.
-
-    \b
-    Example:
-      second-brain init --dimensions 384 --into supabase/migrations
-      supabase db push
     """
     written = migrations.init(into, dimensions)
     for file in written:
@@ -221,13 +214,7 @@ def _doctor(
     dsn: DsnOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Examine a database and say what to do. Exit code 1 when something is wrong.
-
-    \b
-    Examples:
-      second-brain doctor
-      second-brain doctor --dsn postgresql://postgres@db.example.org/postgres --json
-    """
+    """Examine a database and say what to do. Exit code 1 when something is wrong."""
     with psycopg.connect(resolve_dsn(dsn), autocommit=True) as connection:
         findings = doctor.examine(connection)
     if as_json:

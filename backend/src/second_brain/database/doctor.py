@@ -48,13 +48,14 @@ select extension.extversion, namespace.nspname
 _ROLES = "select rolname from pg_catalog.pg_roles where rolname = any(%s)"
 _FUNCTION_GRANTS = """
 select function.proname,
-       count(*),
-       array(
-         select role.name
-           from unnest(%(roles)s::text[]) as role (name)
-          where bool_or(has_function_privilege(role.name, function.oid, 'execute'))
+       count(distinct function.oid),
+       coalesce(
+         array_agg(distinct role.name)
+           filter (where has_function_privilege(role.name, function.oid, 'execute')),
+         array[]::text[]
        )
   from pg_catalog.pg_proc as function
+ cross join unnest(%(roles)s::text[]) as role (name)
  where function.pronamespace = 'public'::regnamespace
    and function.proname = any(%(functions)s)
  group by function.proname
@@ -104,14 +105,22 @@ class Finding:
 
 
 def examine(connection: Connection) -> list[Finding]:
-    """Run every check over an autocommit connection; best as the owner of the tables."""
+    """Run every check over an autocommit connection; best as the owner of the tables.
+
+    Without all migrations it ends there: what they make is not examined.
+    """
     expected = migrations.find()
     text = "\n".join(one.sql for one in expected)
-    return [
+    findings = [
         *_run("server", lambda: _server(connection)),
         *_run("pgvector", lambda: _pgvector(connection)),
         *_run("roles", lambda: _roles(connection)),
         *_run("migrations", lambda: _migrations(connection, expected)),
+    ]
+    if findings[-1].status == "error":
+        return findings
+    return [
+        *findings,
         *_run("functions", lambda: _functions(connection, text)),
         *_run("row level security", lambda: _row_security(connection, text)),
         *_run("indexes", lambda: _indexes(connection, text)),
@@ -254,7 +263,7 @@ def _indexes(connection: Connection, text: str) -> _Findings:
     if missing:
         yield (
             "error",
-            f"{', '.join(missing)} missing",
+            f"missing: {', '.join(missing)}",
             "Create them again as the migrations do: searches read the whole table without them.",
         )
     broken = [name for name, valid, _ in rows if valid is False]
@@ -285,7 +294,7 @@ def _embeddings(connection: Connection) -> _Findings:
         yield "ok", f"{dimensions} dimensions, no active chunk yet", None
         return
     named = ", ".join(f"{model} ({count})" for model, count in models) or "no model"
-    yield "ok", f"{dimensions} dimensions; chunks by model: {named}", None
+    yield "ok", f"{dimensions} dimensions; embedded by {named}", None
     if len(models) > 1:
         yield (
             "warning",

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Literal, Self
+from typing import IO, Any, Self
 from urllib.parse import quote
 
 import psycopg
@@ -110,8 +110,8 @@ class EmbeddedPostgres:
         self.stop()
 
     @property
-    def status(self) -> Literal["absent", "stopped", "running"]:
-        """Whether the server was ever created here, and whether it runs now."""
+    def status(self) -> str:
+        """`absent` when there is no database here yet, else `stopped` or `running`."""
         state = self._state()
         if state is None or not self._data(state).exists():
             return "absent"

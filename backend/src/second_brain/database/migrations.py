@@ -18,7 +18,6 @@ from psycopg.rows import scalar_row
 
 from second_brain.errors import ConfigurationError, SecondBrainError
 
-DEFAULT_DIMENSIONS = 1024
 # pgvector's HNSW index over the type vector.
 MAX_DIMENSIONS = 2000
 
@@ -169,7 +168,7 @@ def apply(
     Each file runs in a session and a transaction of its own together with its row in
     `supabase_migrations.schema_migrations`: a file that fails leaves nothing behind, those before
     it stay. Two runs at once take turns. Without `dimensions` a database keeps its embedding size
-    and a new one gets 1024. `progress` is called before each file.
+    and a new one gets the files', 1024. `progress` is called before each file.
 
     Raises MigrationError, naming the file and the line, and ConfigurationError when the database
     has embeddings of another size.
@@ -182,8 +181,9 @@ def apply(
             f"the database has embeddings of {stored} dimensions, not {dimensions}",
             remedy=f"Use --dimensions {stored}, or a new database for the other model.",
         )
-    if any(_DIMENSION.search(one.sql) for one in migrations):
-        migrations = render(migrations, dimensions or stored or DEFAULT_DIMENSIONS)
+    wanted = stored if dimensions is None else dimensions
+    if wanted is not None:
+        migrations = render(migrations, wanted)
     applied = []
     while migration := _apply_next(dsn, migrations, progress):
         applied.append(migration)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, LiteralString, TypeAlias, TypeVar
 from uuid import UUID
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import RowFactory, class_row, dict_row, scalar_row
 from psycopg.types.json import Jsonb
 from psycopg_pool import ConnectionPool
@@ -119,8 +120,14 @@ class PostgresProvider(SearchProvider):
             )
         self._database = database
 
-    def _secrets(self) -> Iterable[str | None]:
-        return (self._database,) if isinstance(self._database, str) else ()
+    def _secrets(self) -> Iterable[object]:
+        if not isinstance(self._database, str):
+            return ()
+        try:
+            password = conninfo_to_dict(self._database).get("password")
+        except psycopg.ProgrammingError:
+            password = None
+        return self._database, password
 
     @contextmanager
     def _connection(self) -> Iterator[psycopg.Connection[Any]]:

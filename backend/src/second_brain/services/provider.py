@@ -131,7 +131,7 @@ class SearchProvider(ABC):
     def _rows(self, function: str, arguments: dict[str, Any]) -> Sequence[object]:
         """Call the SQL function once and return its rows; raise anything on failure."""
 
-    def _secrets(self) -> Iterable[str | None]:
+    def _secrets(self) -> Iterable[object]:
         """Return the values that no message may hold."""
         return ()
 

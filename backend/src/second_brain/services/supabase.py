@@ -100,13 +100,14 @@ class SupabaseProvider(SearchProvider):
         self._http = http
         return client
 
-    def _credentials(self) -> tuple[str | None, str | None]:
-        return (
-            self._config.get("supabase_url") or os.environ.get("SUPABASE_URL"),
-            self._config.get("supabase_key") or os.environ.get("SUPABASE_KEY"),
-        )
+    def _credentials(self) -> tuple[str, str]:
+        return self._setting("supabase_url"), self._setting("supabase_key")
 
-    def _secrets(self) -> Iterable[str | None]:
+    def _setting(self, name: str) -> str:
+        # A newline at the end of a key, as files and secret stores leave it, is no header.
+        return str(self._config.get(name) or os.environ.get(name.upper()) or "").strip()
+
+    def _secrets(self) -> Iterable[object]:
         return self._credentials()
 
     def _rows(self, function: str, arguments: dict[str, Any]) -> Sequence[object]:

@@ -1,0 +1,413 @@
+"""Files to documents: Markdown, plain text, reStructuredText, HTML and PDF.
+
+Everything becomes Markdown or plain text with a title and what the file says about itself. What
+cannot be read raises `UnreadableDocumentError`; splitting and storing are done elsewhere.
+"""
+
+import codecs
+import io
+import logging
+import os
+import re
+import textwrap
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from second_brain.errors import MissingExtraError, SecondBrainError
+
+if TYPE_CHECKING:
+    from bs4 import BeautifulSoup
+    from docutils import nodes
+
+MAX_CHARACTERS = 20_000_000
+"""Longest text of one document: its chunks and embeddings still fit into one jsonb argument."""
+
+MAX_PDF_BYTES = 500_000_000
+
+# A folder of installed JavaScript has a readme for every package.
+_LEFT_OUT = {"node_modules"}
+
+
+class UnreadableDocumentError(SecondBrainError):
+    """A file that is damaged, binary, too large, or has no text to read."""
+
+    kind: ClassVar[str] = "unreadable_document"
+    default_remedy: ClassVar[str] = "Repair or leave out the file; the others are not affected."
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedDocument:
+    """A document's text and what is known about it.
+
+    `is_markdown` tells whether headings in the text are Markdown's. `page_starts` holds the offset
+    in characters at which each page begins, for a document that has pages.
+    """
+
+    title: str
+    text: str
+    is_markdown: bool = True
+    page_starts: tuple[int, ...] = ()
+    author: str | None = None
+    document_date: date | None = None
+    source_url: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A document that can be loaded: its stable key, and how to read it when its turn comes."""
+
+    external_key: str
+    load: Callable[[], LoadedDocument]
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A Markdown heading: its depth (1 to 6), its words, and the offsets of its line or lines."""
+
+    depth: int
+    text: str
+    start: int
+    end: int
+
+
+def find_files(paths: Iterable[Path], base: Path) -> list[Source]:
+    """List the documents under files and folders, ordered by key and each once.
+
+    A key is the path relative to `base`, or the absolute path of what lies outside it. In folders
+    only files with a known ending are taken, and nothing hidden; symbolic links are followed,
+    each folder once. A file that is named itself is read as text whatever its ending.
+    """
+    base = Path(os.path.abspath(base))
+    files = {
+        _key(file, base): file for path in paths for file in _walk(Path(os.path.abspath(path)))
+    }
+    return [
+        Source(key, lambda key=key, file=files[key]: load_file(file, key))  # type: ignore[misc]
+        for key in sorted(files)
+    ]
+
+
+def _key(file: Path, base: Path) -> str:
+    named = file.relative_to(base) if file.is_relative_to(base) else file
+    # A name in another encoding than UTF-8 keeps its odd bytes as \xNN.
+    return os.fsencode(named.as_posix()).decode("utf-8", "backslashreplace")
+
+
+def _walk(path: Path) -> Iterator[Path]:
+    if not path.is_dir():
+        yield path
+        return
+    seen = set()
+    # A folder that cannot be listed is reported where its documents would be: when it is read.
+    unlistable: list[Path] = []
+    for folder, folders, names in os.walk(
+        path, followlinks=True, onerror=lambda error: unlistable.append(Path(error.filename))
+    ):
+        here = os.stat(folder)
+        if (here.st_dev, here.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((here.st_dev, here.st_ino))
+        folders[:] = sorted(
+            name for name in folders if not name.startswith(".") and name not in _LEFT_OUT
+        )
+        for name in sorted(names):
+            if not name.startswith(".") and Path(name).suffix.lower() in _LOADERS:
+                yield Path(folder, name)
+    yield from unlistable
+
+
+def load_file(path: Path, key: str) -> LoadedDocument:
+    """Read one file by its ending. Raises UnreadableDocumentError, or MissingExtraError."""
+    try:
+        if not path.is_file():
+            raise UnreadableDocumentError(
+                "is not a regular file" if path.exists() else "does not exist"
+            )
+        is_pdf = path.suffix.lower() == ".pdf"
+        # No encoding has fewer characters than a quarter of its bytes.
+        limit = MAX_PDF_BYTES if is_pdf else 4 * MAX_CHARACTERS
+        if path.stat().st_size > limit:
+            raise UnreadableDocumentError(f"is larger than {limit // 1_000_000} MB")
+        data = path.read_bytes()
+        document = _LOADERS.get(path.suffix.lower(), _load_text)(data, path.stem)
+    except (SecondBrainError, ImportError):
+        raise
+    except Exception as exc:
+        # Parsers answer a damaged file with anything, RecursionError included.
+        raise UnreadableDocumentError(f"cannot be read: {exc or type(exc).__name__}") from exc
+    if len(document.text) > MAX_CHARACTERS:
+        raise UnreadableDocumentError(f"has more than {MAX_CHARACTERS:,} characters of text")
+    document.metadata["path"] = key
+    return document
+
+
+def _load_markdown(data: bytes, name: str) -> LoadedDocument:
+    text, front = _split_front_matter(_decode(data))
+    day, title = _date(front.pop("date", None)), _text(front.pop("title", None))
+    return LoadedDocument(
+        title=title or _first_heading(text) or name,
+        text=text,
+        author=_text(front.pop("author", None)),
+        document_date=day,
+        source_url=_text(front.pop("url", None)),
+        metadata=front,
+    )
+
+
+def _load_text(data: bytes, name: str) -> LoadedDocument:
+    return LoadedDocument(title=name, text=_decode(data), is_markdown=False)
+
+
+def _load_html(data: bytes, name: str) -> LoadedDocument:
+    try:
+        from bs4 import BeautifulSoup
+    except ImportError as exc:
+        raise MissingExtraError("beautifulsoup4", "ingest") from exc
+    if b"\0" in data and not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UnreadableDocumentError("is binary, not HTML")
+    with warnings.catch_warnings():
+        # About XHTML, and about pages so short that they look like a file name.
+        warnings.simplefilter("ignore")
+        page = BeautifulSoup(data, "html.parser")
+    return _from_html(page, name)
+
+
+def _from_html(page: "BeautifulSoup", name: str) -> LoadedDocument:
+    try:
+        from markdownify import MarkdownConverter
+    except ImportError as exc:
+        raise MissingExtraError("markdownify", "ingest") from exc
+
+    def about(*names: str) -> str | None:
+        for wanted in names:
+            tag = page.find("meta", attrs={"name": wanted}) or page.find(
+                "meta", attrs={"property": wanted}
+            )
+            if tag is not None and (value := _text(tag.get("content"))):
+                return value
+        return None
+
+    title = _text(page.title.get_text()) if page.title else None
+    canonical = page.find("link", rel="canonical")
+    author, published = about("author"), about("article:published_time", "date")
+    for tag in page(["script", "style", "noscript", "template", "nav", "head", "svg"]):
+        tag.decompose()
+    # Addresses are no words of the text, and an image inside the page is a very long one.
+    converter = MarkdownConverter(heading_style="ATX", strip=["a", "img"])
+    text = _clean(converter.convert_soup(page.find("main") or page)).strip()
+    return LoadedDocument(
+        title=title or _first_heading(text) or name,
+        text=text,
+        author=author,
+        document_date=_date(published),
+        source_url=_text(canonical.get("href")) if canonical else None,
+    )
+
+
+def _load_restructured_text(data: bytes, name: str) -> LoadedDocument:
+    try:
+        from bs4 import BeautifulSoup
+        from docutils.core import publish_doctree, publish_from_doctree
+    except ImportError as exc:
+        raise MissingExtraError("docutils", "ingest") from exc
+    settings = {
+        # Errors stay in the tree, where the text they are about is taken from; none is fatal.
+        "report_level": 3,
+        "halt_level": 5,
+        "warning_stream": io.StringIO(),
+        # A document may not read other files or run anything.
+        "file_insertion_enabled": False,
+        "raw_enabled": False,
+        "_disable_config": True,
+        "syntax_highlight": "none",
+        "math_output": "LaTeX",
+        "embed_stylesheet": False,
+        "stylesheet_path": None,
+        "output_encoding": "unicode",
+    }
+    tree = publish_doctree(_decode(data), settings_overrides=settings)
+    _keep_unknown_markup(tree)
+    tree.settings = None  # type: ignore[assignment]
+    html = publish_from_doctree(tree, writer="html5", settings_overrides=settings)
+    page = BeautifulSoup(html, "html.parser")
+    # The writer's own title is "<string>" where the document has none.
+    if page.title and not tree.get("title"):
+        page.title.decompose()
+    return _from_html(page, name)
+
+
+def _keep_unknown_markup(tree: "nodes.document") -> None:
+    """Replace the complaints in a tree by the text they are about.
+
+    Sphinx's directives and roles are unknown to docutils, which would leave their content out.
+    """
+    from docutils import nodes
+
+    for message in list(tree.findall(nodes.system_message)):
+        blocks = [
+            nodes.paragraph(block, block)
+            for literal in message.findall(nodes.literal_block)
+            for block in re.split(r"\n\s*\n", _directive_body(literal.astext()))
+            if block.strip()
+        ]
+        # The section of collected messages tells only about inline markup, kept below.
+        in_section = isinstance(message.parent, nodes.section) and "system-messages" in (
+            message.parent.get("classes", [])
+        )
+        message.parent.replace(message, [] if in_section else blocks)
+    for section in list(tree.findall(nodes.section)):
+        if "system-messages" in section.get("classes", []):
+            section.parent.remove(section)
+    for problem in list(tree.findall(nodes.problematic)):
+        inner = re.sub(r"^:[\w:+-]+:`[~!]?(.*?)(\s*<[^>]*>)?`$", r"\1", problem.astext())
+        problem.parent.replace(problem, nodes.Text(inner))
+
+
+def _directive_body(text: str) -> str:
+    first, _, rest = text.partition("\n")
+    first = re.sub(r"^\.\. [\w:+-]+::\s*", "", first)
+    return f"{first}\n{textwrap.dedent(rest)}".strip()
+
+
+def _load_pdf(data: bytes, name: str) -> LoadedDocument:
+    try:
+        from pypdf import PdfReader
+    except ImportError as exc:
+        raise MissingExtraError("pypdf", "ingest") from exc
+    # Its remarks about slightly damaged files go to standard error unless somebody listens.
+    logging.getLogger("pypdf").addHandler(logging.NullHandler())
+    reader = PdfReader(io.BytesIO(data))
+    if reader.is_encrypted and not reader.decrypt(""):
+        raise UnreadableDocumentError("is encrypted", remedy="Remove its password first.")
+    text, starts = "", []
+    for page in reader.pages:
+        starts.append(len(text))
+        text += _clean(page.extract_text()).strip() + "\n\n"
+    if not text.strip():
+        raise UnreadableDocumentError(
+            "is a PDF without text", remedy="Scanned pages need text recognition (OCR) first."
+        )
+    about = reader.metadata
+    return LoadedDocument(
+        title=(_text(about.title) if about else None) or name,
+        text=text,
+        is_markdown=False,
+        page_starts=tuple(starts),
+        author=_text(about.author) if about else None,
+        document_date=_date(about.creation_date) if about else None,
+    )
+
+
+_LOADERS: dict[str, Callable[[bytes, str], LoadedDocument]] = {
+    ".md": _load_markdown,
+    ".markdown": _load_markdown,
+    ".txt": _load_text,
+    ".text": _load_text,
+    ".rst": _load_restructured_text,
+    ".html": _load_html,
+    ".htm": _load_html,
+    ".xhtml": _load_html,
+    ".pdf": _load_pdf,
+}
+
+
+def _decode(data: bytes) -> str:
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return _clean(data.decode("utf-16"))
+    if b"\0" in data:
+        raise UnreadableDocumentError("is binary, not text")
+    try:
+        return _clean(data.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        pass
+    try:
+        return _clean(data.decode("cp1252"))
+    except UnicodeDecodeError as exc:
+        raise UnreadableDocumentError(
+            "is neither UTF-8, UTF-16 nor Windows-1252", remedy="Convert it to UTF-8."
+        ) from exc
+
+
+def _clean(text: str) -> str:
+    """Return the text as Postgres can hold it: no NUL, no lone surrogate, one kind of line end."""
+    text = text.replace("\0", "").encode("utf-8", "replace").decode("utf-8")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def headings(markdown: str) -> list[Heading]:
+    """Find the Markdown headings of a text, in order; a `#` in a code block is none."""
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark").disable("inline")
+    inline = MarkdownIt("commonmark")
+    lines = [0, *accumulate(len(line) + 1 for line in markdown.split("\n"))]
+    found = []
+    tokens = parser.parse(markdown)
+    for token, content in pairwise(tokens):
+        if token.type != "heading_open" or token.level or not token.map:
+            continue
+        first, after = token.map
+        end = min(lines[after], len(markdown))
+        start = end - len(markdown[lines[first] : end].lstrip())
+        children = inline.parseInline(content.content)[0].children or []
+        text = "".join(child.content or " " * child.type.endswith("break") for child in children)
+        found.append(Heading(int(token.tag[1:]), " ".join(text.split()), start, end))
+    return found
+
+
+def _first_heading(markdown: str) -> str | None:
+    return next((heading.text for heading in headings(markdown) if heading.text), None)
+
+
+def _split_front_matter(text: str) -> tuple[str, dict[str, Any]]:
+    """Cut the YAML block off a Markdown file's top; what is no mapping stays part of the text."""
+    found = re.match(r"---[ \t]*\n(.*?\n)?(?:---|\.\.\.)[ \t]*(?:\n|\Z)", text, re.DOTALL)
+    if found is None:
+        return text, {}
+    try:
+        import yaml  # type: ignore[import-untyped]
+    except ImportError as exc:
+        raise MissingExtraError("pyyaml", "ingest") from exc
+    block = found[1] or ""
+    try:
+        # A few aliases of aliases can stand for gigabytes.
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(block)):
+            return text, {}
+        front = yaml.safe_load(block)
+    except (yaml.YAMLError, ValueError):
+        return text, {}
+    if front is None:
+        front = {}
+    if not isinstance(front, dict):
+        return text, {}
+    return text[found.end() :], {str(key): _json(value) for key, value in front.items()}
+
+
+def _json(value: object) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _json(item) for key, item in value.items()}
+    if isinstance(value, list | set | tuple):
+        return [_json(item) for item in value]
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return str(value)
+    return value if isinstance(value, str | int | float | type(None)) else str(value)
+
+
+def _text(value: object) -> str | None:
+    return " ".join(_clean(value).split()) or None if isinstance(value, str) else None
+
+
+def _date(value: object) -> date | None:
+    if isinstance(value, datetime):
+        return value.date()
+    try:
+        return date.fromisoformat(value[:10]) if isinstance(value, str) else None
+    except ValueError:
+        return None

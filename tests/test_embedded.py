@@ -1,0 +1,339 @@
+"""The embedded server's life: made, found again, and coming back from what befalls a server."""
+
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from second_brain.database import embedded
+from second_brain.database.embedded import EmbeddedPostgres, EmbeddedServerError, apply_prelude
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs it as another account")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that the server's account can pass through; servers in it are stopped."""
+    folder = Path(tempfile.mkdtemp(prefix="second-brain-tests-"))
+    folder.chmod(0o711)
+    yield folder
+    for state in folder.rglob("server.json"):
+        EmbeddedPostgres(state.parent).remove()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def major(pytestconfig: pytest.Config) -> int:
+    """The major version of this run."""
+    chosen: int = pytestconfig.getoption("--postgres-major")
+    return chosen
+
+
+@pytest.fixture
+def server(place: Path, major: int) -> EmbeddedPostgres:
+    """A running server with one row in `public.kept`."""
+    made = EmbeddedPostgres(place / "postgres", major)
+    made.start()
+    ask(made, "create table public.kept as select 42 as answer")
+    return made
+
+
+def ask(server: EmbeddedPostgres, statement: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def keeps_its_data(server: EmbeddedPostgres) -> bool:
+    return ask(server, "select answer from public.kept") == [(42,)]
+
+
+def process(server: EmbeddedPostgres) -> psutil.Process:
+    lock_file = server.log.parent / "postmaster.pid"
+    return psutil.Process(int(lock_file.read_text().splitlines()[0]))
+
+
+def kill(server: EmbeddedPostgres) -> None:
+    postmaster = process(server)
+    sessions = postmaster.children()
+    postmaster.send_signal(signal.SIGKILL)
+    _, alive = psutil.wait_procs([postmaster, *sessions], timeout=30)
+    assert not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_new_server_is_a_unicode_database_of_the_major_asked_for(
+    server: EmbeddedPostgres, major: int
+) -> None:
+    assert server.status == "running"
+    assert server.major == major
+    facts = ask(
+        server,
+        "select current_setting('server_version_num')::int / 10000,"
+        " current_setting('server_encoding'), lower('ÄPFEL'), to_tsvector('simple', 'ÄPFEL')::text",
+    )
+    assert facts == [(major, "UTF8", "äpfel", "'äpfel':1")]
+
+
+def test_the_dsn_is_the_owners_who_is_not_a_superuser(server: EmbeddedPostgres) -> None:
+    assert ask(server, "select current_user, current_setting('is_superuser')") == [
+        ("postgres", "off")
+    ]
+    with psycopg.connect(server.admin_dsn()) as connection:
+        assert connection.info.parameter_status("is_superuser") == "on"
+
+
+def test_it_listens_on_loopback_and_wants_the_password(server: EmbeddedPostgres) -> None:
+    assert ask(server, "show listen_addresses") == [("127.0.0.1",)]
+    for dsn in (server.dsn(), server.admin_dsn()):
+        with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+            psycopg.connect(dsn, password="guess")
+
+
+def test_only_its_owner_reads_the_file_with_the_passwords(server: EmbeddedPostgres) -> None:
+    assert stat.S_IMODE((server.directory / "server.json").stat().st_mode) == 0o600
+    assert str(conninfo_to_dict(server.dsn())["password"]) not in server.log.read_text()
+
+
+def test_it_outlives_the_process_that_starts_it(place: Path, major: int) -> None:
+    script = (
+        "import sys; from second_brain.database.embedded import EmbeddedPostgres;"
+        "EmbeddedPostgres(sys.argv[1], int(sys.argv[2])).start()"
+    )
+    subprocess.run([sys.executable, "-c", script, str(place / "postgres"), str(major)], check=True)
+    found = EmbeddedPostgres(place / "postgres")
+    assert found.status == "running"
+    assert ask(found, "select 1") == [(1,)]
+
+
+def test_starting_a_running_server_leaves_it_alone(server: EmbeddedPostgres) -> None:
+    before = process(server).pid
+    EmbeddedPostgres(server.directory).start()
+    assert process(server).pid == before
+
+
+def test_two_starts_at_once_make_one_server(place: Path, major: int) -> None:
+    servers = [EmbeddedPostgres(place / "postgres", major) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(EmbeddedPostgres.start, servers))
+    assert servers[0].dsn() == servers[1].dsn()
+    assert ask(servers[0], "select 1") == [(1,)]
+
+
+def test_stopping_keeps_data_port_and_password(server: EmbeddedPostgres) -> None:
+    before = server.dsn()
+    server.stop()
+    assert server.status == "stopped"
+    server.stop()
+    again = EmbeddedPostgres(server.directory)
+    again.start()
+    assert again.dsn() == before
+    assert keeps_its_data(again)
+
+
+def test_as_a_context_it_stops_at_the_end(server: EmbeddedPostgres) -> None:
+    with server:
+        assert server.status == "running"
+    assert server.status == "stopped"
+
+
+def test_it_moves_to_another_port_when_its_own_is_taken(server: EmbeddedPostgres) -> None:
+    port = int(str(conninfo_to_dict(server.dsn())["port"]))
+    server.stop()
+    with socket.socket() as squatter:
+        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        squatter.bind(("127.0.0.1", port))
+        squatter.listen()
+        server.start()
+        assert int(str(conninfo_to_dict(server.dsn())["port"])) != port
+        assert keeps_its_data(EmbeddedPostgres(server.directory))
+
+
+def test_a_killed_server_is_stopped_and_starts_again(server: EmbeddedPostgres) -> None:
+    kill(server)
+    assert server.status == "stopped"
+    server.start()
+    assert keeps_its_data(server)
+
+
+def test_a_lock_file_with_the_number_of_another_process_is_stale(server: EmbeddedPostgres) -> None:
+    kill(server)
+    lock_file = server.log.parent / "postmaster.pid"
+    # A process of the server's own account: Postgres by itself would take it for a live server.
+    account: dict[str, Any] = {"user": lock_file.stat().st_uid} if os.geteuid() == 0 else {}
+    with subprocess.Popen(["sleep", "60"], **account) as bystander:
+        try:
+            lines = lock_file.read_text().splitlines()
+            lock_file.write_text("\n".join([str(bystander.pid), *lines[1:]]) + "\n")
+            assert server.status == "stopped"
+            server.start()
+            assert keeps_its_data(server)
+        finally:
+            bystander.kill()
+
+
+def test_a_folder_may_be_moved_stopped_or_running(server: EmbeddedPostgres) -> None:
+    moved = EmbeddedPostgres(server.directory.rename(server.directory.with_name("moved")))
+    assert moved.status == "running"
+    assert keeps_its_data(moved)
+    moved.stop()
+    again = EmbeddedPostgres(moved.directory.rename(server.directory.with_name("again")))
+    again.start()
+    assert keeps_its_data(again)
+
+
+def test_a_copied_folder_is_not_the_running_server(server: EmbeddedPostgres) -> None:
+    copy = shutil.copytree(server.directory, server.directory.with_name("copy"))
+    assert EmbeddedPostgres(copy).status == "stopped"
+    (copy / "server.json").unlink()
+    assert server.status == "running"
+
+
+def test_another_major_than_the_data_have_is_refused(server: EmbeddedPostgres, major: int) -> None:
+    other = 16 if major != 16 else 18
+    with pytest.raises(EmbeddedServerError, match=f"is PostgreSQL {major}, not {other}"):
+        EmbeddedPostgres(server.directory, other).start()
+
+
+def test_a_major_without_binaries_is_refused_with_those_there_are(place: Path) -> None:
+    with pytest.raises(EmbeddedServerError, match="PostgreSQL 9") as refused:
+        EmbeddedPostgres(place / "postgres", 9).start()
+    assert refused.value.remedy == "Choose 18, 17 or 16."
+
+
+def test_data_without_their_password_are_not_overwritten(server: EmbeddedPostgres) -> None:
+    server.stop()
+    state = server.directory / "server.json"
+    state.rename(state.with_suffix(".kept"))
+    with pytest.raises(EmbeddedServerError, match="password is missing"):
+        server.start()
+    state.with_suffix(".kept").rename(state)
+    server.start()
+    assert keeps_its_data(server)
+
+
+def test_an_interrupted_creation_is_begun_anew(place: Path, major: int) -> None:
+    half = place / "postgres" / "data.partial"
+    half.mkdir(parents=True)
+    (half / "PG_VERSION").write_text("18")
+    server = EmbeddedPostgres(place / "postgres", major)
+    assert server.status == "absent"
+    server.start()
+    assert ask(server, "select 1") == [(1,)]
+    assert not half.exists()
+
+
+def test_a_server_that_cannot_start_says_what_its_log_says(server: EmbeddedPostgres) -> None:
+    server.stop()
+    broken = EmbeddedPostgres(server.directory, settings={"shared_buffers": "many"})
+    with pytest.raises(EmbeddedServerError, match="shared_buffers") as failed:
+        broken.start()
+    assert failed.value.remedy is not None
+    assert str(server.log) in failed.value.remedy
+
+
+def test_removing_leaves_nothing(server: EmbeddedPostgres) -> None:
+    server.remove()
+    assert server.status == "absent"
+    assert not server.directory.exists()
+    with pytest.raises(EmbeddedServerError, match="no embedded database"):
+        server.dsn()
+
+
+def test_the_prelude_may_run_again_over_what_it_made(server: EmbeddedPostgres) -> None:
+    with psycopg.connect(server.admin_dsn(), autocommit=True) as connection:
+        apply_prelude(connection)
+        apply_prelude(connection)
+
+
+def test_the_prelude_makes_what_the_migrations_and_the_advisors_look_for(database: Any) -> None:
+    roles = database.execute(
+        "select rolname, rolsuper, rolbypassrls, rolcanlogin from pg_roles"
+        " where rolname in ('anon', 'authenticated', 'service_role', 'authenticator')"
+        " order by rolname"
+    ).fetchall()
+    assert roles == [
+        ("anon", False, False, False),
+        ("authenticated", False, False, False),
+        ("authenticator", False, False, True),
+        ("service_role", False, True, False),
+    ]
+    # A new function in public is everybody's, by name, as on Supabase.
+    database.execute("create function public.new() returns int language sql as 'select 1'")
+    for role in ("anon", "authenticated", "service_role"):
+        held = database.execute(
+            "select has_schema_privilege(%s, 'extensions', 'usage'), exists (select from pg_proc,"
+            " aclexplode(proacl) where proname = 'new' and grantee = %s::regrole)",
+            [role, role],
+        ).fetchone()
+        assert held == (True, True), role
+
+
+def test_auth_uid_reads_the_claims_that_postgrest_sets(connect: Any) -> None:
+    uid = "00000000-0000-0000-0000-000000000007"
+    found = connect("authenticated", uid=uid).execute("select auth.uid()::text, auth.role()")
+    assert found.fetchone() == (uid, "authenticated")
+    assert connect("anon").execute("select auth.uid()").fetchone() == (None,)
+    assert connect().execute("select auth.uid()").fetchone() == (None,)
+
+
+@needs_root
+def test_as_root_it_runs_as_an_account_with_no_rights(server: EmbeddedPostgres) -> None:
+    running = process(server)
+    assert running.username() == "second-brain"
+    assert running.gids().effective != 0
+    groups = Path(f"/proc/{running.pid}/status")
+    if groups.exists():
+        listed = [line for line in groups.read_text().splitlines() if line.startswith("Groups:")]
+        assert "0" not in listed[0].split()[1:]
+
+
+@needs_root
+def test_data_go_elsewhere_when_the_account_cannot_reach_the_folder(
+    place: Path, major: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "ROOT_STATE", place / "elsewhere")
+    private = place / "private"
+    private.mkdir(mode=0o700)
+    server = EmbeddedPostgres(private / "postgres", major)
+    server.start()
+    assert ask(EmbeddedPostgres(private / "postgres"), "select 1") == [(1,)]
+    assert server.log.is_relative_to(place / "elsewhere")
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    server.remove()
+    assert not server.directory.exists()
+    assert list((place / "elsewhere").iterdir()) == []
+
+
+@needs_root
+def test_binaries_that_the_account_cannot_reach_are_copied_once(
+    place: Path, major: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = embedded._binaries(major).parents[1]
+    private = place / "private"
+    private.mkdir(mode=0o700)
+    installed = embedded._binaries(major).parent.name
+    shutil.copytree(package / installed, private / package.name / installed, symlinks=True)
+    libraries = package.with_name(f"{package.name}.libs")
+    shutil.copytree(libraries, private / libraries.name, symlinks=True)
+    monkeypatch.setattr(embedded, "_binaries", lambda _: private / package.name / installed / "bin")
+    monkeypatch.setattr(embedded, "ROOT_STATE", place / "elsewhere")
+    server = EmbeddedPostgres(place / "postgres", major)
+    server.start()
+    assert ask(server, "select 1") == [(1,)]
+    assert str(place / "elsewhere") in process(server).cmdline()[0]
+    server.stop()
+    server.start()
+    assert len(list((place / "elsewhere" / "binaries").iterdir())) == 1

@@ -1,0 +1,200 @@
+"""Translation by code and exception, and what a message may not hold."""
+
+import json
+import string
+from collections.abc import Callable
+
+import httpx
+import psycopg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from postgrest.exceptions import APIError
+
+from second_brain import errors
+from second_brain.errors import MESSAGE_LIMIT, safe_message, translate
+
+
+def api_error(code: str | None, message: str, hint: str | None = None) -> APIError:
+    return APIError({"code": code, "message": message, "hint": hint, "details": "Failing row (x)"})
+
+
+# As recorded from a real PostgREST.
+@pytest.mark.parametrize(
+    ("code", "message", "kind"),
+    [
+        ("22023", "pool_size must be 1 to 1000, not 0", errors.InvalidInputError),
+        ("22P02", 'invalid input syntax for type vector: "[1, null, 3]"', errors.InvalidInputError),
+        ("22000", "NaN not allowed in vector", errors.InvalidInputError),
+        ("22000", "vector must have at least 1 dimension", errors.InvalidInputError),
+        ("22003", '"1e+39" is out of range for type vector', errors.InvalidInputError),
+        ("22P05", "unsupported Unicode escape sequence", errors.InvalidInputError),
+        ("2201W", "LIMIT must not be negative", errors.InvalidInputError),
+        ("PGRST102", "Empty or invalid json", errors.InvalidInputError),
+        ("22000", "different vector dimensions 3 and 4", errors.DimensionMismatchError),
+        ("22000", "expected 3 dimensions, not 4", errors.DimensionMismatchError),
+        ("PGRST202", "Could not find the function public.nosuch(a)", errors.MigrationMissingError),
+        ("42883", "function public.fresh() does not exist", errors.MigrationMissingError),
+        ("PGRST203", "Could not choose the best candidate", errors.MigrationMissingError),
+        ("42501", "permission denied for function f", errors.PermissionDeniedError),
+        ("PGRST301", "No suitable key", errors.AuthenticationError),
+        ("PGRST303", "JWT expired", errors.AuthenticationError),
+        ("22023", 'role "nobody" does not exist', errors.AuthenticationError),
+        (None, "Invalid API key", errors.AuthenticationError),
+        ("57014", "canceling statement due to statement timeout", errors.SearchTimeoutError),
+        ("57P01", "terminating connection", errors.UnavailableError),
+        ("PGRST002", "Could not query the database", errors.UnavailableError),
+        ("08006", "connection failure", errors.UnavailableError),
+        ("53300", "too many connections", errors.UnavailableError),
+        ("502", "Bad Gateway", errors.UnavailableError),
+        ("40P01", "deadlock detected", errors.ConflictError),
+        ("P0001", "anything", errors.SecondBrainError),
+        (None, "", errors.SecondBrainError),
+    ],
+)
+def test_a_code_has_its_class(
+    code: str | None, message: str, kind: type[errors.SecondBrainError]
+) -> None:
+    error = translate(api_error(code, message))
+    assert type(error) is kind
+    assert error.code == code
+    assert error.remedy
+    assert message in str(error)
+
+
+def test_two_overloads_have_a_remedy_of_their_own() -> None:
+    ambiguous = translate(api_error("PGRST203", "Could not choose the best candidate function"))
+    missing = translate(api_error("PGRST202", "Could not find the function"))
+    assert "overloads" in ambiguous.remedy
+    assert "supabase db push" in missing.remedy
+
+
+def test_the_hint_is_kept_and_the_details_are_not() -> None:
+    error = translate(api_error("PGRST202", "Could not find it", "Perhaps you meant that"))
+    assert str(error) == "Could not find it (Perhaps you meant that)"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (httpx.ConnectError("refused"), errors.UnavailableError),
+        (httpx.RemoteProtocolError("server disconnected"), errors.UnavailableError),
+        (httpx.ConnectTimeout("slow"), errors.UnavailableError),
+        (httpx.ReadTimeout("slow"), errors.SearchTimeoutError),
+        (httpx.UnsupportedProtocol("ftp"), errors.ConfigurationError),
+        (httpx.LocalProtocolError("Illegal header value b'key'"), errors.ConfigurationError),
+        (json.JSONDecodeError("Expecting value", "<html>", 0), errors.UnexpectedAnswerError),
+        (ValueError("Out of range float values are not JSON compliant"), errors.InvalidInputError),
+        (TypeError("not JSON serializable"), errors.InvalidInputError),
+        (psycopg.errors.UndefinedFunction("no"), errors.MigrationMissingError),
+        (psycopg.errors.QueryCanceled("timeout"), errors.SearchTimeoutError),
+        (psycopg.DataError("text fields cannot contain NUL"), errors.InvalidInputError),
+        (psycopg.ProgrammingError("cannot adapt type 'object'"), errors.InvalidInputError),
+        (psycopg.InterfaceError("closed"), errors.UnavailableError),
+        (RuntimeError("anything"), errors.SecondBrainError),
+    ],
+)
+def test_an_exception_has_its_class(error: Exception, kind: type[errors.SecondBrainError]) -> None:
+    assert type(translate(error)) is kind
+
+
+def test_an_error_of_ours_stays_as_it_is() -> None:
+    error = errors.ConflictError("again")
+    assert translate(error) is error
+
+
+def test_an_empty_exception_still_says_something() -> None:
+    assert str(translate(RuntimeError())) == "RuntimeError"
+    assert str(translate(httpx.ReadTimeout(""))) != ""
+
+
+def test_every_kind_is_named_once() -> None:
+    def below(kind: type[errors.SecondBrainError]) -> list[type[errors.SecondBrainError]]:
+        return [kind, *(found for child in kind.__subclasses__() for found in below(child))]
+
+    kinds = [
+        found.kind
+        for found in below(errors.SecondBrainError)
+        if "second_brain.errors" in found.__module__
+    ]
+    assert len(kinds) == len(set(kinds)) == 12
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'connection failed: could not translate host name "pw9@db.host" to address',
+        'missing "=" after "pw9" in connection info string',
+    ],
+)
+def test_what_libpq_quotes_of_a_connection_string_is_left_out(text: str) -> None:
+    assert "pw9" not in str(translate(psycopg.OperationalError(text)))
+
+
+def test_a_real_refusal_to_parse_names_no_password() -> None:
+    with pytest.raises(psycopg.ProgrammingError) as caught:
+        psycopg.connect("hunter2 host=nowhere")
+    error = translate(caught.value)
+    assert type(error) is errors.ConfigurationError
+    assert "hunter2" not in str(error)
+
+
+ALPHABET = string.ascii_letters + string.digits
+core = st.text(ALPHABET, min_size=12, max_size=80)
+around = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+FORMS: list[Callable[[str], str]] = [
+    lambda secret: f"sb_secret_{secret}",
+    lambda secret: f"sb_publishable_{secret}",
+    lambda secret: f"sbp_{secret}",
+    lambda secret: f"eyJ{secret}.eyJ{secret}.{secret}-_{secret}",
+    lambda secret: f"eyJ{secret}",
+    lambda secret: f"Bearer {secret}",
+    lambda secret: f"postgres://user:{secret}@host:5432/db",
+    lambda secret: f"postgresql+psycopg://user:{secret}@host/db?sslmode=require",
+    lambda secret: f"https://{secret}.example.org/rest/v1?apikey={secret}",
+    lambda secret: f"wss://host/{secret}",
+    lambda secret: f"password={secret}",
+    lambda secret: f"password = '{secret} \\' {secret}'",
+    lambda secret: f'{{"password": "{secret} {secret}"}}',
+    lambda secret: f"sslpassword={secret}",
+    lambda secret: f"SUPABASE_KEY={secret}",
+    lambda secret: f"service_role_key: {secret}",
+    lambda secret: f"apikey: {secret}",
+    lambda secret: f"'Authorization': 'Bearer {secret}'",
+    lambda secret: f"user:{secret}@db.example.org",
+    lambda secret: f"{secret}.supabase.co",
+]
+
+
+@given(before=around, secret=core, after=around, form=st.sampled_from(FORMS))
+def test_no_secret_survives(
+    before: str, secret: str, after: str, form: Callable[[str], str]
+) -> None:
+    # Random letters around it are no part of the secret, unless they happen to be.
+    message = safe_message(f"{before} {form(secret)} {after}")
+    if secret not in before and secret not in after:
+        assert secret not in message
+
+
+@given(before=around, secret=core, after=around)
+def test_a_secret_that_is_known_does_not_survive_in_any_form(
+    before: str, secret: str, after: str
+) -> None:
+    assert secret not in safe_message(f"{before}{secret}{after}", secrets=["", None, secret])
+
+
+@given(st.text())
+def test_a_message_is_one_bounded_line(text: str) -> None:
+    message = safe_message(text * 50)
+    assert len(message) <= MESSAGE_LIMIT
+    assert len(message.splitlines()) <= 1
+
+
+def test_a_megabyte_is_redacted_in_time() -> None:
+    assert len(safe_message("a:" * 500_000)) == MESSAGE_LIMIT
+    assert len(safe_message("eyJa" * 250_000 + "@")) <= MESSAGE_LIMIT
+
+
+def test_a_plain_message_is_left_alone() -> None:
+    text = "match_count must be between 1 and 1000, not 0"
+    assert safe_message(text) == text

@@ -1,0 +1,291 @@
+"""Finding, sizing, applying and handing out migrations, against a real database."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from second_brain.database import migrations
+from second_brain.database.migrations import Migration, MigrationError
+from second_brain.errors import ConfigurationError
+
+Write = Callable[..., Path]
+
+COLUMN = "create table public.things (embedding extensions.vector(1024));"
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write files into a folder of migrations and return the folder."""
+
+    def write_files(folder: str = "migrations", **texts: str) -> Path:
+        place = tmp_path / folder
+        place.mkdir(exist_ok=True)
+        for name, text in texts.items():
+            (place / f"{name.lstrip('_')}.sql").write_text(text)
+        return place
+
+    return write_files
+
+
+def query(dsn: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        cursor = connection.execute(statement.encode(), values or None)
+        return cursor.fetchall() if cursor.description else []
+
+
+def history(dsn: str) -> list[tuple[Any, ...]]:
+    return query(
+        dsn,
+        "select version, name, statements from supabase_migrations.schema_migrations order by 1",
+    )
+
+
+def test_the_package_finds_its_own_migrations_in_order() -> None:
+    found = migrations.find()
+    assert found[0].version == "001"
+    assert "009_hybrid_search.sql" in [one.file_name for one in found]
+    assert [one.version for one in found] == sorted(one.version for one in found)
+
+
+def test_files_that_the_supabase_cli_would_not_take_are_left_out(write: Write) -> None:
+    folder = write(_001_one="select 1;", readme="select 1;", _002_two="select 2;")
+    (folder / "003_notes.txt").write_text("no")
+    assert [one.file_name for one in migrations.find(folder)] == ["001_one.sql", "002_two.sql"]
+
+
+def test_the_real_migrations_name_the_dimension_in_exactly_one_place() -> None:
+    rendered = migrations.render(migrations.find(), 384)
+    text = "".join(one.sql for one in rendered)
+    assert text.count("extensions.vector(384)") == 1
+    assert "extensions.vector(1024)" not in text
+
+
+@pytest.mark.parametrize(("places", "count"), [("select 1;", 0), (COLUMN + COLUMN, 2)])
+def test_rendering_refuses_any_other_number_of_places(places: str, count: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"{count} places"):
+        migrations.render([Migration("001", "tables", places)], 384)
+
+
+@pytest.mark.parametrize("dimensions", [-1, 0, 2001])
+def test_a_dimension_that_hnsw_does_not_take_is_refused_with_the_remedy(dimensions: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"{dimensions} dimensions.*1 to 2000") as refused:
+        migrations.render(migrations.find(), dimensions)
+    assert refused.value.remedy is not None
+    assert "output_dimension" in refused.value.remedy
+
+
+@pytest.mark.parametrize("dimensions", [1, 2000])
+def test_the_smallest_and_the_greatest_dimension_apply(plain_dsn: str, dimensions: int) -> None:
+    migrations.apply(plain_dsn, dimensions=dimensions)
+    with psycopg.connect(plain_dsn) as connection:
+        assert migrations.stored_dimensions(connection) == dimensions
+
+
+def test_a_new_database_gets_1024_dimensions(plain_dsn: str) -> None:
+    applied = migrations.apply(plain_dsn)
+    assert applied == migrations.find()
+    with psycopg.connect(plain_dsn) as connection:
+        assert migrations.stored_dimensions(connection) == 1024
+
+
+def test_they_apply_as_an_owner_who_is_not_a_superuser(dsn: str) -> None:
+    assert query(dsn, "select rolsuper from pg_roles where rolname = current_user") == [(False,)]
+    owners = query(
+        dsn,
+        "select distinct tableowner from pg_tables where schemaname in"
+        " ('public', 'knowledge_internal', 'supabase_migrations')",
+    )
+    assert owners == [("postgres",)]
+
+
+def test_applying_again_does_nothing_and_keeps_the_dimension(dsn: str) -> None:
+    before = history(dsn)
+    assert migrations.apply(dsn) == []
+    assert migrations.apply(dsn, dimensions=3) == []
+    assert history(dsn) == before
+
+
+def test_another_dimension_than_the_database_has_is_refused(dsn: str) -> None:
+    with pytest.raises(ConfigurationError, match="3 dimensions, not 4") as refused:
+        migrations.apply(dsn, dimensions=4)
+    assert refused.value.remedy is not None
+    assert "--dimensions 3" in refused.value.remedy
+
+
+def test_every_file_runs_in_a_session_of_its_own(plain_dsn: str, write: Write) -> None:
+    note = "insert into public.sessions values (pg_backend_pid(), pg_current_xact_id());"
+    folder = write(
+        _001_table="create table public.sessions (pid int, transaction xid8);" + note + note,
+        _002_more=note,
+    )
+    migrations.apply(plain_dsn, directory=folder)
+    count = "select count(distinct pid), count(distinct transaction), count(*) from public.sessions"
+    assert query(plain_dsn, count) == [(2, 2, 3)]
+
+
+def test_a_failing_file_leaves_nothing_behind_and_those_before_it_stay(
+    plain_dsn: str, write: Write
+) -> None:
+    folder = write(
+        _001_good="create table public.good ();",
+        _002_bad="create table public.half ();\n\n-- a comment\nselect 1 / 0;\n",
+        _003_never="create table public.never ();",
+    )
+    with pytest.raises(MigrationError, match=r"002_bad\.sql, line 3: division by zero") as failed:
+        migrations.apply(plain_dsn, directory=folder)
+    assert failed.value.code == "22012"
+    tables = query(plain_dsn, "select tablename from pg_tables where schemaname = 'public'")
+    assert tables == [("good",)]
+    assert [version for version, _, _ in history(plain_dsn)] == ["001"]
+
+    write(_002_bad="create table public.half ();")
+    applied = migrations.apply(plain_dsn, directory=folder)
+    assert [one.version for one in applied] == ["002", "003"]
+
+
+def test_a_syntax_error_is_reported_with_its_line(plain_dsn: str, write: Write) -> None:
+    folder = write(_001_typo="select 1;\nselect 2,\n  3,\n  from from;\n")
+    with pytest.raises(MigrationError, match=r"001_typo\.sql, line 4: syntax error"):
+        migrations.apply(plain_dsn, directory=folder)
+
+
+def test_runs_at_the_same_time_apply_every_file_once(plain_dsn: str) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        runs = list(pool.map(lambda _: migrations.apply(plain_dsn, dimensions=3), range(4)))
+    applied = sorted(one.version for run in runs for one in run)
+    assert applied == [one.version for one in migrations.find()]
+    assert [version for version, _, _ in history(plain_dsn)] == applied
+
+
+def test_progress_is_told_before_each_file(plain_dsn: str, write: Write) -> None:
+    folder = write(_001_one="select 1;", _002_two="select 2;")
+    seen: list[str] = []
+    migrations.apply(plain_dsn, directory=folder, progress=lambda one: seen.append(one.name))
+    assert seen == ["one", "two"]
+
+
+def test_a_version_that_is_another_migrations_is_refused(plain_dsn: str, write: Write) -> None:
+    migrations.apply(plain_dsn, directory=write(_001_profiles="select 1;"))
+    with pytest.raises(MigrationError, match="001 is taken by another migration, 'profiles'"):
+        migrations.apply(plain_dsn, dimensions=3)
+
+
+def test_a_gap_in_the_history_is_refused(dsn: str) -> None:
+    query(dsn, "delete from supabase_migrations.schema_migrations where version = '002'")
+    with pytest.raises(MigrationError, match="but not 002_") as refused:
+        migrations.apply(dsn)
+    assert refused.value.remedy is not None
+    assert "repair --status applied 002" in refused.value.remedy
+
+
+def test_an_older_pgvector_is_refused_by_name(plain_dsn: str, server: Any) -> None:
+    database = psycopg.conninfo.conninfo_to_dict(plain_dsn)["dbname"]
+    query(server.admin_dsn(database), "update pg_extension set extversion = '0.7.4'")
+    with pytest.raises(MigrationError, match=r"001_.*pgvector is 0\.7\.4.*0\.8") as refused:
+        migrations.apply(plain_dsn, dimensions=3)
+    assert refused.value.remedy is not None
+    assert "alter extension vector update" in refused.value.remedy
+    assert query(plain_dsn, "select to_regnamespace('knowledge_internal')") == [(None,)]
+
+
+def test_pgvector_outside_schema_extensions_is_refused(plain_dsn: str, server: Any) -> None:
+    database = psycopg.conninfo.conninfo_to_dict(plain_dsn)["dbname"]
+    query(server.admin_dsn(database), "alter extension vector set schema public")
+    with pytest.raises(MigrationError, match=r"001_.*schema public"):
+        migrations.apply(plain_dsn, dimensions=3)
+
+
+def test_init_writes_the_migrations_at_the_dimension_in_their_order(tmp_path: Path) -> None:
+    into = tmp_path / "supabase" / "migrations"
+    written = migrations.init(into, 384)
+    assert sorted(written) == written == sorted(into.iterdir())
+    found = migrations.find(into)
+    assert [one.sql for one in found] == [
+        one.sql for one in migrations.render(migrations.find(), 384)
+    ]
+    assert all(len(one.version) == 14 for one in found)
+
+
+@pytest.mark.parametrize("version", ["001", "20230101000000", "20991231235959"])
+def test_what_init_writes_sorts_after_what_is_there(write: Write, version: str) -> None:
+    into = write(**{f"_{version}_profiles": "select 1;"})
+    migrations.init(into, 384)
+    assert migrations.find(into)[0].name == "profiles"
+    assert len({one.version for one in migrations.find(into)}) == len(migrations.find()) + 1
+
+
+def test_init_refuses_when_no_timestamp_sorts_after_what_is_there(write: Write) -> None:
+    with pytest.raises(ConfigurationError, match="version 9001"):
+        migrations.init(write(_9001_over="select 1;"), 384)
+
+
+def test_init_writes_only_what_is_not_there_yet(tmp_path: Path) -> None:
+    written = migrations.init(tmp_path, 384)
+    edited = written[0].read_text() + "\n-- edited by its owner\n"
+    written[0].write_text(edited)
+    written[-1].unlink()
+    again = migrations.init(tmp_path, 384)
+    assert [file.name.split("_", 1)[1] for file in again] == [written[-1].name.split("_", 1)[1]]
+    assert written[0].read_text() == edited
+    assert migrations.init(tmp_path, 384) == []
+
+
+def test_init_refuses_another_dimension_than_the_files_have(tmp_path: Path) -> None:
+    before = migrations.init(tmp_path, 384)
+    with pytest.raises(ConfigurationError, match="384 dimensions, not 768"):
+        migrations.init(tmp_path, 768)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_project_may_have_a_vector_column_of_its_own(write: Write) -> None:
+    into = write(_20230101000000_mine="create table mine (v extensions.vector(1536));")
+    assert migrations.init(into, 384)
+    assert migrations.init(into, 384) == []
+
+
+def test_what_init_wrote_and_a_project_applied_is_not_applied_again(
+    plain_dsn: str, tmp_path: Path
+) -> None:
+    migrations.init(tmp_path, 5)
+    migrations.apply(plain_dsn, directory=tmp_path)
+    assert migrations.apply(plain_dsn) == []
+    with pytest.raises(ConfigurationError, match="5 dimensions, not 6"):
+        migrations.apply(plain_dsn, dimensions=6)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        (" ;; \n", []),
+        ("select 1; select 2;", ["select 1", "select 2"]),
+        ("select 1;\n-- last words", ["select 1", "-- last words"]),
+        ("-- one; two\nselect 1", ["-- one; two\nselect 1"]),
+        ("/* a; /* b; */ c; */ select 1; x", ["/* a; /* b; */ c; */ select 1", "x"]),
+        ("select ';'';', \"a;b\"; x", ["select ';'';', \"a;b\"", "x"]),
+        (r"select E'\';', 'a\'; x", [r"select E'\';', 'a\'", "x"]),
+        ("do $$ a; $x$ b; $x$ $$; x", ["do $$ a; $x$ b; $x$ $$", "x"]),
+        ("do $x$ $$ ; $x$; x", ["do $x$ $$ ; $x$", "x"]),
+        ("select a$b$ from c$b$; x", ["select a$b$ from c$b$", "x"]),
+        ("select $1; select $2;", ["select $1", "select $2"]),
+        ("create rule r as on insert to t do (a; b); x", None),
+        (
+            "create function f() returns int language sql begin atomic select 1; select 2; end; x",
+            [
+                "create function f() returns int language sql begin atomic select 1; select 2; end",
+                "x",
+            ],
+        ),
+    ],
+)
+def test_sql_is_cut_at_the_semicolons_that_end_a_statement(
+    text: str, expected: list[str] | None
+) -> None:
+    wanted = expected if expected is not None else [text[:-3], "x"]
+    found = list(migrations.statements(text))
+    assert [statement for _, statement in found] == wanted
+    assert all(text.startswith(statement, begin) for begin, statement in found)

@@ -1,0 +1,408 @@
+"""PostgresProvider and KnowledgeWriter over a real database."""
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from datetime import date, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import numpy as np
+import psycopg
+import pytest
+from psycopg.pq import TransactionStatus
+from psycopg_pool import ConnectionPool
+
+from second_brain import errors
+from second_brain.services.postgres import KnowledgeWriter, PostgresProvider, UpsertCounts
+from second_brain.services.supabase import SupabaseProvider
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+Connect = Callable[..., Connection]
+
+CHUNKS: list[dict[str, object]] = [
+    {"content": "The zebra crossing is striped.", "embedding": [1.0, 0.0, 0.0]},
+    {"content": "A zebra eats grass on the plain.", "embedding": [0.8, 0.6, 0.0]},
+    {"content": "The lion sleeps.", "embedding": [0.0, 0.0, 1.0]},
+]
+
+
+@pytest.fixture
+def writer(service_role: Connection) -> KnowledgeWriter:
+    return KnowledgeWriter(service_role)
+
+
+@pytest.fixture
+def corpus(writer: KnowledgeWriter) -> UUID:
+    document = {
+        "external_key": "savanna",
+        "title": "Savanna",
+        "source_url": "https://example.org/savanna",
+        "knowledge_type": "note",
+        "source_origin": "obsidian",
+        "metadata": {"team": "search", "rrf_score": "a lie"},
+    }
+    return writer.upsert_document(document, CHUNKS).document_id
+
+
+def contents(results: list[Any]) -> list[str]:
+    return [result.content for result in results]
+
+
+@pytest.mark.parametrize(
+    "embedding",
+    [
+        [1, 0, 0],
+        (1.0, 0.0, 0.0),
+        np.array([1, 0, 0], dtype=np.float32),
+        [np.float32(1), np.float32(0), np.float32(0)],
+        "[1,0,0]",
+    ],
+    ids=["list", "tuple", "array", "list of float32", "text"],
+)
+def test_an_embedding_may_come_in_any_of_these_forms(
+    service_role: Connection, corpus: UUID, embedding: Any
+) -> None:
+    results, details = PostgresProvider(service_role).search(embedding, threshold=0.5)
+    assert "fallback_reason" not in details
+    assert contents(results) == [CHUNKS[0]["content"], CHUNKS[1]["content"]]
+    assert [result.confidence for result in results] == pytest.approx([1.0, 0.8])
+
+
+def test_a_hybrid_hit_tells_where_it_came_from(service_role: Connection, corpus: UUID) -> None:
+    results, details = PostgresProvider(service_role).hybrid_search([1, 0, 0], "zebra grass")
+    assert details == {
+        "provider": "postgres",
+        "mode": "hybrid",
+        "real_provider": True,
+        "raw_count": 3,
+    }
+    hit = next(result for result in results if "grass" in result.content)
+    assert UUID(hit.id)
+    assert hit.source == "postgres"
+    assert hit.metadata["document_id"] == str(corpus)
+    assert hit.metadata["knowledge_type"] == "note"
+    assert hit.metadata["source_origin"] == "obsidian"
+    assert hit.metadata["title"] == "Savanna"
+    assert hit.metadata["source_url"] == "https://example.org/savanna"
+    assert hit.metadata["team"] == "search"
+    assert hit.metadata["chunk_index"] == 1
+    assert hit.metadata["vector_rank"] == 2
+    assert hit.metadata["text_rank"] == 1
+    assert hit.metadata["match_type"] == "both"
+    assert sorted(hit.metadata["matched_terms"]) == ["grass", "zebra"]
+    assert hit.metadata["rrf_score"] == pytest.approx(1 / 62 + 1 / 61)
+    assert hit.confidence == hit.metadata["rrf_score"]
+
+
+def test_rrf_k_reaches_the_function(service_role: Connection, corpus: UUID) -> None:
+    results, _ = PostgresProvider(service_role).hybrid_search([1, 0, 0], None, top_k=1, rrf_k=1.0)
+    assert results[0].confidence == pytest.approx(1 / 2)
+
+
+def test_fulltext_confidence_grows_with_the_rank(service_role: Connection, corpus: UUID) -> None:
+    results, details = PostgresProvider(service_role).fulltext_search("zebra grass")
+    assert details["mode"] == "fulltext"
+    assert contents(results)[0] == CHUNKS[1]["content"]
+    rank = results[0].metadata["text_score"]
+    assert results[0].confidence == pytest.approx(rank / (1 + rank))
+    assert results[0].confidence > results[1].confidence > 0
+
+
+def test_no_more_than_top_k_come(service_role: Connection, corpus: UUID) -> None:
+    results, details = PostgresProvider(service_role).hybrid_search([1, 0, 0], None, top_k=2)
+    assert len(results) == details["raw_count"] == 2
+
+
+class RestOverDatabase:
+    """Stands for supabase-py and PostgREST, which has Postgres make the rows' JSON as here."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def rpc(self, function: str, params: dict[str, Any]) -> "RestOverDatabase":
+        """Note the call."""
+        names = ", ".join(f"{name} => %({name})s" for name in params)
+        if "query_embedding" in params:
+            params = {**params, "query_embedding": str(params["query_embedding"])}
+            names = names.replace("%(query_embedding)s", "%(query_embedding)s::extensions.vector")
+        self.query = f"select coalesce(json_agg(hit), '[]') from public.{function}({names}) as hit"
+        self.params = params
+        return self
+
+    def execute(self) -> "RestOverDatabase":
+        """Make the call."""
+        row = self.connection.execute(self.query, self.params).fetchone()
+        assert row is not None
+        self.data = row[0]
+        return self
+
+
+def test_both_providers_return_the_same(service_role: Connection, corpus: UUID) -> None:
+    over_psycopg = PostgresProvider(service_role)
+    over_rest = SupabaseProvider(client=RestOverDatabase(service_role))  # type: ignore[arg-type]
+    calls: list[Callable[[Any], Any]] = [
+        lambda provider: provider.hybrid_search([0.9, 0.1, 0], "zebra", text_weight=0.5),
+        lambda provider: provider.hybrid_search([0.9, 0.1, 0], "lion", rrf_k=10.0),
+        lambda provider: provider.search([0.9, 0.1, 0], threshold=-1),
+        lambda provider: provider.fulltext_search("zebra"),
+    ]
+    for call in calls:
+        expected, _ = call(over_psycopg)
+        received, details = call(over_rest)
+        assert "fallback_reason" not in details, details
+        assert expected
+        assert [dataclasses.replace(hit, source="postgres") for hit in received] == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "named"),
+    [
+        ({"query_embedding": [1, 2]}, "dimension_mismatch", "query_embedding"),
+        ({"query_embedding": [0, 0, 0]}, "invalid_input", "query_embedding"),
+        ({"query_embedding": []}, "invalid_input", "dimension"),
+        ({"query_embedding": [float("nan"), 0, 0]}, "invalid_input", "NaN"),
+        ({"query_embedding": [None, 0, 0]}, "invalid_input", "vector"),
+        ({"query_embedding": [[1.0], [2.0]]}, "invalid_input", "vector"),
+        ({"query_embedding": {1}}, "invalid_input", "set"),
+        ({"query_embedding": None, "query_text": " "}, "invalid_input", "query_text"),
+        ({"query_text": "a\x00b"}, "invalid_input", "NUL"),
+        ({"query_text": "\ud800"}, "invalid_input", "surrogate"),
+        ({"top_k": 0}, "invalid_input", "match_count"),
+        ({"top_k": 10**12}, "invalid_input", "out of range"),
+        ({"pool_size": 0}, "invalid_input", "pool_size"),
+        ({"rrf_k": float("nan")}, "invalid_input", "rrf_k"),
+        ({"search_mode": "nosuch"}, "invalid_input", "search_mode"),
+        ({"filter_type": "'; drop table x"}, "invalid_input", "filter_type"),
+    ],
+)
+def test_what_the_database_refuses_is_said(
+    service_role: Connection, arguments: dict[str, Any], kind: str, named: str
+) -> None:
+    given = {"query_embedding": [1, 0, 0], "query_text": "zebra", **arguments}
+    results, details = PostgresProvider(service_role).hybrid_search(**given)
+    assert results == []
+    assert details["real_provider"] is False
+    assert details["raw_count"] == 0
+    assert details["fallback_reason"] == "provider_error"
+    assert details["error_kind"] == kind
+    assert named in details["error_message"]
+    assert details["remedy"]
+    # The connection stays usable.
+    assert service_role.info.transaction_status == TransactionStatus.IDLE
+
+
+def test_a_role_without_the_grant_is_told_so(connect: Connect) -> None:
+    provider = PostgresProvider(connect("authenticated", uid=uuid4()))
+    _, details = provider.hybrid_search([1, 0, 0], "zebra")
+    assert (details["code"], details["error_kind"]) == ("42501", "permission_denied")
+    assert "service_role" in details["remedy"]
+
+
+def test_a_database_without_the_migrations_is_told_so(plain_dsn: str) -> None:
+    for details in (
+        PostgresProvider(plain_dsn).hybrid_search([1, 0, 0], "zebra")[1],
+        PostgresProvider(plain_dsn).fulltext_search("zebra")[1],
+    ):
+        assert (details["code"], details["error_kind"]) == ("42883", "migration_missing")
+        assert "second-brain migrate" in details["remedy"]
+
+
+def test_a_statement_timeout_is_told_so(database: Connection, corpus: UUID) -> None:
+    database.execute(
+        "create or replace function public.match_knowledge_chunks(query_embedding"
+        " extensions.vector, match_count integer default 5, match_threshold float8 default 0.6,"
+        " filter_type text default null) returns table (id uuid, content text, knowledge_type text,"
+        " document_id uuid, chunk_index integer, source_origin text, metadata jsonb, similarity"
+        " float8) language plpgsql as 'begin perform pg_sleep(60); end'"
+    )
+    database.execute("set statement_timeout = '50ms'")
+    _, details = PostgresProvider(database).search([1, 0, 0])
+    assert (details["code"], details["error_kind"]) == ("57014", "timeout")
+
+
+def test_an_open_transaction_survives_a_failure(dsn: str, corpus: UUID) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute("create table mine ()")
+        provider = PostgresProvider(connection)
+        assert provider.hybrid_search([1], "zebra")[1]["fallback_reason"] == "provider_error"
+        assert provider.hybrid_search([1, 0, 0], "zebra")[0]
+        assert connection.info.transaction_status == TransactionStatus.INTRANS
+        connection.rollback()
+        assert connection.execute("select to_regclass('mine')").fetchone() == (None,)
+
+
+def test_an_idle_connection_is_left_idle(dsn: str, corpus: UUID) -> None:
+    with psycopg.connect(dsn) as connection:
+        assert PostgresProvider(connection).hybrid_search([1, 0, 0], "zebra")[0]
+        assert connection.info.transaction_status == TransactionStatus.IDLE
+
+
+def test_nothing_is_prepared_in_the_session(database: Connection, corpus: UUID) -> None:
+    provider = PostgresProvider(database)
+    for _ in range(7):  # psycopg prepares a statement at its sixth use.
+        provider.fulltext_search("zebra")
+    assert database.execute("select count(*) from pg_prepared_statements").fetchone() == (0,)
+
+
+def test_a_callers_row_factory_does_not_matter(dsn: str, corpus: UUID) -> None:
+    with psycopg.connect(dsn, row_factory=psycopg.rows.namedtuple_row) as connection:
+        assert len(PostgresProvider(connection).search([1, 0, 0])[0]) == 2
+
+
+def test_a_connection_string_opens_and_closes_a_connection(
+    dsn: str, database: Connection, corpus: UUID
+) -> None:
+    named = psycopg.conninfo.make_conninfo(dsn, application_name="provider-dsn")
+    assert len(PostgresProvider(named).search([1, 0, 0])[0]) == 2
+    others = database.execute(
+        "select count(*) from pg_stat_activity"
+        " where datname = current_database() and application_name = 'provider-dsn'"
+    )
+    assert others.fetchone() == (0,)
+
+
+def test_a_pool_serves_many_threads(dsn: str, corpus: UUID) -> None:
+    found: list[int] = []
+    with ConnectionPool(dsn, min_size=1, max_size=3, open=True) as pool:
+        provider = PostgresProvider(pool)
+
+        def search() -> None:
+            found.extend(len(provider.search([1, 0, 0])[0]) for _ in range(5))
+
+        threads = [threading.Thread(target=search) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        provider.hybrid_search([1], None)
+        assert pool.get_stats()["pool_size"] >= 1
+    assert found == [2] * 30
+
+
+def test_an_unreachable_server_is_told_without_the_password() -> None:
+    provider = PostgresProvider("postgres://someone:hunter2@127.0.0.1:1/nosuch")
+    results, details = provider.search([1, 0, 0])
+    assert results == []
+    assert details["error_kind"] == "unavailable"
+    assert "hunter2" not in str(details)
+
+
+def test_a_wrong_password_is_told_without_it(dsn: str) -> None:
+    wrong = psycopg.conninfo.make_conninfo(dsn, password="hunter2")
+    details = PostgresProvider(wrong).search([1, 0, 0])[1]
+    assert details["error_kind"] == "authentication_failed"
+    assert "hunter2" not in str(details)
+
+
+def test_something_else_than_a_database_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match="not dict"):
+        PostgresProvider({})  # type: ignore[arg-type]
+
+
+def test_an_upsert_counts_what_it_changed(writer: KnowledgeWriter, corpus: UUID) -> None:
+    changed = [*CHUNKS[:1], {"content": "A zebra runs."}]
+    assert writer.upsert_document(
+        {"external_key": "savanna", "title": "Savanna"}, changed
+    ) == UpsertCounts(
+        document_id=corpus,
+        chunks_added=0,
+        chunks_changed=1,
+        chunks_unchanged=1,
+        chunks_removed=1,
+        embeddings_reused=0,
+        embeddings_missing=1,
+    )
+
+
+def test_a_document_may_hold_pythons_own_values(writer: KnowledgeWriter) -> None:
+    document = {"external_key": "a", "document_date": date(2024, 5, 1), "owner_id": uuid4()}
+    embedding = np.array([0.6, 0.8, 0.0], dtype=np.float32)
+    counts = writer.upsert_document(document, [{"content": "text", "embedding": embedding}])
+    assert (counts.chunks_added, counts.embeddings_missing) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("document", "chunks", "kind"),
+    [
+        ({}, [], errors.InvalidInputError),
+        ({"external_key": "a", "nosuch": 1}, [], errors.InvalidInputError),
+        ({"external_key": "a", "title": object()}, [], errors.InvalidInputError),
+        ({"external_key": "a"}, [{"heading": "no content"}], errors.InvalidInputError),
+        ({"external_key": "a"}, [{"content": "a\x00"}], errors.InvalidInputError),
+        (
+            {"external_key": "a"},
+            [{"content": "a", "embedding": [1, float("inf"), 0]}],
+            errors.InvalidInputError,
+        ),
+        (
+            {"external_key": "a"},
+            [{"content": "a", "embedding": [1, 2]}],
+            errors.DimensionMismatchError,
+        ),
+    ],
+)
+def test_a_document_that_cannot_be_stored_is_refused(
+    writer: KnowledgeWriter,
+    service_role: Connection,
+    document: dict[str, object],
+    chunks: list[dict[str, object]],
+    kind: type[errors.SecondBrainError],
+) -> None:
+    with pytest.raises(kind) as caught:
+        writer.upsert_document(document, chunks)
+    assert type(caught.value) is kind
+    assert caught.value.__cause__ is not None
+    stored = service_role.execute("select count(*) from public.knowledge_documents")
+    assert stored.fetchone() == (0,)
+
+
+def test_a_stored_text_needs_no_second_embedding(
+    writer: KnowledgeWriter, service_role: Connection
+) -> None:
+    text = {"content": "same words", "heading": "H"}
+    row = service_role.execute("select public.knowledge_content_hash('H', 'same words')").fetchone()
+    assert row is not None
+    assert writer.missing_embeddings([row[0], row[0], "other"], "model") == {row[0], "other"}
+    writer.upsert_document(
+        {"external_key": "a"}, [{**text, "embedding": [1, 0, 0], "embedding_model": "model"}]
+    )
+    assert writer.missing_embeddings([row[0], "other"], "model") == {"other"}
+    assert writer.missing_embeddings([row[0]], "another model") == {row[0]}
+    again = writer.upsert_document({"external_key": "b"}, [{**text, "embedding_model": "model"}])
+    assert (again.embeddings_reused, again.embeddings_missing) == (1, 0)
+
+
+def test_deleting_returns_how_much_went(writer: KnowledgeWriter, corpus: UUID) -> None:
+    owner = uuid4()
+    writer.upsert_document({"external_key": "mine", "owner_id": owner}, CHUNKS[:2])
+    deleted = writer.delete_owner(owner)
+    assert (deleted.documents_deleted, deleted.chunks_deleted) == (1, 2)
+    assert writer.delete_document("savanna") == 3
+    assert writer.delete_document("savanna") == 0
+
+
+def test_a_purge_removes_what_was_superseded(writer: KnowledgeWriter, corpus: UUID) -> None:
+    writer.upsert_document({"external_key": "savanna", "title": "Savanna"}, CHUNKS[:1])
+    assert writer.purge(timedelta(days=1)) == 0
+    assert writer.purge(timedelta(0)) == 2
+
+
+def test_a_writer_joins_the_callers_transaction(dsn: str, database: Connection) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute("select 1")
+        writer = KnowledgeWriter(connection)
+        writer.upsert_document({"external_key": "a"}, CHUNKS)
+        with pytest.raises(errors.InvalidInputError):
+            writer.upsert_document({}, [])
+        assert connection.info.transaction_status == TransactionStatus.INTRANS
+        connection.rollback()
+    stored = database.execute("select count(*) from public.knowledge_documents").fetchone()
+    assert stored == (0,)
+
+
+def test_statistics_are_renewed_after_analyze(
+    writer: KnowledgeWriter, database: Connection, corpus: UUID
+) -> None:
+    database.execute("analyze public.knowledge_chunks")
+    assert writer.refresh_statistics() is True

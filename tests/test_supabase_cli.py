@@ -1,0 +1,157 @@
+"""Supabase's own command line against the migrations, over TCP and without Docker.
+
+It is found by SUPABASE_CLI, in node_modules/.bin or on the PATH; `npm install` puts it there.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from second_brain.database import migrations
+
+ROOT = Path(__file__).parents[1]
+INSTALLED = ROOT / "node_modules" / ".bin" / "supabase"
+PROGRAM = os.environ.get("SUPABASE_CLI") or (
+    str(INSTALLED) if INSTALLED.exists() else shutil.which("supabase")
+)
+
+pytestmark = pytest.mark.skipif(
+    PROGRAM is None, reason="the Supabase CLI is absent: npm install, or set SUPABASE_CLI"
+)
+
+Cli = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def url(dsn: str) -> str:
+    part = conninfo_to_dict(dsn)
+    login = f"{part['user']}:{quote(str(part['password']), safe='')}"
+    return f"postgresql://{login}@{part['host']}:{part['port']}/{part['dbname']}"
+
+
+@pytest.fixture
+def supabase(plain_dsn: str, tmp_path: Path) -> Cli:
+    """Run the CLI against this test's database, as its owner; the work tree is the repository's."""
+
+    def run(*arguments: str, project: Path = ROOT) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [
+                str(PROGRAM),
+                *arguments,
+                f"--remote={url(plain_dsn)}",
+                f"--workdir={project}",
+                "--yes",
+            ],
+            # A home of its own: it must not find a login or leave settings behind.
+            env={**os.environ, "HOME": str(tmp_path), "SUPABASE_TELEMETRY_DISABLED": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return run
+
+
+def succeeded(done: "subprocess.CompletedProcess[str]") -> str:
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def versions(done: "subprocess.CompletedProcess[str]") -> list[tuple[str, str]]:
+    succeeded(done)
+    return [(row["local"], row["remote"]) for row in json.loads(done.stdout)["migrations"]]
+
+
+def test_push_applies_every_migration_and_records_what_migrate_records(
+    supabase: Cli, plain_dsn: str
+) -> None:
+    succeeded(supabase("db", "push"))
+    expected = [
+        (one.version, one.name, [statement for _, statement in migrations.statements(one.sql)])
+        for one in migrations.find()
+    ]
+    with psycopg.connect(plain_dsn) as connection:
+        recorded = connection.execute(
+            "select version, name, statements from supabase_migrations.schema_migrations order by 1"
+        ).fetchall()
+        superuser = connection.execute(
+            "select rolsuper from pg_roles where rolname = current_user"
+        ).fetchone()
+    assert recorded == expected
+    assert superuser == (False,)
+
+
+def test_migrate_finds_nothing_to_do_after_push_nor_push_after_itself(
+    supabase: Cli, plain_dsn: str
+) -> None:
+    succeeded(supabase("db", "push"))
+    assert migrations.apply(plain_dsn) == []
+    assert "up to date" in succeeded(supabase("db", "push"))
+
+
+def test_push_finds_nothing_to_do_after_migrate_nor_migrate_after_that(
+    supabase: Cli, plain_dsn: str
+) -> None:
+    migrations.apply(plain_dsn)
+    assert "up to date" in succeeded(supabase("db", "push"))
+    assert migrations.apply(plain_dsn) == []
+
+
+def test_push_goes_on_where_migrate_stopped(supabase: Cli, plain_dsn: str, tmp_path: Path) -> None:
+    for one in migrations.find()[:4]:
+        (tmp_path / one.file_name).write_text(one.sql)
+    migrations.apply(plain_dsn, directory=tmp_path)
+    said = succeeded(supabase("db", "push"))
+    assert said.count("Applying migration") == len(migrations.find()) - 4
+    assert migrations.apply(plain_dsn) == []
+
+
+def test_migration_list_agrees_after_migrate(supabase: Cli, plain_dsn: str) -> None:
+    ours = [one.version for one in migrations.find()]
+    before = versions(supabase("migration", "list", "--output-format=json"))
+    assert before == [(version, "") for version in ours]
+    migrations.apply(plain_dsn)
+    after = versions(supabase("migration", "list", "--output-format=json"))
+    assert after == [(version, version) for version in ours]
+
+
+def test_the_advisors_have_nothing_to_warn_of(supabase: Cli, plain_dsn: str) -> None:
+    migrations.apply(plain_dsn)
+    said = succeeded(supabase("db", "advisors", "--level=warn", "--fail-on=warn"))
+    assert "No issues found" in said
+
+
+def test_the_advisors_would_notice_a_table_without_row_level_security(
+    supabase: Cli, plain_dsn: str
+) -> None:
+    migrations.apply(plain_dsn)
+    with psycopg.connect(plain_dsn) as connection:
+        connection.execute("alter table public.knowledge_documents disable row level security")
+    done = supabase("db", "advisors", "--level=warn", "--fail-on=warn")
+    assert done.returncode != 0
+    assert "knowledge_documents" in done.stdout + done.stderr
+
+
+def test_what_init_writes_into_a_project_is_pushed_after_its_own_migrations(
+    supabase: Cli, plain_dsn: str, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    own = project / "supabase" / "migrations"
+    own.mkdir(parents=True)
+    (project / "supabase" / "config.toml").write_text('project_id = "project"\n')
+    (own / "20240101000000_profiles.sql").write_text("create table public.profiles (id int);")
+    succeeded(supabase("db", "push", project=project))
+    migrations.init(own, 384)
+    succeeded(supabase("db", "push", project=project))
+    with psycopg.connect(plain_dsn) as connection:
+        assert migrations.stored_dimensions(connection) == 384
+    assert migrations.apply(plain_dsn) == []
