@@ -21,7 +21,7 @@ grant select, insert, update, delete on table public.knowledge_sources to servic
 
 create table if not exists public.knowledge_documents (
   id uuid primary key default gen_random_uuid(),
-  external_key text not null unique check (external_key <> ''),
+  external_key text not null unique check (octet_length(external_key) between 1 and 2000),
   title text,
   knowledge_type text not null default 'document'
     check (knowledge_type in (
@@ -32,12 +32,12 @@ create table if not exists public.knowledge_documents (
   source_origin text not null default 'manual'
     check (source_origin in ('notion', 'obsidian', 'email', 'manual', 'youtube', 'web', 'other')),
   author text,
-  document_date date,
+  document_date date check (isfinite(document_date)),
   owner_id uuid,
   visibility text not null default 'private' check (visibility in ('private', 'public')),
   sensitivity text,
-  language text not null default 'english',
-  collection text not null default 'knowledge',
+  language text not null default 'english' check (length(language) between 1 and 60),
+  collection text not null default 'knowledge' check (length(collection) between 1 and 200),
   metadata jsonb not null default '{}' check (jsonb_typeof(metadata) = 'object'),
   content_hash text,
   created_at timestamptz not null default now(),

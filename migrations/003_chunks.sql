@@ -7,7 +7,8 @@ create table if not exists public.knowledge_chunks (
   heading text,
   content text not null,
   embedding extensions.vector(1024)
-    constraint knowledge_chunks_embedding_not_zero check (extensions.vector_norm(embedding) > 0),
+    constraint knowledge_chunks_embedding_not_zero
+    check ((embedding operator(extensions.<=>) embedding) < 0.5),
   embedding_model text,
   knowledge_type text not null default 'document'
     check (knowledge_type in (
@@ -17,9 +18,9 @@ create table if not exists public.knowledge_chunks (
   source_id uuid references public.knowledge_sources (id) on delete set null,
   source_origin text not null default 'manual'
     check (source_origin in ('notion', 'obsidian', 'email', 'manual', 'youtube', 'web', 'other')),
-  collection text not null,
-  language text not null default 'english',
-  document_date date,
+  collection text not null check (length(collection) between 1 and 200),
+  language text not null default 'english' check (length(language) between 1 and 60),
+  document_date date check (isfinite(document_date)),
   owner_id uuid,
   visibility text not null default 'private' check (visibility in ('private', 'public')),
   sensitivity text,
@@ -38,7 +39,8 @@ comment on table public.knowledge_chunks is
   'A passage of a document: what a search returns. Only rows with status active are ever returned.';
 comment on column public.knowledge_chunks.heading is 'Title and section path; searched together with content.';
 comment on column public.knowledge_chunks.embedding is
-  'Null until embedded (found by text only). Never a zero vector: its cosine distance is NaN and passes every threshold.';
+  'Null until embedded (found by text only). Never a vector without a direction that float4 can hold, such as a zero vector: '
+  'its cosine distance is NaN, and NaN passes every threshold.';
 comment on column public.knowledge_chunks.collection is 'Its document''s collection where none is given, else knowledge.';
 comment on column public.knowledge_chunks.metadata is 'The chunk''s own keys over those of its document.';
 comment on column public.knowledge_chunks.content_hash is
@@ -98,4 +100,4 @@ grant select, insert, update, delete on table public.knowledge_chunks to service
 drop policy if exists knowledge_chunks_read on public.knowledge_chunks;
 create policy knowledge_chunks_read on public.knowledge_chunks
   for select to authenticated
-  using (visibility = 'public' or owner_id = (select auth.uid()));
+  using (status = 'active' and (visibility = 'public' or owner_id = (select auth.uid())));

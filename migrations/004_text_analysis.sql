@@ -41,7 +41,7 @@ as $$
                  ('pt', 'portuguese'), ('ro', 'romanian'), ('ru', 'russian'), ('sr', 'serbian'),
                  ('es', 'spanish'), ('sv', 'swedish'), ('ta', 'tamil'), ('tr', 'turkish'), ('yi', 'yiddish')
                ) as known (code, name)
-              where known.code = split_part(lower(language), '-', 1)
+              where known.code = split_part(translate(lower(language), '_', '-'), '-', 1)
            ),
            lower(language)
          )
@@ -100,7 +100,6 @@ create or replace function knowledge_internal.lexemes(configuration regconfig, h
 returns tsvector
 language plpgsql
 immutable
-parallel safe
 security invoker
 set search_path = ''
 as $$
@@ -186,3 +185,5 @@ $$;
 comment on function knowledge_internal.bm25_vector(tsvector, float8) is
   'The document side of BM25 as a sparse vector: its inner product with a lexeme_vector of idfs is the BM25 score. '
   'Null for a document without lexemes. mean_length is the average text_length of the corpus.';
+
+notify pgrst, 'reload schema';

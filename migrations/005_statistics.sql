@@ -83,6 +83,9 @@ begin
     into sampled_mean
     from public.knowledge_chunks as sample tablesample system (least(100, 100 * sampled_rows / estimated_rows))
    where sample.status = 'active';
+  if sampled_mean is null then
+    return false;
+  end if;
 
   delete from knowledge_internal.lexeme_statistics;
   insert into knowledge_internal.lexeme_statistics (lexeme, frequency)
@@ -90,7 +93,7 @@ begin
 
   insert into knowledge_internal.corpus_statistics as corpus
          (document_count, mean_length, analysed_at, analysed_rows)
-  values (estimated_rows, greatest(coalesce(sampled_mean, 0), 1), last_analysed_at, estimated_rows)
+  values (estimated_rows, greatest(sampled_mean, 1), last_analysed_at, estimated_rows)
       on conflict (id) do update
      set document_count = excluded.document_count,
          mean_length = excluded.mean_length,
@@ -192,3 +195,5 @@ $$;
 
 comment on function knowledge_internal.document_frequencies(text[], boolean, float8) is
   'How many chunks have each lexeme: from the statistics where they list it, else counted.';
+
+notify pgrst, 'reload schema';

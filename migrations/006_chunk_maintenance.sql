@@ -13,7 +13,9 @@ declare
   document public.knowledge_documents;
 begin
   if new.document_id is not null and (tg_op = 'INSERT' or new.document_id is distinct from old.document_id) then
-    select * into document from public.knowledge_documents as parent where parent.id = new.document_id;
+    -- Locked, so that no change of who may see it slips in between.
+    select * into document from public.knowledge_documents as parent
+     where parent.id = new.document_id for share;
     if found then
       new.knowledge_type := document.knowledge_type;
       new.source_id := document.source_id;
@@ -33,7 +35,7 @@ begin
      or new.content is distinct from old.content
      or new.heading is distinct from old.heading
      or new.language is distinct from old.language
-     or new.content_tsv is distinct from old.content_tsv
+     or new.content_tsv is null
   then
     new.content_hash := public.knowledge_content_hash(new.heading, new.content);
     new.content_tsv := knowledge_internal.lexemes(
@@ -42,11 +44,20 @@ begin
     new.text_length := knowledge_internal.text_length(new.content_tsv);
     new.bm25 := knowledge_internal.bm25_vector(
       new.content_tsv,
-      coalesce((select corpus.mean_length from knowledge_internal.corpus_statistics as corpus), assumed_mean_length)
+      coalesce(
+        (select corpus.mean_length from knowledge_internal.corpus_statistics as corpus),
+        assumed_mean_length
+      )
     );
+  else
+    new.content_hash := old.content_hash;
+    new.content_tsv := old.content_tsv;
+    new.text_length := old.text_length;
+    new.bm25 := old.bm25;
   end if;
 
-  if tg_op = 'UPDATE' then
+  -- updated_at of a superseded row is when it was superseded, which a purge counts from.
+  if tg_op = 'UPDATE' and (new.status = 'active' or new.status <> old.status) then
     new.updated_at := now();
   end if;
   return new;
@@ -54,7 +65,8 @@ end
 $$;
 
 comment on function knowledge_internal.complete_chunk() is
-  'Before a chunk is written: copies what its document says, analyses its text, sets hash and time.';
+  'Before a chunk is written: copies what its document says, analyses its text, sets hash and time. '
+  'Setting content_tsv to null has an unchanged text analysed again.';
 
 drop trigger if exists complete_chunk on public.knowledge_chunks;
 create trigger complete_chunk
@@ -68,7 +80,11 @@ security definer
 set search_path = ''
 as $$
 begin
-  perform public.refresh_knowledge_statistics();
+  begin
+    perform public.refresh_knowledge_statistics();
+  exception when serialization_failure then
+    null; -- another writer has renewed them since this transaction began
+  end;
   return null;
 end
 $$;

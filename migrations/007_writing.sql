@@ -37,6 +37,15 @@ begin
     raise exception 'chunks must be a JSON array of objects, not %', coalesce(jsonb_typeof(chunks), 'null')
       using errcode = '22023';
   end if;
+  select entry.key
+    into unknown_key
+    from jsonb_each(document) as entry (key, value)
+   where entry.key <> 'metadata' and jsonb_typeof(entry.value) not in ('string', 'null')
+   limit 1;
+  if found then
+    raise exception 'document.% must be a text or null, not %', unknown_key, jsonb_typeof(document -> unknown_key)
+      using errcode = '22023';
+  end if;
   if coalesce(document ->> 'external_key', '') = '' then
     raise exception 'document.external_key must be a text that names the document, it is missing or empty'
       using errcode = '22023';
@@ -57,11 +66,14 @@ begin
       or jsonb_typeof(item.chunk -> 'content') is distinct from 'string'
       or jsonb_typeof(item.chunk -> 'metadata') not in ('object', 'null')
       or jsonb_typeof(item.chunk -> 'embedding') not in ('array', 'string', 'null')
+      or jsonb_typeof(item.chunk -> 'embedding_model') not in ('string', 'null')
+      or jsonb_typeof(item.chunk -> 'heading') not in ('string', 'null')
+      or jsonb_typeof(item.chunk -> 'collection') not in ('string', 'null')
    order by item.ordinality
    limit 1;
   if found then
-    raise exception 'chunks[%] must be an object with a text content, an embedding that is an array of numbers or null, '
-                    'and a metadata that is an object', wrong_chunk
+    raise exception 'chunks[%] must be an object: content a text, heading, embedding_model and collection texts or null, '
+                    'embedding an array of numbers or null, metadata an object or null', wrong_chunk
       using errcode = '22023';
   end if;
   select key.name
@@ -160,8 +172,8 @@ begin
     paired as materialized (
       select incoming.*,
              stored.id as stored_id,
-             stored.is_embedded,
-             stored.embedding_model as stored_model,
+             stored.is_embedded
+               and (incoming.embedding_model is null or incoming.embedding_model = stored.embedding_model) as is_embedded,
              coalesce(incoming.embedding, known.embedding) as new_embedding
         from incoming
         left join stored using (content_hash, occurrence)
@@ -186,7 +198,7 @@ begin
         from paired
        cross join lateral (
                select paired.new_embedding is not null
-                      and (not paired.is_embedded or paired.stored_model is distinct from paired.embedding_model)
+                      and paired.is_embedded is not true
              ) as replaced (is_needed)
        where chunk.id = paired.stored_id
          and (
@@ -362,8 +374,8 @@ as $$
 declare
   purged integer;
 begin
-  if (older_than >= interval '0') is not true then
-    raise exception 'older_than must be an interval of 0 or more, not %', coalesce(older_than::text, 'null')
+  if (older_than between interval '0' and interval '1000 years') is not true then
+    raise exception 'older_than must be an interval between 0 and 1000 years, not %', coalesce(older_than::text, 'null')
       using errcode = '22023';
   end if;
   delete from public.knowledge_chunks as chunk

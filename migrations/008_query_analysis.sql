@@ -40,13 +40,16 @@ declare
   candidate_budget constant float8 := 10000;
   characters_read constant integer := 16384;
   configurations regconfig[];
+  configuration regconfig;
+  operands text[];
   operand text;
   operand_query tsquery;
   is_phrase boolean;
-  joins_previous boolean := false;
-  alternatives tsquery := '';
-  has_required boolean := false;
-  required tsquery := '';
+  is_required boolean;
+  joins_previous boolean;
+  alternatives tsquery;
+  required tsquery;
+  all_required tsquery := '';
   excluded tsquery := '';
   wanted text := '';
   corpus record;
@@ -76,50 +79,63 @@ begin
     return analysis;
   end if;
 
-  -- websearch: words are optional, "a phrase" is required, -word and -"a phrase" exclude; operands that or joins are
-  -- alternatives, required when one of them is a phrase. simple: each word is required. phrase: the text is one phrase.
-  for operand in
+  -- websearch: words are optional, "a phrase" is required, -word and -"a phrase" exclude; what or
+  -- joins are alternatives, required when one of them is a phrase. simple: each word is required.
+  -- phrase: the text is one phrase.
+  operands := array(
     select matched.parts[1]
       from regexp_matches(
              query_text,
-             case search_mode when 'websearch' then '-?"[^"]*"|[^\s"]+' when 'simple' then '\S+' else '.*\S.*' end,
-             'gn'
+             case search_mode
+               when 'websearch' then '-?"[^"]*"|[^\s"]+'
+               when 'simple' then '\S+'
+               else '.*\S.*'
+             end,
+             'g'
            ) as matched (parts)
-  loop
-    if search_mode = 'websearch' and lower(operand) = 'or' then
-      joins_previous := true;
-      continue;
-    end if;
+  );
 
-    is_phrase := search_mode = 'phrase' or (search_mode = 'websearch' and operand ~ '^-?"');
-    select string_agg('(' || reading.query::text || ')', ' | ')::tsquery
-      into operand_query
-      from unnest(configurations) as configuration (name)
-     cross join lateral (
-             select case
-                      when is_phrase then phraseto_tsquery(configuration.name, knowledge_internal.apart(operand))
-                      else plainto_tsquery(configuration.name, knowledge_internal.apart(operand))
-                        || plainto_tsquery(configuration.name, knowledge_internal.joined(operand))
-                    end as query
-           ) as reading
-     where numnode(reading.query) > 0;
-    continue when operand_query is null;
+  -- A configuration has stop words of its own, so each has its own say in what is required.
+  foreach configuration in array configurations loop
+    required := '';
+    alternatives := '';
+    is_required := false;
+    joins_previous := false;
+    foreach operand in array operands loop
+      if search_mode = 'websearch' and lower(operand) = 'or' then
+        joins_previous := true;
+        continue;
+      end if;
 
-    if search_mode = 'websearch' and operand ~ '^-["[:alnum:]]' then
-      excluded := excluded || operand_query;
-    else
-      wanted := wanted || ' ' || operand;
+      is_phrase := search_mode = 'phrase' or (search_mode = 'websearch' and operand ~ '^-?"');
+      if is_phrase then
+        operand_query := phraseto_tsquery(configuration, knowledge_internal.apart(operand));
+      else
+        operand_query := plainto_tsquery(configuration, knowledge_internal.apart(operand))
+          || plainto_tsquery(configuration, knowledge_internal.joined(operand));
+      end if;
+
+      if search_mode = 'websearch' and operand ~ '^-["[:alnum:]]' then
+        excluded := excluded || operand_query;
+        joins_previous := false;
+        continue;
+      end if;
+      if configuration = configurations[1] then
+        wanted := wanted || ' ' || operand;
+      end if;
+      continue when numnode(operand_query) = 0;
       if not joins_previous then
-        required := required && case when has_required then alternatives else '' end;
+        required := required && case when is_required then alternatives else '' end;
         alternatives := '';
-        has_required := false;
+        is_required := false;
       end if;
       alternatives := alternatives || operand_query;
-      has_required := has_required or is_phrase or search_mode = 'simple';
-    end if;
-    joins_previous := false;
+      is_required := is_required or is_phrase or search_mode = 'simple';
+      joins_previous := false;
+    end loop;
+    all_required := all_required
+      || (required && case when is_required then alternatives else '' end);
   end loop;
-  required := required && case when has_required then alternatives else '' end;
 
   select array_agg(word.typed order by word.place), array_agg(word.query order by word.place)
     into analysis.words, analysis.word_queries
@@ -131,10 +147,10 @@ begin
              ) as typed
        cross join lateral (
                select string_agg('(' || alternative.query::text || ')', ' | ')::tsquery as query
-                 from unnest(configurations) as configuration (name)
+                 from unnest(configurations) as language (configuration)
                 cross join lateral (
-                        values (plainto_tsquery(configuration.name, knowledge_internal.apart(typed.word))),
-                               (plainto_tsquery(configuration.name, knowledge_internal.joined(typed.word)))
+                        values (plainto_tsquery(language.configuration, knowledge_internal.apart(typed.word))),
+                               (plainto_tsquery(language.configuration, knowledge_internal.joined(typed.word)))
                       ) as alternative (query)
                 where numnode(alternative.query) > 0
              ) as reading
@@ -154,8 +170,8 @@ begin
     select counted.lexeme, max(counted.occurrences) as occurrences
       from (
         select word.lexeme, cardinality(word.positions) as occurrences
-          from unnest(configurations) as configuration (name)
-         cross join unnest(to_tsvector(configuration.name, knowledge_internal.apart_and_joined(wanted))) as word
+          from unnest(configurations) as language (configuration)
+         cross join unnest(to_tsvector(language.configuration, knowledge_internal.apart_and_joined(wanted))) as word
       ) as counted
      group by counted.lexeme
   ),
@@ -186,9 +202,9 @@ begin
          ) as drawn;
   analysis.weight_vector := knowledge_internal.lexeme_vector(analysis.lexemes, analysis.weights);
 
-  if numnode(required) > 0 then
-    analysis.full_query := required;
-    analysis.candidate_query := required;
+  if numnode(all_required) > 0 then
+    analysis.full_query := all_required;
+    analysis.candidate_query := all_required;
     analysis.left_out := null;
   end if;
   if numnode(excluded) > 0 then

@@ -38,6 +38,9 @@ set search_path = ''
 -- Custom plans fold away what a call does not use: a leg, a filter.
 set plan_cache_mode = force_custom_plan
 set jit = off
+-- Without sorting, the vector index is the only way to the nearest rows. The planner takes comparing them all for cheap,
+-- because it does not know that long vectors lie outside the row.
+set enable_sort = off
 as $$
 declare
   knowledge_types constant text[] := array[
@@ -46,6 +49,7 @@ declare
   search_modes constant text[] := array['websearch', 'simple', 'phrase'];
   column_dimensions integer;
   pool integer;
+  compared_exactly integer;
   analysis knowledge_internal.query_analysis;
   callers_ef_search text;
   callers_iterative_scan text;
@@ -100,12 +104,14 @@ begin
                       extensions.vector_dims(query_embedding), column_dimensions
         using errcode = '22023', hint = 'Embed the query with the model that embedded the chunks.';
     end if;
-    if (extensions.vector_norm(query_embedding) > 0) is not true then
-      raise exception 'query_embedding must not be a zero vector, it has no direction' using errcode = '22023';
+    if ((query_embedding operator(extensions.<=>) query_embedding) < 0.5) is not true then
+      raise exception 'query_embedding must not be a zero vector, nor one whose length float4 cannot hold'
+        using errcode = '22023';
     end if;
   end if;
 
   pool := greatest(pool_size, match_count);
+  compared_exactly := case when filter_type is null then 1000 else 10000 end;
   if vector_weight = 0 then
     query_embedding := null;
   end if;
@@ -119,7 +125,7 @@ begin
   callers_ef_search := current_setting('hnsw.ef_search');
   callers_iterative_scan := current_setting('hnsw.iterative_scan');
   callers_max_scan_tuples := current_setting('hnsw.max_scan_tuples');
-  perform set_config('hnsw.ef_search', least(greatest(2 * pool, 100), 1000)::text, true),
+  perform set_config('hnsw.ef_search', least(greatest(2 * pool, 200), 1000)::text, true),
           set_config('hnsw.iterative_scan', 'relaxed_order', true),
           set_config('hnsw.max_scan_tuples', '20000', true);
 
@@ -131,21 +137,28 @@ begin
      where chunk.status = 'active'
        and (filter_type is null or chunk.knowledge_type = filter_type)
   ),
+  -- So few rows that comparing all of them is cheaper than the index, and exact.
+  few as materialized (
+    select count(*) <= compared_exactly as are_few
+      from (select from matching_chunks where query_embedding is not null limit compared_exactly + 1) as counted
+  ),
+  -- The index gives twice the pool, since its order is approximate.
   nearest as materialized (
     select chunk.id, chunk.embedding operator(extensions.<=>) query_embedding as distance
       from matching_chunks as chunk
      where query_embedding is not null
        and chunk.embedding is not null
+       and not (select few.are_few from few)
      order by chunk.embedding operator(extensions.<=>) query_embedding
-     limit pool
+     limit 2 * pool
   ),
-  -- The index may stop before the pool is full. Then every matching row is compared; adding 0 keeps the index out of it.
+  -- Every matching row, where there are few or the index stopped early. Adding 0 keeps the index out of it.
   nearest_exactly as materialized (
     select chunk.id, chunk.embedding operator(extensions.<=>) query_embedding as distance
       from matching_chunks as chunk
      where query_embedding is not null
        and chunk.embedding is not null
-       and (select count(*) from nearest) < pool
+       and (select count(*) from nearest) < 2 * pool
      order by (chunk.embedding operator(extensions.<=>) query_embedding) + 0, chunk.id
      limit pool
   ),
@@ -154,11 +167,13 @@ begin
            1 - found.distance as similarity,
            row_number() over (order by found.distance, found.id) as vector_rank
       from (
-        select nearest.* from nearest where not exists (select from nearest_exactly)
+        select nearest.id, nearest.distance from nearest where (select count(*) from nearest) = 2 * pool
         union all
-        select nearest_exactly.* from nearest_exactly
+        select nearest_exactly.id, nearest_exactly.distance from nearest_exactly
       ) as found
      where 1 - found.distance >= match_threshold
+     order by found.distance, found.id
+     limit pool
   ),
   -- Rows with the query's telling words, scored as an inner product of sparse vectors: BM25 but for rounding, collisions and
   -- the mean length at the time the row was written. Twice the pool is scored again, exactly.

@@ -176,7 +176,7 @@ class _Running:
     def _drop_templates(self) -> None:
         with psycopg.connect(self.server.admin_dsn(), autocommit=True) as connection:
             left = connection.execute(
-                r"select datname from pg_database where datname like 'second\_brain\_%'"
+                r"select datname from pg_database where datname ~ '^second_brain_te(mplate|st)_'"
             ).fetchall()
         for (name,) in left:
             self.server.drop_database(name)

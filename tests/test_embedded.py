@@ -21,53 +21,69 @@ from psycopg.conninfo import conninfo_to_dict
 from second_brain.database import embedded
 from second_brain.database.embedded import EmbeddedPostgres, EmbeddedServerError, apply_prelude
 
+# The disk has nothing to lose here: what is killed is a process, never the machine.
+SETTINGS = {"fsync": "off"}
+
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs it as another account")
 
 
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A folder that the server's account can pass through; servers in it are stopped."""
+    yield from _place()
+
+
+def _place() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="second-brain-tests-"))
     folder.chmod(0o711)
     yield folder
-    for state in folder.rglob("server.json"):
+    for state in list(folder.rglob("server.json")):
         EmbeddedPostgres(state.parent).remove()
     shutil.rmtree(folder)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def major(pytestconfig: pytest.Config) -> int:
     """The major version of this run."""
     chosen: int = pytestconfig.getoption("--postgres-major")
     return chosen
 
 
+@pytest.fixture(scope="module")
+def stopped(major: int) -> Iterator[Path]:
+    """The folder of a stopped server with one row in `public.kept`."""
+    for folder in _place():
+        with EmbeddedPostgres(folder / "postgres", major, SETTINGS) as made:
+            ask(made, "create table public.kept as select 42 as answer")
+        yield made.directory
+
+
 @pytest.fixture
-def server(place: Path, major: int) -> EmbeddedPostgres:
-    """A running server with one row in `public.kept`."""
-    made = EmbeddedPostgres(place / "postgres", major)
-    made.start()
-    ask(made, "create table public.kept as select 42 as answer")
-    return made
+def local(place: Path, stopped: Path) -> EmbeddedPostgres:
+    """A running server of this test's own, a copy of `stopped`."""
+    subprocess.run(["cp", "-a", str(stopped), str(place)], check=True)
+    copy = EmbeddedPostgres(place / "postgres", settings=SETTINGS)
+    copy.start()
+    return copy
 
 
-def ask(server: EmbeddedPostgres, statement: str) -> list[tuple[Any, ...]]:
-    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+def ask(local: EmbeddedPostgres, statement: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(local.dsn(), autocommit=True) as connection:
         cursor = connection.execute(statement.encode())
         return cursor.fetchall() if cursor.description else []
 
 
-def keeps_its_data(server: EmbeddedPostgres) -> bool:
-    return ask(server, "select answer from public.kept") == [(42,)]
+def keeps_its_data(local: EmbeddedPostgres) -> bool:
+    return ask(local, "select answer from public.kept") == [(42,)]
 
 
-def process(server: EmbeddedPostgres) -> psutil.Process:
-    lock_file = server.log.parent / "postmaster.pid"
+def process(local: EmbeddedPostgres) -> psutil.Process:
+    lock_file = local.log.parent / "postmaster.pid"
     return psutil.Process(int(lock_file.read_text().splitlines()[0]))
 
 
-def kill(server: EmbeddedPostgres) -> None:
-    postmaster = process(server)
+def kill(local: EmbeddedPostgres) -> None:
+    postmaster = process(local)
     sessions = postmaster.children()
     postmaster.send_signal(signal.SIGKILL)
     _, alive = psutil.wait_procs([postmaster, *sessions], timeout=30)
@@ -75,36 +91,36 @@ def kill(server: EmbeddedPostgres) -> None:
 
 
 def test_a_new_server_is_a_unicode_database_of_the_major_asked_for(
-    server: EmbeddedPostgres, major: int
+    local: EmbeddedPostgres, major: int
 ) -> None:
-    assert server.status == "running"
-    assert server.major == major
+    assert local.status == "running"
+    assert local.major == major
     facts = ask(
-        server,
+        local,
         "select current_setting('server_version_num')::int / 10000,"
         " current_setting('server_encoding'), lower('ÄPFEL'), to_tsvector('simple', 'ÄPFEL')::text",
     )
     assert facts == [(major, "UTF8", "äpfel", "'äpfel':1")]
 
 
-def test_the_dsn_is_the_owners_who_is_not_a_superuser(server: EmbeddedPostgres) -> None:
-    assert ask(server, "select current_user, current_setting('is_superuser')") == [
+def test_the_dsn_is_the_owners_who_is_not_a_superuser(local: EmbeddedPostgres) -> None:
+    assert ask(local, "select current_user, current_setting('is_superuser')") == [
         ("postgres", "off")
     ]
-    with psycopg.connect(server.admin_dsn()) as connection:
+    with psycopg.connect(local.admin_dsn()) as connection:
         assert connection.info.parameter_status("is_superuser") == "on"
 
 
-def test_it_listens_on_loopback_and_wants_the_password(server: EmbeddedPostgres) -> None:
-    assert ask(server, "show listen_addresses") == [("127.0.0.1",)]
-    for dsn in (server.dsn(), server.admin_dsn()):
+def test_it_listens_on_loopback_and_wants_the_password(local: EmbeddedPostgres) -> None:
+    assert ask(local, "show listen_addresses") == [("127.0.0.1",)]
+    for dsn in (local.dsn(), local.admin_dsn()):
         with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
             psycopg.connect(dsn, password="guess")
 
 
-def test_only_its_owner_reads_the_file_with_the_passwords(server: EmbeddedPostgres) -> None:
-    assert stat.S_IMODE((server.directory / "server.json").stat().st_mode) == 0o600
-    assert str(conninfo_to_dict(server.dsn())["password"]) not in server.log.read_text()
+def test_only_its_owner_reads_the_file_with_the_passwords(local: EmbeddedPostgres) -> None:
+    assert stat.S_IMODE((local.directory / "server.json").stat().st_mode) == 0o600
+    assert str(conninfo_to_dict(local.dsn())["password"]) not in local.log.read_text()
 
 
 def test_it_outlives_the_process_that_starts_it(place: Path, major: int) -> None:
@@ -118,93 +134,93 @@ def test_it_outlives_the_process_that_starts_it(place: Path, major: int) -> None
     assert ask(found, "select 1") == [(1,)]
 
 
-def test_starting_a_running_server_leaves_it_alone(server: EmbeddedPostgres) -> None:
-    before = process(server).pid
-    EmbeddedPostgres(server.directory).start()
-    assert process(server).pid == before
+def test_starting_a_running_server_leaves_it_alone(local: EmbeddedPostgres) -> None:
+    before = process(local).pid
+    EmbeddedPostgres(local.directory).start()
+    assert process(local).pid == before
 
 
 def test_two_starts_at_once_make_one_server(place: Path, major: int) -> None:
-    servers = [EmbeddedPostgres(place / "postgres", major) for _ in range(2)]
+    servers = [EmbeddedPostgres(place / "postgres", major, SETTINGS) for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(EmbeddedPostgres.start, servers))
     assert servers[0].dsn() == servers[1].dsn()
     assert ask(servers[0], "select 1") == [(1,)]
 
 
-def test_stopping_keeps_data_port_and_password(server: EmbeddedPostgres) -> None:
-    before = server.dsn()
-    server.stop()
-    assert server.status == "stopped"
-    server.stop()
-    again = EmbeddedPostgres(server.directory)
+def test_stopping_keeps_data_port_and_password(local: EmbeddedPostgres) -> None:
+    before = local.dsn()
+    local.stop()
+    assert local.status == "stopped"
+    local.stop()
+    again = EmbeddedPostgres(local.directory)
     again.start()
     assert again.dsn() == before
     assert keeps_its_data(again)
 
 
-def test_as_a_context_it_stops_at_the_end(server: EmbeddedPostgres) -> None:
-    with server:
-        assert server.status == "running"
-    assert server.status == "stopped"
+def test_as_a_context_it_stops_at_the_end(local: EmbeddedPostgres) -> None:
+    with local:
+        assert local.status == "running"
+    assert local.status == "stopped"
 
 
-def test_it_moves_to_another_port_when_its_own_is_taken(server: EmbeddedPostgres) -> None:
-    port = int(str(conninfo_to_dict(server.dsn())["port"]))
-    server.stop()
+def test_it_moves_to_another_port_when_its_own_is_taken(local: EmbeddedPostgres) -> None:
+    port = int(str(conninfo_to_dict(local.dsn())["port"]))
+    local.stop()
     with socket.socket() as squatter:
         squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         squatter.bind(("127.0.0.1", port))
         squatter.listen()
-        server.start()
-        assert int(str(conninfo_to_dict(server.dsn())["port"])) != port
-        assert keeps_its_data(EmbeddedPostgres(server.directory))
+        local.start()
+        assert int(str(conninfo_to_dict(local.dsn())["port"])) != port
+        assert keeps_its_data(EmbeddedPostgres(local.directory))
 
 
-def test_a_killed_server_is_stopped_and_starts_again(server: EmbeddedPostgres) -> None:
-    kill(server)
-    assert server.status == "stopped"
-    server.start()
-    assert keeps_its_data(server)
+def test_a_killed_server_is_stopped_and_starts_again(local: EmbeddedPostgres) -> None:
+    kill(local)
+    assert local.status == "stopped"
+    local.start()
+    assert keeps_its_data(local)
 
 
-def test_a_lock_file_with_the_number_of_another_process_is_stale(server: EmbeddedPostgres) -> None:
-    kill(server)
-    lock_file = server.log.parent / "postmaster.pid"
+def test_a_lock_file_with_the_number_of_another_process_is_stale(local: EmbeddedPostgres) -> None:
+    kill(local)
+    lock_file = local.log.parent / "postmaster.pid"
     # A process of the server's own account: Postgres by itself would take it for a live server.
     account: dict[str, Any] = {"user": lock_file.stat().st_uid} if os.geteuid() == 0 else {}
     with subprocess.Popen(["sleep", "60"], **account) as bystander:
         try:
             lines = lock_file.read_text().splitlines()
             lock_file.write_text("\n".join([str(bystander.pid), *lines[1:]]) + "\n")
-            assert server.status == "stopped"
-            server.start()
-            assert keeps_its_data(server)
+            assert local.status == "stopped"
+            local.start()
+            assert keeps_its_data(local)
         finally:
             bystander.kill()
 
 
-def test_a_folder_may_be_moved_stopped_or_running(server: EmbeddedPostgres) -> None:
-    moved = EmbeddedPostgres(server.directory.rename(server.directory.with_name("moved")))
+def test_a_folder_may_be_moved_stopped_or_running(local: EmbeddedPostgres) -> None:
+    moved = EmbeddedPostgres(local.directory.rename(local.directory.with_name("moved")))
     assert moved.status == "running"
     assert keeps_its_data(moved)
     moved.stop()
-    again = EmbeddedPostgres(moved.directory.rename(server.directory.with_name("again")))
+    again = EmbeddedPostgres(moved.directory.rename(local.directory.with_name("again")))
     again.start()
     assert keeps_its_data(again)
 
 
-def test_a_copied_folder_is_not_the_running_server(server: EmbeddedPostgres) -> None:
-    copy = shutil.copytree(server.directory, server.directory.with_name("copy"))
+def test_a_copied_folder_is_not_the_running_server(local: EmbeddedPostgres) -> None:
+    copy = shutil.copytree(local.directory, local.directory.with_name("copy"))
     assert EmbeddedPostgres(copy).status == "stopped"
     (copy / "server.json").unlink()
-    assert server.status == "running"
+    assert local.status == "running"
 
 
-def test_another_major_than_the_data_have_is_refused(server: EmbeddedPostgres, major: int) -> None:
+def test_another_major_than_the_data_have_is_refused(local: EmbeddedPostgres, major: int) -> None:
     other = 16 if major != 16 else 18
     with pytest.raises(EmbeddedServerError, match=f"is PostgreSQL {major}, not {other}"):
-        EmbeddedPostgres(server.directory, other).start()
+        EmbeddedPostgres(local.directory, other).start()
 
 
 def test_a_major_without_binaries_is_refused_with_those_there_are(place: Path) -> None:
@@ -213,47 +229,47 @@ def test_a_major_without_binaries_is_refused_with_those_there_are(place: Path) -
     assert refused.value.remedy == "Choose 18, 17 or 16."
 
 
-def test_data_without_their_password_are_not_overwritten(server: EmbeddedPostgres) -> None:
-    server.stop()
-    state = server.directory / "server.json"
+def test_data_without_their_password_are_not_overwritten(local: EmbeddedPostgres) -> None:
+    local.stop()
+    state = local.directory / "server.json"
     state.rename(state.with_suffix(".kept"))
     with pytest.raises(EmbeddedServerError, match="password is missing"):
-        server.start()
+        local.start()
     state.with_suffix(".kept").rename(state)
-    server.start()
-    assert keeps_its_data(server)
+    local.start()
+    assert keeps_its_data(local)
 
 
 def test_an_interrupted_creation_is_begun_anew(place: Path, major: int) -> None:
     half = place / "postgres" / "data.partial"
     half.mkdir(parents=True)
     (half / "PG_VERSION").write_text("18")
-    server = EmbeddedPostgres(place / "postgres", major)
+    server = EmbeddedPostgres(place / "postgres", major, SETTINGS)
     assert server.status == "absent"
     server.start()
     assert ask(server, "select 1") == [(1,)]
     assert not half.exists()
 
 
-def test_a_server_that_cannot_start_says_what_its_log_says(server: EmbeddedPostgres) -> None:
-    server.stop()
-    broken = EmbeddedPostgres(server.directory, settings={"shared_buffers": "many"})
+def test_a_server_that_cannot_start_says_what_its_log_says(local: EmbeddedPostgres) -> None:
+    local.stop()
+    broken = EmbeddedPostgres(local.directory, settings={"shared_buffers": "many"})
     with pytest.raises(EmbeddedServerError, match="shared_buffers") as failed:
         broken.start()
     assert failed.value.remedy is not None
-    assert str(server.log) in failed.value.remedy
+    assert str(local.log) in failed.value.remedy
 
 
-def test_removing_leaves_nothing(server: EmbeddedPostgres) -> None:
-    server.remove()
-    assert server.status == "absent"
-    assert not server.directory.exists()
+def test_removing_leaves_nothing(local: EmbeddedPostgres) -> None:
+    local.remove()
+    assert local.status == "absent"
+    assert not local.directory.exists()
     with pytest.raises(EmbeddedServerError, match="no embedded database"):
-        server.dsn()
+        local.dsn()
 
 
-def test_the_prelude_may_run_again_over_what_it_made(server: EmbeddedPostgres) -> None:
-    with psycopg.connect(server.admin_dsn(), autocommit=True) as connection:
+def test_the_prelude_may_run_again_over_what_it_made(local: EmbeddedPostgres) -> None:
+    with psycopg.connect(local.admin_dsn(), autocommit=True) as connection:
         apply_prelude(connection)
         apply_prelude(connection)
 
@@ -290,8 +306,8 @@ def test_auth_uid_reads_the_claims_that_postgrest_sets(connect: Any) -> None:
 
 
 @needs_root
-def test_as_root_it_runs_as_an_account_with_no_rights(server: EmbeddedPostgres) -> None:
-    running = process(server)
+def test_as_root_it_runs_as_an_account_with_no_rights(local: EmbeddedPostgres) -> None:
+    running = process(local)
     assert running.username() == "second-brain"
     assert running.gids().effective != 0
     groups = Path(f"/proc/{running.pid}/status")
@@ -307,7 +323,7 @@ def test_data_go_elsewhere_when_the_account_cannot_reach_the_folder(
     monkeypatch.setattr(embedded, "ROOT_STATE", place / "elsewhere")
     private = place / "private"
     private.mkdir(mode=0o700)
-    server = EmbeddedPostgres(private / "postgres", major)
+    server = EmbeddedPostgres(private / "postgres", major, SETTINGS)
     server.start()
     assert ask(EmbeddedPostgres(private / "postgres"), "select 1") == [(1,)]
     assert server.log.is_relative_to(place / "elsewhere")
@@ -330,7 +346,7 @@ def test_binaries_that_the_account_cannot_reach_are_copied_once(
     shutil.copytree(libraries, private / libraries.name, symlinks=True)
     monkeypatch.setattr(embedded, "_binaries", lambda _: private / package.name / installed / "bin")
     monkeypatch.setattr(embedded, "ROOT_STATE", place / "elsewhere")
-    server = EmbeddedPostgres(place / "postgres", major)
+    server = EmbeddedPostgres(place / "postgres", major, SETTINGS)
     server.start()
     assert ask(server, "select 1") == [(1,)]
     assert str(place / "elsewhere") in process(server).cmdline()[0]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import httpx
 import psycopg
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from postgrest.exceptions import APIError
 
@@ -166,6 +166,7 @@ FORMS: list[Callable[[str], str]] = [
 ]
 
 
+@settings(deadline=None)
 @given(before=around, secret=core, after=around, form=st.sampled_from(FORMS))
 def test_no_secret_survives(
     before: str, secret: str, after: str, form: Callable[[str], str]
@@ -176,6 +177,7 @@ def test_no_secret_survives(
         assert secret not in message
 
 
+@settings(deadline=None)
 @given(before=around, secret=core, after=around)
 def test_a_secret_that_is_known_does_not_survive_in_any_form(
     before: str, secret: str, after: str
@@ -183,6 +185,7 @@ def test_a_secret_that_is_known_does_not_survive_in_any_form(
     assert secret not in safe_message(f"{before}{secret}{after}", secrets=["", None, secret])
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_a_message_is_one_bounded_line(text: str) -> None:
     message = safe_message(text * 50)

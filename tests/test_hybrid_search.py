@@ -6,21 +6,516 @@ The structure tests come first, the client's after them.
 import inspect
 import json
 import logging
+import re
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import cache
+from typing import Any, cast
 from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from pglast import ast, parse_plpgsql, parse_sql
+from pglast.enums import (
+    BoolExprType,
+    FunctionParameterMode,
+    GrantTargetType,
+    JoinType,
+    ObjectType,
+)
+from pglast.parser import scan
+from pglast.stream import RawStream
 from postgrest.exceptions import APIError
-
+from second_brain.database import migrations
+from second_brain.database.migrations import Migration
 from second_brain.services import supabase as supabase_module
 from second_brain.services.results import MemorySearchResult, Mode, normalize_rows
 from second_brain.services.supabase import SupabaseProvider
 
-# SQL structure: put those tests here.
+# The structure of the SQL. What a function's body holds is parsed too: no test reads a comment.
+
+RPC = "hybrid_search_knowledge_chunks"
+# pglast's types say that any part of a node may be missing.
+Function = Any
+Query = Any
+
+
+def nodes(root: Any, *types: type[ast.Node]) -> Iterator[Any]:
+    """Walk a syntax tree, root included, down to nodes of these types."""
+    if isinstance(root, tuple):
+        for item in root:
+            yield from nodes(item, *types)
+    elif isinstance(root, ast.Node):
+        if isinstance(root, types):
+            yield root
+        for slot in root:
+            yield from nodes(getattr(root, slot), *types)
+
+
+def dotted(names: Any) -> str:
+    return ".".join(getattr(name, "sval", "*") for name in names)
+
+
+def columns_read(root: Any) -> set[str]:
+    """Names of the columns and variables in an expression, without their qualifiers."""
+    return {dotted(node.fields).split(".")[-1] for node in nodes(root, ast.ColumnRef)}
+
+
+def constants(root: Any) -> set[str]:
+    return {text.sval for node in nodes(root, ast.A_Const) for text in nodes(node.val, ast.String)}
+
+
+def operators(root: Any) -> Iterator[tuple[str, Any]]:
+    for node in nodes(root, ast.A_Expr):
+        yield dotted(node.name).split(".")[-1], node
+
+
+@cache
+def parsed() -> dict[str, tuple[Any, ...]]:
+    """Each migration's statements by its file name."""
+    return {
+        one.file_name: tuple(raw.stmt for raw in parse_sql(one.sql)) for one in migrations.find()
+    }
+
+
+def definitions() -> list[tuple[str, Function]]:
+    return [
+        (file_name, statement)
+        for file_name, statements in parsed().items()
+        for statement in statements
+        if isinstance(statement, ast.CreateFunctionStmt)
+    ]
+
+
+def function(name: str) -> Function:
+    """Find the latest definition of a function in schema public."""
+    *_, (_, latest) = (one for one in definitions() if dotted(one[1].funcname) == f"public.{name}")
+    return latest
+
+
+def options(definition: Function, name: str) -> list[Any]:
+    return [option.arg for option in definition.options if option.defname == name]
+
+
+def parameters(definition: Function, of_the_result: bool) -> dict[str, tuple[str, str | None]]:
+    """Types and defaults by name, in order."""
+    return {
+        one.name: (RawStream()(one.argType), one.defexpr and RawStream()(one.defexpr))
+        for one in definition.parameters or ()
+        if (one.mode == FunctionParameterMode.FUNC_PARAM_TABLE) is of_the_result
+    }
+
+
+def body(definition: Function) -> str:
+    # A do block keeps its text among its arguments.
+    parts = getattr(definition, "options", None) or definition.args
+    (text,) = (one for part in parts if part.defname == "as" for one in nodes(part, ast.String))
+    return cast(str, text.sval)
+
+
+def plpgsql(definition: Function) -> list[tuple[str, Any]]:
+    """List the statements of a plpgsql body: their kinds, each with its own tree."""
+    # The parser has no catalog: types from other schemas stand in its way.
+    text = RawStream()(definition)
+    text = re.sub(r"\bextensions\.(vector|sparsevec)\b", "text", text)
+    text = re.sub(r"\bknowledge_internal\.query_analysis\b", "record", text)
+
+    def walk(tree: Any) -> Iterator[tuple[str, Any]]:
+        for key, value in tree.items() if isinstance(tree, dict) else ():
+            if key.startswith("PLpgSQL_"):
+                yield key.removeprefix("PLpgSQL_"), value
+            yield from walk(value)
+        for item in tree if isinstance(tree, list) else ():
+            yield from walk(item)
+
+    return list(walk(parse_plpgsql(text)))
+
+
+@cache
+def retrieval() -> Query:
+    """Return the query whose rows the RPC returns: the only one it has."""
+    (returned,) = (tree for kind, tree in plpgsql(function(RPC)) if kind == "stmt_return_query")
+    ((statement,),) = [parse_sql(returned["query"]["PLpgSQL_expr"]["query"])]
+    assert isinstance(statement.stmt, ast.SelectStmt)
+    return statement.stmt
+
+
+def ctes() -> dict[str, Query]:
+    return {cte.ctename: cte.ctequery for cte in retrieval().withClause.ctes}
+
+
+def tables(root: Any) -> set[str]:
+    return {node.relname for node in nodes(root, ast.RangeVar)}
+
+
+def lineage(name: str) -> tuple[Query, ...]:
+    """Return a CTE with every CTE that it reads, directly or not."""
+    known = ctes()
+    reached, ahead = {name}, [name]
+    while ahead:
+        new = (tables(known[ahead.pop()]) & known.keys()) - reached
+        reached |= new
+        ahead += new
+    return tuple(known[one] for one in known if one in reached)
+
+
+def outputs(query: Query) -> set[str]:
+    return {target.name or dotted(target.val.fields).split(".")[-1] for target in query.targetList}
+
+
+def conjuncts(condition: Any) -> list[Any]:
+    """Split a condition at its top-level ANDs."""
+    if isinstance(condition, ast.BoolExpr) and condition.boolop == BoolExprType.AND_EXPR:
+        return [part for arg in condition.args or () for part in conjuncts(arg)]
+    return [condition]
+
+
+def derived_from(parameter: str) -> set[str]:
+    """Return a parameter with the variables of the RPC that are computed from it."""
+    names = {parameter}
+    for kind, tree in plpgsql(function(RPC)):
+        if kind == "stmt_assign":
+            variable, expression = tree["expr"]["PLpgSQL_expr"]["query"].split(":=", 1)
+            if columns_read(parse_sql(f"select {expression}")[0].stmt) & names:
+                names.add(variable.strip())
+    return names
+
+
+def privileges(statements: Iterable[Any], name: str, granted: bool) -> set[str]:
+    """Roles that these statements grant a function to, or revoke it from."""
+    return {
+        role.rolename or "public"
+        for statement in nodes(tuple(statements), ast.GrantStmt)
+        if statement.is_grant is granted
+        if statement.objtype == ObjectType.OBJECT_FUNCTION
+        if statement.targtype == GrantTargetType.ACL_TARGET_OBJECT
+        if name in {dotted(target.objname) for target in statement.objects}
+        for role in statement.grantees
+    }
+
+
+def words(sql: str) -> Iterator[str]:
+    """Tokens in lower case, those inside of dollar quotes too, without comments."""
+    for token in scan(sql):
+        text = sql[token.start : token.end + 1]
+        quoted = re.fullmatch(r"(\$\w*\$)(.*)\1", text, re.DOTALL)
+        if quoted:
+            yield from words(quoted[2])
+        elif "COMMENT" not in token.name:
+            yield text.lower()
+
+
+PUBLIC_FUNCTIONS = sorted(
+    {
+        (file_name, dotted(definition.funcname))
+        for file_name, definition in definitions()
+        if dotted(definition.funcname).startswith("public.")
+    }
+)
+per_public_function = pytest.mark.parametrize(("file_name", "name"), PUBLIC_FUNCTIONS)
+per_function = pytest.mark.parametrize(
+    "definition",
+    [definition for _, definition in definitions()],
+    ids=[dotted(definition.funcname) for _, definition in definitions()],
+)
+per_leg = pytest.mark.parametrize("leg", ["vector_results", "text_results"])
+
+
+def test_migration_file_exists() -> None:
+    created = [
+        dotted(one.funcname) for file, one in definitions() if file == "009_hybrid_search.sql"
+    ]
+    assert f"public.{RPC}" in created
+
+
+def test_rpc_function_name() -> None:
+    names = [dotted(definition.funcname) for _, definition in definitions()]
+    assert f"public.{RPC}" in names
+    # PostgREST answers 300 where two signatures fit.
+    assert [name for name in names if name.endswith(RPC)] == [f"public.{RPC}"]
+    assert [one.sval for one in options(function(RPC), "language")] == ["plpgsql"]
+    assert [one.sval for one in options(function(RPC), "volatility")] == ["stable"]
+
+
+@pytest.mark.parametrize(
+    ("weight", "rank"), [("vector_weight", "vector_rank"), ("text_weight", "text_rank")]
+)
+def test_rrf_formula_present(weight: str, rank: str) -> None:
+    assert parameters(function(RPC), False)["rrf_k"] == ("double precision", "60")
+
+    def is_share(node: Any) -> bool:
+        # weight / (rrf_k + rank)
+        divisor = dict(operators(node.rexpr)).get("+")
+        return (
+            columns_read(node.lexpr) == {weight}
+            and divisor is not None
+            and columns_read(divisor) == {"rrf_k", rank}
+        )
+
+    # A leg that missed the row adds 0, not null.
+    shares = [
+        node
+        for node in nodes(retrieval(), ast.CoalesceExpr)
+        if any(sign == "/" and is_share(share) for sign, share in operators(node))
+    ]
+    assert len(shares) == 1
+    assert [RawStream()(one) for one in shares[0].args[1:]] == ["0"]
+    sums = [node for sign, node in operators(retrieval()) if sign == "+"]
+    assert any(shares[0] in (node.lexpr, node.rexpr) for node in sums)
+
+
+def test_vector_cte_present() -> None:
+    assert {"id", "vector_rank", "similarity"} <= outputs(ctes()["vector_results"])
+    distances = [node for sign, node in operators(lineage("vector_results")) if sign == "<=>"]
+    assert distances
+    assert all(columns_read(node) == {"embedding", "query_embedding"} for node in distances)
+    assert all(sign != "<=>" for sign, _ in operators(lineage("text_results")))
+
+
+def test_text_cte_present() -> None:
+    assert {"id", "text_rank", "text_score"} <= outputs(ctes()["text_results"])
+    matches = [node for sign, node in operators(lineage("text_results")) if sign == "@@"]
+    assert matches
+    assert all("content_tsv" in columns_read(node.lexpr) for node in matches)
+    assert all(sign != "@@" for sign, _ in operators(lineage("vector_results")))
+
+
+def test_combined_cte_present() -> None:
+    (join,) = ctes()["combined"].fromClause
+    assert join.jointype == JoinType.JOIN_FULL
+    assert (join.larg.relname, join.rarg.relname) == ("vector_results", "text_results")
+    assert {"id", "vector_rank", "text_rank", "similarity", "text_score"} <= outputs(
+        ctes()["combined"]
+    )
+
+
+def test_scored_cte_present() -> None:
+    assert "combined" in tables(lineage("scored"))
+    assert "scored" in tables(retrieval().fromClause)
+    assert "rrf_score" in {name for query in lineage("scored") for name in outputs(query)}
+
+
+def test_rrf_score_column_returned() -> None:
+    assert parameters(function(RPC), True)["rrf_score"] == ("double precision", None)
+
+
+def test_vector_rank_column_returned() -> None:
+    assert parameters(function(RPC), True)["vector_rank"] == ("bigint", None)
+
+
+def test_text_rank_column_returned() -> None:
+    assert parameters(function(RPC), True)["text_rank"] == ("bigint", None)
+
+
+@per_leg
+def test_active_status_filter(leg: str) -> None:
+    reading = [
+        query
+        for query in nodes(lineage(leg), ast.SelectStmt)
+        if any(
+            isinstance(source, ast.RangeVar) and source.relname == "knowledge_chunks"
+            for source in query.fromClause or ()
+        )
+    ]
+    assert reading
+    for query in reading:
+        conditions = [RawStream()(one) for one in conjuncts(query.whereClause)]
+        assert "chunk.status = 'active'" in conditions
+
+
+def test_security_definer_set() -> None:
+    assert [one.boolval for one in options(function(RPC), "security")] == [True]
+
+
+def test_grant_to_service_role() -> None:
+    statements = parsed()["009_hybrid_search.sql"]
+    assert privileges(statements, f"public.{RPC}", granted=True) == {"service_role"}
+
+
+def test_configurable_weights() -> None:
+    taken = parameters(function(RPC), False)
+    for weight in ("vector_weight", "text_weight"):
+        assert taken[weight] == ("double precision", "1.0")
+        assert weight in columns_read(lineage("scored"))
+
+
+def limited(root: Any) -> list[Query]:
+    """Queries whose rows a limit cuts; what only counts rows has no columns."""
+    return [query for query in nodes(root, ast.SelectStmt) if query.limitCount and query.targetList]
+
+
+@per_leg
+def test_pool_size_parameter(leg: str) -> None:
+    assert parameters(function(RPC), False)["pool_size"] == ("integer", "50")
+    pool = derived_from("pool_size")
+    limits = [query.limitCount for query in limited(lineage(leg))]
+    assert limits
+    assert all(columns_read(limit) & pool for limit in limits)
+
+
+def test_match_threshold_parameter() -> None:
+    assert parameters(function(RPC), False)["match_threshold"] == ("double precision", "0.0")
+    bounds = [
+        condition
+        for query in nodes(lineage("vector_results"), ast.SelectStmt)
+        for condition in conjuncts(query.whereClause)
+        if "match_threshold" in columns_read(condition)
+    ]
+    assert bounds
+    assert [dotted(bound.name) for bound in bounds] == [">="] * len(bounds)
+    assert "match_threshold" not in columns_read(lineage("text_results"))
+
+
+def test_the_first_arguments_keep_their_order_and_defaults() -> None:
+    taken = list(parameters(function(RPC), False).items())
+    assert taken[:9] == [
+        ("query_embedding", ("extensions.vector", "NULL")),
+        ("query_text", ("text", "NULL")),
+        ("match_count", ("integer", "10")),
+        ("match_threshold", ("double precision", "0.0")),
+        ("vector_weight", ("double precision", "1.0")),
+        ("text_weight", ("double precision", "1.0")),
+        ("filter_type", ("text", "NULL")),
+        ("search_mode", ("text", "'websearch'")),
+        ("pool_size", ("integer", "50")),
+    ]
+    assert all(default is not None for _, (_, default) in taken)
+
+
+def test_the_first_result_columns_keep_their_order() -> None:
+    assert list(parameters(function(RPC), True).items())[:16] == [
+        ("id", ("uuid", None)),
+        ("content", ("text", None)),
+        ("knowledge_type", ("text", None)),
+        ("document_id", ("uuid", None)),
+        ("chunk_index", ("integer", None)),
+        ("source_origin", ("text", None)),
+        ("metadata", ("jsonb", None)),
+        ("rrf_score", ("double precision", None)),
+        ("vector_rank", ("bigint", None)),
+        ("text_rank", ("bigint", None)),
+        ("similarity", ("double precision", None)),
+        ("text_score", ("double precision", None)),
+        ("match_type", ("text", None)),
+        ("matched_terms", ("text[]", None)),
+        ("title", ("text", None)),
+        ("source_url", ("text", None)),
+    ]
+
+
+@pytest.mark.parametrize("mode", ["websearch", "simple", "phrase"])
+def test_every_search_mode_is_known(mode: str) -> None:
+    allowed = [
+        tree["default_val"]["PLpgSQL_expr"]["query"]
+        for kind, tree in plpgsql(function(RPC))
+        if kind == "var" and tree["refname"] == "search_modes"
+    ]
+    assert mode in constants(parse_sql(f"select {allowed[0]}")[0].stmt)
+
+
+def test_a_limit_stands_over_an_order_that_is_total() -> None:
+    assert len(limited(retrieval())) >= 3
+    for query in limited(retrieval()):
+        keys = [key.node for key in query.sortClause or ()]
+        by_index = len(keys) == 1 and any(sign == "<=>" for sign, _ in operators(keys[0]))
+        assert by_index or columns_read(keys[-1]) == {"id"}, RawStream()(query)
+
+
+def test_the_index_scan_stands_alone() -> None:
+    scans = [
+        query
+        for query in limited(lineage("vector_results"))
+        if isinstance(query.sortClause[0].node, ast.A_Expr)
+        and dotted(query.sortClause[0].node.name).endswith("<=>")
+    ]
+    assert len(scans) == 1
+    assert not list(nodes(scans[0], ast.WindowDef))
+    assert "match_threshold" not in columns_read(scans[0])
+
+
+@per_function
+def test_every_function_pins_an_empty_search_path(definition: Function) -> None:
+    paths = [one for one in options(definition, "set") if one.name == "search_path"]
+    assert [[value.val.sval for value in path.args] for path in paths] == [[""]]
+
+
+@per_function
+def test_a_function_states_its_properties_in_one_order(definition: Function) -> None:
+    stated = [option.defname for option in definition.options if option.defname != "parallel"]
+    expected = ["language", "volatility", "security", "set"]
+    if definition.returnType and dotted(definition.returnType.names) == "trigger":
+        expected.remove("volatility")
+    assert stated[: len(expected)] == expected
+    assert set(stated) <= {*expected, "as"}
+
+
+@per_public_function
+def test_a_public_function_is_revoked_and_granted_in_its_own_file(
+    file_name: str, name: str
+) -> None:
+    statements = parsed()[file_name]
+    assert privileges(statements, name, granted=False) == {"public", "anon", "authenticated"}
+    may_call = "authenticated" if name == "public.search_my_knowledge_chunks" else "service_role"
+    assert privileges(statements, name, granted=True) == {may_call}
+
+
+@pytest.mark.parametrize("file_name", sorted({file_name for file_name, _ in PUBLIC_FUNCTIONS}))
+def test_a_file_with_public_functions_ends_by_telling_postgrest(file_name: str) -> None:
+    last = parsed()[file_name][-1]
+    assert RawStream()(last) == "NOTIFY pgrst, 'reload schema'"
+
+
+@pytest.mark.parametrize(
+    ("file_name", "name"), sorted((file, dotted(one.funcname)) for file, one in definitions())
+)
+def test_a_function_is_commented_in_its_own_file(file_name: str, name: str) -> None:
+    commented = {
+        dotted(one.object.objname)
+        for one in nodes(parsed()[file_name], ast.CommentStmt)
+        if one.objtype == ObjectType.OBJECT_FUNCTION and one.comment
+    }
+    assert name in commented
+
+
+def test_one_place_names_the_dimension() -> None:
+    sized = [
+        (file_name, one.typmods[0].val.ival)
+        for file_name, statements in parsed().items()
+        for one in nodes(statements, ast.TypeName)
+        if dotted(one.names).split(".")[-1] in {"vector", "halfvec"} and one.typmods
+    ]
+    assert sized == [("003_chunks.sql", 1024)]
+    text = " ".join(word for one in migrations.find() for word in words(one.sql))
+    assert re.findall(r"\b(?:vector|halfvec) \( (\d+) \)", text) == ["1024"]
+
+
+@pytest.mark.parametrize("one", migrations.find(), ids=lambda one: one.file_name)
+def test_a_file_starts_with_its_name_and_purpose(one: Migration) -> None:
+    first, second, *_ = one.sql.splitlines()
+    assert re.fullmatch(rf"-- {one.version}_{one.name}: \S.*\.", first)
+    assert second.startswith("-- ")
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        statement
+        for statements in parsed().values()
+        for statement in statements
+        if isinstance(statement, ast.CreateFunctionStmt | ast.DoStmt)
+    ],
+    ids=lambda one: dotted(one.funcname) if isinstance(one, ast.CreateFunctionStmt) else "do",
+)
+def test_no_sql_is_put_together_at_run_time(definition: Function) -> None:
+    forbidden = {"execute", "query_to_xml", "query_to_xml_and_xmlschema", "query_to_xmlschema"}
+    assert not forbidden & set(words(body(definition)))
+
+
+@per_function
+def test_query_text_is_never_parsed_as_a_tsquery(definition: Function) -> None:
+    assert "to_tsquery" not in set(words(body(definition)))
 
 
 # The client, over a mock that stands for supabase-py; `test_supabase_http.py` has the real one.
@@ -345,6 +840,7 @@ json_values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(
     rows=st.lists(st.dictionaries(st.sampled_from(sorted(ROW)), json_values) | json_values),
     mode=st.sampled_from(["hybrid", "vector", "fulltext"]),

@@ -135,7 +135,7 @@ def test_a_failing_file_leaves_nothing_behind_and_those_before_it_stay(
         _002_bad="create table public.half ();\n\n-- a comment\nselect 1 / 0;\n",
         _003_never="create table public.never ();",
     )
-    with pytest.raises(MigrationError, match=r"002_bad\.sql, line 3: division by zero") as failed:
+    with pytest.raises(MigrationError, match=r"002_bad\.sql, line 4: division by zero") as failed:
         migrations.apply(plain_dsn, directory=folder)
     assert failed.value.code == "22012"
     tables = query(plain_dsn, "select tablename from pg_tables where schemaname = 'public'")

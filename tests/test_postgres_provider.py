@@ -251,15 +251,20 @@ def test_a_callers_row_factory_does_not_matter(dsn: str, corpus: UUID) -> None:
 
 
 def test_a_connection_string_opens_and_closes_a_connection(
-    dsn: str, database: Connection, corpus: UUID
+    dsn: str, corpus: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named = psycopg.conninfo.make_conninfo(dsn, application_name="provider-dsn")
-    assert len(PostgresProvider(named).search([1, 0, 0])[0]) == 2
-    others = database.execute(
-        "select count(*) from pg_stat_activity"
-        " where datname = current_database() and application_name = 'provider-dsn'"
-    )
-    assert others.fetchone() == (0,)
+    opened: list[Connection] = []
+    connect = psycopg.connect
+
+    def noted(conninfo: str) -> Connection:
+        opened.append(connect(conninfo))
+        return opened[-1]
+
+    monkeypatch.setattr(psycopg, "connect", noted)
+    provider = PostgresProvider(dsn)
+    assert opened == []
+    assert len(provider.search([1, 0, 0])[0]) == 2
+    assert [connection.closed for connection in opened] == [True]
 
 
 def test_a_pool_serves_many_threads(dsn: str, corpus: UUID) -> None:
@@ -295,13 +300,20 @@ def test_a_wrong_password_is_told_without_it(dsn: str) -> None:
     assert "hunter2" not in str(details)
 
 
+def test_a_database_that_is_not_there_is_a_wrong_setting(dsn: str) -> None:
+    wrong = psycopg.conninfo.make_conninfo(dsn, dbname="nosuch")
+    details = PostgresProvider(wrong).search([1, 0, 0])[1]
+    assert details["error_kind"] == "configuration"
+    assert "connection string" in details["remedy"]
+
+
 def test_something_else_than_a_database_is_refused_at_once() -> None:
     with pytest.raises(TypeError, match="not dict"):
         PostgresProvider({})  # type: ignore[arg-type]
 
 
 def test_an_upsert_counts_what_it_changed(writer: KnowledgeWriter, corpus: UUID) -> None:
-    changed = [*CHUNKS[:1], {"content": "A zebra runs."}]
+    changed: list[dict[str, object]] = [*CHUNKS[:1], {"content": "A zebra runs."}]
     assert writer.upsert_document(
         {"external_key": "savanna", "title": "Savanna"}, changed
     ) == UpsertCounts(

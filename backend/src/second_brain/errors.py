@@ -155,7 +155,7 @@ _INVALID_INPUT_CODES = (
 
 _UNAVAILABLE_CODES = (
     # PostgREST without its database, PostgreSQL stopping or starting.
-    *("PGRST000", "PGRST001", "PGRST002", "PGRST003", "57P01", "57P02", "57P03", "3D000"),
+    *("PGRST000", "PGRST001", "PGRST002", "PGRST003", "57P01", "57P02", "57P03"),
     # The status of a gateway that had no answer to pass on.
     *("502", "503", "504", "520", "521", "522", "523", "524"),
 )
@@ -174,7 +174,8 @@ _CLASSES: dict[str, type[SecondBrainError]] = {
     "57014": SearchTimeoutError,
     **dict.fromkeys(_UNAVAILABLE_CODES, UnavailableError),
     **dict.fromkeys(("23505", "40001", "40P01", "55P03"), ConflictError),
-    "404": UnexpectedAnswerError,
+    "3D000": ConfigurationError,
+    **dict.fromkeys(("301", "302", "307", "308", "404"), UnexpectedAnswerError),
 }
 
 # By the two characters that an SQLSTATE's class is: connection, out of resources.
@@ -185,8 +186,8 @@ _STATE_CLASSES: dict[str, type[SecondBrainError]] = {
 
 _REMEDIES: dict[str, str] = {
     "PGRST203": (
-        "Two overloads of the function fit: drop the older signature "
-        "(`second-brain doctor` names it), then `notify pgrst, 'reload schema'`."
+        "Two overloads of the function fit: drop the older one (psql's `\\df` lists both), "
+        "then `notify pgrst, 'reload schema'`."
     ),
     "PGRST106": "Add schema public to the API's exposed schemas.",
     "PGRST303": "Get a new token: this one has expired or its claims do not hold.",
@@ -203,6 +204,9 @@ _DIMENSIONS = re.compile(r"different vector dimensions|expected \d+ dimensions|\
 _UNKNOWN_ROLE = re.compile(r'^role ".*" does not exist')
 # Supabase's gateway answers before PostgREST does, without a code.
 _GATEWAY_REFUSAL = re.compile(r"api key|unauthorized|jwt", re.IGNORECASE)
+_WRONG_CONNECTION_STRING = re.compile(
+    r'connection info string|connection option|(?:database|role) ".*" does not exist'
+)
 _QUOTED = re.compile(r'"[^"]*"')
 
 _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -310,7 +314,7 @@ def _from_psycopg(error: "psycopg.Error") -> SecondBrainError:
     text = safe_message(_QUOTED.sub('"…"', original))
     if isinstance(error, psycopg.DataError) or "cannot adapt" in original:
         return InvalidInputError(text)
-    if "connection info string" in original or "connection option" in original:
+    if _WRONG_CONNECTION_STRING.search(original):
         return ConfigurationError(text, remedy="Check the connection string.")
     if "authentication failed" in original or "no password supplied" in original:
         return AuthenticationError(text)

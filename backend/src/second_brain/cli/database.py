@@ -8,9 +8,10 @@ from typing import Annotated
 
 import psycopg
 import typer
+from psycopg.conninfo import make_conninfo
 
 from second_brain.database import doctor, migrations
-from second_brain.database.embedded import EmbeddedPostgres, apply_prelude
+from second_brain.database.embedded import OWNER, EmbeddedPostgres, apply_prelude
 from second_brain.errors import ConfigurationError
 
 STATE = Path(".second-brain")
@@ -166,7 +167,7 @@ def migrate(
         bool,
         typer.Option(
             "--prelude",
-            help="First make a plain Postgres look like Supabase; needs a superuser.",
+            help="First, as a superuser, make a plain Postgres look like Supabase.",
         ),
     ] = False,
 ) -> None:
@@ -179,6 +180,8 @@ def migrate(
     if prelude:
         with psycopg.connect(target, autocommit=True) as connection:
             apply_prelude(connection)
+        # Functions that run with their owner's rights must not be a superuser's.
+        target = make_conninfo(target, options=f"-c role={OWNER}")
     applied = migrations.apply(
         target,
         dimensions=dimensions,

@@ -1,7 +1,471 @@
-"""Commands of the knowledge itself: ingest, delete, search."""
+"""Commands of the knowledge itself: ingest, delete, search, demo. The work is done in `ingest/`."""
 
+import json
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import psycopg
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from second_brain.cli.database import STATE, DsnOption, resolve_dsn
+from second_brain.database import migrations
+from second_brain.database.embedded import EmbeddedPostgres
+from second_brain.embedders import EMBEDDER_NAMES, Embedder, load_embedder
+from second_brain.errors import (
+    ConfigurationError,
+    DimensionMismatchError,
+    MigrationMissingError,
+    SecondBrainError,
+)
+from second_brain.ingest import (
+    KEY_PREFIX,
+    DocumentReport,
+    Labels,
+    Source,
+    find_files,
+    finish,
+    folder_prefixes,
+    ingest,
+    stale_keys,
+    standard_library,
+)
+from second_brain.services.postgres import KnowledgeWriter, PostgresProvider
+from second_brain.services.results import KNOWLEDGE_TYPES, SOURCE_ORIGINS, MemorySearchResult
+
+
+class Mode(StrEnum):
+    """Which legs of the search run."""
+
+    hybrid = "hybrid"
+    vector = "vector"
+    text = "text"
+
+
+# Enough for the table when the output goes into a file or a pipe.
+_PIPED_WIDTH = 100
+
+_INGEST_EXAMPLES = """\b
+Examples:
+  second-brain ingest docs/ README.md
+  second-brain ingest ~/vault --knowledge-type note --source-origin obsidian --prune
+  second-brain ingest --python-stdlib
+"""
+
+_DELETE_EXAMPLES = """\b
+Examples:
+  second-brain delete docs/old.md
+  second-brain delete python-stdlib:this python-stdlib:antigravity
+"""
+
+_SEARCH_EXAMPLES = """\b
+Examples:
+  second-brain search "how do I rotate the keys?"
+  second-brain search '"service role" -anon' --mode text --limit 3
+  second-brain search "billing" --type decision --json
+"""
+
+_MODELS = """
+    select distinct sample.embedding_model
+    from (
+      select chunk.embedding_model, chunk.embedding is not null as is_embedded
+      from public.knowledge_chunks as chunk
+      where chunk.status = 'active'
+      limit 10000
+    ) as sample
+    where sample.is_embedded
+    order by sample.embedding_model
+"""
+
+# A paraphrase, an identifier, a phrase, a rare word, and words with a meaning around a name.
+_QUESTIONS = (
+    "keep a list sorted while inserting new values",
+    "lru_cache",
+    '"context manager" redirect stdout',
+    "Obershelp",
+    "subprocess.run with a timeout that kills the child",
+)
+
+EmbedderOption = Annotated[
+    str, typer.Option("--embedder", help=f"Model of the embeddings: {', '.join(EMBEDDER_NAMES)}.")
+]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
+    # What goes wrong is printed as the command's error; without a handler it is logged there too.
+    logging.getLogger("second_brain").addHandler(logging.NullHandler())
+    app.command("ingest", epilog=_INGEST_EXAMPLES)(_ingest)
+    app.command("delete", epilog=_DELETE_EXAMPLES)(_delete)
+    app.command("search", epilog=_SEARCH_EXAMPLES)(_search)
+    app.command("demo")(_demo)
+
+
+def _ingest(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="PATH...",
+            exists=True,
+            help="Files and folders: Markdown, text, reStructuredText, HTML, PDF.",
+            show_default=False,
+        ),
+    ] = None,
+    python_stdlib: Annotated[
+        bool,
+        typer.Option(
+            "--python-stdlib",
+            help="The documentation strings of this Python's standard library.",
+        ),
+    ] = False,
+    collection: Annotated[str, typer.Option(help="Collection to store in.")] = "knowledge",
+    knowledge_type: Annotated[
+        str, typer.Option(help="note, document, decision, playbook, transcript, ...")
+    ] = "document",
+    source_origin: Annotated[
+        str, typer.Option(help="manual, obsidian, notion, email, web, youtube or other.")
+    ] = "manual",
+    base: Annotated[
+        Path,
+        typer.Option(
+            exists=True,
+            file_okay=False,
+            help="Folder that documents' keys are relative to.",
+        ),
+    ] = Path(),
+    prune: Annotated[
+        bool,
+        typer.Option("--prune", help="Delete stored documents whose file is gone from the PATHs."),
+    ] = False,
+    embedder_name: EmbedderOption = "wordllama",
+    switch_model: Annotated[
+        bool,
+        typer.Option(
+            "--switch-model",
+            help="Go on although what is stored was embedded with another model.",
+        ),
+    ] = False,
+    dsn: DsnOption = None,
+) -> None:
+    """Read documents, cut them into chunks, embed what is new and store it.
+
+    A document's key is its path relative to --base. Run again after a change or an interruption:
+    only what is new is embedded, and what is unchanged stays as it is. A file that cannot be read
+    is reported and skipped, and the exit code is then 1. Hidden files, node_modules and files of
+    other kinds are left out of folders.
+    """
+    if not paths and not python_stdlib:
+        raise typer.BadParameter("give at least one PATH, or --python-stdlib")
+    _require(knowledge_type, KNOWLEDGE_TYPES, "--knowledge-type")
+    _require(source_origin, SOURCE_ORIGINS, "--source-origin")
+    sources = find_files(paths or [], base) + (standard_library() if python_stdlib else [])
+    labels = Labels(collection, knowledge_type, source_origin)
+    # Without autocommit the whole run would be one transaction.
+    with psycopg.connect(resolve_dsn(dsn), autocommit=True) as connection:
+        embedder = load_embedder(embedder_name)
+        _refuse_other_embedder(connection, embedder, switch_model=switch_model)
+        reports = _ingest_with_progress(connection, sources, embedder, labels)
+        if prune:
+            prefixes = folder_prefixes(paths or [], base) + [KEY_PREFIX] * python_stdlib
+            _prune(connection, prefixes, reports)
+    if any(report.outcome == "failed" for report in reports):
+        raise typer.Exit(1)
+
+
+def _delete(
+    external_keys: Annotated[
+        list[str], typer.Argument(metavar="KEY...", help="Keys of documents, as ingested.")
+    ],
+    dsn: DsnOption = None,
+) -> None:
+    """Delete documents with all their chunks, for good. Exit code 1 when one is not there."""
+    missing = False
+    with psycopg.connect(resolve_dsn(dsn), autocommit=True) as connection:
+        writer = KnowledgeWriter(connection)
+        for key in external_keys:
+            if _is_stored(connection, key):
+                deleted = writer.delete_document(key)
+                typer.echo(f"{key}: deleted, {_number(deleted, 'chunk')}")
+            else:
+                missing = True
+                typer.echo(f"{key}: no such document", err=True)
+    if missing:
+        raise typer.Exit(1)
+
+
+def _search(
+    question: Annotated[str, typer.Argument(help="What to search for.", show_default=False)],
+    mode: Annotated[
+        Mode, typer.Option(help="By words and meaning, by meaning alone, or by words alone.")
+    ] = Mode.hybrid,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of hits.")] = 10,
+    filter_type: Annotated[
+        str | None, typer.Option("--type", help="Only this knowledge_type.", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    embedder_name: EmbedderOption = "wordllama",
+    dsn: DsnOption = None,
+) -> None:
+    """Search, and show for each hit why it stands where it stands.
+
+    Plain words are optional and weighed; "a phrase" is required; -word excludes.
+    """
+    with psycopg.connect(resolve_dsn(dsn), autocommit=True) as connection:
+        embedder = None
+        if mode is not Mode.text:
+            embedder = load_embedder(embedder_name)
+            _refuse_other_embedder(connection, embedder)
+        results = _ask(connection, question, mode, embedder, limit, filter_type)
+    if as_json:
+        hits = [{"rank": rank, **asdict(hit)} for rank, hit in enumerate(results, start=1)]
+        typer.echo(json.dumps({"question": question, "mode": mode, "results": hits}, indent=2))
+    elif results:
+        _console().print(_results_table(results))
+    else:
+        typer.echo("Nothing found.", err=True)
+
+
+def _demo() -> None:
+    """Fill this folder's dev database with the standard library's documentation and question it."""
+    embedder = load_embedder("wordllama")
+    server = EmbeddedPostgres(STATE / "postgres")
+    typer.echo("Starting the embedded database in .second-brain/ ...")
+    server.start()
+    (STATE / ".gitignore").write_text("*\n")
+    applied = migrations.apply(server.dsn(), dimensions=embedder.dimensions)
+    typer.echo(f"{_number(len(applied), 'migration')} applied.")
+    console = _console()
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        _refuse_other_embedder(connection, embedder)
+        typer.echo("Ingesting the documentation of Python's standard library ...")
+        _ingest_with_progress(connection, standard_library(), embedder, Labels())
+        for question in _QUESTIONS:
+            console.print()
+            console.print(Text(f"Question: {question}", style="bold"))
+            console.print(_comparison_table(connection, question, embedder))
+    console.print()
+    console.print("v and t: the hit's rank by meaning (vector) and by words (text).", style="dim")
+    console.print("\nAsk your own, and add your own documents:", style="bold")
+    console.print('  second-brain search "how do I copy a folder?"', highlight=False)
+    console.print("  second-brain ingest PATH", highlight=False)
+    console.print("  second-brain dev stop", highlight=False)
+
+
+def _require(value: str, allowed: frozenset[str], option: str) -> None:
+    if value not in allowed:
+        raise typer.BadParameter(f"{value!r} is not one of {', '.join(sorted(allowed))}: {option}")
+
+
+def _refuse_other_embedder(
+    connection: psycopg.Connection[Any], embedder: Embedder, *, switch_model: bool = False
+) -> None:
+    """Raise when the embedder's vectors cannot be compared with the stored ones."""
+    dimensions = migrations.stored_dimensions(connection)
+    if dimensions is None:
+        raise MigrationMissingError(
+            "the database has no knowledge tables",
+            remedy=f"Make them: second-brain migrate --dimensions {embedder.dimensions}",
+        )
+    if dimensions != embedder.dimensions:
+        raise DimensionMismatchError(
+            f"the database holds embeddings of {dimensions} dimensions and {embedder.model} makes "
+            f"{embedder.dimensions}",
+            remedy="Search with --mode text, use the embedder of the corpus, or make a database "
+            f"for this one: second-brain migrate --dimensions {embedder.dimensions}",
+        )
+    others = [name for (name,) in connection.execute(_MODELS) if name != embedder.model]
+    if others and not switch_model:
+        named = ", ".join(name or "an unnamed model" for name in others)
+        raise ConfigurationError(
+            f"there are embeddings of {named} in the database, not comparable with "
+            f"{embedder.model}'s",
+            remedy="Use the embedder of the corpus, search with --mode text, or ingest everything "
+            "again with --switch-model.",
+        )
+
+
+def _ingest_with_progress(
+    connection: psycopg.Connection[Any],
+    sources: Sequence[Source],
+    embedder: Embedder,
+    labels: Labels,
+) -> list[DocumentReport]:
+    writer = KnowledgeWriter(connection)
+    reports = []
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as progress:
+        task = progress.add_task("Ingesting", total=len(sources))
+        try:
+            for report in ingest(sources, writer, embedder, labels):
+                reports.append(report)
+                progress.advance(task)
+                if report.error:
+                    message = f"failed: {report.external_key}: {report.error}"
+                    progress.console.print(
+                        _printable(message), markup=False, highlight=False, soft_wrap=True
+                    )
+        finally:
+            # What is stored is stored, also when the run is interrupted.
+            if not connection.broken:
+                finish(connection, writer, sum(report.changed for report in reports))
+    _print_summary(reports)
+    return reports
+
+
+def _print_summary(reports: Sequence[DocumentReport]) -> None:
+    outcomes = Counter(report.outcome for report in reports)
+    named = [f"{count} {outcome}" for outcome, count in sorted(outcomes.items())]
+    counts = [report.counts for report in reports if report.counts]
+    chunks = {
+        "added": sum(count.chunks_added for count in counts),
+        "changed": sum(count.chunks_changed for count in counts),
+        "removed": sum(report.removed for report in reports)
+        + sum(count.chunks_removed for count in counts),
+        "unchanged": sum(count.chunks_unchanged for count in counts),
+        "embedded": sum(report.embedded for report in reports),
+        "without an embedding": sum(report.text_only for report in reports),
+    }
+    typer.echo(f"{_number(len(reports), 'document')}: {', '.join(named) or 'nothing to do'}")
+    typer.echo(f"chunks: {', '.join(f'{count} {what}' for what, count in chunks.items() if count)}")
+
+
+def _prune(
+    connection: psycopg.Connection[Any],
+    prefixes: Sequence[str],
+    reports: Sequence[DocumentReport],
+) -> None:
+    writer = KnowledgeWriter(connection)
+    # A folder that could not be listed still has its documents.
+    failed = tuple(f"{report.external_key}/" for report in reports if report.outcome == "failed")
+    found = [report.external_key for report in reports]
+    for key in stale_keys(connection, prefixes, found):
+        if not key.startswith(failed):
+            deleted = writer.delete_document(key)
+            typer.echo(f"pruned: {_printable(key)}, {_number(deleted, 'chunk')}")
+
+
+def _is_stored(connection: psycopg.Connection[Any], external_key: str) -> bool:
+    query = "select from public.knowledge_documents where external_key = %s"
+    return connection.execute(query, [external_key]).fetchone() is not None
+
+
+def _ask(
+    connection: psycopg.Connection[Any],
+    question: str,
+    mode: Mode,
+    embedder: Embedder | None,
+    limit: int,
+    filter_type: str | None = None,
+) -> list[MemorySearchResult]:
+    embedding = None
+    if embedder is not None and mode is not Mode.text:
+        vector = embedder.embed([question])[0]
+        embedding = vector if vector.any() else None
+    results, details = PostgresProvider(connection).hybrid_search(
+        embedding,
+        None if mode is Mode.vector else question,
+        top_k=limit,
+        # Nothing is too dissimilar to be shown: the table says how similar it is.
+        threshold=-1.0,
+        filter_type=filter_type,
+    )
+    if "fallback_reason" in details:
+        raise SecondBrainError(
+            details["error_message"], code=details["code"], remedy=details["remedy"]
+        )
+    return results
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=_PIPED_WIDTH)
+
+
+def _results_table(results: Sequence[MemorySearchResult]) -> Table:
+    table = Table(box=None, expand=True, pad_edge=False, header_style="bold")
+    table.add_column("#", justify="right", min_width=len(str(len(results))))
+    table.add_column("title and best line", ratio=1, no_wrap=True, overflow="ellipsis")
+    table.add_column("vector", justify="right", min_width=6)
+    table.add_column("text", justify="right", min_width=4)
+    table.add_column("score", justify="right", min_width=6)
+    table.add_column("matched", width=14, no_wrap=True, overflow="ellipsis")
+    for rank, hit in enumerate(results, start=1):
+        terms = hit.metadata["matched_terms"]
+        table.add_row(
+            str(rank),
+            Text(_title(hit), style="bold") + Text(f"\n{_best_line(hit)}", style="dim"),
+            str(hit.metadata["vector_rank"] or "-"),
+            str(hit.metadata["text_rank"] or "-"),
+            f"{hit.metadata['rrf_score']:.4f}",
+            Text("\n".join(_printable(term) for term in terms[:2]), style="green"),
+        )
+    return table
+
+
+def _comparison_table(
+    connection: psycopg.Connection[Any], question: str, embedder: Embedder
+) -> Table:
+    table = Table(expand=True, header_style="bold")
+    table.add_column("", width=1)
+    columns = []
+    for mode in (Mode.vector, Mode.text, Mode.hybrid):
+        table.add_column(mode.value, ratio=1, no_wrap=True, overflow="ellipsis")
+        columns.append(_ask(connection, question, mode, embedder, 3))
+    for rank in range(max(map(len, columns))):
+        cells = [_cell(column[rank]) if rank < len(column) else Text() for column in columns]
+        table.add_row(str(rank + 1), *cells)
+    return table
+
+
+def _cell(hit: MemorySearchResult) -> Text:
+    ranks = [
+        f"{leg}{hit.metadata[name]}"
+        for leg, name in (("v", "vector_rank"), ("t", "text_rank"))
+        if hit.metadata[name]
+    ]
+    text = Text(_title(hit), style="bold")
+    return text + Text(f"\n{' '.join(ranks)}  {_best_line(hit)}", style="dim")
+
+
+def _title(hit: MemorySearchResult) -> str:
+    parts = (hit.metadata.get("title"), hit.metadata.get("section"))
+    return _printable(" > ".join(str(part) for part in parts if part) or "untitled")
+
+
+def _best_line(hit: MemorySearchResult) -> str:
+    """Return the line of the hit that has the most of the query's words, the first of these."""
+    terms = [term.casefold() for term in hit.metadata["matched_terms"]]
+    lines = [line.strip(" #`>*-|") for line in hit.content.splitlines()]
+    best = max(
+        (line for line in lines if line),
+        key=lambda line: sum(term in line.casefold() for term in terms),
+        default="",
+    )
+    return _printable(best)
+
+
+def _printable(text: str) -> str:
+    """Return the text without what would steer the terminal."""
+    return "".join(
+        character if character.isprintable() else " " for character in text.replace("\n", " ")
+    )
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

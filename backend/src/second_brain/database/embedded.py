@@ -157,9 +157,13 @@ class EmbeddedPostgres:
                 state = self._launch(state)
             with psycopg.connect(self.admin_dsn(), autocommit=True) as connection:
                 apply_prelude(connection)
+                # Hashed here, so that no log can show it.
+                hashed = connection.pgconn.encrypt_password(
+                    state.password.encode(), OWNER.encode(), b"scram-sha-256"
+                )
                 connection.execute(
                     sql.SQL("alter role {} password {}").format(
-                        sql.Identifier(OWNER), sql.Literal(state.password)
+                        sql.Identifier(OWNER), sql.Literal(hashed.decode())
                     )
                 )
 
@@ -198,7 +202,8 @@ class EmbeddedPostgres:
         account = _system_account()
         if account is not None and not _reachable(self.directory, account):
             data = ROOT_STATE / hashlib.sha256(str(self.directory).encode()).hexdigest()[:16]
-            data.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            data.parent.mkdir(parents=True, exist_ok=True)
+            data.parent.chmod(0o755)
         if data.exists():
             raise EmbeddedServerError(
                 f"{data} holds a database but {self._state_file} with its password is missing",
@@ -233,13 +238,14 @@ class EmbeddedPostgres:
 
     def _initdb(self, major: int, data: Path, password_file: Path) -> None:
         provider = ("--locale-provider=builtin", "--builtin-locale=C.UTF-8") if major >= 17 else ()
+        sync = ("--no-sync",) if self.settings.get("fsync") == "off" else ()
         # Under plain C, lower() and the text search parser know ASCII letters only.
         for locale in ("C.UTF-8", "en_US.UTF-8", "C"):
             made = self._run(
                 major,
                 "initdb",
                 *("--pgdata", str(data), "--username", ADMIN, "--encoding", "UTF8"),
-                *("--locale", locale, *provider, "--no-instructions"),
+                *("--locale", locale, *provider, "--no-instructions", *sync),
                 *("--auth", "scram-sha-256", "--pwfile", str(password_file)),
             )
             if made.returncode == 0:

@@ -311,28 +311,33 @@ def _apply_next(
             try:
                 connection.execute(statement.encode())
             except psycopg.Error as exc:
-                raise _failure(migration, begin, exc) from exc
+                raise _failure(migration, begin, statement, exc) from exc
             executed.append(statement)
         connection.execute(_RECORD, (migration.version, migration.name, executed))
         return migration
 
 
-def _failure(migration: Migration, begin: int, error: psycopg.Error) -> MigrationError:
+def _failure(
+    migration: Migration, begin: int, statement: str, error: psycopg.Error
+) -> MigrationError:
     said = error.diag
-    position = int(said.statement_position or 1) - 1
-    line = migration.sql.count("\n", 0, begin + position) + 1
+    if said.statement_position:
+        offset = int(said.statement_position) - 1
+    else:
+        first = re.search(r"^(?!\s*(--|$))", statement, re.MULTILINE)
+        offset = first.start() if first else 0
+    line = migration.sql.count("\n", 0, begin + offset) + 1
+    message = said.message_primary or str(error)
     remedy = said.message_hint
-    if error.sqlstate == "42704" and "role" in (said.message_primary or ""):
+    if error.sqlstate == "3F000" or (error.sqlstate == "42704" and "role" in message):
         remedy = (
-            "This is a plain Postgres: run `second-brain migrate --prelude` once, as a superuser, "
-            "for the roles and schemas that Supabase has."
+            "On a plain Postgres, run `second-brain migrate --prelude` once as a superuser: "
+            "it makes the roles and schemas that Supabase has."
         )
-    elif error.sqlstate in ("42501", "3F000"):
+    elif error.sqlstate == "42501":
         remedy = remedy or "Connect as the owner of the database (on Supabase: postgres)."
     return MigrationError(
-        f"{migration.file_name}, line {line}: {said.message_primary or error}",
-        code=error.sqlstate,
-        remedy=remedy,
+        f"{migration.file_name}, line {line}: {message}", code=error.sqlstate, remedy=remedy
     )
 
 

@@ -3,12 +3,19 @@
 It writes through `second_brain.services.postgres.KnowledgeWriter` and ranks nothing.
 """
 
-from second_brain.ingest.loading import LoadedDocument, Source, UnreadableDocumentError, find_files
-from second_brain.ingest.pipeline import DocumentReport, Labels, finish, ingest
+from second_brain.ingest.loading import (
+    LoadedDocument,
+    Source,
+    UnreadableDocumentError,
+    find_files,
+    folder_prefixes,
+)
+from second_brain.ingest.pipeline import DocumentReport, Labels, finish, ingest, stale_keys
 from second_brain.ingest.splitting import Chunk, split
-from second_brain.ingest.standard_library import standard_library
+from second_brain.ingest.standard_library import KEY_PREFIX, standard_library
 
 __all__ = [
+    "KEY_PREFIX",
     "Chunk",
     "DocumentReport",
     "Labels",
@@ -17,7 +24,9 @@ __all__ = [
     "UnreadableDocumentError",
     "find_files",
     "finish",
+    "folder_prefixes",
     "ingest",
     "split",
+    "stale_keys",
     "standard_library",
 ]

@@ -93,6 +93,13 @@ def find_files(paths: Iterable[Path], base: Path) -> list[Source]:
     ]
 
 
+def folder_prefixes(paths: Iterable[Path], base: Path) -> list[str]:
+    """Return what the keys of documents under the folders among these paths begin with."""
+    base = Path(os.path.abspath(base))
+    folders = [Path(os.path.abspath(path)) for path in paths if path.is_dir()]
+    return ["" if folder == base else f"{_key(folder, base)}/" for folder in folders]
+
+
 def _key(file: Path, base: Path) -> str:
     named = file.relative_to(base) if file.is_relative_to(base) else file
     # A name in another encoding than UTF-8 keeps its odd bytes as \xNN.
@@ -125,19 +132,10 @@ def _walk(path: Path) -> Iterator[Path]:
 
 def load_file(path: Path, key: str) -> LoadedDocument:
     """Read one file by its ending. Raises UnreadableDocumentError, or MissingExtraError."""
+    suffix = path.suffix.lower()
     try:
-        if not path.is_file():
-            raise UnreadableDocumentError(
-                "is not a regular file" if path.exists() else "does not exist"
-            )
-        is_pdf = path.suffix.lower() == ".pdf"
-        # No encoding has fewer characters than a quarter of its bytes.
-        limit = MAX_PDF_BYTES if is_pdf else 4 * MAX_CHARACTERS
-        if path.stat().st_size > limit:
-            raise UnreadableDocumentError(f"is larger than {limit // 1_000_000} MB")
-        data = path.read_bytes()
-        document = _LOADERS.get(path.suffix.lower(), _load_text)(data, path.stem)
-    except (SecondBrainError, ImportError):
+        document = _LOADERS.get(suffix, _load_text)(_read(path, suffix), path.stem)
+    except SecondBrainError:
         raise
     except Exception as exc:
         # Parsers answer a damaged file with anything, RecursionError included.
@@ -146,6 +144,17 @@ def load_file(path: Path, key: str) -> LoadedDocument:
         raise UnreadableDocumentError(f"has more than {MAX_CHARACTERS:,} characters of text")
     document.metadata["path"] = key
     return document
+
+
+def _read(path: Path, suffix: str) -> bytes:
+    if not path.is_file():
+        # Reading a pipe would wait for a writer.
+        raise UnreadableDocumentError("is not a regular file" if path.exists() else "is not there")
+    # No encoding has more than four bytes for a character.
+    limit = MAX_PDF_BYTES if suffix == ".pdf" else 4 * MAX_CHARACTERS
+    if path.stat().st_size > limit:
+        raise UnreadableDocumentError(f"is larger than {limit // 1_000_000} MB")
+    return path.read_bytes()
 
 
 def _load_markdown(data: bytes, name: str) -> LoadedDocument:
@@ -195,7 +204,9 @@ def _from_html(page: "BeautifulSoup", name: str) -> LoadedDocument:
         return None
 
     title = _text(page.title.get_text()) if page.title else None
-    canonical = page.find("link", rel="canonical")
+    link = page.find("link", rel="canonical")
+    # Read before the head goes: a tag that was taken out has nothing left.
+    address = _text(link.get("href")) if link else None
     author, published = about("author"), about("article:published_time", "date")
     for tag in page(["script", "style", "noscript", "template", "nav", "head", "svg"]):
         tag.decompose()
@@ -207,7 +218,7 @@ def _from_html(page: "BeautifulSoup", name: str) -> LoadedDocument:
         text=text,
         author=author,
         document_date=_date(published),
-        source_url=_text(canonical.get("href")) if canonical else None,
+        source_url=address,
     )
 
 
@@ -257,14 +268,9 @@ def _keep_unknown_markup(tree: "nodes.document") -> None:
             for block in re.split(r"\n\s*\n", _directive_body(literal.astext()))
             if block.strip()
         ]
-        # The section of collected messages tells only about inline markup, kept below.
-        in_section = isinstance(message.parent, nodes.section) and "system-messages" in (
-            message.parent.get("classes", [])
-        )
-        message.parent.replace(message, [] if in_section else blocks)
-    for section in list(tree.findall(nodes.section)):
-        if "system-messages" in section.get("classes", []):
-            section.parent.remove(section)
+        message.parent.replace(message, blocks)
+    # The writer would collect these at the end.
+    tree.transform_messages.clear()
     for problem in list(tree.findall(nodes.problematic)):
         inner = re.sub(r"^:[\w:+-]+:`[~!]?(.*?)(\s*<[^>]*>)?`$", r"\1", problem.astext())
         problem.parent.replace(problem, nodes.Text(inner))
@@ -367,7 +373,7 @@ def _first_heading(markdown: str) -> str | None:
 
 
 def _split_front_matter(text: str) -> tuple[str, dict[str, Any]]:
-    """Cut the YAML block off a Markdown file's top; what is no mapping stays part of the text."""
+    """Cut the YAML block off a Markdown file's top; one that is broken stays, as code."""
     found = re.match(r"---[ \t]*\n(.*?\n)?(?:---|\.\.\.)[ \t]*(?:\n|\Z)", text, re.DOTALL)
     if found is None:
         return text, {}
@@ -378,13 +384,13 @@ def _split_front_matter(text: str) -> tuple[str, dict[str, Any]]:
     block = found[1] or ""
     try:
         # A few aliases of aliases can stand for gigabytes.
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(block)):
-            return text, {}
-        front = yaml.safe_load(block)
+        has_alias = any(isinstance(token, yaml.AliasToken) for token in yaml.scan(block))
+        front = None if has_alias else yaml.safe_load(block) or {}
     except (yaml.YAMLError, ValueError):
-        return text, {}
+        front = None
     if front is None:
-        front = {}
+        # Left as it is, its last line would be read as a heading.
+        return f"```\n{block}```\n{text[found.end() :]}", {}
     if not isinstance(front, dict):
         return text, {}
     return text[found.end() :], {str(key): _json(value) for key, value in front.items()}

@@ -24,6 +24,14 @@ _IS_CHANGED_MUCH = """
     where relation.oid = 'public.knowledge_chunks'::regclass
 """
 
+_INGESTED_KEYS = """
+    select external_key
+    from public.knowledge_documents
+    where metadata ->> 'path' = external_key
+      or starts_with(external_key, 'python-stdlib:')
+    order by external_key
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Labels:
@@ -79,6 +87,27 @@ def ingest(
             raise
         except (UnreadableDocumentError, InvalidInputError) as exc:
             yield DocumentReport(source.external_key, "failed", error=f"{exc}. {exc.remedy}")
+
+
+def stale_keys(
+    connection: psycopg.Connection[Any], folders: Iterable[str], found: Iterable[str]
+) -> list[str]:
+    """List the stored documents that came from these folders and are no longer found there.
+
+    `folders` are keys' prefixes (`docs/`, `python-stdlib:`; empty for the whole base folder),
+    `found` the keys of this run. Only documents that `ingest` read from files, or from the
+    standard library, are listed.
+    """
+    prefixes, kept = list(folders), set(found)
+    named = tuple(prefix for prefix in prefixes if prefix)
+    stored = (key for (key,) in connection.execute(_INGESTED_KEYS))
+    # A key outside the base folder is absolute, and the empty prefix does not mean it.
+    return [
+        key
+        for key in stored
+        if key not in kept
+        and (key.startswith(named) or ("" in prefixes and not key.startswith("/")))
+    ]
 
 
 def finish(connection: psycopg.Connection[Any], writer: KnowledgeWriter, changed: int) -> None:

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from os.path import commonprefix
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from second_brain.errors import MissingExtraError
@@ -25,7 +25,10 @@ _MODEL_OF_TOKENS = "gpt-3.5-turbo"
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A passage and its heading path, such as `Manual > Setup > Keys`."""
+    """A passage and its heading path, such as `Manual > Setup > Keys`.
+
+    metadata has `section`, the path below the title, and `page`, where there are such.
+    """
 
     heading: str
     content: str
@@ -46,19 +49,16 @@ def split(document: LoadedDocument) -> list[Chunk]:
     chunks = []
     for start, end in _spans(text, document.is_markdown):
         first, last = bisect_right(starts, start), bisect_right(starts, end - 1)
-        path = tuple(commonprefix(paths[first : last + 1]))
+        path = _shared(paths[first : last + 1])
         page = bisect_right(document.page_starts, start)
         while first and starts[first - 1] == start and paths[first] == path[: len(paths[first])]:
             body = text[found[first - 1].end : end]
             start = end - len(body.lstrip())
             first = bisect_right(starts, start)
-        chunks.append(
-            Chunk(
-                heading=" > ".join(path),
-                content=text[start:end] or path[-1],
-                metadata={"page": page} if page else {},
-            )
-        )
+        metadata: dict[str, Any] = {"page": page} if page else {}
+        if path[1:]:
+            metadata["section"] = " > ".join(path[1:])
+        chunks.append(Chunk(" > ".join(path), text[start:end] or path[-1], metadata))
     return chunks
 
 
@@ -71,6 +71,12 @@ def _paths(title: str, found: Sequence[Heading]) -> Iterator[tuple[str, ...]]:
         open_headings.append(heading)
         names = [opened.text for opened in open_headings if opened.text]
         yield (title, *(names[1:] if names[:1] == [title] else names))
+
+
+def _shared(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the path of the innermost section that holds all of these sections."""
+    levels = zip(*paths, strict=False)
+    return tuple(names[0] for names in takewhile(lambda names: len(set(names)) == 1, levels))
 
 
 def _spans(text: str, is_markdown: bool) -> list[tuple[int, int]]:

@@ -85,7 +85,8 @@ class SupabaseProvider(SearchProvider):
 
         # HTTP/1.1: httpx's HTTP/2 connections are shared by all threads, and one that the server
         # ends takes every call on it along; a POST is not tried again.
-        http = httpx.Client(timeout=self._timeout, follow_redirects=True)
+        # No redirects: the apikey header would go along to whatever host is named.
+        http = httpx.Client(timeout=self._timeout, follow_redirects=False)
         options = SyncClientOptions(
             httpx_client=http, auto_refresh_token=False, persist_session=False
         )

@@ -1,0 +1,1 @@
+"""Measurements of the project, each a command: `python -m benchmarks.NAME --help`."""

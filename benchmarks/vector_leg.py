@@ -1,0 +1,149 @@
+"""Rows, recall and time of the vector leg for pools and filters of every selectivity.
+
+Seeded, clustered unit vectors; each row has a knowledge_type whose share of the rows is known, so
+that `filter_type` keeps 50 to 0.01 %. Recall is the share of the exact nearest rows that the leg
+returns. Time is the median of the calls over the median of a bare `order by ... limit` on the
+index, without a filter, in the same run.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import psycopg
+from numpy.typing import NDArray
+from pgvector.psycopg import register_vector
+
+from benchmarks import scratch
+
+Vectors = NDArray[np.float32]
+
+SHARES = {
+    "note": 50.0,
+    "document": 36.89,
+    "decision": 10.0,
+    "task": 2.0,
+    "signal": 1.0,
+    "playbook": 0.1,
+    "transcript": 0.01,
+}
+KEPT = {100.0: None, 50.0: "note", 10.0: "decision", 2.0: "task", 1.0: "signal", 0.1: "playbook", 0.01: "transcript"}
+SEARCH = """
+select id from public.hybrid_search_knowledge_chunks(
+  query_embedding => %(query)s, match_count => %(pool)s, match_threshold => -1, pool_size => %(pool)s,
+  filter_type => %(kept)s
+)
+"""
+BARE = """
+select id from public.knowledge_chunks
+ where status = 'active' order by embedding operator(extensions.<=>) %(query)s limit %(pool)s
+"""
+
+
+def clustered(count: int, dimensions: int, seed: int) -> Vectors:
+    """Return unit vectors (count, dimensions) as embeddings lie: broad topics in few directions.
+
+    500 overlapping topics in a latent space of 48 dimensions, spread over all dimensions, and noise.
+    """
+    random = np.random.default_rng(seed)
+    centres = random.normal(size=(500, 48))
+    latent = centres[random.integers(0, len(centres), count)] + 0.8 * random.normal(size=(count, 48))
+    vectors = latent @ random.normal(size=(48, dimensions)) / np.sqrt(48)
+    vectors += 0.25 * random.normal(size=vectors.shape)
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def load(connection: "psycopg.Connection[Any]", vectors: Vectors, seed: int) -> NDArray[np.str_]:
+    """Store the vectors with their types; return the types. The index is built afterwards."""
+    random = np.random.default_rng(seed)
+    counts = [max(1, round(len(vectors) * share / 100)) for share in SHARES.values()]
+    counts[0] += len(vectors) - sum(counts)
+    types = random.permutation(np.repeat(list(SHARES), counts))
+    index = connection.execute("select pg_get_indexdef('knowledge_chunks_embedding'::regclass)").fetchone()
+    assert index is not None
+    connection.execute("drop index public.knowledge_chunks_embedding")
+    with (
+        connection.cursor() as cursor,
+        cursor.copy(
+            "copy public.knowledge_chunks (chunk_index, content, knowledge_type, embedding) from stdin (format binary)"
+        ) as copy,
+    ):
+        copy.set_types(["int4", "text", "text", "vector"])
+        for number, (kind, vector) in enumerate(zip(types, vectors, strict=True)):
+            copy.write_row((number, f"chunk {number}", str(kind), vector))
+    connection.execute(index[0])
+    connection.execute("vacuum analyze public.knowledge_chunks")
+    return types
+
+
+def timed(connection: "psycopg.Connection[Any]", statement: str, arguments: dict[str, Any]) -> tuple[list[Any], float]:
+    """Return the rows' ids and the milliseconds that the call took."""
+    begin = time.perf_counter()
+    rows = connection.execute(statement, arguments).fetchall()
+    return [row[0] for row in rows], 1000 * (time.perf_counter() - begin)
+
+
+def measure(
+    connection: "psycopg.Connection[Any]", vectors: Vectors, types: NDArray[np.str_], queries: Vectors, pools: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Return a row of figures for each pool and filter."""
+    numbers = dict(connection.execute("select id, chunk_index from public.knowledge_chunks").fetchall())
+    figures = []
+    for pool in pools:
+        bare = statistics.median(timed(connection, BARE, {"query": query, "pool": pool})[1] for query in queries)
+        for share, kept in KEPT.items():
+            rows = np.flatnonzero(types == kept) if kept else np.arange(len(vectors))
+            recalls, times, fewest = [], [], len(vectors)
+            for query in queries:
+                similarities = vectors[rows] @ query
+                wanted = min(pool, len(rows))
+                # A row as near as the last exact one counts, whichever of the equals was taken.
+                least = np.partition(similarities, -wanted)[-wanted] - 1e-6
+                ids, milliseconds = timed(connection, SEARCH, {"query": query, "pool": pool, "kept": kept})
+                found = np.array([numbers[identity] for identity in ids], dtype=int)
+                recalls.append(float(np.sum(vectors[found] @ query >= least)) / wanted)
+                times.append(milliseconds)
+                fewest = min(fewest, len(set(ids)))
+            figures.append(
+                {
+                    "pool": pool,
+                    "kept_percent": share,
+                    "rows_wanted": wanted,
+                    "rows_least": fewest,
+                    "recall_mean": round(statistics.mean(recalls), 4),
+                    "recall_p5": round(float(np.percentile(recalls, 5)), 4),
+                    "p50_over_bare": round(statistics.median(times) / bare, 2),
+                    "p50_ms": round(statistics.median(times), 2),
+                    "p95_ms": round(float(np.percentile(times, 95)), 2),
+                }
+            )
+            print(figures[-1], flush=True)
+    return figures
+
+
+def main() -> None:
+    """Run the measurement and print its table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--dimensions", type=int, default=384)
+    parser.add_argument("--queries", type=int, default=50)
+    parser.add_argument("--pools", type=int, nargs="+", default=[10, 50, 200])
+    parser.add_argument("--json", action="store_true", help="print one JSON array at the end")
+    options = parser.parse_args()
+
+    everything = clustered(options.rows + options.queries, options.dimensions, seed=1)
+    vectors, queries = everything[: options.rows], everything[options.rows :]
+    with scratch.database(options.dimensions) as connection:
+        register_vector(connection)
+        types = load(connection, vectors, seed=2)
+        figures = measure(connection, vectors, types, queries, options.pools)
+    if options.json:
+        print(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""The commands ingest, delete, search and demo, as typed, on a real database."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+import pytest
+
+from second_brain.cli import main
+from second_brain.database.embedded import EmbeddedPostgres
+from second_brain.services.postgres import KnowledgeWriter
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def dimensions() -> int:
+    """The size of the embedder that comes with the package."""
+    return 256
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Run `second-brain` in a folder of the test's own, without any database in its environment."""
+    monkeypatch.delenv("SECOND_BRAIN_DSN", raising=False)
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def run_command(*arguments: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["second-brain", *arguments])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return Done(code, *capsys.readouterr())
+
+    return run_command
+
+
+@pytest.fixture
+def brain(run: Run, dsn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Run `second-brain` on this test's database, in a folder with three documents."""
+    monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "keys.md").write_text("# Keys\n\nRotate the service role key every month.")
+    (docs / "fruit.md").write_text("# Fruit\n\nBananas are yellow and long.")
+    (docs / "cars.txt").write_text("An automobile has four wheels and an engine.")
+    return run
+
+
+def hits(done: Done) -> list[dict[str, Any]]:
+    assert done.code == 0, done.err
+    found: list[dict[str, Any]] = json.loads(done.out)["results"]
+    return found
+
+
+def test_a_folder_is_ingested_counted_and_found(brain: Run) -> None:
+    done = brain("ingest", "docs")
+    assert done == (0, "3 documents: 3 stored\nchunks: 3 added, 3 embedded\n", "")
+    best = hits(brain("search", "how often to rotate the key", "--json"))[0]
+    assert (best["rank"], best["metadata"]["title"]) == (1, "Keys")
+    assert best["metadata"]["match_type"] == "both"
+    assert best["metadata"]["path"] == "docs/keys.md"
+
+
+def test_a_second_ingest_does_nothing(brain: Run) -> None:
+    brain("ingest", "docs")
+    assert brain("ingest", "docs").out == "3 documents: 3 unchanged\nchunks: 3 unchanged\n"
+
+
+def test_a_bad_file_is_named_and_the_exit_code_says_so(brain: Run, tmp_path: Path) -> None:
+    (tmp_path / "docs" / "bad.pdf").write_bytes(b"not a PDF")
+    done = brain("ingest", "docs")
+    assert done.code == 1
+    assert done.err.startswith("failed: docs/bad.pdf: ")
+    assert "1 failed, 3 stored" in done.out
+
+
+def test_labels_are_stored_with_the_documents(
+    brain: Run, database: psycopg.Connection[tuple[Any, ...]]
+) -> None:
+    brain(
+        *("ingest", "docs/keys.md", "--collection", "vault"),
+        *("--knowledge-type", "note", "--source-origin", "obsidian"),
+    )
+    assert database.execute(
+        "select collection, knowledge_type, source_origin from public.knowledge_chunks"
+    ).fetchall() == [("vault", "note", "obsidian")]
+    assert hits(brain("search", "key", "--type", "decision", "--json")) == []
+    assert len(hits(brain("search", "key", "--type", "note", "--json"))) == 1
+
+
+def test_prune_deletes_only_what_is_gone_from_the_folder(brain: Run, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere.md").write_text("elsewhere")
+    brain("ingest", "docs", "elsewhere.md")
+    (tmp_path / "docs" / "fruit.md").unlink()
+    (tmp_path / "elsewhere.md").unlink()
+    assert "pruned" not in brain("ingest", "docs").out
+    assert "pruned: docs/fruit.md, 1 chunk\n" in brain("ingest", "docs", "--prune").out
+    left = hits(brain("search", "x", "--mode", "vector", "--json"))
+    assert {hit["metadata"]["path"] for hit in left} == {
+        "docs/cars.txt",
+        "docs/keys.md",
+        "elsewhere.md",
+    }
+
+
+def test_ingesting_much_analyses_the_table(
+    brain: Run, tmp_path: Path, database: psycopg.Connection[tuple[Any, ...]]
+) -> None:
+    for number in range(60):
+        (tmp_path / "docs" / f"{number}.txt").write_text(f"file number {number}")
+    brain("ingest", "docs")
+    assert database.execute(
+        "select reltuples from pg_class where oid = 'public.knowledge_chunks'::regclass"
+    ).fetchone() == (63,)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["ingest"], "--python-stdlib"),
+        (["ingest", "missing.md"], "missing.md"),
+        (["ingest", "docs", "--knowledge-type", "poem"], "case_study"),
+        (["search", "x", "--mode", "best"], "hybrid"),
+        (["search", "x", "--limit", "0"], "--limit"),
+    ],
+)
+def test_wrong_usage_is_told_with_what_is_allowed(
+    brain: Run, arguments: list[str], named: str
+) -> None:
+    done = brain(*arguments)
+    assert done.code == 2
+    assert named in done.err
+
+
+def test_delete_removes_a_document_and_says_when_there_is_none(brain: Run) -> None:
+    brain("ingest", "docs")
+    done = brain("delete", "docs/keys.md", "docs/none.md")
+    assert done.code == 1
+    assert done.out == "docs/keys.md: deleted, 1 chunk\n"
+    assert done.err == "docs/none.md: no such document\n"
+    assert len(hits(brain("search", "x", "--mode", "vector", "--json"))) == 2
+
+
+def test_each_mode_runs_its_own_legs(brain: Run) -> None:
+    brain("ingest", "docs")
+    legs = {
+        mode: {
+            (hit["metadata"]["vector_rank"] is not None, hit["metadata"]["text_rank"] is not None)
+            for hit in hits(brain("search", "yellow", "--mode", mode, "--json"))
+        }
+        for mode in ("vector", "text", "hybrid")
+    }
+    assert legs == {
+        "vector": {(True, False)},
+        "text": {(False, True)},
+        "hybrid": {(True, True), (True, False)},
+    }
+
+
+def test_the_table_shows_title_ranks_score_and_matched_words(brain: Run) -> None:
+    brain("ingest", "docs")
+    header, first, line, *_ = brain("search", "yellow bananas", "--limit", "2").out.splitlines()
+    assert header.split()[-4:] == ["vector", "text", "score", "matched"]
+    assert first.split()[:5] == ["1", "Fruit", "1", "1", "0.0328"]
+    assert "Bananas are yellow and long." in line
+    assert max(map(len, (header, first, line))) <= 100
+
+
+def test_stored_text_cannot_steer_the_terminal(brain: Run, tmp_path: Path) -> None:
+    (tmp_path / "docs" / "evil.txt").write_text("evil \x1b[2J\x1b]0;title\x07 words")
+    brain("ingest", "docs")
+    done = brain("search", "evil", "--mode", "text")
+    assert "evil" in done.out
+    assert "\x1b" not in done.out
+    assert "\x07" not in done.out
+
+
+def test_nothing_found_is_said(brain: Run) -> None:
+    brain("ingest", "docs")
+    assert brain("search", "zebra", "--mode", "text") == (0, "", "Nothing found.\n")
+
+
+@pytest.mark.parametrize("dimensions", [3])
+@pytest.mark.parametrize("command", [["ingest", "docs"], ["search", "key"]])
+def test_an_embedder_of_another_size_is_refused_with_the_remedy(
+    brain: Run, command: list[str]
+) -> None:
+    done = brain(*command)
+    assert (done.code, done.out) == (1, "")
+    assert "of 3 dimensions and wordllama-l2-256 makes 256" in done.err
+    assert "second-brain migrate --dimensions 256" in done.err
+
+
+@pytest.mark.parametrize("dimensions", [3])
+def test_a_search_by_words_needs_no_embedder(
+    brain: Run, database: psycopg.Connection[tuple[Any, ...]]
+) -> None:
+    KnowledgeWriter(database).upsert_document({"external_key": "a"}, [{"content": "a zebra"}])
+    (hit,) = hits(brain("search", "zebra", "--mode", "text", "--json"))
+    assert hit["content"] == "a zebra"
+
+
+@pytest.mark.parametrize("command", [["ingest", "docs"], ["search", "key"]])
+def test_an_embedder_of_another_model_is_refused_by_name(
+    brain: Run, database: psycopg.Connection[tuple[Any, ...]], command: list[str]
+) -> None:
+    chunk = {"content": "a", "embedding": [1.0] * 256, "embedding_model": "other-256"}
+    KnowledgeWriter(database).upsert_document({"external_key": "a"}, [chunk])
+    done = brain(*command)
+    assert (done.code, done.out) == (1, "")
+    assert "embeddings of other-256" in done.err
+    assert "--switch-model" in done.err
+
+
+def test_a_corpus_can_be_switched_to_another_model(
+    brain: Run, database: psycopg.Connection[tuple[Any, ...]]
+) -> None:
+    brain("ingest", "docs")
+    database.execute("update public.knowledge_chunks set embedding_model = 'other-256'")
+    assert brain("search", "key").code == 1
+    assert "3 embedded" in brain("ingest", "docs", "--switch-model").out
+    assert brain("search", "key").code == 0
+
+
+def test_a_database_without_tables_is_told_to_be_migrated(run: Run, plain_dsn: str) -> None:
+    done = run("search", "key", "--dsn", plain_dsn)
+    assert done.code == 1
+    assert "second-brain migrate --dimensions 256" in done.err
+
+
+@pytest.mark.slow
+def test_the_demo_answers_five_questions_three_ways_and_can_be_repeated(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The demo is for this folder: a database that the environment names must not be touched.
+    monkeypatch.setenv("DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
+    server = EmbeddedPostgres(tmp_path / ".second-brain" / "postgres")
+    try:
+        first = run("demo")
+        assert first.code == 0, first.err
+        assert first.out.count("Question: ") == 5
+        assert first.out.count(" vector ") == first.out.count(" hybrid ") == 5
+        assert max(map(len, first.out.splitlines())) <= 100
+        answers = dict(part.partition("\n")[::2] for part in first.out.split("Question: ")[1:])
+        assert "functools" in answers["lru_cache"]
+        assert "difflib" in answers["Obershelp"]
+        again = run("demo")
+        assert "added" not in again.out
+        assert again.out.partition("Question")[2] == first.out.partition("Question")[2]
+    finally:
+        server.remove()

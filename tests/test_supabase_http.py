@@ -1,0 +1,653 @@
+"""SupabaseProvider through the real supabase-py and HTTP.
+
+Each test runs twice: against answers that were recorded from a real PostgREST, and against a real
+one over the test database when POSTGREST_BIN names its binary. In both cases the provider talks to
+a gateway on this machine that stands for Supabase's: it checks what the client sends.
+"""
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Literal
+
+import jwt
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+
+from second_brain.services.postgres import KnowledgeWriter
+from second_brain.services.supabase import SupabaseProvider
+
+JWT_SECRET = "a secret of at least thirty-two characters"
+PREFIX = "/rest/v1"
+Key = Literal["service_role", "authenticated", "anon", "expired", "unsigned"]
+
+ARGUMENTS = {
+    "hybrid_search_knowledge_chunks": {
+        "query_embedding",
+        "query_text",
+        "match_count",
+        "match_threshold",
+        "vector_weight",
+        "text_weight",
+        "filter_type",
+        "search_mode",
+        "pool_size",
+        "rrf_k",
+    },
+    "match_knowledge_chunks": {
+        "query_embedding",
+        "match_count",
+        "match_threshold",
+        "filter_type",
+    },
+    "search_knowledge_chunks_fulltext": {
+        "query_text",
+        "search_mode",
+        "filter_type",
+        "match_count",
+    },
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What PostgREST says: a JSON value, or a text as it stands."""
+
+    status: int = 200
+    body: object = field(default_factory=list)
+    content_type: str = "application/json; charset=utf-8"
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def content(self) -> bytes:
+        """The body's bytes."""
+        return (self.body if isinstance(self.body, str) else json.dumps(self.body)).encode()
+
+
+def error(status: int, code: str, message: str, hint: str | None = None) -> Answer:
+    return Answer(status, {"code": code, "details": None, "hint": hint, "message": message})
+
+
+class Gateway(ThreadingHTTPServer):
+    """Supabase's gateway: checks a request, and replays an answer or asks a PostgREST."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Request)
+        self.answer = Answer()
+        self.upstream: int | None = None
+        self.held = threading.Event()
+        self.held.set()
+        self.complaints: list[str] = []
+        self.bodies: list[dict[str, Any]] = []
+        self.connections = 0
+
+    @property
+    def url(self) -> str:
+        """The project's URL."""
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Count a connection."""
+        self.connections += 1
+        super().process_request(request, client_address)
+
+
+class _Request(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Gateway
+
+    def do_POST(self) -> None:
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        answer = self._check(content)
+        self.server.held.wait(30)
+        if answer is None:
+            answer = self.server.answer if self.server.upstream is None else self._ask(content)
+        try:
+            self.send_response(answer.status)
+            self.send_header("Content-Type", answer.content_type)
+            self.send_header("Content-Length", str(len(answer.content)))
+            for name, value in answer.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(answer.content)
+        except ConnectionError:
+            self.close_connection = True  # The client did not wait.
+
+    def _check(self, content: bytes) -> Answer | None:
+        """Complain about what is wrong; answer as PostgREST does where it knows no such call."""
+        bearer = self.headers.get("Authorization", "")
+        if bearer != f"Bearer {self.headers.get('apikey')}":
+            self.server.complaints.append("apikey and Authorization differ")
+        if self.headers.get("Content-Type") != "application/json":
+            self.server.complaints.append(f"Content-Type {self.headers.get('Content-Type')}")
+        name = self.path.removeprefix(f"{PREFIX}/rpc/")
+        body = json.loads(content)
+        self.server.bodies.append(body)
+        known = ARGUMENTS.get(name)
+        if known is None or not set(body) <= known:
+            self.server.complaints.append(f"unknown call {self.path} {sorted(body)}")
+            message = f"Could not find the function public.{name} in the schema cache"
+            return error(404, "PGRST202", message)
+        return None
+
+    def _ask(self, content: bytes) -> Answer:
+        assert self.server.upstream is not None
+        upstream = HTTPConnection("127.0.0.1", self.server.upstream, timeout=30)
+        try:
+            headers = {name: self.headers[name] for name in ("Authorization", "Content-Type")}
+            upstream.request("POST", self.path.removeprefix(PREFIX), content, headers)
+            response = upstream.getresponse()
+            text = response.read().decode()
+            return Answer(response.status, text, response.headers["Content-Type"] or "")
+        finally:
+            upstream.close()
+
+    def log_message(self, *arguments: object) -> None:
+        """Say nothing."""
+
+
+def token(key: Key) -> str:
+    claims: dict[str, object] = {"role": "service_role" if key in ("expired", "unsigned") else key}
+    claims["exp"] = int(time.time()) + (-3600 if key == "expired" else 3600)
+    secret = JWT_SECRET if key != "unsigned" else JWT_SECRET[::-1]
+    return jwt.encode(claims, secret, algorithm="HS256")
+
+
+class Rest(ABC):
+    """A project's REST API, whichever answers."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self.providers: list[SupabaseProvider] = []
+
+    @abstractmethod
+    def given(self, recorded: Answer, *statements: str) -> None:
+        """Make a situation: `recorded` is what was answered in it, the statements bring it about.
+
+        They run as the tables' owner, after three chunks were stored.
+        """
+
+    def provider(self, key: Key = "service_role", timeout: float = 30) -> SupabaseProvider:
+        """Return a provider that calls with this key."""
+        config = {"supabase_url": self.gateway.url, "supabase_key": token(key)}
+        self.providers.append(SupabaseProvider(config, timeout=timeout))
+        return self.providers[-1]
+
+    def close(self) -> None:
+        """End what was started."""
+        for provider in self.providers:
+            provider.close()
+
+
+class Recorded(Rest):
+    """Replays."""
+
+    def given(self, recorded: Answer, *statements: str) -> None:
+        """See Rest."""
+        self.gateway.answer = recorded
+
+
+class Real(Rest):
+    """Runs PostgREST over a database of this test's own."""
+
+    def __init__(self, gateway: Gateway, binary: str, admin: str, owner: str, place: Path) -> None:
+        super().__init__(gateway)
+        self.binary, self.admin, self.owner, self.place = binary, admin, owner, place
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def given(self, recorded: Answer, *statements: str) -> None:
+        """See Rest."""
+        with psycopg.connect(self.owner, autocommit=True) as connection:
+            KnowledgeWriter(connection).upsert_document(DOCUMENT, CHUNKS)
+            for statement in statements:
+                connection.execute(statement.encode())
+        self.start()
+
+    def start(self) -> None:
+        """Start it after the database is as it should be: its schema cache is then right."""
+        password = secrets.token_hex(8)
+        with psycopg.connect(self.admin, autocommit=True) as connection:
+            connection.execute(
+                sql.SQL("alter role authenticator login password {}").format(sql.Literal(password))
+            )
+        database = conninfo_to_dict(self.owner)
+        port, admin_port = free_port(), free_port()
+        settings: dict[str, object] = {
+            "db-uri": f"postgres://authenticator:{password}@{database['host']}:{database['port']}"
+            f"/{database['dbname']}",
+            "db-schemas": "public",
+            "db-extra-search-path": "public, extensions",
+            "db-anon-role": "anon",
+            "db-max-rows": 1000,
+            "db-pool": 4,
+            "jwt-secret": JWT_SECRET,
+            "server-host": "127.0.0.1",
+            "server-port": port,
+            "admin-server-port": admin_port,
+        }
+        configuration = self.place / "postgrest.conf"
+        configuration.write_text(
+            "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
+        )
+        log = self.place / "postgrest.log"
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [self.binary, str(configuration)], stdout=output, stderr=subprocess.STDOUT
+            )
+        deadline = time.monotonic() + 20
+        while not ready(admin_port):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"PostgREST did not start:\n{log.read_text()}")
+            time.sleep(0.05)
+        self.gateway.upstream = port
+
+    def close(self) -> None:
+        """See Rest."""
+        super().close()
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(10)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def ready(admin_port: int) -> bool:
+    connection = HTTPConnection("127.0.0.1", admin_port, timeout=2)
+    try:
+        connection.request("GET", "/ready")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def gateway() -> Iterator[Gateway]:
+    with Gateway() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield server
+        server.held.set()
+        server.shutdown()
+        thread.join()
+        assert server.complaints == []
+
+
+@pytest.fixture(params=["recorded", "real"])
+def rest(request: pytest.FixtureRequest, gateway: Gateway, tmp_path: Path) -> Iterator[Rest]:
+    if request.param == "recorded":
+        made: Rest = Recorded(gateway)
+    else:
+        binary = os.environ.get("POSTGREST_BIN")
+        if not binary:
+            pytest.skip("POSTGREST_BIN names no PostgREST")
+        owner = request.getfixturevalue("dsn")
+        admin = request.getfixturevalue("server").admin_dsn()
+        made = Real(gateway, binary, admin, owner, tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+DOCUMENT = {
+    "external_key": "savanna",
+    "title": "Savanna",
+    "knowledge_type": "note",
+    "source_origin": "obsidian",
+    "metadata": {"team": "search"},
+}
+CHUNKS: list[dict[str, object]] = [
+    {"content": "The zebra crossing is striped.", "embedding": [1.0, 0.0, 0.0]},
+    {"content": "A zebra eats grass on the plain.", "embedding": [0.8, 0.6, 0.0]},
+    {"content": "The lion sleeps.", "embedding": [0.0, 0.0, 1.0]},
+]
+ROW = {
+    "id": "6f0e4a52-3c0e-4a57-9f9b-0d8f1f7f0001",
+    "content": "A zebra eats grass on the plain.",
+    "knowledge_type": "note",
+    "document_id": "6f0e4a52-3c0e-4a57-9f9b-0d8f1f7f0002",
+    "chunk_index": 1,
+    "source_origin": "obsidian",
+    "metadata": {"team": "search"},
+}
+HYBRID_ROW = {
+    **ROW,
+    "rrf_score": 1 / 61 + 1 / 61,
+    "vector_rank": 1,
+    "text_rank": 1,
+    "similarity": 1,
+    "text_score": 1.4,
+    "match_type": "both",
+    "matched_terms": ["zebra", "grass"],
+    "title": "Savanna",
+    "source_url": None,
+}
+
+
+def test_hybrid_search_finds_a_row(rest: Rest) -> None:
+    rest.given(Answer(body=[HYBRID_ROW]))
+    results, details = rest.provider().hybrid_search((0.8, 0.6, 0.0), "zebra grass", top_k=1)
+    assert details == {
+        "provider": "supabase",
+        "mode": "hybrid",
+        "real_provider": True,
+        "raw_count": 1,
+    }
+    (result,) = results
+    assert result.content == ROW["content"]
+    assert result.source == "supabase"
+    assert result.confidence == pytest.approx(2 / 61)
+    assert result.metadata["similarity"] == pytest.approx(1)
+    assert result.metadata["match_type"] == "both"
+    assert sorted(result.metadata["matched_terms"]) == ["grass", "zebra"]
+    assert result.metadata["title"] == "Savanna"
+    assert result.metadata["team"] == "search"
+
+
+def test_search_finds_a_row(rest: Rest) -> None:
+    rest.given(Answer(body=[{**ROW, "similarity": 1}]))
+    (result,), details = rest.provider().search([0.8, 0.6, 0.0], threshold=0.9)
+    assert details["mode"] == "vector"
+    assert result.content == ROW["content"]
+    assert result.confidence == pytest.approx(1)
+
+
+def test_fulltext_search_finds_a_row(rest: Rest) -> None:
+    rest.given(Answer(body=[{**ROW, "rank": 1.4}]))
+    (result,), details = rest.provider().fulltext_search("grass")
+    assert details["mode"] == "fulltext"
+    assert result.content == ROW["content"]
+    assert 0 < result.confidence < 1
+
+
+def test_no_hit_is_an_empty_answer_and_no_failure(rest: Rest) -> None:
+    rest.given(Answer(body=[]))
+    results, details = rest.provider().fulltext_search("unicorn")
+    assert (results, details["real_provider"]) == ([], True)
+    assert "fallback_reason" not in details
+
+
+def test_a_text_goes_through_as_it_is(rest: Rest) -> None:
+    rest.given(Answer(body=[]))
+    text = "'; drop table x; -- \"\\ \u202e 日本 🦓"
+    assert "fallback_reason" not in rest.provider().hybrid_search(None, text)[1]
+    assert rest.gateway.bodies[0]["query_text"] == text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "recorded", "kind", "code"),
+    [
+        (
+            {"query_embedding": [1, 0, 0, 0]},
+            error(400, "22023", "query_embedding has 4 dimensions, the stored embeddings have 3"),
+            "dimension_mismatch",
+            "22023",
+        ),
+        (
+            {"query_embedding": [1, None, 3]},
+            error(400, "22P02", 'invalid input syntax for type vector: "[1,null,3]"'),
+            "invalid_input",
+            "22P02",
+        ),
+        (
+            {"query_embedding": []},
+            error(400, "22000", "vector must have at least 1 dimension"),
+            "invalid_input",
+            "22000",
+        ),
+        (
+            {"query_embedding": "[1,NaN,3]"},
+            error(400, "22000", "NaN not allowed in vector"),
+            "invalid_input",
+            "22000",
+        ),
+        (
+            {"query_embedding": [1e39, 0, 0]},
+            error(400, "22003", '"1e+39" is out of range for type vector'),
+            "invalid_input",
+            "22003",
+        ),
+        (
+            {"query_text": "a\x00b"},
+            error(400, "22P05", "unsupported Unicode escape sequence"),
+            "invalid_input",
+            "22P05",
+        ),
+        (
+            {"top_k": 1.5},
+            error(400, "22P02", 'invalid input syntax for type integer: "1.5"'),
+            "invalid_input",
+            "22P02",
+        ),
+        (
+            {"top_k": 3_000_000_000},
+            error(400, "22003", 'value "3000000000" is out of range for type integer'),
+            "invalid_input",
+            "22003",
+        ),
+        (
+            {"search_mode": "nosuch"},
+            error(400, "22023", "search_mode must be one of websearch, simple, phrase, not nosuch"),
+            "invalid_input",
+            "22023",
+        ),
+    ],
+)
+def test_a_refused_argument_is_an_invalid_input(
+    rest: Rest, arguments: dict[str, Any], recorded: Answer, kind: str, code: str
+) -> None:
+    rest.given(recorded)
+    given = {"query_embedding": [1, 0, 0], "query_text": "zebra", **arguments}
+    results, details = rest.provider().hybrid_search(**given)
+    assert results == []
+    assert details["fallback_reason"] == "provider_error"
+    assert details["error_type"] == "APIError"
+    assert (details["error_kind"], details["code"]) == (kind, code)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"query_embedding": [float("nan"), 0, 0]}, {"query_text": "\ud800"}, {"top_k": object()}],
+    ids=["NaN", "lone surrogate", "object"],
+)
+def test_what_the_client_cannot_send_is_an_invalid_input(
+    gateway: Gateway, arguments: dict[str, Any]
+) -> None:
+    given = {"query_embedding": [1, 0, 0], "query_text": "zebra", **arguments}
+    with Recorded(gateway).provider() as provider:
+        results, details = provider.hybrid_search(**given)
+    assert results == []
+    assert details["error_kind"] == "invalid_input"
+    assert gateway.bodies == []
+
+
+MISSING = "Could not find the function public.hybrid_search_knowledge_chunks in the schema cache"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "statement", "kind", "code", "remedy"),
+    [
+        (
+            error(404, "PGRST202", MISSING),
+            "drop function public.hybrid_search_knowledge_chunks",
+            "migration_missing",
+            "PGRST202",
+            "supabase db push",
+        ),
+        (
+            error(
+                300,
+                "PGRST203",
+                "Could not choose the best candidate function between: …",
+                "Try renaming the parameters or the function itself in the database so function "
+                "overloading can be resolved",
+            ),
+            "create function public.hybrid_search_knowledge_chunks(query_embedding"
+            " extensions.vector, query_text text, match_count integer, match_threshold float8,"
+            " vector_weight float8, text_weight float8, filter_type text, search_mode text,"
+            " pool_size integer) returns void language sql as ''",
+            "migration_missing",
+            "PGRST203",
+            "overloads",
+        ),
+        (
+            error(500, "57014", "canceling statement due to statement timeout"),
+            "alter function public.hybrid_search_knowledge_chunks set statement_timeout = '1ms'",
+            "timeout",
+            "57014",
+            "statement_timeout",
+        ),
+        (
+            error(403, "42501", "permission denied for function hybrid_search_knowledge_chunks"),
+            "revoke execute on function public.hybrid_search_knowledge_chunks from service_role",
+            "permission_denied",
+            "42501",
+            "service_role",
+        ),
+    ],
+    ids=["migration missing", "two overloads", "statement timeout", "grant missing"],
+)
+def test_a_database_that_is_not_ready_says_what_to_do(
+    rest: Rest, recorded: Answer, statement: str, kind: str, code: str, remedy: str
+) -> None:
+    rest.given(recorded, statement)
+    _, details = rest.provider().hybrid_search([1, 0, 0], "zebra")
+    assert (details["error_kind"], details["code"]) == (kind, code)
+    assert remedy in details["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("key", "recorded", "kind", "code"),
+    [
+        (
+            "anon",
+            error(401, "42501", "permission denied for function"),
+            "permission_denied",
+            "42501",
+        ),
+        (
+            "authenticated",
+            error(403, "42501", "permission denied for function"),
+            "permission_denied",
+            "42501",
+        ),
+        ("expired", error(401, "PGRST303", "JWT expired"), "authentication_failed", "PGRST303"),
+        (
+            "unsigned",
+            error(401, "PGRST301", "No suitable key or wrong key type"),
+            "authentication_failed",
+            "PGRST301",
+        ),
+    ],
+)
+def test_a_key_that_may_not_search_is_told_so(
+    rest: Rest, key: Key, recorded: Answer, kind: str, code: str
+) -> None:
+    rest.given(recorded)
+    _, details = rest.provider(key).hybrid_search([1, 0, 0], "zebra")
+    assert (details["error_kind"], details["code"]) == (kind, code)
+    assert token(key)[:20] not in str(details)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (
+            error(503, "PGRST002", "Could not query the database for the schema cache. Retrying."),
+            "unavailable",
+        ),
+        (error(503, "57P01", "terminating connection due to administrator command"), "unavailable"),
+        (Answer(502, "<html>Bad Gateway</html>", "text/html"), "unavailable"),
+        (
+            Answer(401, {"message": "Invalid API key", "hint": "Double check it"}),
+            "authentication_failed",
+        ),
+        (Answer(404, "<html>Not Found</html>", "text/html"), "unexpected_answer"),
+        (Answer(302, "", "text/html"), "unexpected_answer"),
+        (Answer(200, "<html>Welcome</html>", "text/html"), "unexpected_answer"),
+        (Answer(200, '[{"id": "cut o'), "unexpected_answer"),
+        (Answer(200, {"id": "no rows"}), "unexpected_answer"),
+    ],
+)
+def test_a_service_in_the_way_is_no_empty_result(
+    gateway: Gateway, answer: Answer, kind: str
+) -> None:
+    gateway.answer = answer
+    with Recorded(gateway).provider() as provider:
+        results, details = provider.hybrid_search([1, 0, 0], "zebra")
+    assert results == []
+    assert details["real_provider"] is False
+    assert details["error_kind"] == kind
+    assert "127.0.0.1" not in str(details)
+    # A search is sent once, whatever comes back.
+    assert len(gateway.bodies) == 1
+
+
+def test_the_key_does_not_follow_a_redirect(gateway: Gateway) -> None:
+    with Gateway() as elsewhere:
+        gateway.answer = Answer(307, "", "text/html", {"Location": elsewhere.url})
+        with Recorded(gateway).provider() as provider:
+            _, details = provider.hybrid_search([1, 0, 0], "zebra", top_k=1)
+        elsewhere.timeout = 0
+        elsewhere.handle_request()
+        assert elsewhere.connections == 0
+    assert details["error_kind"] == "unexpected_answer"
+
+
+def test_a_slow_answer_is_a_timeout(gateway: Gateway) -> None:
+    gateway.held.clear()
+    with Recorded(gateway).provider(timeout=0.2) as provider:
+        _, details = provider.hybrid_search([1, 0, 0], "zebra")
+    assert (details["error_kind"], details["error_type"]) == ("timeout", "ReadTimeout")
+
+
+def test_nobody_at_the_address_is_unavailable() -> None:
+    config = {"supabase_url": f"http://127.0.0.1:{free_port()}", "supabase_key": "key"}
+    with SupabaseProvider(config) as provider:
+        _, details = provider.hybrid_search([1, 0, 0], "zebra")
+    assert (details["error_kind"], details["error_type"]) == ("unavailable", "ConnectError")
+
+
+def test_a_key_with_a_newline_after_it_works(gateway: Gateway) -> None:
+    config = {"supabase_url": f"{gateway.url}/\n", "supabase_key": f"{token('anon')}\n"}
+    with SupabaseProvider(config) as provider:
+        assert "fallback_reason" not in provider.fulltext_search("zebra")[1]
+
+
+def test_a_key_that_is_no_header_is_told_without_it(gateway: Gateway) -> None:
+    config = {"supabase_url": gateway.url, "supabase_key": "hunter2\nhunter3"}
+    with SupabaseProvider(config) as provider:
+        _, details = provider.fulltext_search("zebra")
+    assert details["error_kind"] == "configuration"
+    assert "hunter" not in str(details)
+
+
+def test_one_connection_serves_many_calls(gateway: Gateway) -> None:
+    with Recorded(gateway).provider() as provider:
+        for _ in range(3):
+            provider.fulltext_search("zebra")
+    assert gateway.connections == 1
+    # A provider that was closed opens another.
+    provider.fulltext_search("zebra")
+    provider.close()
+    assert gateway.connections == 2
