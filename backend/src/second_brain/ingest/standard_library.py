@@ -94,8 +94,8 @@ def _load_extension(module: str) -> LoadedDocument:
     imported = _import_extension(module)
     if imported is None:
         return _document(module, None, [])
-    names = [name for name in vars(imported) if not name.startswith("_")]
-    return _document(module, inspect.getdoc(imported), _object_entries(module, imported, names))
+    entries = _object_entries(module, imported, vars(imported))
+    return _document(module, inspect.getdoc(imported), entries)
 
 
 def _document(module: str, documentation: str | None, entries: Iterable[_Entry]) -> LoadedDocument:
@@ -143,9 +143,9 @@ def _source_entries(module: str, body: Iterable[ast.stmt]) -> Iterator[_Entry]:
                 # A name that comes from an extension is documented where people import it from.
                 if imported := _import_extension(origin):
                     names = [alias.name for alias in node.names]
-                    if names == ["*"]:
-                        names = [name for name in vars(imported) if not name.startswith("_")]
-                    yield from _object_entries(module, imported, names)
+                    yield from _object_entries(
+                        module, imported, vars(imported) if names == ["*"] else names
+                    )
 
 
 def _function(
@@ -175,6 +175,8 @@ def _class(module: str, node: ast.ClassDef) -> Iterator[_Entry]:
 
 def _object_entries(module: str, imported: ModuleType, names: Iterable[str]) -> Iterator[_Entry]:
     for name in names:
+        if name.startswith("_"):
+            continue
         value = getattr(imported, name, None)
         if inspect.isclass(value):
             yield from _object(f"{module}.{name}", value, 2, "class ")

@@ -1,0 +1,52 @@
+# make help lists the targets. Everything is installed into .venv, nothing outside this folder.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-slow test-docker lint format cli benchmark-vector clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
+
+install: $(INSTALLED) ## install the package, its extras and the test tools into .venv
+
+$(INSTALLED): pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[all,dev]'
+	@touch $@
+
+demo: $(INSTALLED) ## hybrid search over the standard library's documentation, side by side with each leg
+	$(BIN)/second-brain demo
+
+test: $(INSTALLED) ## the test suite, on an embedded Postgres
+	$(BIN)/pytest -n 2
+
+test-slow: $(INSTALLED) ## what takes minutes
+	$(BIN)/pytest -m slow
+
+test-docker: $(INSTALLED) ## the test suite on Supabase's own Postgres image (needs Docker)
+	$(BIN)/pytest --postgres-image $${POSTGRES_IMAGE:-supabase/postgres:17.4.1.054}
+
+lint: $(INSTALLED) ## ruff, mypy and squawk
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/squawk migrations/*.sql
+
+format: $(INSTALLED) ## format the Python code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+cli: node_modules/.bin/supabase ## install the Supabase CLI from npm; its tests are skipped without it
+
+node_modules/.bin/supabase: package.json
+	npm install --no-audit --no-fund
+	@touch $@
+
+benchmark-vector: $(INSTALLED) ## rows, recall and time of the vector leg at 100,000 chunks
+	$(BIN)/python -m benchmarks.vector_leg
+
+clean: ## remove the virtual environment and the development database
+	[ ! -x $(BIN)/second-brain ] || $(BIN)/second-brain dev stop || true
+	rm -rf .venv .second-brain
