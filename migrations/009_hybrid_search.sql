@@ -37,7 +37,9 @@ security definer
 set search_path = ''
 -- Custom plans fold away what a call does not use: a leg, a filter.
 set plan_cache_mode = force_custom_plan
+-- Compiling, and starting workers for a scan that may not run at all, cost more than the search.
 set jit = off
+set max_parallel_workers_per_gather = 0
 -- Without sorting, the vector index is the only way to the nearest rows. The planner takes comparing them all for cheap,
 -- because it does not know that long vectors lie outside the row.
 set enable_sort = off

@@ -1,6 +1,7 @@
 """Loading, splitting and storing documents, on files made here and a real database."""
 
 import hashlib
+import sys
 from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
@@ -335,6 +336,15 @@ def test_the_standard_library_is_documented_by_module(library: dict[str, Source]
     assert not [key for key in library if ".test" in key or ":_" in key]
 
 
+def test_private_names_are_not_documented(library: dict[str, Source]) -> None:
+    for module in ("functools", "threading", "sys"):
+        names = [
+            heading.text for heading in headings(library[f"python-stdlib:{module}"].load().text)
+        ]
+        assert names
+        assert not [name for name in names if "._" in name]
+
+
 @pytest.mark.parametrize(
     ("module", "name", "words"),
     [
@@ -354,9 +364,17 @@ def test_functions_classes_and_methods_have_signature_and_text(
     assert words in section
 
 
-def test_the_standard_library_reads_the_same_each_time(library: dict[str, Source]) -> None:
-    for key in ("python-stdlib:asyncio.tasks", "python-stdlib:builtins"):
-        assert library[key].load() == library[key].load()
+def test_the_standard_library_reads_the_same_whatever_the_program_has_changed(
+    library: dict[str, Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hook(*arguments: object) -> None:
+        """Something else."""
+
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    before = library["python-stdlib:sys"].load()
+    assert "sys.excepthook" in before.text
+    monkeypatch.setattr(sys, "excepthook", hook)
+    assert library["python-stdlib:sys"].load() == before
 
 
 class CountingEmbedder:

@@ -177,7 +177,8 @@ def _object_entries(module: str, imported: ModuleType, names: Iterable[str]) -> 
     for name in names:
         if name.startswith("_"):
             continue
-        value = getattr(imported, name, None)
+        # A program may have replaced sys.excepthook; the original is sys.__excepthook__.
+        value = vars(imported).get(f"__{name}__", getattr(imported, name, None))
         if inspect.isclass(value):
             yield from _object(f"{module}.{name}", value, 2, "class ")
             for member_name, member in vars(value).items():
