@@ -5,6 +5,7 @@ create table if not exists knowledge_internal.corpus_statistics (
   id boolean primary key default true check (id),
   document_count float8 not null,
   mean_length float8 not null,
+  cosine_spread float8 not null,
   analysed_at timestamptz,
   analysed_rows float8,
   refreshed_at timestamptz not null default now()
@@ -49,6 +50,37 @@ $$;
 comment on function knowledge_internal.listed_frequencies() is
   'The up to 10,000 most common lexemes with the share of chunks that have them, as ANALYZE found them.';
 
+create or replace function knowledge_internal.cosine_spread()
+returns float8
+language sql
+stable
+security invoker
+set search_path = ''
+as $$
+  -- 64 rows from 32 pages make 2,016 pairs. A seed, so that the same data give the same answer.
+  with page as (
+    select greatest(pg_relation_size('public.knowledge_chunks') / 8192, 1)::float8 as pages
+  ),
+  drawn as (
+    select chunk.embedding, row_number() over (order by hashtextextended(chunk.id::text, 0)) as place
+      from public.knowledge_chunks as chunk
+           tablesample system (least(100, (select 3200 / page.pages from page))) repeatable (1)
+     where chunk.status = 'active'
+       and chunk.embedding is not null
+  )
+  select case
+           when count(*) < 10 then 0.13
+           else greatest(stddev(one.embedding operator(extensions.<=>) other.embedding), 0.02)
+         end
+    from drawn as one
+    join drawn as other on other.place < one.place
+   where one.place <= 64
+$$;
+
+comment on function knowledge_internal.cosine_spread() is
+  'Standard deviation of the cosine similarity of random pairs of chunks: what makes the cosines of different models '
+  'comparable. 0.13 where there are too few embeddings to tell.';
+
 create or replace function public.refresh_knowledge_statistics()
 returns boolean
 language plpgsql
@@ -92,11 +124,12 @@ begin
   select listed.lexeme, listed.frequency from knowledge_internal.listed_frequencies() as listed;
 
   insert into knowledge_internal.corpus_statistics as corpus
-         (document_count, mean_length, analysed_at, analysed_rows)
-  values (estimated_rows, greatest(sampled_mean, 1), last_analysed_at, estimated_rows)
+         (document_count, mean_length, cosine_spread, analysed_at, analysed_rows)
+  values (estimated_rows, greatest(sampled_mean, 1), knowledge_internal.cosine_spread(), last_analysed_at, estimated_rows)
       on conflict (id) do update
      set document_count = excluded.document_count,
          mean_length = excluded.mean_length,
+         cosine_spread = excluded.cosine_spread,
          analysed_at = excluded.analysed_at,
          analysed_rows = excluded.analysed_rows,
          refreshed_at = now();
@@ -111,7 +144,7 @@ revoke all on function public.refresh_knowledge_statistics() from public, anon, 
 grant execute on function public.refresh_knowledge_statistics() to service_role;
 
 create or replace function knowledge_internal.corpus_size(
-  out document_count float8, out mean_length float8, out is_small boolean
+  out document_count float8, out mean_length float8, out cosine_spread float8, out is_small boolean
 )
 language plpgsql
 stable
@@ -121,8 +154,8 @@ as $$
 declare
   small constant integer := 1000;
 begin
-  select corpus.document_count, corpus.mean_length, false
-    into document_count, mean_length, is_small
+  select corpus.document_count, corpus.mean_length, corpus.cosine_spread, false
+    into document_count, mean_length, cosine_spread, is_small
     from knowledge_internal.corpus_statistics as corpus
    where corpus.document_count > small;
   if found then
@@ -138,6 +171,7 @@ begin
        where active.status = 'active'
        limit small + 1
     ) as chunk;
+  cosine_spread := knowledge_internal.cosine_spread();
   if not is_small then
     select greatest(class.reltuples, document_count)
       into document_count
@@ -148,7 +182,8 @@ end
 $$;
 
 comment on function knowledge_internal.corpus_size() is
-  'Number of chunks and their mean text_length: counted while there are few, else as refresh_knowledge_statistics left them.';
+  'Number of chunks, their mean text_length and cosine_spread: looked at while there are few chunks, else as '
+  'refresh_knowledge_statistics left them.';
 
 create or replace function knowledge_internal.document_frequencies(lexemes text[], corpus_is_small boolean, document_count float8)
 returns table (lexeme text, document_frequency float8)

@@ -15,7 +15,8 @@ begin
       candidate_query tsquery,
       left_out text[],
       document_count float8,
-      mean_length float8
+      mean_length float8,
+      cosine_spread float8
     );
   end if;
 end
@@ -164,6 +165,7 @@ begin
   select * into corpus from knowledge_internal.corpus_size();
   analysis.document_count := corpus.document_count;
   analysis.mean_length := corpus.mean_length;
+  analysis.cosine_spread := corpus.cosine_spread;
 
   -- idf as Lucene has it: ln(1 + (N - df + 0.5) / (df + 0.5)). A word that stands twice in the query counts twice.
   with asked as (
@@ -217,5 +219,44 @@ $$;
 
 comment on function knowledge_internal.analyse_query(text, text) is
   'Reads a query''s text (its first 16,384 characters) in every language of the corpus and weighs its words by idf.';
+
+create or replace function knowledge_internal.leg_evidence(
+  best_cosine float8,
+  ordinary_cosine float8,
+  cosine_spread float8,
+  best_bm25 float8,
+  query_weights float8[],
+  out vector_evidence float8,
+  out text_evidence float8
+)
+language plpgsql
+immutable
+security invoker
+set search_path = ''
+as $$
+declare
+  vector_factor constant float8 := 0.7;
+  highest_term_weight constant float8 := 2.2; -- of BM25 with k1 1.2: k1 + 1
+  usual_spread constant float8 := 0.13;
+begin
+  cosine_spread := coalesce(cosine_spread, usual_spread);
+  vector_evidence := coalesce(
+    vector_factor * ((best_cosine - ordinary_cosine) / cosine_spread) ^ 2 / cosine_spread, 0
+  );
+  text_evidence := coalesce(
+    least(
+      1,
+      best_bm25
+        / nullif(highest_term_weight * (select sum(word.weight) from unnest(query_weights) as word (weight)), 0)
+    ),
+    0
+  );
+end
+$$;
+
+comment on function knowledge_internal.leg_evidence is
+  'What the legs of one query say of their own reliability: the factors that fusion auto gives to a cosine similarity and to '
+  'a BM25 score. Vector: how far its best hit stands above its 50th, in standard deviations of the cosine of random '
+  'pairs, squared. Text: the share of the highest possible score (every word of the query, saturated) that its best hit has.';
 
 revoke all on all functions in schema knowledge_internal from public, anon, authenticated, service_role;

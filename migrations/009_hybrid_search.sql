@@ -11,7 +11,8 @@ create or replace function public.hybrid_search_knowledge_chunks(
   filter_type text default null,
   search_mode text default 'websearch',
   pool_size integer default 50,
-  rrf_k double precision default 60
+  rrf_k double precision default 60,
+  fusion text default 'auto'
 )
 returns table (
   id uuid,
@@ -49,8 +50,11 @@ declare
     'note', 'document', 'decision', 'conversation', 'task', 'signal', 'playbook', 'case_study', 'transcript'
   ];
   search_modes constant text[] := array['websearch', 'simple', 'phrase'];
+  fusions constant text[] := array['rrf', 'relative_score', 'auto'];
+  ordinary_rank constant integer := 50;
   column_dimensions integer;
   pool integer;
+  reach integer;
   compared_exactly integer;
   analysis knowledge_internal.query_analysis;
   callers_ef_search text;
@@ -96,6 +100,10 @@ begin
   if (rrf_k > 0 and rrf_k < 'infinity') is not true then
     raise exception 'rrf_k must be a number above 0, not %', coalesce(rrf_k::text, 'null') using errcode = '22023';
   end if;
+  if (fusion = any (fusions)) is not true then
+    raise exception 'fusion must be one of %, not %', array_to_string(fusions, ', '), coalesce(left(fusion, 100), 'null')
+      using errcode = '22023';
+  end if;
   if query_embedding is not null then
     select attribute.atttypmod into column_dimensions
       from pg_catalog.pg_attribute as attribute
@@ -113,6 +121,8 @@ begin
   end if;
 
   pool := greatest(pool_size, match_count);
+  -- The index gives twice what is wanted, since its order is approximate.
+  reach := 2 * greatest(pool, ordinary_rank);
   compared_exactly := case when filter_type is null then 1000 else 10000 end;
   if vector_weight = 0 then
     query_embedding := null;
@@ -127,7 +137,7 @@ begin
   callers_ef_search := current_setting('hnsw.ef_search');
   callers_iterative_scan := current_setting('hnsw.iterative_scan');
   callers_max_scan_tuples := current_setting('hnsw.max_scan_tuples');
-  perform set_config('hnsw.ef_search', least(greatest(2 * pool, 200), 1000)::text, true),
+  perform set_config('hnsw.ef_search', least(greatest(reach, 200), 1000)::text, true),
           set_config('hnsw.iterative_scan', 'relaxed_order', true),
           set_config('hnsw.max_scan_tuples', '20000', true);
 
@@ -144,7 +154,6 @@ begin
     select count(*) <= compared_exactly as are_few
       from (select from matching_chunks where query_embedding is not null limit compared_exactly + 1) as counted
   ),
-  -- The index gives twice the pool, since its order is approximate.
   nearest as materialized (
     select chunk.id, chunk.embedding operator(extensions.<=>) query_embedding as distance
       from matching_chunks as chunk
@@ -152,7 +161,7 @@ begin
        and chunk.embedding is not null
        and not (select few.are_few from few)
      order by chunk.embedding operator(extensions.<=>) query_embedding
-     limit 2 * pool
+     limit reach
   ),
   -- Every matching row, where there are few or the index stopped early. Adding 0 keeps the index out of it.
   nearest_exactly as materialized (
@@ -160,22 +169,25 @@ begin
       from matching_chunks as chunk
      where query_embedding is not null
        and chunk.embedding is not null
-       and (select count(*) from nearest) < 2 * pool
+       and (select count(*) from nearest) < reach
      order by (chunk.embedding operator(extensions.<=>) query_embedding) + 0, chunk.id
-     limit pool
+     limit reach
   ),
-  vector_results as (
+  neighbours as materialized (
     select found.id,
            1 - found.distance as similarity,
            row_number() over (order by found.distance, found.id) as vector_rank
       from (
-        select nearest.id, nearest.distance from nearest where (select count(*) from nearest) = 2 * pool
+        select nearest.id, nearest.distance from nearest where (select count(*) from nearest) = reach
         union all
         select nearest_exactly.id, nearest_exactly.distance from nearest_exactly
       ) as found
-     where 1 - found.distance >= match_threshold
-     order by found.distance, found.id
-     limit pool
+  ),
+  vector_results as (
+    select neighbours.id, neighbours.similarity, neighbours.vector_rank
+      from neighbours
+     where neighbours.vector_rank <= pool
+       and neighbours.similarity >= match_threshold
   ),
   -- Rows with the query's telling words, scored as an inner product of sparse vectors: BM25 but for rounding, collisions and
   -- the mean length at the time the row was written. Twice the pool is scored again, exactly.
@@ -229,12 +241,90 @@ begin
       from vector_results
       full outer join text_results on text_results.id = vector_results.id
   ),
-  scored as (
+  evidence as (
+    select listed.ordinary_cosine,
+           vector_weight * leg.vector_evidence as vector_evidence,
+           text_weight * leg.text_evidence as text_evidence
+      from (
+        select max(neighbours.similarity) as best_cosine,
+               min(neighbours.similarity)
+                 filter (where neighbours.vector_rank <= ordinary_rank) as ordinary_cosine
+          from neighbours
+      ) as listed
+     cross join lateral knowledge_internal.leg_evidence(
+             listed.best_cosine, listed.ordinary_cosine, analysis.cosine_spread,
+             (select max(text_results.text_score) from text_results), analysis.weights
+           ) as leg
+  ),
+  -- auto weighs scores, so a row gets the score of the leg that missed it too.
+  completed as (
     select combined.*,
-           coalesce(vector_weight / (rrf_k + combined.vector_rank), 0)
-             + coalesce(text_weight / (rrf_k + combined.text_rank), 0) as rrf_score
+           coalesce(
+             combined.similarity,
+             1 - (chunk.embedding operator(extensions.<=>) query_embedding),
+             evidence.ordinary_cosine,
+             0
+           ) as cosine,
+           coalesce(
+             combined.text_score,
+             case
+               when chunk.content_tsv @@ analysis.full_query
+                 then -(chunk.bm25 operator(extensions.<#>) analysis.weight_vector)
+             end,
+             0
+           ) as bm25
       from combined
-     order by rrf_score desc, least(combined.vector_rank, combined.text_rank), combined.id
+     cross join evidence
+      left join public.knowledge_chunks as chunk on fusion = 'auto' and chunk.id = combined.id
+  ),
+  ranges as (
+    select min(completed.similarity) as least_similarity,
+           max(completed.similarity) as best_similarity,
+           min(completed.text_score) as least_text_score,
+           max(completed.text_score) as best_text_score,
+           min(completed.cosine) as least_cosine,
+           max(completed.cosine) as best_cosine,
+           max(completed.bm25) as best_bm25
+      from completed
+  ),
+  scored as (
+    select completed.id,
+           completed.vector_rank,
+           completed.text_rank,
+           completed.similarity,
+           completed.text_score,
+           case fusion
+             when 'rrf' then
+               coalesce(vector_weight / (rrf_k + completed.vector_rank), 0)
+                 + coalesce(text_weight / (rrf_k + completed.text_rank), 0)
+             when 'relative_score' then
+               vector_weight * coalesce(
+                 (completed.similarity - ranges.least_similarity)
+                   / nullif(ranges.best_similarity - ranges.least_similarity, 0),
+                 (completed.similarity is not null)::integer
+               )
+                 + text_weight * coalesce(
+                   (completed.text_score - ranges.least_text_score)
+                     / nullif(ranges.best_text_score - ranges.least_text_score, 0),
+                   (completed.text_score is not null)::integer
+                 )
+             else
+               coalesce(
+                 (
+                   evidence.vector_evidence * (completed.cosine - ranges.least_cosine)
+                     + evidence.text_evidence * completed.bm25
+                 ) / nullif(
+                   evidence.vector_evidence * (ranges.best_cosine - ranges.least_cosine)
+                     + evidence.text_evidence * ranges.best_bm25,
+                   0
+                 ),
+                 1
+               )
+           end as rrf_score
+      from completed
+     cross join ranges
+     cross join evidence
+     order by rrf_score desc, least(completed.vector_rank, completed.text_rank), completed.id
      limit match_count
   )
   select chunk.id,

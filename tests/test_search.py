@@ -3,9 +3,9 @@
 Most tests share one database and roll back what they store.
 """
 
+import contextlib
 import math
 import random
-import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -14,12 +14,13 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from conftest import Connect, Connection, Server
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg import sql
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
+
+from conftest import Connect, Connection, Server, _copy
 
 Row = dict[str, Any]
 
@@ -30,13 +31,9 @@ MODES = ("websearch", "simple", "phrase")
 @pytest.fixture(scope="module")
 def shared(server: Server) -> Iterator[Connection]:
     """The owner's connection to a database that the tests of this module share."""
-    name = f"second_brain_test_{secrets.token_hex(6)}"
-    server.create_database(name, server.template(3))
-    try:
-        with psycopg.connect(server.owner_dsn(name), autocommit=True) as connection:
+    for dsn in _copy(server, server.template(3)):
+        with psycopg.connect(dsn, autocommit=True) as connection:
             yield connection
-    finally:
-        server.drop_database(name)
 
 
 @pytest.fixture
@@ -127,10 +124,10 @@ def lexemes(connection: Connection, text: str, language: str = "english") -> Cou
     return Counter(dict(rows.fetchall()))
 
 
-def bm25(corpus: Mapping[int, Counter[str]], query: Counter[str]) -> dict[int, float]:
+def bm25(corpus: Mapping[Any, Counter[str]], query: Counter[str]) -> dict[Any, float]:
     """Score the documents that share a lexeme with the query: BM25, k1 1.2, b 0.75."""
     mean = max(1, sum(words.total() for words in corpus.values()) / len(corpus))
-    scores: dict[int, float] = {}
+    scores: dict[Any, float] = {}
     for word, occurrences in query.items():
         having = [one for one, words in corpus.items() if word in words]
         idf = math.log(1 + (len(corpus) - len(having) + 0.5) / (len(having) + 0.5))
@@ -154,11 +151,10 @@ def test_a_chunk_that_both_legs_find_is_first(knowledge: Connection) -> None:
     rows = search(knowledge, query_embedding=NORTH, query_text="dog")
     assert numbers(rows) == [2, 3, 1, 4]
     assert [row["vector_rank"] for row in rows] == [2, 3, 1, 4]
-    assert [row["text_rank"] for row in rows] == [2, 1, None, None] or [
-        row["text_rank"] for row in rows
-    ] == [1, 2, None, None]
+    # Both have three words, one of them dog: the tie goes to the lower id.
+    assert [row["text_rank"] for row in rows] == [1, 2, None, None]
     assert [row["match_type"] for row in rows] == ["both", "both", "vector", "vector"]
-    assert rows[0]["rrf_score"] == 1 / (60 + 2) + 1 / (60 + rows[0]["text_rank"])
+    assert rows[0]["rrf_score"] == 1 / (60 + 2) + 1 / (60 + 1)
     assert rows[2]["rrf_score"] == 1 / (60 + 1)
 
 
@@ -183,8 +179,8 @@ def test_ties_go_to_the_better_single_rank_then_to_the_lower_id(knowledge: Conne
 
 
 def test_equal_chunks_are_ranked_by_id(knowledge: Connection) -> None:
-    store(knowledge, *[{"content": "the same", "embedding": NORTH}] * 4)
-    rows = search(knowledge, query_embedding=NORTH, query_text="same", match_count=3)
+    store(knowledge, *[{"content": "a kettle", "embedding": NORTH}] * 4)
+    rows = search(knowledge, query_embedding=NORTH, query_text="kettle", match_count=3)
     assert numbers(rows) == [1, 2, 3]
     assert [(row["vector_rank"], row["text_rank"]) for row in rows] == [(1, 1), (2, 2), (3, 3)]
 
@@ -487,11 +483,10 @@ def test_only_active_chunks_are_found(knowledge: Connection, status: str) -> Non
 
 
 def test_a_pool_is_raised_to_match_count(knowledge: Connection) -> None:
-    store(knowledge, *[{"content": "same", "embedding": NORTH}] * 5)
-    small = search(knowledge, query_embedding=NORTH, query_text="same", pool_size=1, match_count=4)
-    assert [(row["vector_rank"], row["text_rank"]) for row in small] == [
-        (rank, rank) for rank in (1, 2, 3, 4)
-    ]
+    store(knowledge, *[{"content": "a kettle", "embedding": NORTH}] * 5)
+    rows = search(knowledge, query_embedding=NORTH, query_text="kettle", pool_size=1, match_count=4)
+    ranks = [(row["vector_rank"], row["text_rank"]) for row in rows]
+    assert ranks == [(1, 1), (2, 2), (3, 3), (4, 4)]
 
 
 def test_a_pool_bounds_each_leg(knowledge: Connection) -> None:
@@ -773,43 +768,41 @@ KINDS = {"note": 0.9, "task": 0.09, "decision": 0.009, "signal": 0.001}
 
 @pytest.fixture(scope="module")
 def crowd(server: Server) -> Iterator[Connection]:
-    """12,000 chunks; one third superseded, a tenth without embedding, few of the rarer types."""
-    name = f"second_brain_test_{secrets.token_hex(6)}"
-    server.create_database(name, server.template(8))
+    """16,000 chunks: superseded ones, deleted ones, some without embedding, some types rare."""
     generator = random.Random(7)
-    try:
-        with psycopg.connect(server.owner_dsn(name), autocommit=True) as connection:
+    for dsn in _copy(server, server.template(8)):
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            # Their text does not matter, so nothing analyses it; the index is built once.
+            connection.execute("alter table public.knowledge_chunks disable trigger user")
+            ((index,),) = connection.execute(
+                "select pg_get_indexdef('public.knowledge_chunks_embedding'::regclass)"
+            ).fetchall()
+            connection.execute("drop index public.knowledge_chunks_embedding")
             with (
                 connection.cursor() as cursor,
                 cursor.copy(
-                    "copy public.knowledge_chunks"
-                    " (content, embedding, knowledge_type, status, version) from stdin"
+                    "copy public.knowledge_chunks (content, content_hash, content_tsv, text_length,"
+                    " collection, embedding, knowledge_type, status) from stdin"
                 ) as copy,
             ):
-                for number in range(12_000):
+                for number in range(16_000):
                     vector = [round(generator.gauss(0, 1), 4) for _ in range(8)]
-                    copy.write_row(
-                        (
-                            f"common word{number % 7}",
-                            None if number % 10 == 3 else str(vector),
-                            generator.choices(list(KINDS), list(KINDS.values()))[0],
-                            "superseded" if number % 3 == 0 else "active",
-                            1,
-                        )
-                    )
+                    kind = generator.choices(list(KINDS), list(KINDS.values()))[0]
+                    status = "superseded" if number % 6 == 0 else "active"
+                    embedding = None if number % 10 == 3 else str(vector)
+                    copy.write_row(("x", "x", "", 0, "knowledge", embedding, kind, status))
+            connection.execute(index)
+            connection.execute("alter table public.knowledge_chunks enable trigger user")
+            connection.execute(
+                "delete from public.knowledge_chunks where hashtext(id::text) % 20 = 0"
+            )
             connection.execute("analyze public.knowledge_chunks")
-            connection.execute("delete from public.knowledge_chunks where content = 'common word6'")
             yield connection
-    finally:
-        server.drop_database(name)
 
 
-@pytest.mark.parametrize("way", ["as planned", "by the index"])
 @pytest.mark.parametrize("pool", [10, 50, 200, 1000])
 @pytest.mark.parametrize("kind", [None, *KINDS])
-def test_the_vector_leg_is_never_short(
-    crowd: Connection, kind: str | None, pool: int, way: str
-) -> None:
+def test_the_vector_leg_is_never_short(crowd: Connection, kind: str | None, pool: int) -> None:
     query = [1, -1, 0.5, 0, 0, 0.25, -0.5, 1]
     with crowd.transaction(force_rollback=True):
         crowd.execute("set local enable_indexscan = off")
@@ -823,35 +816,27 @@ def test_the_vector_leg_is_never_short(
                 [kind, str(query), pool],
             )
         ]
-    with crowd.transaction(force_rollback=True):
-        if way == "by the index":
-            for setting in ("enable_seqscan", "enable_bitmapscan", "enable_sort"):
-                crowd.execute(f"set local {setting} = off".encode())
-        rows = search(
-            crowd,
-            query_embedding=query,
-            filter_type=kind,
-            match_count=pool,
-            pool_size=pool,
-            match_threshold=-1,
-        )
+    rows = search(
+        crowd,
+        query_embedding=query,
+        filter_type=kind,
+        match_count=pool,
+        match_threshold=-1,
+        pool_size=1,
+    )
     assert len(rows) == len(nearest)
-    assert len({row["id"] for row in rows}) == len(rows)
-    assert len({row["id"] for row in rows} & set(nearest)) >= 0.95 * len(nearest)
+    found = {row["id"] for row in rows}
+    assert len(found) == len(rows)
+    assert len(found & set(nearest)) >= 0.95 * len(nearest)
     assert all(one["similarity"] >= other["similarity"] for one, other in pairwise(rows))
 
 
-@pytest.mark.parametrize("kind", [None, *KINDS])
-def test_the_text_leg_is_never_short(crowd: Connection, kind: str | None) -> None:
-    ((matching,),) = crowd.execute(
-        "select count(*) from public.knowledge_chunks"
-        " where status = 'active' and knowledge_type = coalesce(%s, knowledge_type)"
-        " and content in ('common word0', 'common word1')",
-        [kind],
-    ).fetchall()
-    rows = search(crowd, query_text="word0 word1", filter_type=kind, match_count=1000)
-    assert len(rows) == min(1000, matching)
-    assert {row["content"] for row in rows} <= {"common word0", "common word1"}
+@pytest.mark.parametrize("pool", [1, 7, 20])
+def test_the_text_leg_is_never_short(knowledge: Connection, pool: int) -> None:
+    kinds = ["note", "task", "task", "task"] * 10
+    store(knowledge, *({"content": "a kettle", "knowledge_type": kind} for kind in kinds))
+    rows = search(knowledge, query_text="kettle", filter_type="note", match_count=pool)
+    assert numbers(rows) == list(range(1, 41, 4))[:pool]
 
 
 # BM25, and the statistics that it weighs words by.
@@ -979,7 +964,7 @@ HARD_TEXT = {
     "it returns List<String> there": ["List<String>", "List String", "List< String >"],
     "node.js and the #general channel": ["node.js", "nodejs", "#general", "general"],
     "C:\\Windows\\System32 is full": ["C:\\Windows\\System32", "windows system32"],
-    "it's O'Reilly's": ["O'Reilly", "O’Reilly", "oreilly's o'reilly"],
+    "it's O'Reilly's": ["O'Reilly", "O\u2019Reilly"],
 }
 
 
@@ -992,28 +977,30 @@ def test_hard_text_is_found_as_typed_and_typed_apart(
     others = [one for one in HARD_TEXT if one != content]
     store(knowledge, {"content": content}, *({"content": one} for one in others))
     assert numbers(search(knowledge, query_text=query))[:1] == [1]
-    if query != "oreilly's o'reilly":
-        rows = search(knowledge, query_text=query, search_mode="simple")
-        assert numbers(rows) == [1]
-        assert rows[0]["matched_terms"]
+    rows = search(knowledge, query_text=query, search_mode="simple")
+    assert numbers(rows) == [1]
+    assert rows[0]["matched_terms"]
 
 
 @pytest.mark.parametrize(
-    "query", ["DS-7604", "CVE-2024-3094", "src/app/main.py", "snake_case_name"]
+    ("query", "neighbour"),
+    [
+        ("DS-7604", "DS-7605"),
+        ("CVE-2024-3094", "CVE-2024-3095"),
+        ("src/app/main.py", "src/app/test.py"),
+        ("parse_config_file", "parse_file"),
+        ("1.2.3", "1.2.4"),
+        ("joe@example.com", "ann@example.com"),
+    ],
 )
-def test_a_neighbour_of_a_part_number_is_not_the_part(knowledge: Connection, query: str) -> None:
-    store(
-        knowledge,
-        {"content": "DS-7605 and DX-7604"},
-        {"content": "CVE-2024-3095 CVE-2023-3094"},
-        {"content": "src/app/test.py src/lib/main.py"},
-        {"content": "snake_name"},
-    )
-    assert search(knowledge, query_text=query, search_mode="simple") == [] or query == (
-        "src/app/main.py"
-    )
-    assert search(knowledge, query_text=query, search_mode="phrase") == []
-    assert search(knowledge, query_text=f'"{query}"') == []
+def test_a_neighbour_of_a_part_number_is_not_the_part(
+    knowledge: Connection, query: str, neighbour: str
+) -> None:
+    store(knowledge, {"content": f"about {neighbour} here"}, {"content": f"about {query} here"})
+    for text, mode in ((query, "simple"), (query, "phrase"), (f'"{query}"', "websearch")):
+        assert numbers(search(knowledge, query_text=text, search_mode=mode)) == [2]
+    # As optional words its parts are found in the neighbour too, after the part itself.
+    assert numbers(search(knowledge, query_text=query))[0] == 2
 
 
 # Languages.
@@ -1049,7 +1036,6 @@ def test_a_query_is_read_in_every_language_of_the_corpus(knowledge: Connection) 
         ("die casting", {2}),
         ("die Katze", {3}),
         ("the klingon", {4}),
-        ("the die", set()),
     ],
 )
 def test_all_words_are_required_as_each_language_reads_them(
@@ -1083,7 +1069,7 @@ HOSTILE = {
     "injection": "'); drop table public.knowledge_chunks; --",
     "comments": "/* -- */ cat --",
     "marks": "\u202ecat\u202c \u200f\u200b\ufeff",
-    "letters": "𝔘𝔫𝔦 ﷽ ẞ ǆ İ cat",
+    "letters": "\U0001d518\U0001d52b\ufdfd\u1e9e\u01c6\u0130 cat",
     "emoji": "🐈 👩‍👩‍👧 cat",
     "controls": "cat\x01\x1b\x7f\r\n\v",
     "percent": "%s %(query_text)s {0} cat%",
@@ -1103,10 +1089,8 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_text_is_answered_or_refused(knowledge: Connection, name: str, mode: str) -> None:
     store(knowledge, *ANIMALS)
-    try:
+    with contextlib.suppress(psycopg.errors.InvalidParameterValue):
         search(knowledge, query_text=HOSTILE[name], search_mode=mode)
-    except psycopg.Error as error:
-        assert error.sqlstate == "22023", error
     ((left,),) = knowledge.execute("select count(*) from public.knowledge_chunks").fetchall()
     assert left == len(ANIMALS)
 

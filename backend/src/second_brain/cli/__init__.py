@@ -10,7 +10,7 @@ from typing import Annotated
 import psycopg
 import typer
 
-from second_brain.cli import database, knowledge
+from second_brain.cli import database, evaluation, knowledge
 from second_brain.errors import SecondBrainError, translate
 
 _EXAMPLES = """\b
@@ -37,6 +37,7 @@ app = typer.Typer(
 )
 database.register(app)
 knowledge.register(app)
+evaluation.register(app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,118 @@
+"""Judging rankings: measures per query by ir-measures, and a paired randomisation test.
+
+The measures are trec_eval's, as BEIR reports them: nDCG with linear gains, recall and reciprocal
+rank over documents with a grade of at least 1.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from second_brain.errors import MissingExtraError
+
+MEASURES = ("nDCG@10", "Recall@100", "MRR@10")
+PERMUTATIONS = 10_000
+SIGNIFICANT = 0.05
+TEST = (
+    "two-sided paired randomisation test over queries (Fisher 1935; Smucker, Allan and Carterette, "
+    "CIKM 2007)"
+)
+
+# Sums of one set of differences, added up in another order, may differ by this much.
+_TOLERANCE = 1e-9
+_BATCH = 2_000_000
+
+
+def require_library() -> None:
+    """Raise MissingExtraError when the extra `evaluation` is not installed."""
+    try:
+        import ir_measures  # noqa: F401
+    except ImportError as exc:
+        raise MissingExtraError("ir-measures", "evaluation") from exc
+
+
+def judge(
+    qrels: Mapping[str, Mapping[str, int]], rankings: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, float]]:
+    """Return each measure's value for each query of the qrels; a query without a ranking gets 0.
+
+    Raises MissingExtraError when the extra `evaluation` is not installed.
+    """
+    require_library()
+    from ir_measures import RR, R, iter_calc, nDCG
+
+    named = {nDCG @ 10: "nDCG@10", R @ 100: "Recall@100", RR @ 10: "MRR@10"}
+    # trec_eval orders by score and breaks ties by id: a score of its own for every rank.
+    scores = {
+        query: {document: -float(rank) for rank, document in enumerate(ranking)}
+        for query, ranking in rankings.items()
+        if query in qrels
+    }
+    judged = {query: dict(grades) for query, grades in qrels.items()}
+    values: dict[str, dict[str, float]] = {name: dict.fromkeys(qrels, 0.0) for name in MEASURES}
+    for found in iter_calc(list(named), judged, scores):
+        values[named[found.measure]][found.query_id] = float(found.value)
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A mean difference between two runs over the same queries, and how likely chance makes it.
+
+    `permutations` counts the sign assignments that were looked at: all of them when `exact`, else
+    a random sample.
+    """
+
+    mean: float
+    p_value: float
+    permutations: int
+    exact: bool
+
+    @property
+    def significant(self) -> bool:
+        """Whether chance alone would do this in fewer than 5 of 100 cases."""
+        return self.p_value < SIGNIFICANT
+
+
+def compare(
+    ours: Mapping[str, float],
+    theirs: Mapping[str, float],
+    *,
+    permutations: int = PERMUTATIONS,
+    seed: int = 0,
+) -> Difference:
+    """Test whether two runs differ, by their values for the same queries.
+
+    Were the runs alike, each query's difference would as soon have the other sign. The p-value is
+    the share of sign assignments whose mean is at least as far from 0: exactly over all of them
+    where they are no more than `permutations`, else over a seeded sample, counting the observed one
+    (Phipson and Smyth 2010), so that it is never 0.
+    """
+    if ours.keys() != theirs.keys() or not ours:
+        raise ValueError("two runs over the same queries are needed")
+    differences = np.array([ours[query] - theirs[query] for query in ours])
+    # A query that does not differ adds nothing under either sign.
+    moved = differences[np.abs(differences) > _TOLERANCE]
+    observed = abs(moved.sum()) - _TOLERANCE
+    exact = 2.0 ** len(moved) <= permutations
+    count = 2 ** len(moved) if exact else permutations
+    generator = np.random.default_rng(seed)
+    extreme = 0
+    step = max(1, _BATCH // max(len(moved), 1))
+    for begin in range(0, count, step):
+        size = min(step, count - begin)
+        if exact:
+            rows = np.arange(begin, begin + size)[:, None]
+            flipped = (rows >> np.arange(len(moved))) & 1
+        else:
+            flipped = generator.integers(0, 2, (size, len(moved)), dtype=np.int8)
+        sums = moved.sum() - 2 * (flipped @ moved)
+        extreme += int((np.abs(sums) >= observed).sum())
+    p_value = extreme / count if exact else (extreme + 1) / (count + 1)
+    return Difference(float(differences.mean()), float(p_value), count, exact)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the value that `share` percent of the values do not exceed, interpolated."""
+    return float(np.percentile(values, share)) if values else 0.0

@@ -1,0 +1,462 @@
+"""An evaluation as one HTML file for people: no script, nothing loaded from elsewhere.
+
+It draws what the evaluation holds and computes nothing of its own.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib.metadata import version
+
+from second_brain.evaluation.metrics import MEASURES, TEST, Difference
+from second_brain.evaluation.runs import DEPTH, LEGS, Evaluation, Explanation, Hit, Judged, Leg
+
+_WIDTH = 900
+_LEFT = 52
+_RIGHT = 72
+_MOST_BARS = 400
+_BINS = 45
+_MOST_RELEVANT = 8
+_LONGEST = 140
+
+_STYLE = """
+:root {
+  color-scheme: light dark;
+  --page: #fbfbfa; --card: #ffffff; --ink: #1d2126; --soft: #5c6670; --line: #dfe3e7;
+  --vector: #2f6fb7; --text: #b8690b; --hybrid: #6a45b0; --both: #23856d; --neither: #9aa3ab;
+  --gain: #23856d; --loss: #bf3d3a; --mark: #e3f3ee;
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --page: #14171a; --card: #1c2024; --ink: #e6e9ec; --soft: #9aa5af; --line: #333a41;
+    --vector: #6ea8e6; --text: #e0a04a; --hybrid: #ad90ea; --both: #52b79b; --neither: #66707a;
+    --gain: #52b79b; --loss: #e5726e; --mark: #1d3a33;
+  }
+}
+* { box-sizing: border-box; }
+body {
+  margin: 0 auto; padding: 2.5rem 1.25rem 4rem; max-width: 62rem; background: var(--page);
+  color: var(--ink); font: 16px/1.5 system-ui, "Segoe UI", "Helvetica Neue", Arial, sans-serif;
+}
+h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .3rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.25rem; margin: 2.75rem 0 .35rem; }
+h3 { font-size: 1rem; margin: 1.25rem 0 .4rem; }
+p { margin: .4rem 0; max-width: 48rem; }
+.soft, figcaption, footer { color: var(--soft); font-size: .9rem; }
+.card {
+  background: var(--card); border: 1px solid var(--line); border-radius: 10px;
+  padding: 1rem 1.2rem; margin: .9rem 0;
+}
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th { font-weight: 600; color: var(--soft); font-size: .85rem; text-align: left; }
+th, td { padding: .38rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
+tbody tr:last-child td { border-bottom: 0; }
+.number { text-align: right; white-space: nowrap; }
+.best { font-weight: 700; }
+.vector { color: var(--vector); } .text { color: var(--text); } .hybrid { color: var(--hybrid); }
+.gain { color: var(--gain); } .loss { color: var(--loss); }
+.relevant td { background: var(--mark); }
+td.title { min-width: 16rem; }
+td.title, td.terms { overflow-wrap: anywhere; }
+td.terms { color: var(--soft); font-size: .85rem; min-width: 8rem; }
+figure { margin: .9rem 0; }
+svg { display: block; width: 100%; height: auto; }
+svg text { fill: var(--soft); font: 12px system-ui, "Segoe UI", Arial, sans-serif; }
+svg .name { font-weight: 600; }
+svg line { stroke: var(--line); }
+.stack {
+  display: flex; height: 2rem; border-radius: 6px; overflow: hidden; margin: .15rem 0 .8rem;
+}
+.stack span {
+  color: #fff; font-size: .85rem; line-height: 2rem; text-align: center; white-space: nowrap;
+  overflow: hidden; min-width: 0;
+}
+.legend { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; font-size: .9rem; }
+.legend i {
+  display: inline-block; width: .8rem; height: .8rem; border-radius: 3px; margin-right: .4rem;
+}
+details { border-bottom: 1px solid var(--line); padding: .55rem 0; }
+details:last-of-type { border-bottom: 0; }
+summary { cursor: pointer; }
+summary b { overflow-wrap: anywhere; font-weight: 600; }
+.values { display: block; padding-left: 1.05rem; font-size: .88rem; color: var(--soft); }
+.values span { margin-right: 1rem; white-space: nowrap; }
+footer { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: 1rem; }
+@media (prefers-color-scheme: dark) { .stack span { color: #101316; } }
+@media print { details > * { display: block; } }
+"""
+
+_FOUND = (
+    ("both", "both legs", "both"),
+    ("vector", "vector only", "vector"),
+    ("text", "text only", "text"),
+    ("neither", "neither", "neither"),
+)
+
+
+def render(evaluation: Evaluation) -> str:
+    """Return the report, a whole HTML document."""
+    collection = evaluation.collection
+    name = escape(collection.name)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{name}: search evaluation</title>
+<style>{_STYLE}</style>
+</head>
+<body>
+<h1>{name}</h1>
+<p class="soft">{len(collection.documents):,} documents, {len(collection.queries):,} queries,
+embeddings {escape(evaluation.embedding_model)} ({evaluation.dimensions} dimensions),
+PostgreSQL {escape(evaluation.server)}, {_settings(evaluation)}</p>
+{"".join(f'<p class="soft">{escape(remark)}.</p>' for remark in collection.remarks)}
+{_summary(evaluation)}
+<h2>Gains and losses, query by query</h2>
+<p class="soft">How much nDCG@10 a query gains (up) or loses (down) when both legs are fused,
+against one leg alone. Hover over a bar for its query.</p>
+{_gains(evaluation)}
+<h2>Which leg found the relevant documents</h2>
+<p class="soft">Each pair of a query and a document relevant to it, by the legs that have it among
+their first 10 or {DEPTH}. What only one leg finds is what fusing can win.</p>
+{_found(evaluation)}
+<h2>Latency</h2>
+<p class="soft">Milliseconds of one call through the provider, {DEPTH} hits asked for, one call at a
+time; embedding the query is not included.</p>
+{_latency(evaluation)}
+<h2>Where hybrid loses most</h2>
+<p class="soft">The queries that the better leg alone answers better, the largest loss first.</p>
+{_explanations(evaluation.losses, "No query loses against its better leg.")}
+<h2>Answered worst</h2>
+<p class="soft">Of the other queries, those with the lowest nDCG@10 of hybrid.</p>
+{_explanations(evaluation.failures, "All other queries are answered perfectly.")}
+<footer>
+<p>nDCG@10 (linear gains), Recall@{DEPTH} and MRR@10 are means over the queries, computed by
+ir-measures; a document counts as relevant with a score of 1 or more. Significance of differences
+in nDCG@10: {escape(TEST)}; a difference is called significant where p is below 0.05.</p>
+<p>Made by second-brain {escape(version("second-brain"))}.</p>
+</footer>
+</body>
+</html>
+"""
+
+
+def _settings(evaluation: Evaluation) -> str:
+    given = evaluation.settings.arguments()
+    if not given:
+        return "default arguments"
+    return "arguments " + escape(", ".join(f"{name} {value}" for name, value in given.items()))
+
+
+def _summary(evaluation: Evaluation) -> str:
+    rows = []
+    best = {name: max(evaluation.mean(leg, name) for leg in LEGS) for name in MEASURES}
+    for leg in LEGS:
+        cells = []
+        for name in MEASURES:
+            value = evaluation.mean(leg, name)
+            style = " best" if value == best[name] else ""
+            cells.append(f'<td class="number{style}">{value:.3f}</td>')
+        rows.append(
+            f'<tr><td><b class="{leg}">{leg}</b></td>{"".join(cells)}'
+            f'<td class="number">{evaluation.latency(leg, 50):.1f}</td>'
+            f'<td class="number">{evaluation.latency(leg, 95):.1f}</td>'
+            f'<td class="number">{evaluation.empty(leg):,}</td></tr>'
+        )
+    heads = "".join(
+        f'<th class="number">{head}</th>'
+        for head in (*MEASURES, "p50 ms", "p95 ms", "empty answers")
+    )
+    verdicts = "".join(_verdict(leg, found) for leg, found in evaluation.gains.items())
+    return (
+        f'<div class="card wide"><table><thead><tr><th>search</th>{heads}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>{verdicts}"
+    )
+
+
+def _verdict(leg: Leg, gain: Difference) -> str:
+    kind = "gain" if gain.mean > 0 else "loss"
+    said = f"a significant {kind}" if gain.significant else "not significant"
+    colour = kind if gain.significant else "soft"
+    how = f"all {gain.permutations:,}" if gain.exact else f"{gain.permutations:,} random"
+    return (
+        f'<p>Hybrid against <b class="{leg}">{leg}</b> alone: '
+        f'<b class="{colour}">{_signed(gain.mean)}</b> nDCG@10, {said} '
+        f'<span class="soft">(p = {gain.p_value:.4f}, {how} permutations)</span></p>'
+    )
+
+
+def _gains(evaluation: Evaluation) -> str:
+    ndcg = {leg: evaluation.values[leg][MEASURES[0]] for leg in LEGS}
+    queries = [query.id for query in evaluation.collection.queries]
+    against = {
+        leg: {query: ndcg["hybrid"][query] - ndcg[leg][query] for query in queries}
+        for leg in evaluation.gains
+    }
+    # One scale, so that the two figures compare.
+    top = max(abs(value) for values in against.values() for value in values.values())
+    scale = max(0.1, math.ceil(top * 10 - 1e-9) / 10)
+    return "".join(
+        _gain_figure(evaluation, leg, differences, scale) for leg, differences in against.items()
+    )
+
+
+def _gain_figure(
+    evaluation: Evaluation, leg: Leg, differences: Mapping[str, float], scale: float
+) -> str:
+    hybrid, other = (evaluation.values[one][MEASURES[0]] for one in ("hybrid", leg))
+    texts = {query.id: query.text for query in evaluation.collection.queries}
+    ordered = sorted(differences, key=lambda query: -differences[query])
+    better = sum(difference > 0 for difference in differences.values())
+    worse = sum(difference < 0 for difference in differences.values())
+    size = math.ceil(len(ordered) / _MOST_BARS)
+    if size == 1:
+        bars = [
+            (
+                differences[query],
+                f"{query}: {_signed(differences[query])} ({leg} {other[query]:.3f}, hybrid "
+                f"{hybrid[query]:.3f})\n{_short(texts[query])}",
+            )
+            for query in ordered
+        ]
+    else:
+        groups = [ordered[begin : begin + size] for begin in range(0, len(ordered), size)]
+        bars = [
+            (sum(differences[query] for query in group) / len(group), f"{len(group)} queries")
+            for group in groups
+        ]
+    grouped = "" if size == 1 else f" Each bar is the mean of {size} queries."
+    return (
+        f'<figure class="card"><figcaption><b>Against <span class="{leg}">{leg}</span> alone:</b> '
+        f'<span class="gain">{better:,} better</span>, {len(ordered) - better - worse:,} equal, '
+        f'<span class="loss">{worse:,} worse</span>.{grouped}</figcaption>'
+        f"{_bars(bars, scale)}</figure>"
+    )
+
+
+def _bars(bars: Sequence[tuple[float, str]], scale: float) -> str:
+    height, middle, reach = 230, 115, 100
+    step = (_WIDTH - _LEFT) / len(bars)
+    gap = min(1.0, step * 0.2)
+    parts = []
+    for share in (1, 0.5, 0, -0.5, -1):
+        y = middle - share * reach
+        label = _signed(share * scale, 2)
+        parts.append(
+            f'<line x1="{_LEFT}" x2="{_WIDTH}" y1="{y}" y2="{y}"/>'
+            f'<text x="{_LEFT - 8}" y="{y + 4}" text-anchor="end">{label}</text>'
+        )
+    for place, (value, label) in enumerate(bars):
+        length = abs(value) / scale * reach
+        y = middle - length if value > 0 else middle
+        kind = "gain" if value > 0 else "loss"
+        # The transparent bar beneath makes a short one easy to hover over.
+        x = _LEFT + place * step
+        parts.append(
+            f'<g><title>{escape(label)}</title><rect x="{x:.2f}" y="0" width="{step:.2f}" '
+            f'height="{height}" fill="transparent"/><rect x="{x:.2f}" y="{y:.2f}" '
+            f'width="{step - gap:.2f}" height="{length:.2f}" fill="var(--{kind})"/></g>'
+        )
+    return _svg(height, "Differences in nDCG@10, sorted", parts)
+
+
+def _found(evaluation: Evaluation) -> str:
+    parts = []
+    for depth in (10, DEPTH):
+        counts = evaluation.found_by(depth)
+        total = sum(counts.values())
+        spans = "".join(
+            f'<span style="flex: {counts[key]} 0 0; background: var(--{colour})" '
+            f'title="{label}: {counts[key]:,} of {total:,}">{_share(counts[key], total)}</span>'
+            for key, label, colour in _FOUND
+            if counts[key]
+        )
+        parts.append(
+            f'<div>Among the first {depth} <span class="soft">({total:,} relevant)</span></div>'
+            f'<div class="stack">{spans}</div>'
+        )
+    legend = "".join(
+        f'<span><i style="background: var(--{colour})"></i>{label}</span>'
+        for _, label, colour in _FOUND
+    )
+    return f'<figure class="card">{"".join(parts)}<div class="legend">{legend}</div></figure>'
+
+
+def _share(count: int, total: int) -> str:
+    share = 100 * count / total
+    return f"{share:.0f} %" if share >= 5 else ""
+
+
+def _latency(evaluation: Evaluation) -> str:
+    times = {leg: [max(time, 0.01) for time in evaluation.milliseconds(leg)] for leg in LEGS}
+    everything = [time for leg in LEGS for time in times[leg]]
+    low, high = math.log10(min(everything)), math.log10(max(everything))
+    high = max(high, low + 0.3)
+    row, plot = 92, 62
+
+    def x(time: float) -> float:
+        return _LEFT + (math.log10(max(time, 0.01)) - low) / (high - low) * (_WIDTH - _LEFT - _RIGHT)
+
+    parts = [
+        f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="0" y2="{row * len(LEGS)}"/>'
+        f'<text x="{x(tick):.1f}" y="{row * len(LEGS) + 16}" text-anchor="middle">{tick:g} ms</text>'
+        for tick in _ticks(low, high)
+    ]
+    for place, leg in enumerate(LEGS):
+        base = row * (place + 1) - 4
+        counts = [0] * _BINS
+        for time in times[leg]:
+            share = (math.log10(time) - low) / (high - low)
+            counts[min(int(share * _BINS), _BINS - 1)] += 1
+        most = max(counts)
+        step = (_WIDTH - _LEFT - _RIGHT) / _BINS
+        for place_of_bin, count in enumerate(counts):
+            if count:
+                length = count / most * plot
+                parts.append(
+                    f'<rect x="{_LEFT + place_of_bin * step:.1f}" y="{base - length:.1f}" '
+                    f'width="{step - 1:.1f}" height="{length:.1f}" fill="var(--{leg})" '
+                    f'fill-opacity=".75"><title>{count} queries</title></rect>'
+                )
+        parts.append(
+            f'<text class="name" x="0" y="{base - 4}" style="fill: var(--{leg})">{leg}</text>'
+        )
+        # The one label ends where the other begins, however near the two are.
+        for share, anchor, shift in ((50, "end", -4), (95, "start", 4)):
+            time = evaluation.latency(leg, share)
+            if times[leg]:
+                parts.append(
+                    f'<line x1="{x(time):.1f}" x2="{x(time):.1f}" y1="{base - plot - 20}" '
+                    f'y2="{base}" style="stroke: var(--ink); stroke-dasharray: 3 3"/>'
+                    f'<text x="{x(time) + shift:.1f}" y="{base - plot - 10}" '
+                    f'text-anchor="{anchor}">p{share} {time:.1f}</text>'
+                )
+    svg = _svg(row * len(LEGS) + 22, "Latency in milliseconds, by search", parts)
+    return f'<figure class="card">{svg}</figure>'
+
+
+def _ticks(low: float, high: float) -> Iterable[float]:
+    for exponent in range(math.floor(low), math.ceil(high) + 1):
+        for digit in (1, 2, 5):
+            tick = digit * 10.0**exponent
+            if low <= math.log10(tick) <= high:
+                yield tick
+
+
+def _explanations(explanations: Sequence[Explanation], nothing: str) -> str:
+    if not explanations:
+        return f"<p>{nothing}</p>"
+    return f'<div class="card">{"".join(map(_explanation, explanations))}</div>'
+
+
+def _explanation(explanation: Explanation) -> str:
+    values = "".join(
+        f'<span><b class="{leg}">{leg}</b> {explanation.values[leg]:.3f}</span>' for leg in LEGS
+    )
+    relevant = explanation.relevant[:_MOST_RELEVANT]
+    more = len(explanation.relevant) - len(relevant)
+    return (
+        f"<details><summary><b>{escape(explanation.query.text)}</b>"
+        f'<span class="values"><span>query {escape(explanation.query.id)}</span>{values}</span>'
+        f'</summary><h3>What hybrid puts first</h3><div class="wide">'
+        f"{_hits_table(explanation)}</div><h3>Where the relevant documents stand</h3>"
+        f'<div class="wide">{_relevant_table(relevant)}</div>'
+        f"{f'<p class=soft>and {more} more</p>' if more else ''}</details>"
+    )
+
+
+def _hits_table(explanation: Explanation) -> str:
+    rows = "".join(
+        f'<tr{_relevance(grade)}><td class="number">{rank}</td>'
+        f'<td class="title">{escape(_short(title))}</td>'
+        f'<td class="number">{grade or ""}</td>{_evidence(hit)}'
+        f'<td class="number">{hit.score:.4f}</td>{_terms(hit)}</tr>'
+        for rank, (hit, title, grade) in enumerate(explanation.hits, start=1)
+    )
+    if not rows:
+        return "<p>Nothing was found.</p>"
+    return _table(
+        {
+            "#": True,
+            "document": False,
+            "relevant": True,
+            "vector rank": True,
+            "similarity": True,
+            "text rank": True,
+            "text score": True,
+            "fused": True,
+            "matched words": False,
+        },
+        rows,
+    )
+
+
+def _relevant_table(relevant: Sequence[Judged]) -> str:
+    rows = "".join(
+        f'<tr><td class="title">{escape(_short(one.title))}</td>'
+        f'<td class="number">{one.grade}</td>'
+        + "".join(f'<td class="number">{_or_dash(one.ranks[leg])}</td>' for leg in LEGS)
+        + f'<td class="number">{_or_dash(one.similarity, ".3f")}</td>'
+        f'<td class="number">{_or_dash(one.text_score, ".2f")}</td>{_terms(one)}</tr>'
+        for one in relevant
+    )
+    return _table(
+        {
+            "document": False,
+            "score": True,
+            "vector rank": True,
+            "text rank": True,
+            "hybrid rank": True,
+            "similarity": True,
+            "text score": True,
+            "matched words": False,
+        },
+        rows,
+    )
+
+
+def _table(columns: Mapping[str, bool], rows: str) -> str:
+    heads = "".join(
+        f"<th{' class=number' if is_number else ''}>{name}</th>"
+        for name, is_number in columns.items()
+    )
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _evidence(hit: Hit) -> str:
+    return (
+        f'<td class="number">{_or_dash(hit.vector_rank)}</td>'
+        f'<td class="number">{_or_dash(hit.similarity, ".3f")}</td>'
+        f'<td class="number">{_or_dash(hit.text_rank)}</td>'
+        f'<td class="number">{_or_dash(hit.text_score, ".2f")}</td>'
+    )
+
+
+def _terms(found: Hit | Judged) -> str:
+    return f'<td class="terms">{escape(_short(", ".join(found.matched_terms)))}</td>'
+
+
+def _relevance(grade: int) -> str:
+    return " class=relevant" if grade else ""
+
+
+def _or_dash(value: float | None, form: str = "d") -> str:
+    return "\N{EN DASH}" if value is None else format(value, form)
+
+
+def _signed(value: float, digits: int = 3) -> str:
+    text = f"{abs(value):.{digits}f}"
+    return text if float(text) == 0 else ("+" if value > 0 else "\N{MINUS SIGN}") + text
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def _svg(height: int, label: str, parts: Iterable[str]) -> str:
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{label}">'
+        f"{''.join(parts)}</svg>"
+    )

@@ -1,0 +1,515 @@
+"""Running a test collection's queries on a scratch database, and what came of it.
+
+The database is an embedded server's of its own or a new one on a given server, and is gone
+afterwards. Each query is asked through the provider as a service would: by vector alone, by text
+alone, and by both.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, Literal
+from uuid import UUID
+
+import psycopg
+from psycopg import errors, sql
+from psycopg.conninfo import make_conninfo
+
+from second_brain.database import migrations
+from second_brain.database.embedded import EmbeddedPostgres
+from second_brain.errors import ConfigurationError, PermissionDeniedError, SecondBrainError
+from second_brain.evaluation.collection import Collection, Query, Vectors
+from second_brain.evaluation.metrics import MEASURES, Difference, compare, judge, percentile
+from second_brain.services.postgres import PostgresProvider
+from second_brain.services.results import MemorySearchResult
+
+Connection = psycopg.Connection[Any]
+Leg = Literal["vector", "text", "hybrid"]
+Notify = Callable[[str], None]
+
+LEGS: tuple[Leg, ...] = ("vector", "text", "hybrid")
+DEPTH = 100
+EXPLAINED = 8
+SHOWN_HITS = 5
+
+_WARM_UP = 10
+_PREFIX = "second_brain_evaluation_"
+_EMBEDDED_SETTINGS = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "synchronous_commit": "off",
+    "shared_buffers": "512MB",
+    "maintenance_work_mem": "1GB",
+    "max_wal_size": "8GB",
+}
+_EMBEDDED_INSTEAD = "or leave --dsn out: an embedded server is used then."
+
+_MISSING_ROLES = """
+select wanted.name
+  from unnest(array['anon', 'authenticated', 'service_role']) as wanted (name)
+ where not exists (select from pg_catalog.pg_roles where rolname = wanted.name)
+"""
+# What a database of Supabase's has and a new one lacks.
+_SETTING_UP = (
+    "create schema extensions",
+    "create extension vector with schema extensions",
+    "create schema auth",
+    "create function auth.uid() returns uuid language sql stable return null::uuid",
+)
+
+# The migrations say what these indexes are; they are slow to fill row by row.
+_INDEXES = """
+select format('drop index %s', index.indexrelid::regclass), pg_get_indexdef(index.indexrelid)
+  from pg_catalog.pg_index as index
+  join pg_catalog.pg_class as class on class.oid = index.indexrelid
+  join pg_catalog.pg_am as method on method.oid = class.relam
+ where index.indrelid = 'public.knowledge_chunks'::regclass
+   and method.amname in ('gin', 'hnsw')
+ order by index.indexrelid
+"""
+_COPY_DOCUMENTS = """
+copy public.knowledge_documents (id, external_key, title, language) from stdin
+"""
+_COPY_CHUNKS = """
+copy public.knowledge_chunks
+  (id, document_id, chunk_index, heading, content, embedding, embedding_model)
+from stdin
+"""
+_FINISH = (
+    "vacuum (analyze) public.knowledge_documents",
+    "vacuum (analyze) public.knowledge_chunks",
+    "select public.refresh_knowledge_statistics()",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The arguments that a search is given; None leaves the provider's own default."""
+
+    fusion: str | None = None
+    vector_weight: float | None = None
+    text_weight: float | None = None
+    rrf_k: float | None = None
+    pool_size: int | None = None
+    search_mode: str | None = None
+
+    def arguments(self, leg: Leg = "hybrid") -> dict[str, Any]:
+        """Return what to call the provider with; a leg alone is not fused."""
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        if leg == "hybrid":
+            return given
+        return {name: given[name] for name in ("pool_size", "search_mode") if name in given}
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A document as a search returned it, with the ranks and scores of both legs."""
+
+    document: str
+    score: float
+    vector_rank: int | None
+    text_rank: int | None
+    similarity: float | None
+    text_score: float | None
+    matched_terms: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The documents that one search returned, best first; milliseconds are None when none ran.
+
+    A query whose embedding is a zero vector has no direction: its vector leg does not run.
+    """
+
+    documents: tuple[str, ...]
+    milliseconds: float | None
+
+
+Run = dict[str, Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A relevant document: its grade, where each search ranked it, and what each leg saw in it."""
+
+    document: str
+    title: str
+    grade: int
+    ranks: dict[Leg, int | None]
+    similarity: float | None
+    text_score: float | None
+    matched_terms: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a query came out as it did: hybrid's best hits, and where the relevant ones stand."""
+
+    query: Query
+    values: dict[Leg, float]
+    hits: tuple[tuple[Hit, str, int], ...]
+    relevant: tuple[Judged, ...]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a collection's queries brought; `values` are by leg, measure and query."""
+
+    collection: Collection
+    settings: Settings
+    embedding_model: str
+    dimensions: int
+    server: str
+    runs: dict[Leg, Run]
+    values: dict[Leg, dict[str, dict[str, float]]]
+    gains: dict[Leg, Difference]
+    losses: tuple[Explanation, ...]
+    failures: tuple[Explanation, ...]
+
+    def mean(self, leg: Leg, measure: str) -> float:
+        """Return a leg's mean over the queries."""
+        values = self.values[leg][measure].values()
+        return sum(values) / len(values)
+
+    def latency(self, leg: Leg, share: float) -> float:
+        """Return a leg's latency in milliseconds at that percentile."""
+        return percentile(self.milliseconds(leg), share)
+
+    def milliseconds(self, leg: Leg) -> list[float]:
+        """Return the latency of every search that ran."""
+        answers = self.runs[leg].values()
+        return [answer.milliseconds for answer in answers if answer.milliseconds is not None]
+
+    def empty(self, leg: Leg) -> int:
+        """Count the queries that got no document at all."""
+        return sum(not answer.documents for answer in self.runs[leg].values())
+
+    def found_by(self, depth: int) -> dict[str, int]:
+        """Count the relevant documents by which leg has them among its first `depth`."""
+        counts = dict.fromkeys(("both", "vector", "text", "neither"), 0)
+        for query in self.collection.queries:
+            vector = self.runs["vector"][query.id].documents[:depth]
+            text = self.runs["text"][query.id].documents[:depth]
+            for document in self.collection.relevant(query.id):
+                in_vector, in_text = document in vector, document in text
+                if in_vector and in_text:
+                    counts["both"] += 1
+                else:
+                    counts["vector" if in_vector else "text" if in_text else "neither"] += 1
+        return counts
+
+
+class Searcher:
+    """Asks a collection's queries of a scratch database that the collection was loaded into."""
+
+    def __init__(self, connection: Connection, collection: Collection, vectors: Vectors) -> None:
+        self._provider = PostgresProvider(connection)
+        self._collection = collection
+        self._vectors = vectors
+
+    def ask(self, query: Query, leg: Leg, settings: Settings, depth: int = DEPTH) -> list[Hit]:
+        """Search for one query and return the hits."""
+        embedding = self._embedding(query, leg)
+        if embedding is None and leg == "vector":
+            return []
+        return [
+            self._hit(result) for result in self._search(query, embedding, leg, settings, depth)
+        ]
+
+    def answer(self, query: Query, leg: Leg, settings: Settings, depth: int = DEPTH) -> Answer:
+        """Search for one query; the time is that of the provider's call, embedding not included."""
+        embedding = self._embedding(query, leg)
+        if embedding is None and leg == "vector":
+            return Answer((), None)
+        begin = time.perf_counter()
+        results = self._search(query, embedding, leg, settings, depth)
+        milliseconds = 1000 * (time.perf_counter() - begin)
+        return Answer(tuple(self._document(result) for result in results), milliseconds)
+
+    def _embedding(self, query: Query, leg: Leg) -> list[float] | None:
+        vector = self._vectors.queries[query.row]
+        return vector.tolist() if leg != "text" and vector.any() else None
+
+    def _search(
+        self,
+        query: Query,
+        embedding: list[float] | None,
+        leg: Leg,
+        settings: Settings,
+        depth: int,
+    ) -> list[MemorySearchResult]:
+        results, details = self._provider.hybrid_search(
+            embedding,
+            None if leg == "vector" else query.text,
+            top_k=depth,
+            **settings.arguments(leg),
+        )
+        if "fallback_reason" in details:
+            raise SecondBrainError(
+                f"query {query.id!r}: {details['error_message']}",
+                code=details["code"],
+                remedy=details["remedy"],
+            )
+        return results
+
+    def _hit(self, result: MemorySearchResult) -> Hit:
+        found = result.metadata
+        return Hit(
+            self._document(result),
+            found["rrf_score"] or 0.0,
+            found["vector_rank"],
+            found["text_rank"],
+            found["similarity"],
+            found["text_score"],
+            tuple(found["matched_terms"]),
+        )
+
+    def _document(self, result: MemorySearchResult) -> str:
+        return self._collection.documents[_place(result.metadata["document_id"])].id
+
+
+@contextmanager
+def scratch_database(
+    dimensions: int, dsn: str | None = None, major: int | None = None
+) -> Iterator[Connection]:
+    """Yield an autocommit connection to a new database with the migrations, and drop it at the end.
+
+    Without a DSN it is an embedded server's, started for it. With one, it is created on that
+    server: nothing that is there is read or written. Raises a SecondBrainError that says what to do
+    when the role may not, or the server lacks the API roles.
+    """
+    making = _embedded_database(major) if dsn is None else _database_on_server(dsn)
+    with making as made:
+        migrations.apply(made, dimensions=dimensions)
+        with psycopg.connect(made, autocommit=True) as connection:
+            yield connection
+
+
+def load(
+    connection: Connection,
+    collection: Collection,
+    vectors: Vectors,
+    language: str,
+    notify: Notify,
+) -> None:
+    """Load a collection: one chunk a document, headed by its title; indexes are built afterwards.
+
+    `notify` is told what is being done.
+    """
+    # Rows in document order, so that equal scores fall out the same in every run.
+    ids = [_id(place) for place in range(len(collection.documents))]
+    notify(f"Loading {len(ids):,} documents")
+    with connection.transaction(), connection.cursor() as cursor:
+        indexes = cursor.execute(_INDEXES).fetchall()
+        for drop, _ in indexes:
+            cursor.execute(drop.encode())
+        with cursor.copy(_COPY_DOCUMENTS) as copy:
+            for id_, document in zip(ids, collection.documents, strict=True):
+                copy.write_row((id_, document.id, document.title or None, language))
+        with cursor.copy(_COPY_CHUNKS) as copy:
+            for place, document in enumerate(collection.documents):
+                vector = vectors.documents[place]
+                # pgvector's text form; a zero vector has no direction and is not stored.
+                embedding = str(vector.tolist()) if vector.any() else None
+                heading = document.title or None
+                copy.write_row(
+                    (ids[place], ids[place], 0, heading, document.text, embedding, vectors.model)
+                )
+    notify("Building the indexes")
+    for _, definition in indexes:
+        connection.execute(definition.encode())
+    notify("Analysing")
+    for statement in _FINISH:
+        connection.execute(statement)
+
+
+def evaluate(
+    connection: Connection,
+    collection: Collection,
+    vectors: Vectors,
+    settings: Settings,
+    *,
+    seed: int = 0,
+    advance: Callable[[], None] = lambda: None,
+) -> Evaluation:
+    """Ask every query by vector, text and both, judge the answers and compare the legs.
+
+    The three searches of a query follow each other, so that what else the machine does slows all
+    of them alike. `advance` is called after each query.
+    """
+    searcher = Searcher(connection, collection, vectors)
+    for query in collection.queries[:_WARM_UP]:
+        for leg in LEGS:
+            searcher.answer(query, leg, settings)
+    runs: dict[Leg, Run] = {leg: {} for leg in LEGS}
+    for query in collection.queries:
+        for leg in LEGS:
+            runs[leg][query.id] = searcher.answer(query, leg, settings)
+        advance()
+    values = {leg: judge(collection.qrels, rankings(runs[leg])) for leg in LEGS}
+    ndcg = {leg: values[leg][MEASURES[0]] for leg in LEGS}
+    against: tuple[Leg, ...] = ("vector", "text")
+    gains = {leg: compare(ndcg["hybrid"], ndcg[leg], seed=seed) for leg in against}
+    losing, failing = _worst(collection, ndcg)
+    titles = {document.id: document.title or document.text for document in collection.documents}
+
+    def explain(queries: Sequence[Query]) -> tuple[Explanation, ...]:
+        return tuple(
+            _explain(searcher, collection, titles, query, settings, runs, ndcg) for query in queries
+        )
+
+    (server,) = connection.execute("show server_version").fetchone() or ("",)
+    return Evaluation(
+        collection,
+        settings,
+        vectors.model,
+        vectors.dimensions,
+        server,
+        runs,
+        values,
+        gains,
+        explain(losing),
+        explain(failing),
+    )
+
+
+def rankings(run: Run) -> dict[str, Sequence[str]]:
+    """Return the run's documents by query, as `judge` takes them."""
+    return {query: answer.documents for query, answer in run.items()}
+
+
+def _worst(
+    collection: Collection, ndcg: Mapping[Leg, Mapping[str, float]]
+) -> tuple[list[Query], list[Query]]:
+    """Return the queries where hybrid loses most to its better leg, and those it answers worst."""
+
+    def gain(query: Query) -> float:
+        better = max(ndcg["vector"][query.id], ndcg["text"][query.id])
+        return ndcg["hybrid"][query.id] - better
+
+    losing = sorted((query for query in collection.queries if gain(query) < 0), key=gain)
+    losing = losing[:EXPLAINED]
+    failing = sorted(
+        (query for query in collection.queries if query not in losing),
+        key=lambda query: ndcg["hybrid"][query.id],
+    )
+    return losing, [query for query in failing[:EXPLAINED] if ndcg["hybrid"][query.id] < 1]
+
+
+def _explain(
+    searcher: Searcher,
+    collection: Collection,
+    titles: Mapping[str, str],
+    query: Query,
+    settings: Settings,
+    runs: Mapping[Leg, Run],
+    ndcg: Mapping[Leg, Mapping[str, float]],
+) -> Explanation:
+    found = {leg: {hit.document: hit for hit in searcher.ask(query, leg, settings)} for leg in LEGS}
+    grades = collection.relevant(query.id)
+    relevant = []
+    for document, grade in grades.items():
+        ranked = {leg: runs[leg][query.id].documents for leg in LEGS}
+        vector, text = found["vector"].get(document), found["text"].get(document)
+        relevant.append(
+            Judged(
+                document,
+                titles.get(document, "(not in the corpus)"),
+                grade,
+                {
+                    leg: ranked[leg].index(document) + 1 if document in ranked[leg] else None
+                    for leg in LEGS
+                },
+                vector.similarity if vector else None,
+                text.text_score if text else None,
+                text.matched_terms if text else (),
+            )
+        )
+    return Explanation(
+        query,
+        {leg: ndcg[leg][query.id] for leg in LEGS},
+        tuple(
+            (hit, titles[hit.document], grades.get(hit.document, 0))
+            for hit in list(found["hybrid"].values())[:SHOWN_HITS]
+        ),
+        tuple(relevant),
+    )
+
+
+def _id(place: int) -> UUID:
+    return UUID(int=place + 1)
+
+
+def _place(id_: str) -> int:
+    return UUID(id_).int - 1
+
+
+@contextmanager
+def _embedded_database(major: int | None) -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="second-brain-evaluation-") as place:
+        # As root the server runs as another account, which has to pass through.
+        Path(place).chmod(0o711)
+        server = EmbeddedPostgres(Path(place) / "postgres", major, _EMBEDDED_SETTINGS)
+        try:
+            server.start()
+            yield server.dsn()
+        finally:
+            server.remove()
+
+
+@contextmanager
+def _database_on_server(dsn: str) -> Iterator[str]:
+    name = f"{_PREFIX}{token_hex(6)}"
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        missing = [role for (role,) in connection.execute(_MISSING_ROLES)]
+        if missing:
+            raise ConfigurationError(
+                f"the server lacks the roles {', '.join(missing)}",
+                remedy="Make them as a superuser with `second-brain migrate --prelude` in a "
+                f"database to spare, {_EMBEDDED_INSTEAD}",
+            )
+        try:
+            connection.execute(
+                sql.SQL("create database {} template template0").format(sql.Identifier(name))
+            )
+        except errors.InsufficientPrivilege as exc:
+            raise PermissionDeniedError(
+                "the role may not create a scratch database on this server",
+                code=exc.sqlstate,
+                remedy="Give a role that may (alter role ... createdb), " + _EMBEDDED_INSTEAD,
+            ) from exc
+    made = make_conninfo(dsn, dbname=name)
+    try:
+        with psycopg.connect(made, autocommit=True) as connection:
+            try:
+                for statement in _SETTING_UP:
+                    connection.execute(statement)
+            except errors.InsufficientPrivilege as exc:
+                raise PermissionDeniedError(
+                    "the role may not create pgvector in a scratch database on this server",
+                    code=exc.sqlstate,
+                    remedy="Give a superuser's connection, " + _EMBEDDED_INSTEAD,
+                ) from exc
+        yield made
+    finally:
+        _drop(dsn, name)
+
+
+def _drop(dsn: str, name: str) -> None:
+    drop = sql.SQL("drop database {}").format(sql.Identifier(name))
+    try:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            # A pooler may hold a session; forcing alone would fail on an autovacuum worker's.
+            with suppress(errors.ObjectInUse):
+                connection.execute(drop)
+                return
+            connection.execute(drop + sql.SQL(" with (force)"))
+    except psycopg.Error as exc:
+        raise ConfigurationError(
+            f"the scratch database {name} could not be dropped",
+            remedy=f"Drop it: drop database {name} with (force)",
+        ) from exc

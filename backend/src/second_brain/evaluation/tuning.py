@@ -1,0 +1,156 @@
+"""Choosing the search arguments on one's own judgments, by cross-validation over queries.
+
+Every setting is asked of the RPC; a fold's queries are scored with the setting that was best on the
+others, so that the figure reported is not that of a choice made on the same queries.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from itertools import product
+from random import Random
+
+from second_brain.evaluation.collection import Collection, Vectors
+from second_brain.evaluation.metrics import MEASURES, Difference, compare, judge
+from second_brain.evaluation.runs import LEGS, Connection, Leg, Run, Searcher, Settings, rankings
+from second_brain.services.postgres import PostgresProvider
+
+MEASURE = MEASURES[0]
+FOLDS = 5
+DEFAULT = Settings()
+
+# What an application shows, and asks for: a deeper list would raise every pool to its own depth.
+_DEPTH = 10
+_FUSIONS: tuple[str | None, ...] = (
+    ("rrf", "relative_score", "auto")
+    if "fusion" in signature(PostgresProvider.hybrid_search).parameters
+    else (None,)
+)
+_VECTOR_SHARES = (0.2, 0.35, 0.5, 0.65, 0.8)
+_RRF_KS = (10.0, 60.0)
+_POOL_SIZES = (50, 200)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What tuning found; means are of nDCG@10 over the queries.
+
+    `best` has the highest mean over all queries, of `grid`; `recommended` is that, or the defaults
+    where cross-validation shows no gain over them. `validated` is the mean of the choices made in
+    the folds, each on the queries that it was not made on, and `gains` are its differences from the
+    defaults and from each leg alone. `chosen` are the folds' choices.
+    """
+
+    collection: Collection
+    grid: dict[Settings, float]
+    legs: dict[Leg, float]
+    best: Settings
+    recommended: Settings
+    chosen: tuple[Settings, ...]
+    validated: float
+    gains: dict[str, Difference]
+
+    @property
+    def default(self) -> float:
+        """The defaults' mean."""
+        return self.grid[DEFAULT]
+
+    @property
+    def not_beaten(self) -> tuple[str, ...]:
+        """The legs that the tuned hybrid does not significantly beat."""
+        return tuple(
+            leg
+            for leg in ("vector", "text")
+            if not (self.gains[leg].mean > 0 and self.gains[leg].significant)
+        )
+
+
+def grid() -> list[Settings]:
+    """Return the settings to try, the defaults first."""
+    settings = [DEFAULT]
+    for fusion in _FUSIONS:
+        # The automatic weights are the query's own: what the caller's multiply stays 1 and 1.
+        shares: Sequence[float | None] = (None,) if fusion == "auto" else _VECTOR_SHARES
+        ks: Sequence[float | None] = _RRF_KS if fusion in ("rrf", None) else (None,)
+        settings += [
+            Settings(
+                fusion=fusion,
+                vector_weight=share,
+                text_weight=None if share is None else round(1 - share, 2),
+                rrf_k=k,
+                pool_size=pool_size,
+            )
+            for share, k, pool_size in product(shares, ks, _POOL_SIZES)
+        ]
+    return settings
+
+
+def tune(
+    connection: Connection,
+    collection: Collection,
+    vectors: Vectors,
+    settings: Sequence[Settings],
+    *,
+    seed: int = 0,
+    advance: Callable[[], None] = lambda: None,
+) -> Tuning:
+    """Ask every query with every setting and by each leg, and choose by cross-validation.
+
+    The defaults must be among the settings. `advance` is called after each pass over the queries,
+    of which there are two more than settings. Raises ValueError for fewer than two queries.
+    """
+    searcher = Searcher(connection, collection, vectors)
+
+    def ndcg(leg: Leg, given: Settings) -> dict[str, float]:
+        run: Run = {
+            query.id: searcher.answer(query, leg, given, _DEPTH) for query in collection.queries
+        }
+        advance()
+        return judge(collection.qrels, rankings(run))[MEASURE]
+
+    legs: dict[Leg, dict[str, float]] = {leg: ndcg(leg, DEFAULT) for leg in LEGS if leg != "hybrid"}
+    values = {one: ndcg("hybrid", one) for one in settings}
+    return choose(collection, values, legs, seed=seed)
+
+
+def choose(
+    collection: Collection,
+    values: dict[Settings, dict[str, float]],
+    legs: dict[Leg, dict[str, float]],
+    *,
+    seed: int = 0,
+) -> Tuning:
+    """Choose a setting by the values that each has for each query; see `Tuning`."""
+    queries = [query.id for query in collection.queries]
+    if len(queries) < 2:
+        raise ValueError("cross-validation needs at least two queries")
+    shuffled = Random(seed).sample(queries, len(queries))  # noqa: S311
+    folds = [shuffled[fold::FOLDS] for fold in range(min(FOLDS, len(queries)))]
+
+    def best_on(sample: Sequence[str]) -> Settings:
+        # The first of equals: the defaults where nothing is better.
+        return max(values, key=lambda one: sum(values[one][query] for query in sample))
+
+    chosen = []
+    validated: dict[str, float] = {}
+    for fold in folds:
+        choice = best_on([query for query in queries if query not in fold])
+        chosen.append(choice)
+        validated.update({query: values[choice][query] for query in fold})
+    gains = {"default": compare(validated, values[DEFAULT], seed=seed)}
+    gains |= {leg: compare(validated, legs[leg], seed=seed) for leg in legs}
+    best = best_on(queries)
+    return Tuning(
+        collection=collection,
+        grid={one: _mean(found) for one, found in values.items()},
+        legs={leg: _mean(found) for leg, found in legs.items()},
+        best=best,
+        recommended=best if gains["default"].mean > 0 else DEFAULT,
+        chosen=tuple(chosen),
+        validated=_mean(validated),
+        gains=gains,
+    )
+
+
+def _mean(values: dict[str, float]) -> float:
+    return sum(values.values()) / len(values)

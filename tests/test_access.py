@@ -1,0 +1,256 @@
+"""Who may do what: properties of the catalog, a golden list, and the roles themselves.
+
+`UPDATE_GOLDEN=1 pytest tests/test_access.py` writes the golden file anew; review its diff.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from conftest import Connect, Connection, Server, _copy
+
+GOLDEN = Path(__file__).parent / "golden" / "signatures.txt"
+ROLES = ("anon", "authenticated", "service_role")
+ME, YOU = UUID(int=1), UUID(int=2)
+
+SIGNATURES = """
+select format(
+         '%s(%s) returns %s, %s, security %s, callable by %s',
+         function.proname,
+         pg_get_function_arguments(function.oid),
+         pg_get_function_result(function.oid),
+         case function.provolatile
+           when 'v' then 'volatile' when 's' then 'stable' else 'immutable'
+         end,
+         case when function.prosecdef then 'definer' else 'invoker' end,
+         (
+           select coalesce(string_agg(coalesce(grantee.rolname, 'public'), ', ' order by 1), 'none')
+             from aclexplode(
+                    coalesce(function.proacl, acldefault('f', function.proowner))
+                  ) as granted
+             left join pg_roles as grantee on grantee.oid = granted.grantee
+            where granted.grantee <> function.proowner
+         )
+       )
+  from pg_proc as function
+ where function.pronamespace = 'public'::regnamespace
+   and function.proowner = 'postgres'::regrole
+ order by 1
+"""
+
+PRIVILEGES = """
+select format(
+         '%s: %s may %s',
+         class.relname,
+         grantee.rolname,
+         string_agg(lower(granted.privilege_type), ', ' order by granted.privilege_type)
+       )
+  from pg_class as class
+ cross join aclexplode(class.relacl) as granted
+  join pg_roles as grantee on grantee.oid = granted.grantee
+ where class.relnamespace in ('public'::regnamespace, 'knowledge_internal'::regnamespace)
+   and class.relkind = 'r'
+   and class.relowner = 'postgres'::regrole
+   and granted.grantee <> class.relowner
+   and granted.privilege_type in ('SELECT', 'INSERT', 'UPDATE', 'DELETE')
+ group by class.relname, grantee.rolname
+ order by 1
+"""
+
+
+@pytest.fixture(scope="module")
+def shared_dsn(server: Server) -> Iterator[str]:
+    yield from _copy(server, server.template(3))
+
+
+@pytest.fixture
+def dsn(shared_dsn: str) -> str:
+    """Stand in for the fixture of a database per test: one for this module, emptied before each."""
+    with psycopg.connect(shared_dsn) as connection:
+        connection.execute(
+            "truncate public.knowledge_sources, public.knowledge_documents, public.knowledge_chunks"
+        )
+    return shared_dsn
+
+
+def column(connection: Connection, statement: str) -> list[Any]:
+    return [row[0] for row in connection.execute(statement.encode()).fetchall()]
+
+
+def test_signatures_and_grants_are_those_of_the_golden_file(database: Connection) -> None:
+    # Without a path every type is written with its schema.
+    database.execute("set search_path = ''")
+    lines = [*column(database, SIGNATURES), "", *column(database, PRIVILEGES)]
+    text = "\n".join(lines) + "\n"
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.parent.mkdir(exist_ok=True)
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+
+
+def test_every_function_has_a_comment_and_an_empty_search_path(database: Connection) -> None:
+    rows = database.execute(
+        "select function.oid::regprocedure::text,"
+        "       coalesce(obj_description(function.oid, 'pg_proc'), '') <> '',"
+        """       'search_path=""' = any (function.proconfig)"""
+        "  from pg_proc as function"
+        " where function.proowner = 'postgres'::regrole"
+        "   and function.pronamespace"
+        "       in ('public'::regnamespace, 'knowledge_internal'::regnamespace)"
+    ).fetchall()
+    assert len(rows) > 10
+    assert [row for row in rows if row[1:] != (True, True)] == []
+
+
+def test_every_function_name_has_one_signature(database: Connection) -> None:
+    names = column(
+        database,
+        "select proname from pg_proc where pronamespace = 'public'::regnamespace"
+        " and proowner = 'postgres'::regrole",
+    )
+    assert len(names) == len(set(names))
+
+
+def test_every_table_has_row_level_security(database: Connection) -> None:
+    rows = database.execute(
+        "select oid::regclass::text, relrowsecurity, relforcerowsecurity from pg_class"
+        " where relkind = 'r' and relowner = 'postgres'::regrole"
+        " and relnamespace in ('public'::regnamespace, 'knowledge_internal'::regnamespace)"
+    ).fetchall()
+    assert {"knowledge_chunks", "knowledge_documents", "knowledge_sources"} <= {
+        row[0] for row in rows
+    }
+    # Not forced: the owner would lose sight of pg_stats.
+    assert [row for row in rows if row[1:] != (True, False)] == []
+
+
+def calls(connection: Connection) -> dict[str, str]:
+    """Write a call of each public function, with null for what it needs."""
+    return dict(
+        connection.execute(
+            "select function.proname, format('select public.%I(%s)', function.proname,"
+            "   (select string_agg(format('null::%s', function.proargtypes[place]::regtype), ', ')"
+            "      from generate_series(0, function.pronargs - function.pronargdefaults - 1)"
+            "           as place))"
+            "  from pg_proc as function"
+            " where function.pronamespace = 'public'::regnamespace"
+            "   and function.proowner = 'postgres'::regrole"
+        ).fetchall()
+    )
+
+
+def test_no_function_is_open_to_visitors_or_users(connect: Connect) -> None:
+    statements = calls(connect())
+    assert len(statements) >= 10
+    for role in ("anon", "authenticated"):
+        connection = connect(role, uid=ME)
+        for name, statement in statements.items():
+            if (role, name) == ("authenticated", "search_my_knowledge_chunks"):
+                continue
+            with pytest.raises(psycopg.errors.InsufficientPrivilege, match=f"function {name}"):
+                connection.execute(statement.encode())
+
+
+def test_the_service_may_call_every_function(connect: Connect) -> None:
+    connection = connect("service_role")
+    for name, statement in calls(connect()).items():
+        if name == "search_my_knowledge_chunks":
+            continue
+        try:
+            connection.execute(statement.encode())
+        except psycopg.Error as error:
+            # What it is called with is wrong; that it is called is not.
+            assert error.sqlstate == "22023", (name, error)  # noqa: PT017
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_the_internal_schema_is_closed(connect: Connect, role: Any) -> None:
+    connection = connect(role)
+    for statement in (
+        "select * from knowledge_internal.corpus_statistics",
+        "select knowledge_internal.apart('a-b')",
+    ):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="knowledge_internal"):
+            connection.execute(statement.encode())
+
+
+TABLES = ("knowledge_sources", "knowledge_documents", "knowledge_chunks")
+
+
+def fill(connection: Connection) -> None:
+    for key, owner, visibility in (
+        ("mine", ME, "private"),
+        ("my public", ME, "public"),
+        ("yours", YOU, "private"),
+        ("your public", YOU, "public"),
+        ("nobody's", None, "private"),
+        ("everybody's", None, "public"),
+    ):
+        connection.execute(
+            "select public.upsert_knowledge_document("
+            "   jsonb_build_object('external_key', %(key)s::text, 'owner_id', %(owner)s::text,"
+            "     'visibility', %(visibility)s::text),"
+            "   jsonb_build_array(jsonb_build_object('content', %(key)s::text)))",
+            {"key": key, "owner": owner, "visibility": visibility},
+        )
+    connection.execute("insert into public.knowledge_sources (name) values ('wiki')")
+
+
+def seen(connection: Connection) -> tuple[list[str], list[str]]:
+    return (
+        column(connection, "select external_key from public.knowledge_documents order by 1"),
+        column(connection, "select content from public.knowledge_chunks order by 1"),
+    )
+
+
+def test_a_user_reads_their_own_and_public_rows(connect: Connect) -> None:
+    fill(connect("service_role"))
+    public = ["everybody's", "my public", "your public"]
+    mine = sorted([*public, "mine"])
+    assert seen(connect("authenticated", uid=ME)) == (mine, mine)
+    yours = sorted([*public, "yours"])
+    assert seen(connect("authenticated", uid=YOU)) == (yours, yours)
+    assert seen(connect("authenticated")) == (public, public)
+
+
+def test_a_row_that_turns_private_is_gone_for_others_at_once(connect: Connect) -> None:
+    service_role, user = connect("service_role"), connect("authenticated", uid=ME)
+    fill(service_role)
+    service_role.execute("update public.knowledge_documents set visibility = 'private'")
+    assert seen(user) == (["mine", "my public"], ["mine", "my public"])
+    service_role.execute("update public.knowledge_documents set owner_id = null")
+    assert seen(user) == ([], [])
+
+
+def test_a_user_reads_no_superseded_chunk(connect: Connect) -> None:
+    service_role = connect("service_role")
+    fill(service_role)
+    service_role.execute("update public.knowledge_chunks set status = 'superseded'")
+    assert seen(connect("authenticated", uid=ME))[1] == []
+
+
+def test_the_service_reads_everything(connect: Connect) -> None:
+    service_role = connect("service_role")
+    fill(service_role)
+    documents, chunks = seen(service_role)
+    assert (len(documents), len(chunks)) == (6, 6)
+    assert column(service_role, "select name from public.knowledge_sources") == ["wiki"]
+
+
+@pytest.mark.parametrize("role", ["anon", "authenticated"])
+@pytest.mark.parametrize("table", TABLES)
+def test_only_the_service_writes(connect: Connect, role: Any, table: str) -> None:
+    fill(connect("service_role"))
+    connection = connect(role, uid=ME)
+    forbidden = ["insert into {} default values", "update {} set id = id", "delete from {}"]
+    if role == "anon" or table == "knowledge_sources":
+        forbidden.append("select from {}")
+    for statement in forbidden:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match=table):
+            connection.execute(sql.SQL(statement).format(sql.Identifier("public", table)))

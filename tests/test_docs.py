@@ -1,0 +1,319 @@
+"""README.md and docs/ tell the truth: their code runs, and prints what stands below it.
+
+A page's sql and python blocks run in order on a database of the page's own, with docs/examples.sql
+in it; a text block right after one is its output, as psql or `print` would show it. After a change
+UPDATE_DOCS=1 in the environment writes the new output into the pages, to be read as a diff.
+"""
+
+import contextlib
+import io
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import typer.main
+from postgrest.exceptions import APIError
+
+from conftest import Connection
+from second_brain import errors
+from second_brain.cli import app
+from second_brain.database.migrations import statements
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+PAGES = [README, *sorted(DOCS.glob("*.md"))]
+NAMED_PAGES = [pytest.param(page, id=page.stem) for page in PAGES]
+
+LANGUAGES = {"sql", "python", "sh", "text"}
+# Each needs a Supabase project.
+MOST_NOT_RUN = 4
+NUMBERS = {20, 21, 23, 26, 700, 701, 1700}
+
+FENCE = re.compile(
+    r"^```(?P<language>\w*)(?P<remark>[^\n`]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+LINK = re.compile(r"\]\((?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]*))?\)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, the rest of its info string, its code and its place."""
+
+    language: str
+    remark: str
+    code: str
+    code_start: int
+    start: int
+    end: int
+
+
+def blocks(text: str) -> list[Block]:
+    return [
+        Block(
+            language=found["language"],
+            remark=found["remark"].strip(),
+            code=found["code"],
+            code_start=found.start("code"),
+            start=found.start(),
+            end=found.end(),
+        )
+        for found in FENCE.finditer(text)
+    ]
+
+
+def table(cursor: psycopg.Cursor[Any]) -> str:
+    """Show a result as psql does, without spaces at the ends of lines."""
+    result = cursor.pgresult
+    assert result is not None
+    columns = range(result.nfields)
+    header = [(result.fname(column) or b"").decode() for column in columns]
+    rows = [
+        [(result.get_value(row, column) or b"").decode() for column in columns]
+        for row in range(result.ntuples)
+    ]
+    widths = [max(map(len, cells)) for cells in zip(header, *rows, strict=True)]
+    lines = [
+        " | ".join(name.center(width) for name, width in zip(header, widths, strict=True)),
+        "-+-".join("-" * width for width in widths),
+    ]
+    for row in rows:
+        cells = [
+            cell.rjust(width) if result.ftype(column) in NUMBERS else cell.ljust(width)
+            for column, cell, width in zip(columns, row, widths, strict=True)
+        ]
+        lines.append(" | ".join(cells))
+    lines[1] = f"-{lines[1]}-"
+    lines = [lines[1] if number == 1 else f" {line}" for number, line in enumerate(lines)]
+    count = f"({len(rows)} row{'' if len(rows) == 1 else 's'})"
+    return "".join(f"{line.rstrip()}\n" for line in [*lines, count])
+
+
+def run_sql(code: str, connection: Connection, is_refused: bool) -> str:
+    shown = ""
+    for _, statement in statements(code):
+        try:
+            cursor = connection.execute(statement.encode())
+        except psycopg.Error as error:
+            if not is_refused:
+                raise
+            hint = error.diag.message_hint
+            shown = f"ERROR:  {error.sqlstate}: {error.diag.message_primary}\n"
+            shown += f"HINT:  {hint}\n" if hint else ""
+        else:
+            shown = table(cursor) if cursor.description else f"{cursor.statusmessage}\n"
+    return shown
+
+
+def run_python(code: str, page: Path, namespace: dict[str, Any]) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(code, page.name, "exec"), namespace)
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("page", "dimensions"),
+    # The README embeds with the model of the package, the pages by hand.
+    [pytest.param(page, 256 if page == README else 3, id=page.stem) for page in PAGES],
+)
+def test_code_prints_what_the_page_says(
+    page: Path,
+    dimensions: int,
+    dsn: str,
+    database: Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
+    monkeypatch.delenv("SUPABASE_URL", raising=False)
+    monkeypatch.delenv("SUPABASE_KEY", raising=False)
+    if dimensions == 3:
+        database.execute((DOCS / "examples.sql").read_bytes())
+    text = page.read_text("utf-8")
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    truth, told = "", 0
+    for block, after in pairwise([*blocks(text), None]):
+        assert block is not None
+        assert block.language in LANGUAGES, f"what is a block of {block.language!r}?"
+        output = None
+        if after and after.language == "text" and not text[block.end : after.start].strip():
+            output = after
+        if block.remark.startswith("no-run"):
+            compile(block.code, page.name, "exec")
+            continue
+        if block.language == "sql":
+            is_refused = output is not None and output.code.startswith("ERROR:")
+            printed = run_sql(block.code, database, is_refused)
+        elif block.language == "python":
+            printed = run_python(block.code, page, namespace)
+            assert output or not printed, "the page does not show what this prints"
+        else:
+            continue
+        if output:
+            truth += text[told : output.code_start] + printed
+            told = output.end - len("```")
+    truth += text[told:]
+    if os.environ.get("UPDATE_DOCS"):
+        page.write_text(truth, "utf-8")
+    else:
+        assert text.splitlines() == truth.splitlines()
+
+
+def test_few_blocks_are_not_run_and_say_why() -> None:
+    remarks = [block.remark for page in PAGES for block in blocks(page.read_text("utf-8"))]
+    not_run = [remark for remark in remarks if remark]
+    assert len(not_run) <= MOST_NOT_RUN
+    for remark in not_run:
+        assert re.fullmatch(r"no-run: needs .+", remark)
+
+
+def shell_commands(text: str) -> Iterator[list[str]]:
+    """Yield the commands of the page's sh blocks, those in $(...) too, as lists of words."""
+    for block in blocks(text):
+        if block.language == "sh":
+            code = re.sub(r'"?\$\((.*?)\)"?', r"VALUE; \1;", block.code.replace("\\\n", " "))
+            for line in code.splitlines():
+                lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+                lexer.whitespace_split = True
+                words: list[str] = []
+                for word in lexer:
+                    if set(word) <= set(";|&()"):
+                        yield words
+                        words = []
+                    else:
+                        words.append(word)
+                yield words
+
+
+@pytest.mark.parametrize("page", NAMED_PAGES)
+def test_commands_exist_with_their_options(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    targets = re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    for words in shell_commands(page.read_text("utf-8")):
+        while words and re.fullmatch(r"\w+=.*", words[0]):
+            words = words[1:]
+        if words[:1] == ["make"]:
+            assert set(words[1:]) <= set(targets)
+        if words[:1] == ["second-brain"]:
+            command: Any = typer.main.get_command(app)
+            arguments = words[1:]
+            while hasattr(command, "commands"):
+                assert arguments, f"{shlex.join(words)} lacks a command"
+                assert arguments[0] in command.commands, shlex.join(words)
+                command = command.commands[arguments[0]]
+                arguments = arguments[1:]
+            # Parses and checks the options, and runs nothing.
+            command.make_context(command.name, arguments)
+
+
+def anchors(text: str) -> set[str]:
+    """Return the names that GitHub gives the headings."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", text), re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings
+    }
+
+
+@pytest.mark.parametrize("page", NAMED_PAGES)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.finditer(FENCE.sub("", page.read_text("utf-8"))):
+        if link["path"].startswith(("https://", "http://")):
+            continue
+        target = page.parent / link["path"] if link["path"] else page
+        assert target.exists(), link[0]
+        if link["anchor"]:
+            assert link["anchor"] in anchors(target.read_text("utf-8")), link[0]
+
+
+def test_the_readme_links_every_page() -> None:
+    linked = {link["path"] for link in LINK.finditer(README.read_text("utf-8"))}
+    assert {f"docs/{page.name}" for page in DOCS.glob("*.md")} <= linked
+
+
+def section(text: str, heading: str) -> str:
+    """Return what stands under a heading of the second level."""
+    found = re.search(
+        rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
+    )
+    assert found is not None, f"there is no section {heading}"
+    return found[1]
+
+
+def table_rows(text: str, first_header: str) -> list[list[str]]:
+    """Return the cells of the table whose first column is headed so, without backticks."""
+    found = re.search(rf"^\| {first_header} \|.*\n\|[-| ]+\|\n((?:\|.*\n?)*)", text, re.MULTILINE)
+    rows = found[1].splitlines() if found else []
+    return [[cell.strip(" `") for cell in row.strip("|").split("|")] for row in rows]
+
+
+FUNCTIONS = """
+    select function.proname,
+           array(
+             select argument.name || coalesce(
+                      ' = ' || regexp_replace(
+                        pg_get_function_arg_default(function.oid, argument.place::int),
+                        '::[a-z ]+$', ''
+                      ), ''
+                    )
+               from unnest(function.proargnames, function.proargmodes) with ordinality
+                 as argument (name, mode, place)
+              where coalesce(argument.mode, 'i') = 'i'
+              order by argument.place
+           ),
+           array(
+             select argument.name
+               from unnest(function.proargnames, function.proargmodes) with ordinality
+                 as argument (name, mode, place)
+              where argument.mode = 't'
+              order by argument.place
+           )
+      from pg_catalog.pg_proc as function
+     where function.pronamespace = 'public'::regnamespace
+     order by function.proname
+"""
+
+
+def test_reference_has_every_function_as_it_is(database: Connection) -> None:
+    text = (DOCS / "reference.md").read_text("utf-8")
+    functions = database.execute(FUNCTIONS).fetchall()
+    assert functions
+    for name, arguments, columns in functions:
+        told = section(text, name)
+        documented = [
+            argument if default in ("", "required") else f"{argument} = {default}"
+            for argument, _, default, *_ in table_rows(told, "argument")
+        ]
+        assert [one.lower() for one in documented] == [one.lower() for one in arguments], name
+        assert [row[0] for row in table_rows(told, "column")] == columns, name
+
+
+def known_errors(
+    base: type[errors.SecondBrainError] = errors.SecondBrainError,
+) -> Iterator[type[errors.SecondBrainError]]:
+    """Yield every error class; the command line has imported all of them."""
+    yield base
+    for derived in base.__subclasses__():
+        yield from known_errors(derived)
+
+
+def test_errors_page_has_every_kind_and_every_code() -> None:
+    text = (DOCS / "errors.md").read_text("utf-8")
+    kinds = re.findall(r"^## `(\w+)`$", text, re.MULTILINE)
+    documented = {
+        code: kind
+        for kind in kinds
+        for row in table_rows(section(text, f"`{kind}`"), "code")
+        for code in re.findall(r"\w+", row[0])
+    }
+    for code, kind in documented.items():
+        raised = APIError({"code": code.replace("xxx", "000"), "message": "", "hint": None})
+        assert errors.translate(raised).kind == kind, code
+    mapped = {*errors._CLASSES, *errors._REMEDIES, *(f"{two}xxx" for two in errors._STATE_CLASSES)}
+    assert mapped == documented.keys()
+    assert {error.kind for error in known_errors()} == set(kinds)

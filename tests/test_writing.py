@@ -1,0 +1,716 @@
+"""Documents and chunks in, changed and out, on a real Postgres, as service_role."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Barrier
+from typing import Any, cast
+from uuid import UUID
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
+
+from conftest import Connect, Connection, Server, _copy
+
+Row = dict[str, Any]
+Chunk = str | dict[str, Any]
+
+ME, YOU = UUID(int=1), UUID(int=2)
+COUNTS = ("added", "changed", "unchanged", "removed")
+
+
+@pytest.fixture(scope="module")
+def shared_dsn(server: Server) -> Iterator[str]:
+    yield from _copy(server, server.template(3))
+
+
+@pytest.fixture
+def dsn(shared_dsn: str) -> str:
+    """Stand in for the fixture of a database per test: one for this module, emptied before each."""
+    with psycopg.connect(shared_dsn) as connection:
+        connection.execute(
+            "truncate public.knowledge_sources, public.knowledge_documents, public.knowledge_chunks"
+        )
+    return shared_dsn
+
+
+def upsert(
+    connection: Connection, chunks: Sequence[Chunk], key: str = "doc", **document: Any
+) -> Row:
+    """Store a document whose chunks are given as texts or as objects."""
+    with connection.cursor(row_factory=dict_row) as cursor:
+        row = cursor.execute(
+            "select * from public.upsert_knowledge_document(document => %s, chunks => %s)",
+            [
+                Jsonb({"external_key": key, **document}),
+                Jsonb([{"content": one} if isinstance(one, str) else one for one in chunks]),
+            ],
+        ).fetchone()
+    assert row is not None
+    return row
+
+
+def counts(row: Row) -> tuple[int, ...]:
+    return tuple(row[f"chunks_{name}"] for name in COUNTS)
+
+
+def embeddings(row: Row) -> tuple[int, int]:
+    return row["embeddings_reused"], row["embeddings_missing"]
+
+
+def chunks_of(connection: Connection, key: str = "doc", status: str = "active") -> list[Row]:
+    with connection.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(
+            "select chunk.*, chunk.embedding::text as embedding"
+            " from public.knowledge_chunks as chunk join public.knowledge_documents as document on document.id = chunk.document_id"
+            " where external_key = %s and status = %s order by chunk_index, version",
+            [key, status],
+        ).fetchall()
+
+
+def contents(connection: Connection, key: str = "doc") -> list[str]:
+    found = chunks_of(connection, key)
+    assert [row["chunk_index"] for row in found] == list(range(len(found)))
+    return [row["content"] for row in found]
+
+
+def everything(connection: Connection) -> list[tuple[Any, ...]]:
+    """Every row with the transaction that wrote it and where it lies."""
+    return [
+        row
+        for table in ("knowledge_documents", "knowledge_chunks")
+        for row in connection.execute(
+            f"select to_jsonb(stored), xmin::text, ctid::text from public.{table} as stored"
+            " order by id".encode()
+        ).fetchall()
+    ]
+
+
+def embedded(content: str, number: float, model: str = "m") -> dict[str, Any]:
+    return {"content": content, "embedding": [number, 1, 0], "embedding_model": model}
+
+
+# Chunks: kept, changed, moved, removed.
+
+
+def test_a_new_document_is_stored_with_its_chunks_in_order(service_role: Connection) -> None:
+    row = upsert(
+        service_role,
+        ["first", {"content": "second", "heading": "Part 2"}],
+        title="A title",
+        author="Ann",
+        source_url="https://example.org",
+        document_date="2024-02-29",
+    )
+    assert counts(row) == (2, 0, 0, 0)
+    assert embeddings(row) == (0, 2)
+    assert contents(service_role) == ["first", "second"]
+    first, second = chunks_of(service_role)
+    assert first["document_id"] == row["document_id"]
+    # A chunk without a heading has the title.
+    assert (first["heading"], second["heading"]) == ("A title", "Part 2")
+    assert (first["status"], first["version"]) == ("active", 1)
+    ((author, date),) = service_role.execute(
+        "select author, document_date::text from public.knowledge_documents"
+    ).fetchall()
+    assert (author, date) == ("Ann", "2024-02-29")
+
+
+def test_the_same_call_twice_changes_nothing(service_role: Connection) -> None:
+    chunks: list[Chunk] = [
+        embedded("one", 1),
+        "two",
+        "two",
+        {"content": "three", "heading": "H", "metadata": {"page": 3}, "collection": "history"},
+    ]
+    document: dict[str, Any] = {
+        "title": "T",
+        "owner_id": str(ME),
+        "metadata": {"a": [1, None]},
+        "knowledge_type": "note",
+        "language": "german",
+    }
+    upsert(service_role, chunks, **document)
+    before = everything(service_role)
+    assert len(before) == 5
+    row = upsert(service_role, chunks, **document)
+    assert counts(row) == (0, 0, 4, 0)
+    assert everything(service_role) == before
+
+
+def test_a_changed_chunk_supersedes_the_one_in_its_place(service_role: Connection) -> None:
+    upsert(service_role, ["one", "two", "three"])
+    before = {row["content"]: row["id"] for row in chunks_of(service_role)}
+    assert counts(upsert(service_role, ["one", "2", "three"])) == (0, 1, 2, 0)
+    after = chunks_of(service_role)
+    assert [(row["content"], row["version"]) for row in after] == [
+        ("one", 1),
+        ("2", 2),
+        ("three", 1),
+    ]
+    assert (after[0]["id"], after[2]["id"]) == (before["one"], before["three"])
+    (old,) = chunks_of(service_role, status="superseded")
+    assert (old["id"], old["content"], old["version"]) == (before["two"], "two", 1)
+
+    upsert(service_role, ["one", "II", "three"])
+    assert [row["version"] for row in chunks_of(service_role)] == [1, 3, 1]
+
+
+def test_moved_chunks_keep_their_rows(service_role: Connection) -> None:
+    upsert(service_role, [embedded("one", 1), embedded("two", 2), embedded("three", 3)])
+    before = {row["content"]: (row["id"], row["embedding"]) for row in chunks_of(service_role)}
+    row = upsert(service_role, ["three", "one", "two"])
+    assert counts(row) == (0, 0, 3, 0)
+    assert embeddings(row) == (3, 0)
+    assert contents(service_role) == ["three", "one", "two"]
+    after = {row["content"]: (row["id"], row["embedding"]) for row in chunks_of(service_role)}
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (["a", "b"], ["new", "a", "b"], (1, 0, 2, 0)),
+        (["a", "b", "c"], ["a", "c"], (0, 0, 2, 1)),
+        (["a", "b"], [], (0, 0, 0, 2)),
+        ([], ["a"], (1, 0, 0, 0)),
+        (["a", "a", "b"], ["a", "b"], (0, 0, 2, 1)),
+        (["a", "b"], ["a", "a", "a", "b"], (2, 0, 2, 0)),
+        (["a", "b"], ["c", "d"], (0, 2, 0, 0)),
+        (["a", "b"], ["b", "a"], (0, 0, 2, 0)),
+        (["a"], ["a "], (0, 1, 0, 0)),
+    ],
+)
+def test_counts_tell_what_happened(
+    service_role: Connection, before: list[str], after: list[str], expected: tuple[int, ...]
+) -> None:
+    upsert(service_role, before)
+    assert counts(upsert(service_role, after)) == expected
+    assert contents(service_role) == after
+
+
+def test_a_title_is_searched_so_a_new_one_makes_new_chunks(service_role: Connection) -> None:
+    chunks: list[Chunk] = ["plain", {"content": "headed", "heading": "Own"}]
+    upsert(service_role, chunks, title="Old")
+    assert counts(upsert(service_role, chunks, title="New")) == (0, 1, 1, 0)
+
+
+def test_documents_do_not_touch_each_other(service_role: Connection) -> None:
+    upsert(service_role, ["same", "text"], key="one")
+    before = chunks_of(service_role, "one")
+    upsert(service_role, ["same", "text"], key="two")
+    upsert(service_role, [], key="two")
+    assert chunks_of(service_role, "one") == before
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(steps=st.lists(st.lists(st.sampled_from("abcde"), max_size=6), min_size=1, max_size=5))
+def test_any_sequence_of_upserts_leaves_the_last_content(
+    service_role: Connection, steps: list[list[str]]
+) -> None:
+    service_role.execute("select public.delete_knowledge_document('doc')")
+    previous: list[str] = []
+    for step in steps:
+        row = upsert(service_role, step)
+        assert contents(service_role) == step
+        added, changed, unchanged, removed = counts(row)
+        assert added + changed + unchanged == len(step)
+        assert changed + unchanged + removed == len(previous)
+        previous = step
+
+
+# Embeddings: kept, reused, missing.
+
+
+def test_an_unchanged_chunk_keeps_its_embedding(service_role: Connection) -> None:
+    upsert(service_role, [embedded("one", 1), embedded("two", 2)])
+    row = upsert(service_role, [{"content": "one", "embedding_model": "m"}, "two"])
+    assert embeddings(row) == (2, 0)
+    assert [row["embedding"] for row in chunks_of(service_role)] == ["[1,1,0]", "[2,1,0]"]
+
+
+@pytest.mark.parametrize("origin", ["another document", "a superseded chunk", "a deleted chunk"])
+def test_an_embedding_of_the_same_text_and_model_is_reused(
+    service_role: Connection, origin: str
+) -> None:
+    upsert(service_role, [embedded("one", 5)], key="source")
+    if origin == "a superseded chunk":
+        upsert(service_role, [], key="source")
+    elif origin == "a deleted chunk":
+        service_role.execute("update public.knowledge_chunks set status = 'deleted'")
+    row = upsert(service_role, [{"content": "one", "embedding_model": "m"}])
+    assert embeddings(row) == (1, 0)
+    (stored,) = chunks_of(service_role)
+    assert (stored["embedding"], stored["embedding_model"]) == ("[5,1,0]", "m")
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        {"content": "one", "embedding_model": "other"},
+        {"content": "one"},
+        {"content": "another", "embedding_model": "m"},
+        {"content": "one", "heading": "Headed", "embedding_model": "m"},
+    ],
+)
+def test_an_embedding_of_another_model_or_text_is_not_reused(
+    service_role: Connection, chunk: dict[str, Any]
+) -> None:
+    upsert(service_role, [embedded("one", 5)], key="source")
+    assert embeddings(upsert(service_role, [chunk])) == (0, 1)
+    (stored,) = chunks_of(service_role)
+    assert (stored["embedding"], stored["embedding_model"]) == (None, None)
+
+
+def test_a_missing_embedding_can_be_given_later(service_role: Connection) -> None:
+    upsert(service_role, ["one"])
+    (before,) = chunks_of(service_role)
+    row = upsert(service_role, [embedded("one", 1)])
+    assert (counts(row), embeddings(row)) == ((0, 0, 1, 0), (0, 0))
+    (after,) = chunks_of(service_role)
+    assert after["id"] == before["id"]
+    assert (after["embedding"], after["embedding_model"]) == ("[1,1,0]", "m")
+
+
+def test_an_embedding_of_a_new_model_replaces_the_old_one(service_role: Connection) -> None:
+    upsert(service_role, [embedded("one", 1, "old")])
+    # Asked for and not there: the old one stays, and counts as missing.
+    asked: Chunk = {"content": "one", "embedding_model": "new"}
+    assert embeddings(upsert(service_role, [asked])) == (0, 1)
+    upsert(service_role, [embedded("one", 7, "new")])
+    (stored,) = chunks_of(service_role)
+    assert (stored["embedding"], stored["embedding_model"]) == ("[7,1,0]", "new")
+
+
+def test_missing_embeddings_are_told_by_hash_and_model(service_role: Connection) -> None:
+    upsert(service_role, [embedded("one", 1), "two", embedded("three", 3, "other")])
+    hashes = {
+        content: hashlib.sha256(f"\n{content}".encode()).hexdigest()
+        for content in ("one", "two", "three", "four")
+    }
+    assert {row["content"]: row["content_hash"] for row in chunks_of(service_role)} == {
+        content: hashes[content] for content in ("one", "two", "three")
+    }
+
+    def missing(asked: Sequence[str]) -> list[str]:
+        return [
+            row[0]
+            for row in service_role.execute(
+                "select public.missing_knowledge_embeddings(content_hashes => %s, model => 'm')",
+                [list(asked)],
+            ).fetchall()
+        ]
+
+    asked = [*hashes.values(), hashes["two"]]
+    assert sorted(missing(asked)) == sorted(hashes[one] for one in ("two", "three", "four"))
+    assert missing([]) == []
+    assert missing([hashes["one"]]) == []
+
+
+@pytest.mark.parametrize(
+    ("heading", "content"),
+    [(None, "text"), ("", "text"), ("Überschrift", "Größe\n🐈"), ("a\nb", "")],
+)
+def test_a_content_hash_is_that_of_heading_and_content(
+    service_role: Connection, heading: str | None, content: str
+) -> None:
+    ((answer,),) = service_role.execute(
+        "select public.knowledge_content_hash(heading => %s, content => %s)", [heading, content]
+    ).fetchall()
+    assert answer == hashlib.sha256(f"{heading or ''}\n{content}".encode()).hexdigest()
+
+
+# What a chunk has from its document.
+
+COPIED: dict[str, tuple[Any, Any]] = {
+    "knowledge_type": ("note", "decision"),
+    "source_origin": ("web", "email"),
+    "language": ("german", "english"),
+    "document_date": ("2024-01-31", None),
+    "owner_id": (str(ME), str(YOU)),
+    "visibility": ("private", "public"),
+    "sensitivity": ("high", None),
+    "collection": ("memory", "history"),
+}
+
+
+@pytest.mark.parametrize("column", COPIED)
+def test_a_column_is_copied_to_the_chunks_and_follows(
+    service_role: Connection, column: str
+) -> None:
+    old, new = COPIED[column]
+    upsert(service_role, ["kept", "left"], **{column: old})
+    upsert(service_role, ["kept"], **{column: old})
+
+    def values() -> set[str | None]:
+        return {
+            None if row[column] is None else str(row[column])
+            for status in ("active", "superseded")
+            for row in chunks_of(service_role, status=status)
+        }
+
+    assert values() == {old}
+    assert counts(upsert(service_role, ["kept"], **{column: new})) == (0, 0, 1, 0)
+    assert values() == {new}
+    service_role.execute(f"update public.knowledge_documents set {column} = %s".encode(), [old])
+    assert values() == {old}
+
+
+def test_a_new_language_has_the_chunks_analysed_again(service_role: Connection) -> None:
+    upsert(service_role, ["Die Häuser"], language="german")
+    (german,) = chunks_of(service_role)
+    upsert(service_role, ["Die Häuser"], language="english")
+    (english,) = chunks_of(service_role)
+    assert (german["content_tsv"], german["text_length"]) == ("'haus':2", 1)
+    assert (english["content_tsv"], english["text_length"]) == ("'die':1 'häuser':2", 2)
+    assert english["bm25"] != german["bm25"]
+    assert english["id"] == german["id"]
+
+
+def test_a_chunk_has_its_own_collection_and_keeps_it(service_role: Connection) -> None:
+    chunks: list[Chunk] = ["plain", {"content": "own", "collection": "artifacts"}]
+    upsert(service_role, chunks, collection="memory")
+    assert [row["collection"] for row in chunks_of(service_role)] == ["memory", "artifacts"]
+    service_role.execute("update public.knowledge_documents set collection = 'history'")
+    assert [row["collection"] for row in chunks_of(service_role)] == ["history", "artifacts"]
+
+
+def test_a_documents_metadata_lies_under_the_chunks_own(service_role: Connection) -> None:
+    own: Chunk = {"content": "own", "metadata": {"b": "mine", "page": 3}}
+    upsert(service_role, ["plain", own], metadata={"a": 1, "b": 2})
+    assert [row["metadata"] for row in chunks_of(service_role)] == [
+        {"a": 1, "b": 2},
+        {"a": 1, "b": "mine", "page": 3},
+    ]
+    service_role.execute("""update public.knowledge_documents set metadata = '{"b": 3, "c": 4}'""")
+    followed = [{"b": 3, "c": 4}, {"b": "mine", "c": 4, "page": 3}]
+    assert [row["metadata"] for row in chunks_of(service_role)] == followed
+    upsert(service_role, ["plain", "own"], metadata={"d": 5})
+    assert [row["metadata"] for row in chunks_of(service_role)] == [{"d": 5}, {"d": 5}]
+
+
+def test_what_the_document_has_not_said_is_its_default(service_role: Connection) -> None:
+    upsert(service_role, ["text"], author=None, metadata=None, visibility=None, language=None)
+    (row,) = chunks_of(service_role)
+    assert {name: row[name] for name in ("visibility", "language", "collection", "metadata")} == {
+        "visibility": "private",
+        "language": "english",
+        "collection": "knowledge",
+        "metadata": {},
+    }
+
+
+def test_a_deleted_source_leaves_its_documents(service_role: Connection) -> None:
+    ((source,),) = service_role.execute(
+        "insert into public.knowledge_sources (name) values ('wiki') returning id"
+    ).fetchall()
+    upsert(service_role, ["text"], source_id=str(source))
+    assert chunks_of(service_role)[0]["source_id"] == source
+    service_role.execute("delete from public.knowledge_sources")
+    assert chunks_of(service_role)[0]["source_id"] is None
+    assert contents(service_role) == ["text"]
+
+
+def test_the_databases_own_columns_cannot_be_forged(service_role: Connection) -> None:
+    service_role.execute(
+        "insert into public.knowledge_chunks"
+        " (content, content_hash, content_tsv, text_length, bm25)"
+        " values ('alpha beta', 'forged', 'forged', 99, '{1:1}/536870912')"
+    )
+    service_role.execute(
+        "update public.knowledge_chunks set content_hash = 'forged', content_tsv = 'forged',"
+        " text_length = 99, bm25 = null"
+    )
+    ((digest, lexemes, length, is_scored),) = service_role.execute(
+        "select content_hash, content_tsv::text, text_length, bm25 is not null"
+        " from public.knowledge_chunks"
+    ).fetchall()
+    assert digest == hashlib.sha256(b"\nalpha beta").hexdigest()
+    assert (lexemes, length, is_scored) == ("'alpha':1 'beta':2", 2, True)
+    service_role.execute("update public.knowledge_chunks set content = 'gamma'")
+    ((lexemes,),) = service_role.execute(
+        "select content_tsv::text from public.knowledge_chunks"
+    ).fetchall()
+    assert lexemes == "'gamma':1"
+
+
+# Refusals.
+
+REFUSED: list[tuple[Any, Any, str]] = [
+    (None, [], "document"),
+    ([], [], "document"),
+    ("text", [], "document"),
+    ({}, [], "external_key"),
+    ({"external_key": ""}, [], "external_key"),
+    ({"external_key": None}, [], "external_key"),
+    ({"external_key": 5}, [], "external_key"),
+    ({"external_key": {"a": 1}}, [], "external_key"),
+    ({"external_key": "x" * 20_000}, [], "external_key"),
+    *[
+        ({"external_key": "doc", **wrong}, [], next(iter(wrong)))
+        for wrong in cast(
+            Sequence[Row],
+            (
+                {"titel": "T"},
+                {"title": 5},
+                {"title": {"a": 1}},
+                {"metadata": []},
+                {"metadata": "text"},
+                {"knowledge_type": "recipe"},
+                {"source_origin": "fax"},
+                {"visibility": "secret"},
+                {"owner_id": "me"},
+                {"source_id": "nowhere"},
+                {"source_id": str(UUID(int=9))},
+                {"document_date": "2024-13-01"},
+                {"document_date": "infinity"},
+                {"document_date": 20240101},
+                {"language": ""},
+                {"collection": ""},
+            ),
+        )
+    ],
+    ({"external_key": "doc"}, None, "chunks"),
+    ({"external_key": "doc"}, {}, "chunks"),
+    ({"external_key": "doc"}, "text", "chunks"),
+    *[
+        ({"external_key": "doc"}, [{"content": "fine"}, wrong], "chunks")
+        for wrong in cast(
+            Sequence[Any],
+            (
+                None,
+                "text",
+                [],
+                {},
+                {"content": None},
+                {"content": 5},
+                {"content": "x", "text": "y"},
+                {"content": "x", "heading": 5},
+                {"content": "x", "metadata": []},
+                {"content": "x", "embedding": 5},
+                {"content": "x", "embedding": {}},
+                {"content": "x", "embedding": []},
+                {"content": "x", "embedding": [1, 2]},
+                {"content": "x", "embedding": [1, 2, 3, 4]},
+                {"content": "x", "embedding": [1, 2, None]},
+                {"content": "x", "embedding": [1, 2, "a"]},
+                {"content": "x", "embedding": [0, 0, 0]},
+                {"content": "x", "embedding": [1e-30, 0, 0]},
+                {"content": "x", "embedding": [1e39, 0, 0]},
+                {"content": "x", "embedding_model": 5},
+                {"content": "x", "collection": ["a"]},
+                {"content": "x", "collection": ""},
+            ),
+        )
+    ],
+]
+
+
+@pytest.mark.parametrize(("document", "chunks", "named"), REFUSED)
+def test_a_wrong_value_is_refused_by_name_and_leaves_nothing(
+    service_role: Connection, document: Any, chunks: Any, named: str
+) -> None:
+    with pytest.raises(psycopg.Error) as caught:
+        service_role.execute(
+            "select public.upsert_knowledge_document(%s, %s)",
+            [
+                None if document is None else Jsonb(document),
+                None if chunks is None else Jsonb(chunks),
+            ],
+        )
+    assert caught.value.sqlstate == "22023"
+    message = caught.value.diag.message_primary or ""
+    assert len(message) < 1000
+    assert message.startswith("chunks" if named == "chunks" else "document")
+    assert everything(service_role) == []
+
+
+def test_a_refused_change_leaves_the_document_as_it_was(service_role: Connection) -> None:
+    upsert(service_role, [embedded("one", 1), "two"], title="T")
+    before = everything(service_role)
+    for chunks, document in (
+        ([embedded("one", 1), {"content": "new", "embedding": [1]}], {"title": "New"}),
+        (["one"], {"title": "New", "visibility": "secret"}),
+    ):
+        with pytest.raises(psycopg.errors.InvalidParameterValue):
+            upsert(service_role, chunks, **document)
+    assert everything(service_role) == before
+
+
+# Several writers of one document.
+
+
+def at_once(tasks: Sequence[Callable[[], object]]) -> list[Any]:
+    """Run tasks in threads that start together; raise what one of them raises."""
+    barrier = Barrier(len(tasks))
+
+    def run(task: Callable[[], object]) -> object:
+        barrier.wait(timeout=30)
+        return task()
+
+    with ThreadPoolExecutor(len(tasks)) as threads:
+        return list(threads.map(run, tasks))
+
+
+def one_consistent_version(connection: Connection) -> list[str]:
+    """Check that one document has one active chunk in each place; return the contents."""
+    ((documents,),) = connection.execute(
+        "select count(*) from public.knowledge_documents"
+    ).fetchall()
+    assert documents <= 1
+    ((orphans,),) = connection.execute(
+        "select count(*) from public.knowledge_chunks as chunk where not exists"
+        " (select from public.knowledge_documents as parent where parent.id = chunk.document_id)"
+    ).fetchall()
+    assert orphans == 0
+    return contents(connection)
+
+
+def test_writers_of_the_same_content_store_it_once(connect: Connect) -> None:
+    connections = [connect("service_role") for _ in range(4)]
+    chunks = ["one", "two", "two", "three"]
+    rows = at_once([partial(upsert, one, chunks) for one in connections])
+    assert sorted(counts(row) for row in rows) == [(0, 0, 4, 0)] * 3 + [(4, 0, 0, 0)]
+    assert one_consistent_version(connections[0]) == chunks
+    assert chunks_of(connections[0], status="superseded") == []
+
+
+def test_writers_of_different_contents_leave_one_of_them_whole(connect: Connect) -> None:
+    connections = [connect("service_role") for _ in range(4)]
+    versions = [
+        [f"{writer} {place}" for place in range(3 + writer)] + ["shared"] for writer in range(4)
+    ]
+    for _ in range(5):
+        at_once(
+            [
+                partial(upsert, one, chunks, title=chunks[0])
+                for one, chunks in zip(connections, versions, strict=True)
+            ]
+        )
+        found = one_consistent_version(connections[0])
+        assert found in versions
+        assert {row["heading"] for row in chunks_of(connections[0])} == {found[0]}
+
+
+def test_writers_and_a_deletion_do_not_leave_half_a_document(connect: Connect) -> None:
+    connections = [connect("service_role") for _ in range(4)]
+    versions = [[f"{writer} {place}" for place in range(4)] for writer in range(2)]
+    deletions = [
+        "select public.delete_knowledge_document('doc')",
+        f"select * from public.delete_knowledge_owner('{ME}')",
+    ]
+
+    def write(connection: Connection, chunks: list[str]) -> None:
+        for _ in range(10):
+            upsert(connection, chunks, owner_id=str(ME))
+
+    def delete(connection: Connection, statement: str) -> None:
+        for _ in range(10):
+            connection.execute(statement.encode())
+
+    for _ in range(2):
+        writers = zip(connections[:2], versions, strict=True)
+        deleters = zip(connections[2:], deletions, strict=True)
+        at_once(
+            [partial(write, *one) for one in writers] + [partial(delete, *one) for one in deleters]
+        )
+        assert one_consistent_version(connections[0]) in [*versions, []]
+    upsert(connections[0], ["last"])
+    assert one_consistent_version(connections[0]) == ["last"]
+
+
+def test_a_second_writer_waits_for_the_first(connect: Connect) -> None:
+    first, second, watching = connect("service_role"), connect("service_role"), connect()
+    give_up_at = time.monotonic() + 30
+    with ThreadPoolExecutor(1) as threads:
+        with first.transaction():
+            upsert(first, ["one", "two"])
+            waiting = threads.submit(upsert, second, ["one", "three"])
+            while not watching.execute(
+                "select from pg_stat_activity where pid = %s and wait_event_type = 'Lock'",
+                [second.info.backend_pid],
+            ).fetchall():
+                assert not waiting.done()
+                assert time.monotonic() < give_up_at
+        assert counts(waiting.result(timeout=30)) == (0, 1, 1, 0)
+    assert one_consistent_version(first) == ["one", "three"]
+
+
+# Out again.
+
+
+def test_a_deleted_document_takes_all_its_chunks_along(service_role: Connection) -> None:
+    upsert(service_role, ["one", "two"])
+    upsert(service_role, ["one", "2"])
+    upsert(service_role, ["other"], key="other")
+    delete = "select public.delete_knowledge_document(document_key => %s)"
+    assert service_role.execute(delete, ["doc"]).fetchall() == [(3,)]
+    assert service_role.execute(delete, ["doc"]).fetchall() == [(0,)]
+    assert contents(service_role, "doc") == []
+    assert contents(service_role, "other") == ["other"]
+    assert len(everything(service_role)) == 2
+    assert counts(upsert(service_role, ["one"])) == (1, 0, 0, 0)
+
+
+def test_a_deleted_owner_leaves_nothing_of_theirs(service_role: Connection) -> None:
+    upsert(service_role, ["one"], key="a", owner_id=str(ME))
+    upsert(service_role, ["two", "three"], key="b", owner_id=str(ME))
+    upsert(service_role, ["two"], key="b", owner_id=str(ME))
+    upsert(service_role, ["yours"], key="c", owner_id=str(YOU))
+    upsert(service_role, ["nobody's"], key="d")
+    service_role.execute(
+        "insert into public.knowledge_chunks (content, owner_id) values ('loose', %s)", [ME]
+    )
+    delete = "select * from public.delete_knowledge_owner(owner => %s)"
+    assert service_role.execute(delete, [ME]).fetchall() == [(2, 4)]
+    assert service_role.execute(delete, [ME]).fetchall() == [(0, 0)]
+    left = service_role.execute("select content from public.knowledge_chunks order by 1").fetchall()
+    assert left == [("nobody's",), ("yours",)]
+
+
+def test_a_purge_removes_what_was_superseded_long_enough_ago(connect: Connect) -> None:
+    service_role, owner = connect("service_role"), connect()
+    upsert(service_role, ["old", "recent", "kept"])
+    upsert(service_role, ["2", "recent", "kept"])
+    owner.execute("alter table public.knowledge_chunks disable trigger complete_chunk")
+    owner.execute(
+        "update public.knowledge_chunks set updated_at = now() - interval '31 days'"
+        " where content in ('old', 'kept')"
+    )
+    owner.execute("alter table public.knowledge_chunks enable trigger complete_chunk")
+    # A document that goes on changing does not keep its old chunks alive.
+    upsert(service_role, ["2", "3", "kept"], metadata={"synced": 1})
+    purge = "select public.purge_knowledge_chunks()"
+    assert service_role.execute(purge).fetchall() == [(1,)]
+    assert service_role.execute(purge).fetchall() == [(0,)]
+    assert [row["content"] for row in chunks_of(service_role, status="superseded")] == ["recent"]
+    assert service_role.execute(
+        "select public.purge_knowledge_chunks(older_than => '0')"
+    ).fetchall() == [(1,)]
+    assert contents(service_role) == ["2", "3", "kept"]
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        ("delete_knowledge_document(null)", "document_key"),
+        ("delete_knowledge_owner(null)", "owner"),
+        ("purge_knowledge_chunks(null)", "older_than"),
+        ("purge_knowledge_chunks('-1 day')", "older_than"),
+        ("purge_knowledge_chunks('100000 years')", "older_than"),
+    ],
+)
+def test_a_deletion_refuses_by_name(service_role: Connection, call: str, named: str) -> None:
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=f"^{named} ") as caught:
+        service_role.execute(f"select public.{call}".encode())
+    assert caught.value.sqlstate == "22023"
