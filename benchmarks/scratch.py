@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from psycopg import sql
 
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres
@@ -21,14 +22,23 @@ SETTINGS = {
 
 
 @contextmanager
-def database(dimensions: int, major: int = 18) -> Iterator["psycopg.Connection[Any]"]:
-    """Yield an autocommit connection of the owner to a new database with the migrations."""
+def database(
+    dimensions: int, major: int = 18, extension: str | None = None
+) -> Iterator["psycopg.Connection[Any]"]:
+    """Yield an autocommit connection of the owner to a new database with the migrations.
+
+    `extension` names a peer's extension to create in it too.
+    """
     with tempfile.TemporaryDirectory(prefix="second-brain-benchmark-") as place:
         # As root the server runs as another account, which has to pass through.
         Path(place).chmod(0o711)
-        server = EmbeddedPostgres(Path(place) / "postgres", major, SETTINGS)
+        settings = {**SETTINGS, "shared_preload_libraries": extension} if extension else SETTINGS
+        server = EmbeddedPostgres(Path(place) / "postgres", major, settings)
         with server:
             migrations.apply(server.dsn(), dimensions=dimensions)
+            if extension:
+                with psycopg.connect(server.admin_dsn(), autocommit=True) as admin:
+                    admin.execute(sql.SQL("create extension {}").format(sql.Identifier(extension)))
             with psycopg.connect(server.dsn(), autocommit=True) as connection:
                 yield connection
         server.remove()

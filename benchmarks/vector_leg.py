@@ -31,7 +31,15 @@ SHARES = {
     "playbook": 0.1,
     "transcript": 0.01,
 }
-KEPT = {100.0: None, 50.0: "note", 10.0: "decision", 2.0: "task", 1.0: "signal", 0.1: "playbook", 0.01: "transcript"}
+KEPT = {
+    100.0: None,
+    50.0: "note",
+    10.0: "decision",
+    2.0: "task",
+    1.0: "signal",
+    0.1: "playbook",
+    0.01: "transcript",
+}
 SEARCH = """
 select id from public.hybrid_search_knowledge_chunks(
   query_embedding => %(query)s, match_count => %(pool)s, match_threshold => -1, pool_size => %(pool)s,
@@ -51,7 +59,9 @@ def clustered(count: int, dimensions: int, seed: int) -> Vectors:
     """
     random = np.random.default_rng(seed)
     centres = random.normal(size=(500, 48))
-    latent = centres[random.integers(0, len(centres), count)] + 0.8 * random.normal(size=(count, 48))
+    latent = centres[random.integers(0, len(centres), count)] + 0.8 * random.normal(
+        size=(count, 48)
+    )
     vectors = latent @ random.normal(size=(48, dimensions)) / np.sqrt(48)
     vectors += 0.25 * random.normal(size=vectors.shape)
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
@@ -63,7 +73,9 @@ def load(connection: "psycopg.Connection[Any]", vectors: Vectors, seed: int) -> 
     counts = [max(1, round(len(vectors) * share / 100)) for share in SHARES.values()]
     counts[0] += len(vectors) - sum(counts)
     types = random.permutation(np.repeat(list(SHARES), counts))
-    index = connection.execute("select pg_get_indexdef('knowledge_chunks_embedding'::regclass)").fetchone()
+    index = connection.execute(
+        "select pg_get_indexdef('knowledge_chunks_embedding'::regclass)"
+    ).fetchone()
     assert index is not None
     connection.execute("drop index public.knowledge_chunks_embedding")
     with (
@@ -80,7 +92,9 @@ def load(connection: "psycopg.Connection[Any]", vectors: Vectors, seed: int) -> 
     return types
 
 
-def timed(connection: "psycopg.Connection[Any]", statement: str, arguments: dict[str, Any]) -> tuple[list[Any], float]:
+def timed(
+    connection: "psycopg.Connection[Any]", statement: str, arguments: dict[str, Any]
+) -> tuple[list[Any], float]:
     """Return the rows' ids and the milliseconds that the call took."""
     begin = time.perf_counter()
     rows = connection.execute(statement, arguments).fetchall()
@@ -88,13 +102,21 @@ def timed(connection: "psycopg.Connection[Any]", statement: str, arguments: dict
 
 
 def measure(
-    connection: "psycopg.Connection[Any]", vectors: Vectors, types: NDArray[np.str_], queries: Vectors, pools: Sequence[int]
+    connection: "psycopg.Connection[Any]",
+    vectors: Vectors,
+    types: NDArray[np.str_],
+    queries: Vectors,
+    pools: Sequence[int],
 ) -> list[dict[str, Any]]:
     """Return a row of figures for each pool and filter."""
-    numbers = dict(connection.execute("select id, chunk_index from public.knowledge_chunks").fetchall())
+    numbers = dict(
+        connection.execute("select id, chunk_index from public.knowledge_chunks").fetchall()
+    )
     figures = []
     for pool in pools:
-        bare = statistics.median(timed(connection, BARE, {"query": query, "pool": pool})[1] for query in queries)
+        bare = statistics.median(
+            timed(connection, BARE, {"query": query, "pool": pool})[1] for query in queries
+        )
         for share, kept in KEPT.items():
             rows = np.flatnonzero(types == kept) if kept else np.arange(len(vectors))
             recalls, times, fewest = [], [], len(vectors)
@@ -103,7 +125,9 @@ def measure(
                 wanted = min(pool, len(rows))
                 # A row as near as the last exact one counts, whichever of the equals was taken.
                 least = np.partition(similarities, -wanted)[-wanted] - 1e-6
-                ids, milliseconds = timed(connection, SEARCH, {"query": query, "pool": pool, "kept": kept})
+                ids, milliseconds = timed(
+                    connection, SEARCH, {"query": query, "pool": pool, "kept": kept}
+                )
                 found = np.array([numbers[identity] for identity in ids], dtype=int)
                 recalls.append(float(np.sum(vectors[found] @ query >= least)) / wanted)
                 times.append(milliseconds)
@@ -127,7 +151,9 @@ def measure(
 
 def main() -> None:
     """Run the measurement and print its table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--dimensions", type=int, default=384)
     parser.add_argument("--queries", type=int, default=50)

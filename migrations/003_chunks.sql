@@ -46,10 +46,10 @@ comment on column public.knowledge_chunks.metadata is 'The chunk''s own keys ove
 comment on column public.knowledge_chunks.content_hash is
   'knowledge_content_hash(heading, content), set by the database: equal hashes mean equal text.';
 comment on column public.knowledge_chunks.version is 'Counts up each time the chunk at this place of its document is replaced.';
-comment on column public.knowledge_chunks.content_tsv is 'Lexemes of heading and content, set by the database.';
+comment on column public.knowledge_chunks.content_tsv is 'Lexemes of heading and content with their positions, and marks (knowledge_internal.mark_levels), set by the database.';
 comment on column public.knowledge_chunks.text_length is 'Words in content_tsv, counted with repetition: the dl of BM25.';
 comment on column public.knowledge_chunks.bm25 is
-  'The document side of BM25, one dimension for each lexeme (knowledge_internal.bm25_vector), set by the database.';
+  'The document side of BM25, one dimension for each lexeme (knowledge_internal.lexeme_vector), set by the database.';
 
 -- A search scores thousands of rows by bm25 and filters them: both stay in the row, what is only returned moves out of it.
 alter table public.knowledge_chunks alter column bm25 set storage main;
@@ -59,7 +59,7 @@ alter table public.knowledge_chunks set (toast_tuple_target = 1024);
 -- The default of 100 keeps too few document frequencies: at 1000 ANALYZE lists the 10,000 most common lexemes.
 alter table public.knowledge_chunks alter column content_tsv set statistics 1000;
 
--- Searches see active rows only: superseded ones are in no index that serves a search.
+-- Searches see active rows only: superseded ones are in no index that a leg reads.
 create index if not exists knowledge_chunks_embedding on public.knowledge_chunks
   using hnsw (embedding extensions.vector_cosine_ops) with (m = 16, ef_construction = 64)
   where status = 'active';
@@ -73,18 +73,12 @@ create index if not exists knowledge_chunks_metadata on public.knowledge_chunks
   using gin (metadata jsonb_path_ops) with (fastupdate = off)
   where status = 'active';
 
-create index if not exists knowledge_chunks_knowledge_type on public.knowledge_chunks (knowledge_type)
-  where status = 'active';
-create index if not exists knowledge_chunks_collection on public.knowledge_chunks (collection)
-  where status = 'active';
-create index if not exists knowledge_chunks_source_origin on public.knowledge_chunks (source_origin)
-  where status = 'active';
-create index if not exists knowledge_chunks_document_date on public.knowledge_chunks (document_date)
-  where status = 'active';
-create index if not exists knowledge_chunks_language on public.knowledge_chunks (language)
-  where status = 'active';
-
--- These serve foreign keys and deletions too, so they hold every row.
+-- Not for active rows alone: the planner would take such an index, read from end to end, for a cheap way to all of them.
+create index if not exists knowledge_chunks_knowledge_type on public.knowledge_chunks (knowledge_type);
+create index if not exists knowledge_chunks_collection on public.knowledge_chunks (collection);
+create index if not exists knowledge_chunks_source_origin on public.knowledge_chunks (source_origin);
+create index if not exists knowledge_chunks_document_date on public.knowledge_chunks (document_date);
+create index if not exists knowledge_chunks_language on public.knowledge_chunks (language);
 create index if not exists knowledge_chunks_document on public.knowledge_chunks (document_id, chunk_index);
 create index if not exists knowledge_chunks_source on public.knowledge_chunks (source_id);
 create index if not exists knowledge_chunks_owner on public.knowledge_chunks (owner_id);

@@ -161,29 +161,42 @@ $$;
 comment on function knowledge_internal.lexeme_vector(text[], float8[]) is
   'Lexemes and their weights as a sparse vector, one dimension for each lexeme; null when there are none.';
 
-create or replace function knowledge_internal.bm25_vector(content_tsv tsvector, mean_length float8)
-returns extensions.sparsevec
+create or replace function knowledge_internal.term_weights(content_tsv tsvector, mean_length float8)
+returns table (lexeme text, weight float8)
+language sql
+immutable
+security invoker
+set search_path = ''
+as $$
+  -- BM25 without its idf: tf (k1 + 1) / (tf + k1 (1 - b + b dl / avgdl)), k1 1.2, b 0.75
+  -- (Robertson and Zaragoza 2009).
+  select posting.lexeme,
+         posting.tf * 2.2 / (posting.tf + 1.2 * (0.25 + 0.75 * posting.dl / mean_length))
+    from (
+      select word.lexeme,
+             cardinality(word.positions)::float8 as tf,
+             sum(cardinality(word.positions)) over ()::float8 as dl
+        from unnest(content_tsv) as word
+       where word.positions is not null
+    ) as posting
+$$;
+
+comment on function knowledge_internal.term_weights(tsvector, float8) is
+  'The document side of BM25 for each lexeme, 0 to 2.2. mean_length is the average text_length of the corpus.';
+
+create or replace function knowledge_internal.mark_levels()
+returns float8[]
 language sql
 immutable
 parallel safe
 security invoker
 set search_path = ''
 as $$
-  -- BM25 without its idf: tf (k1 + 1) / (tf + k1 (1 - b + b dl / avgdl)), k1 1.2, b 0.75 (Robertson and Zaragoza 2009).
-  select knowledge_internal.lexeme_vector(
-           array_agg(posting.lexeme),
-           array_agg(posting.tf * 2.2 / (posting.tf + 1.2 * (0.25 + 0.75 * posting.dl / mean_length)))
-         )
-    from (
-      select word.lexeme,
-             cardinality(word.positions)::float8 as tf,
-             sum(cardinality(word.positions)) over ()::float8 as dl
-        from unnest(content_tsv) as word
-    ) as posting
+  select array[1.3, 1.55, 1.75, 1.9]::float8[]
 $$;
 
-comment on function knowledge_internal.bm25_vector(tsvector, float8) is
-  'The document side of BM25 as a sparse vector: its inner product with a lexeme_vector of idfs is the BM25 score. '
-  'Null for a document without lexemes. mean_length is the average text_length of the corpus.';
+comment on function knowledge_internal.mark_levels() is
+  'Term weights from which a lexeme stands in content_tsv once more, as a mark (cell^1 to cell^4): a search for a common word '
+  'draws the chunks that are about it without reading all that have it.';
 
 notify pgrst, 'reload schema';

@@ -50,21 +50,21 @@ $$;
 comment on function knowledge_internal.listed_frequencies() is
   'The up to 10,000 most common lexemes with the share of chunks that have them, as ANALYZE found them.';
 
-create or replace function knowledge_internal.cosine_spread()
+create or replace function knowledge_internal.cosine_spread(sample_size integer)
 returns float8
 language sql
 stable
 security invoker
 set search_path = ''
 as $$
-  -- 64 rows from 32 pages make 2,016 pairs. A seed, so that the same data give the same answer.
+  -- Of twice as many pages as rows, so that few are neighbours. A seed: the same data give the same answer.
   with page as (
     select greatest(pg_relation_size('public.knowledge_chunks') / 8192, 1)::float8 as pages
   ),
   drawn as (
     select chunk.embedding, row_number() over (order by hashtextextended(chunk.id::text, 0)) as place
       from public.knowledge_chunks as chunk
-           tablesample system (least(100, (select 3200 / page.pages from page))) repeatable (1)
+           tablesample system (least(100, (select 200 * sample_size / page.pages from page))) repeatable (1)
      where chunk.status = 'active'
        and chunk.embedding is not null
   )
@@ -74,10 +74,10 @@ as $$
          end
     from drawn as one
     join drawn as other on other.place < one.place
-   where one.place <= 64
+   where one.place <= sample_size
 $$;
 
-comment on function knowledge_internal.cosine_spread() is
+comment on function knowledge_internal.cosine_spread(integer) is
   'Standard deviation of the cosine similarity of random pairs of chunks: what makes the cosines of different models '
   'comparable. 0.13 where there are too few embeddings to tell.';
 
@@ -125,7 +125,7 @@ begin
 
   insert into knowledge_internal.corpus_statistics as corpus
          (document_count, mean_length, cosine_spread, analysed_at, analysed_rows)
-  values (estimated_rows, greatest(sampled_mean, 1), knowledge_internal.cosine_spread(), last_analysed_at, estimated_rows)
+  values (estimated_rows, greatest(sampled_mean, 1), knowledge_internal.cosine_spread(300), last_analysed_at, estimated_rows)
       on conflict (id) do update
      set document_count = excluded.document_count,
          mean_length = excluded.mean_length,
@@ -150,6 +150,8 @@ language plpgsql
 stable
 security invoker
 set search_path = ''
+-- The search that calls this turns it off.
+set enable_seqscan = on
 as $$
 declare
   small constant integer := 1000;
@@ -171,7 +173,7 @@ begin
        where active.status = 'active'
        limit small + 1
     ) as chunk;
-  cosine_spread := knowledge_internal.cosine_spread();
+  cosine_spread := knowledge_internal.cosine_spread(48);
   if not is_small then
     select greatest(class.reltuples, document_count)
       into document_count

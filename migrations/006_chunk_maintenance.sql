@@ -9,8 +9,8 @@ security definer
 set search_path = ''
 as $$
 declare
-  assumed_mean_length constant float8 := 100;
   document public.knowledge_documents;
+  marks text[];
 begin
   if new.document_id is not null and (tg_op = 'INSERT' or new.document_id is distinct from old.document_id) then
     -- Locked, so that no change of who may see it slips in between.
@@ -42,13 +42,29 @@ begin
       knowledge_internal.text_configuration(new.language), new.heading, new.content
     );
     new.text_length := knowledge_internal.text_length(new.content_tsv);
-    new.bm25 := knowledge_internal.bm25_vector(
-      new.content_tsv,
-      coalesce(
-        (select corpus.mean_length from knowledge_internal.corpus_statistics as corpus),
-        assumed_mean_length
-      )
-    );
+    select knowledge_internal.lexeme_vector(array_agg(term.lexeme), array_agg(term.weight)),
+           array(
+             select term.lexeme || '^' || level.number
+               from unnest(array_agg(term.lexeme), array_agg(term.weight)) as term (lexeme, weight)
+               join unnest(knowledge_internal.mark_levels()) with ordinality as level (least, number)
+                 on term.weight >= level.least
+           )
+      into new.bm25, marks
+      from knowledge_internal.term_weights(
+             new.content_tsv,
+             greatest(coalesce(
+               (select corpus.mean_length from knowledge_internal.corpus_statistics as corpus),
+               (
+                 select avg(neighbour.text_length)
+                   from (
+                     select chunk.text_length from public.knowledge_chunks as chunk
+                      where chunk.status = 'active' limit 100
+                   ) as neighbour
+               ),
+               new.text_length
+             ), 1)
+           ) as term;
+    new.content_tsv := new.content_tsv || array_to_tsvector(marks);
   else
     new.content_hash := old.content_hash;
     new.content_tsv := old.content_tsv;

@@ -13,7 +13,7 @@ begin
       weight_vector extensions.sparsevec,
       full_query tsquery,
       candidate_query tsquery,
-      left_out text[],
+      is_partial boolean,
       document_count float8,
       mean_length float8,
       cosine_spread float8
@@ -23,10 +23,159 @@ end
 $$;
 
 comment on type knowledge_internal.query_analysis is
-  'words: as typed, without stop words; word_queries: what finds each of them. lexemes with document_frequencies and weights '
-  '(idf times how often the query has it), rarest first; weight_vector: the same for an inner product with bm25. '
-  'full_query: the rows that match, null when no row can; candidate_query: the part of them to score first, without the '
-  'lexemes in left_out, which are common and draw more rows than the candidate budget.';
+  'words: as typed, without stop words; word_queries: what finds each of them. lexemes with '
+  'document_frequencies and weights (idf times how often the query has it), rarest first; '
+  'weight_vector: the same for an inner product with bm25. full_query: the rows that match, null when '
+  'no row can; candidate_query: those to score first; is_partial: whether it draws fewer rows than '
+  'full_query.';
+
+create or replace function knowledge_internal.candidate_query(
+  lexemes text[], document_frequencies float8[], weights float8[], document_count float8
+)
+returns tsquery
+language plpgsql
+stable
+security invoker
+set search_path = ''
+as $$
+declare
+  row_budget constant float8 := 2000; -- rows that are scored
+  posting_budget float8 := 10000; -- postings that the index reads to find them
+  partner_count constant integer := 16;
+  words_for_triples constant integer := 5;
+  level_count constant integer := cardinality(knowledge_internal.mark_levels());
+  levels constant float8[] := knowledge_internal.mark_levels();
+  usual_shares constant float8[] := array[0.13, 0.03, 0.0045, 0.0005]; -- of postings, at each level
+  chosen tsquery;
+begin
+  if (select sum(frequency.size) from unnest(document_frequencies) as frequency (size)) <= row_budget then
+    return null;
+  end if;
+  if cardinality(lexemes) = 1 then
+    posting_budget := row_budget;
+  end if;
+
+  with word as (
+    select asked.place,
+           asked.lexeme,
+           asked.document_frequency,
+           asked.weight,
+           sum(asked.document_frequency) over (order by asked.place) as postings
+      from unnest(lexemes, document_frequencies, weights)
+           with ordinality as asked (lexeme, document_frequency, weight, place)
+  ),
+  -- Rare words are looked up whole; a common one more when they are few, since partners thin it out.
+  whole as (
+    select word.*
+      from word
+     where word.postings <= posting_budget
+        or (
+          word.postings - word.document_frequency < posting_budget / 2
+            and word.postings <= 4 * posting_budget
+            and cardinality(lexemes) > 1
+        )
+  ),
+  -- The room that is left goes to the marks of the others, those that weigh most first.
+  mark as (
+    select common.place,
+           common.lexeme || '^' || level.number as lexeme,
+           level.number,
+           coalesce(
+             listed.frequency * document_count,
+             common.document_frequency * usual_shares[level.number]
+           ) as size,
+           common.weight * level.least as worth
+      from word as common
+     cross join unnest(levels) with ordinality as level (least, number)
+      left join knowledge_internal.lexeme_statistics as listed
+        on listed.lexeme = common.lexeme || '^' || level.number
+     where common.place > (select count(*) from whole)
+  ),
+  affordable as (
+    select ordered.*
+      from (
+        select mark.*,
+               sum(mark.size - coalesce(above.size, 0)) over (order by mark.worth desc, mark.place) as room,
+               row_number() over (order by mark.worth desc, mark.place) as turn
+          from mark
+          left join mark as above on above.place = mark.place and above.number = mark.number + 1
+      ) as ordered
+     where ordered.room + (select coalesce(max(whole.postings), 0) from whole) <= posting_budget
+        or (ordered.turn = 1 and not exists (select from whole))
+  ),
+  driver as (
+    select whole.place, whole.lexeme, whole.document_frequency as size, whole.weight, true as is_whole
+      from whole
+    union all
+    (
+      select distinct on (affordable.place)
+             affordable.place, affordable.lexeme, affordable.size, weights[affordable.place], false
+        from affordable
+       order by affordable.place, affordable.number
+    )
+  ),
+  -- A driver alone, with a partner, and in a short query with two: the more weight together, the sooner.
+  combination as (
+    select driver.place, driver.lexeme, null::text as partner, null::text as third,
+           driver.weight as worth, driver.size
+      from driver
+    union all
+    select driver.place, driver.lexeme, partner.lexeme, null,
+           driver.weight + partner.weight,
+           driver.size * partner.document_frequency / document_count
+      from driver
+      join word as partner
+        on partner.place <= partner_count
+       and partner.place <> driver.place
+       and (partner.place > driver.place or not partner.place = any (select whole.place from whole))
+    union all
+    select driver.place, driver.lexeme, partner.lexeme, third.lexeme,
+           driver.weight + partner.weight + third.weight,
+           driver.size * partner.document_frequency / document_count
+             * third.document_frequency / document_count
+      from driver
+      join word as partner on partner.place <> driver.place
+      join word as third on third.place > partner.place and third.place <> driver.place
+     where cardinality(lexemes) <= words_for_triples
+  ),
+  kept as (
+    select ordered.*
+      from (
+        select combination.*,
+               sum(combination.size) over best_first as rows_drawn,
+               row_number() over best_first as turn
+          from combination
+        window best_first as (
+          order by combination.worth desc, combination.size, combination.lexeme, combination.partner,
+                   combination.third
+        )
+      ) as ordered
+     where ordered.rows_drawn <= row_budget
+        or ordered.turn = 1
+  ),
+  drawn as (
+    select kept.lexeme,
+           bool_or(kept.partner is null) as is_alone,
+           string_agg(
+             quote_literal(kept.partner) || coalesce(' & ' || quote_literal(kept.third), ''), ' | '
+           ) as partners
+      from kept
+     group by kept.lexeme
+  )
+  select string_agg(
+           quote_literal(drawn.lexeme)
+             || case when drawn.is_alone then '' else ' & (' || drawn.partners || ')' end,
+           ' | '
+         )::tsquery
+    into chosen
+    from drawn;
+  return chosen;
+end
+$$;
+
+comment on function knowledge_internal.candidate_query is
+  'The rows of a query that are worth scoring: those with its rarest words, with several of its common words, or with a '
+  'common word that they are about. About 2,000 rows; null when all matching rows are no more than that.';
 
 create or replace function knowledge_internal.analyse_query(query_text text, search_mode text)
 returns knowledge_internal.query_analysis
@@ -38,7 +187,6 @@ set search_path = ''
 set client_min_messages = warning
 as $$
 declare
-  candidate_budget constant float8 := 10000;
   characters_read constant integer := 16384;
   configurations regconfig[];
   configuration regconfig;
@@ -182,8 +330,7 @@ begin
            known.document_frequency,
            asked.occurrences
              * ln(1 + greatest(corpus.document_count - known.document_frequency + 0.5, 0.5)
-                        / (known.document_frequency + 0.5)) as weight,
-           sum(known.document_frequency) over (order by known.document_frequency, asked.lexeme) as rows_drawn
+                        / (known.document_frequency + 0.5)) as weight
       from knowledge_internal.document_frequencies(
              array(select asked.lexeme from asked), corpus.is_small, corpus.document_count
            ) as known
@@ -192,23 +339,20 @@ begin
   select array_agg(weighed.lexeme order by weighed.document_frequency, weighed.lexeme),
          array_agg(weighed.document_frequency order by weighed.document_frequency, weighed.lexeme),
          array_agg(weighed.weight order by weighed.document_frequency, weighed.lexeme),
-         string_agg(quote_literal(weighed.lexeme), ' | ')::tsquery,
-         string_agg(quote_literal(weighed.lexeme), ' | ') filter (where drawn.is_candidate)::tsquery,
-         array_agg(weighed.lexeme) filter (where not drawn.is_candidate)
-    into analysis.lexemes, analysis.document_frequencies, analysis.weights, analysis.full_query,
-         analysis.candidate_query, analysis.left_out
-    from weighed
-   cross join lateral (
-           select weighed.rows_drawn <= candidate_budget
-                  or weighed.rows_drawn = weighed.document_frequency as is_candidate
-         ) as drawn;
+         string_agg(quote_literal(weighed.lexeme), ' | ')::tsquery
+    into analysis.lexemes, analysis.document_frequencies, analysis.weights, analysis.full_query
+    from weighed;
   analysis.weight_vector := knowledge_internal.lexeme_vector(analysis.lexemes, analysis.weights);
 
   if numnode(all_required) > 0 then
     analysis.full_query := all_required;
-    analysis.candidate_query := all_required;
-    analysis.left_out := null;
+  else
+    analysis.candidate_query := knowledge_internal.candidate_query(
+      analysis.lexemes, analysis.document_frequencies, analysis.weights, analysis.document_count
+    );
   end if;
+  analysis.is_partial := analysis.candidate_query is not null;
+  analysis.candidate_query := coalesce(analysis.candidate_query, analysis.full_query);
   if numnode(excluded) > 0 then
     analysis.full_query := analysis.full_query && !!excluded;
     analysis.candidate_query := analysis.candidate_query && !!excluded;
@@ -221,6 +365,7 @@ comment on function knowledge_internal.analyse_query(text, text) is
   'Reads a query''s text (its first 16,384 characters) in every language of the corpus and weighs its words by idf.';
 
 create or replace function knowledge_internal.leg_evidence(
+  neighbours bigint,
   best_cosine float8,
   ordinary_cosine float8,
   cosine_spread float8,
@@ -238,7 +383,13 @@ declare
   vector_factor constant float8 := 0.7;
   highest_term_weight constant float8 := 2.2; -- of BM25 with k1 1.2: k1 + 1
   usual_spread constant float8 := 0.13;
+  fewest_neighbours constant integer := 10;
 begin
+  if neighbours < fewest_neighbours then
+    vector_evidence := coalesce(1 / nullif(best_cosine - ordinary_cosine, 0), 0);
+    text_evidence := coalesce(1 / nullif(best_bm25, 0), 0);
+    return;
+  end if;
   cosine_spread := coalesce(cosine_spread, usual_spread);
   vector_evidence := coalesce(
     vector_factor * ((best_cosine - ordinary_cosine) / cosine_spread) ^ 2 / cosine_spread, 0
@@ -257,6 +408,7 @@ $$;
 comment on function knowledge_internal.leg_evidence is
   'What the legs of one query say of their own reliability: the factors that fusion auto gives to a cosine similarity and to '
   'a BM25 score. Vector: how far its best hit stands above its 50th, in standard deviations of the cosine of random '
-  'pairs, squared. Text: the share of the highest possible score (every word of the query, saturated) that its best hit has.';
+  'pairs, squared. Text: the share of the highest possible score (every word of the query, saturated) that its best hit has. '
+  'Fewer than 10 neighbours do not tell: then the legs count the same.';
 
 revoke all on all functions in schema knowledge_internal from public, anon, authenticated, service_role;

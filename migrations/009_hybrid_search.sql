@@ -44,6 +44,8 @@ set max_parallel_workers_per_gather = 0
 -- Without sorting, the vector index is the only way to the nearest rows. The planner takes comparing them all for cheap,
 -- because it does not know that long vectors lie outside the row.
 set enable_sort = off
+-- For the same reason it takes reading words row by row for cheaper than their index.
+set enable_seqscan = off
 as $$
 declare
   knowledge_types constant text[] := array[
@@ -52,10 +54,12 @@ declare
   search_modes constant text[] := array['websearch', 'simple', 'phrase'];
   fusions constant text[] := array['rrf', 'relative_score', 'auto'];
   ordinary_rank constant integer := 50;
+  compared_exactly constant integer := 10000; -- rows
+  small_table constant bigint := 1048576; -- bytes
   column_dimensions integer;
   pool integer;
   reach integer;
-  compared_exactly integer;
+  is_filtered boolean;
   analysis knowledge_internal.query_analysis;
   callers_ef_search text;
   callers_iterative_scan text;
@@ -123,7 +127,7 @@ begin
   pool := greatest(pool_size, match_count);
   -- The index gives twice what is wanted, since its order is approximate.
   reach := 2 * greatest(pool, ordinary_rank);
-  compared_exactly := case when filter_type is null then 1000 else 10000 end;
+  is_filtered := filter_type is not null;
   if vector_weight = 0 then
     query_embedding := null;
   end if;
@@ -151,8 +155,15 @@ begin
   ),
   -- So few rows that comparing all of them is cheaper than the index, and exact.
   few as materialized (
-    select count(*) <= compared_exactly as are_few
-      from (select from matching_chunks where query_embedding is not null limit compared_exactly + 1) as counted
+    select case
+             when is_filtered then (
+               select count(*) <= compared_exactly
+                 from (
+                   select from matching_chunks where query_embedding is not null limit compared_exactly + 1
+                 ) as counted
+             )
+             else pg_relation_size('public.knowledge_chunks') <= small_table
+           end as are_few
   ),
   nearest as materialized (
     select chunk.id, chunk.embedding operator(extensions.<=>) query_embedding as distance
@@ -189,48 +200,48 @@ begin
      where neighbours.vector_rank <= pool
        and neighbours.similarity >= match_threshold
   ),
-  -- Rows with the query's telling words, scored as an inner product of sparse vectors: BM25 but for rounding, collisions and
-  -- the mean length at the time the row was written. Twice the pool is scored again, exactly.
+  -- Rows with the query's telling words. The inner product of the sparse vectors is BM25 for the
+  -- mean length at the time the row was written; those that are best by it are scored exactly.
   likely as materialized (
     select chunk.id, chunk.content_tsv, chunk.text_length
       from matching_chunks as chunk
      where chunk.content_tsv @@ analysis.candidate_query
      order by chunk.bm25 operator(extensions.<#>) analysis.weight_vector, chunk.id
-     limit 2 * pool
+     limit pool
   ),
   -- Too few of them pass the filters: now every row with any of the words counts.
   likely_in_full as materialized (
     select chunk.id, chunk.content_tsv, chunk.text_length
       from matching_chunks as chunk
-     where analysis.left_out is not null
+     where analysis.is_partial
        and chunk.content_tsv @@ analysis.full_query
        and (select count(*) from likely) < pool
      order by chunk.bm25 operator(extensions.<#>) analysis.weight_vector, chunk.id
-     limit 2 * pool
+     limit pool
   ),
   text_results as (
-    select scored.id, scored.text_score, row_number() over (order by scored.text_score desc, scored.id) as text_rank
+    select weighed.id,
+           weighed.text_score,
+           row_number() over (order by weighed.text_score desc, weighed.id) as text_rank
       from (
         select found.id,
-               -- BM25, k1 1.2, b 0.75: weight tf (k1 + 1) / (tf + k1 (1 - b + b dl / avgdl))
                sum(
-                 word.weight * posting.tf * 2.2
-                   / (posting.tf + 1.2 * (0.25 + 0.75 * found.text_length / analysis.mean_length))
+                 word.weight * cardinality(posting.positions) * 2.2
+                   / (
+                     cardinality(posting.positions)
+                       + 1.2 * (0.25 + 0.75 * found.text_length / analysis.mean_length)
+                   )
                ) as text_score
           from (
             select likely.* from likely where not exists (select from likely_in_full)
             union all
             select likely_in_full.* from likely_in_full
           ) as found
-         cross join lateral (
-                 select entry.lexeme, cardinality(entry.positions)::double precision as tf
-                   from unnest(found.content_tsv) as entry
-               ) as posting
-          join unnest(analysis.lexemes, analysis.weights) as word (lexeme, weight) on word.lexeme = posting.lexeme
+         cross join lateral unnest(found.content_tsv) as posting
+          join unnest(analysis.lexemes, analysis.weights) as word (lexeme, weight)
+            on word.lexeme = posting.lexeme
          group by found.id
-      ) as scored
-     order by scored.text_score desc, scored.id
-     limit pool
+      ) as weighed
   ),
   combined as (
     select coalesce(vector_results.id, text_results.id) as id,
@@ -246,13 +257,14 @@ begin
            vector_weight * leg.vector_evidence as vector_evidence,
            text_weight * leg.text_evidence as text_evidence
       from (
-        select max(neighbours.similarity) as best_cosine,
+        select count(*) as neighbours,
+               max(neighbours.similarity) as best_cosine,
                min(neighbours.similarity)
                  filter (where neighbours.vector_rank <= ordinary_rank) as ordinary_cosine
           from neighbours
       ) as listed
      cross join lateral knowledge_internal.leg_evidence(
-             listed.best_cosine, listed.ordinary_cosine, analysis.cosine_spread,
+             listed.neighbours, listed.best_cosine, listed.ordinary_cosine, analysis.cosine_spread,
              (select max(text_results.text_score) from text_results), analysis.weights
            ) as leg
   ),

@@ -6,14 +6,17 @@ UPDATE_DOCS=1 in the environment writes the new output into the pages, to be rea
 """
 
 import contextlib
+import inspect
 import io
 import os
 import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
+from pkgutil import walk_packages
 from typing import Any
 
 import psycopg
@@ -21,10 +24,12 @@ import pytest
 import typer.main
 from postgrest.exceptions import APIError
 
+import second_brain
 from conftest import Connection
 from second_brain import errors
 from second_brain.cli import app
 from second_brain.database.migrations import statements
+from second_brain.services.provider import SearchProvider
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -293,13 +298,26 @@ def test_reference_has_every_function_as_it_is(database: Connection) -> None:
         assert [row[0] for row in table_rows(told, "column")] == columns, name
 
 
-def known_errors(
-    base: type[errors.SecondBrainError] = errors.SecondBrainError,
-) -> Iterator[type[errors.SecondBrainError]]:
-    """Yield every error class; the command line has imported all of them."""
-    yield base
+def test_search_page_has_every_argument_with_its_default() -> None:
+    documented = table_rows((DOCS / "search.md").read_text("utf-8"), "argument")
+    parameters = list(inspect.signature(SearchProvider.hybrid_search).parameters.values())[1:]
+    assert [row[:2] for row in documented] == [
+        [one.name, "" if one.default is one.empty else str(one.default)] for one in parameters
+    ]
+
+
+def test_reference_has_every_command() -> None:
+    command_line: Any = typer.main.get_command(app)
+    told = section((DOCS / "reference.md").read_text("utf-8"), "Command line")
+    assert {row[0] for row in table_rows(told, "command")} == set(command_line.commands)
+
+
+def error_kinds(base: type[errors.SecondBrainError]) -> Iterator[str]:
+    """Yield the kind of an error class and of all that derive from it."""
+    if base.__module__.startswith("second_brain."):
+        yield base.kind
     for derived in base.__subclasses__():
-        yield from known_errors(derived)
+        yield from error_kinds(derived)
 
 
 def test_errors_page_has_every_kind_and_every_code() -> None:
@@ -316,4 +334,6 @@ def test_errors_page_has_every_kind_and_every_code() -> None:
         assert errors.translate(raised).kind == kind, code
     mapped = {*errors._CLASSES, *errors._REMEDIES, *(f"{two}xxx" for two in errors._STATE_CLASSES)}
     assert mapped == documented.keys()
-    assert {error.kind for error in known_errors()} == set(kinds)
+    for module in walk_packages(second_brain.__path__, "second_brain."):
+        import_module(module.name)
+    assert set(error_kinds(errors.SecondBrainError)) == set(kinds)

@@ -28,6 +28,7 @@ from pglast.enums import (
 from pglast.parser import scan
 from pglast.stream import RawStream
 from postgrest.exceptions import APIError
+
 from second_brain.database import migrations
 from second_brain.database.migrations import Migration
 from second_brain.services import supabase as supabase_module

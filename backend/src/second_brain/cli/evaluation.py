@@ -189,9 +189,7 @@ def _tune(
         _loaded(collection, vectors, language, dsn, postgres_major) as connection,
         _progress("Searching by setting", len(settings) + 2) as advance,
     ):
-        found = tuning.tune(
-            connection, collection, vectors, settings, seed=seed, advance=advance
-        )
+        found = tuning.tune(connection, collection, vectors, settings, seed=seed, advance=advance)
     if as_json:
         typer.echo(json.dumps(_tuning_json(found), indent=2))
     else:
@@ -296,7 +294,7 @@ def _print_evaluation(evaluation: Evaluation) -> None:
     console.print()
     for other, gain in evaluation.gains.items():
         _print_difference(console, f"hybrid against {other}", gain)
-    _print_test(console, evaluation.gains["vector"])
+    _print_test(console)
 
 
 def _print_tuning(found: Tuning) -> None:
@@ -315,10 +313,11 @@ def _print_tuning(found: Tuning) -> None:
     for other, gain in found.gains.items():
         name = "the defaults" if other == "default" else f"{other} alone"
         _print_difference(console, f"tuned against {name}", gain)
-    _print_test(console, found.gains["default"])
+    _print_test(console)
     console.print()
     for line in _advice(found):
-        console.print(line, highlight=False, markup=False)
+        # Not wrapped: the arguments are there to be copied.
+        typer.echo(line)
 
 
 def _advice(found: Tuning) -> Iterator[str]:
@@ -365,11 +364,10 @@ def _print_difference(console: Console, what: str, difference: Difference) -> No
     )
 
 
-def _print_test(console: Console, difference: Difference) -> None:
-    how = "all" if difference.exact else "random"
+def _print_test(console: Console) -> None:
     console.print(
-        f"{metrics.TEST}; {difference.permutations:,} {how} permutations, significant: p < "
-        f"{metrics.SIGNIFICANT}",
+        f"{metrics.TEST}; {metrics.PERMUTATIONS:,} random permutations, or all where they are "
+        f"fewer; significant: p < {metrics.SIGNIFICANT}",
         style="dim",
         highlight=False,
     )

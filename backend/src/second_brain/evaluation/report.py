@@ -9,7 +9,7 @@ from html import escape
 from importlib.metadata import version
 
 from second_brain.evaluation.metrics import MEASURES, TEST, Difference
-from second_brain.evaluation.runs import DEPTH, LEGS, Evaluation, Explanation, Hit, Judged, Leg
+from second_brain.evaluation.runs import DEPTH, LEGS, Evaluation, Explanation, Judged, Leg
 
 _WIDTH = 900
 _LEFT = 52
@@ -52,16 +52,17 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th { font-weight: 600; color: var(--soft); font-size: .85rem; text-align: left; }
 th, td { padding: .38rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
 tbody tr:last-child td { border-bottom: 0; }
-.number { text-align: right; white-space: nowrap; }
+.number { text-align: right; }
+td.number { white-space: nowrap; }
 .best { font-weight: 700; }
 .vector { color: var(--vector); } .text { color: var(--text); } .hybrid { color: var(--hybrid); }
 .gain { color: var(--gain); } .loss { color: var(--loss); }
 .relevant td { background: var(--mark); }
-td.title { min-width: 16rem; }
-td.title, td.terms { overflow-wrap: anywhere; }
-td.terms { color: var(--soft); font-size: .85rem; min-width: 8rem; }
-figure { margin: .9rem 0; }
-svg { display: block; width: 100%; height: auto; }
+details table { font-size: .9rem; }
+details td.title { width: 60%; min-width: 15rem; overflow-wrap: anywhere; }
+.terms { display: block; color: var(--soft); font-size: .85rem; }
+figure { margin: .9rem 0; overflow-x: auto; }
+svg { display: block; width: 100%; min-width: 36rem; height: auto; }
 svg text { fill: var(--soft); font: 12px system-ui, "Segoe UI", Arial, sans-serif; }
 svg .name { font-weight: 600; }
 svg line { stroke: var(--line); }
@@ -294,14 +295,15 @@ def _latency(evaluation: Evaluation) -> str:
     everything = [time for leg in LEGS for time in times[leg]]
     low, high = math.log10(min(everything)), math.log10(max(everything))
     high = max(high, low + 0.3)
-    row, plot = 92, 62
+    row, plot, wide = 92, 62, _WIDTH - _LEFT - _RIGHT
 
     def x(time: float) -> float:
-        return _LEFT + (math.log10(max(time, 0.01)) - low) / (high - low) * (_WIDTH - _LEFT - _RIGHT)
+        return _LEFT + (math.log10(max(time, 0.01)) - low) / (high - low) * wide
 
     parts = [
         f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="0" y2="{row * len(LEGS)}"/>'
-        f'<text x="{x(tick):.1f}" y="{row * len(LEGS) + 16}" text-anchor="middle">{tick:g} ms</text>'
+        f'<text x="{x(tick):.1f}" y="{row * len(LEGS) + 16}" text-anchor="middle">'
+        f"{tick:g} ms</text>"
         for tick in _ticks(low, high)
     ]
     for place, leg in enumerate(LEGS):
@@ -311,7 +313,7 @@ def _latency(evaluation: Evaluation) -> str:
             share = (math.log10(time) - low) / (high - low)
             counts[min(int(share * _BINS), _BINS - 1)] += 1
         most = max(counts)
-        step = (_WIDTH - _LEFT - _RIGHT) / _BINS
+        step = wide / _BINS
         for place_of_bin, count in enumerate(counts):
             if count:
                 length = count / most * plot
@@ -369,73 +371,48 @@ def _explanation(explanation: Explanation) -> str:
 
 def _hits_table(explanation: Explanation) -> str:
     rows = "".join(
-        f'<tr{_relevance(grade)}><td class="number">{rank}</td>'
-        f'<td class="title">{escape(_short(title))}</td>'
-        f'<td class="number">{grade or ""}</td>{_evidence(hit)}'
-        f'<td class="number">{hit.score:.4f}</td>{_terms(hit)}</tr>'
+        f'<tr{_relevance(grade)}><td class="number">{rank}</td>{_named(title, hit.matched_terms)}'
+        f"{_numbers(grade or None, hit.vector_rank, hit.text_rank)}"
+        f"{_scores(hit.similarity, hit.text_score)}"
+        f'<td class="number">{hit.score:.4f}</td></tr>'
         for rank, (hit, title, grade) in enumerate(explanation.hits, start=1)
     )
     if not rows:
         return "<p>Nothing was found.</p>"
-    return _table(
-        {
-            "#": True,
-            "document": False,
-            "relevant": True,
-            "vector rank": True,
-            "similarity": True,
-            "text rank": True,
-            "text score": True,
-            "fused": True,
-            "matched words": False,
-        },
-        rows,
-    )
+    heads = ("judged", "vector rank", "text rank", "similarity", "text score", "fused score")
+    return _table('<th class="number">#</th><th>document, matched words</th>', heads, rows)
 
 
 def _relevant_table(relevant: Sequence[Judged]) -> str:
     rows = "".join(
-        f'<tr><td class="title">{escape(_short(one.title))}</td>'
-        f'<td class="number">{one.grade}</td>'
-        + "".join(f'<td class="number">{_or_dash(one.ranks[leg])}</td>' for leg in LEGS)
-        + f'<td class="number">{_or_dash(one.similarity, ".3f")}</td>'
-        f'<td class="number">{_or_dash(one.text_score, ".2f")}</td>{_terms(one)}</tr>'
+        f"<tr>{_named(one.title, one.matched_terms)}"
+        f"{_numbers(one.grade, *(one.ranks[leg] for leg in LEGS))}"
+        f"{_scores(one.similarity, one.text_score)}</tr>"
         for one in relevant
     )
-    return _table(
-        {
-            "document": False,
-            "score": True,
-            "vector rank": True,
-            "text rank": True,
-            "hybrid rank": True,
-            "similarity": True,
-            "text score": True,
-            "matched words": False,
-        },
-        rows,
-    )
+    heads = ("judged", *(f"{leg} rank" for leg in LEGS), "similarity", "text score")
+    return _table("<th>document, matched words</th>", heads, rows)
 
 
-def _table(columns: Mapping[str, bool], rows: str) -> str:
-    heads = "".join(
-        f"<th{' class=number' if is_number else ''}>{name}</th>"
-        for name, is_number in columns.items()
-    )
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+def _table(first: str, numbers: Iterable[str], rows: str) -> str:
+    heads = "".join(f'<th class="number">{name}</th>' for name in numbers)
+    return f"<table><thead><tr>{first}{heads}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def _evidence(hit: Hit) -> str:
+def _named(title: str, terms: Sequence[str]) -> str:
+    matched = f'<span class="terms">{escape(_short(", ".join(terms)))}</span>' if terms else ""
+    return f'<td class="title">{escape(_short(title))}{matched}</td>'
+
+
+def _numbers(*values: int | None) -> str:
+    return "".join(f'<td class="number">{_or_dash(value)}</td>' for value in values)
+
+
+def _scores(similarity: float | None, text_score: float | None) -> str:
     return (
-        f'<td class="number">{_or_dash(hit.vector_rank)}</td>'
-        f'<td class="number">{_or_dash(hit.similarity, ".3f")}</td>'
-        f'<td class="number">{_or_dash(hit.text_rank)}</td>'
-        f'<td class="number">{_or_dash(hit.text_score, ".2f")}</td>'
+        f'<td class="number">{_or_dash(similarity, ".3f")}</td>'
+        f'<td class="number">{_or_dash(text_score, ".2f")}</td>'
     )
-
-
-def _terms(found: Hit | Judged) -> str:
-    return f'<td class="terms">{escape(_short(", ".join(found.matched_terms)))}</td>'
 
 
 def _relevance(grade: int) -> str:

@@ -6,14 +6,12 @@ others, so that the figure reported is not that of a choice made on the same que
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from inspect import signature
 from itertools import product
 from random import Random
 
 from second_brain.evaluation.collection import Collection, Vectors
 from second_brain.evaluation.metrics import MEASURES, Difference, compare, judge
 from second_brain.evaluation.runs import LEGS, Connection, Leg, Run, Searcher, Settings, rankings
-from second_brain.services.postgres import PostgresProvider
 
 MEASURE = MEASURES[0]
 FOLDS = 5
@@ -21,11 +19,7 @@ DEFAULT = Settings()
 
 # What an application shows, and asks for: a deeper list would raise every pool to its own depth.
 _DEPTH = 10
-_FUSIONS: tuple[str | None, ...] = (
-    ("rrf", "relative_score", "auto")
-    if "fusion" in signature(PostgresProvider.hybrid_search).parameters
-    else (None,)
-)
+_FUSIONS = ("rrf", "relative_score", "auto")
 _VECTOR_SHARES = (0.2, 0.35, 0.5, 0.65, 0.8)
 _RRF_KS = (10.0, 60.0)
 _POOL_SIZES = (50, 200)
@@ -69,18 +63,16 @@ def grid() -> list[Settings]:
     """Return the settings to try, the defaults first."""
     settings = [DEFAULT]
     for fusion in _FUSIONS:
-        # The automatic weights are the query's own: what the caller's multiply stays 1 and 1.
-        shares: Sequence[float | None] = (None,) if fusion == "auto" else _VECTOR_SHARES
-        ks: Sequence[float | None] = _RRF_KS if fusion in ("rrf", None) else (None,)
+        ks: Sequence[float | None] = _RRF_KS if fusion == "rrf" else (None,)
         settings += [
             Settings(
                 fusion=fusion,
                 vector_weight=share,
-                text_weight=None if share is None else round(1 - share, 2),
+                text_weight=round(1 - share, 2),
                 rrf_k=k,
                 pool_size=pool_size,
             )
-            for share, k, pool_size in product(shares, ks, _POOL_SIZES)
+            for share, k, pool_size in product(_VECTOR_SHARES, ks, _POOL_SIZES)
         ]
     return settings
 

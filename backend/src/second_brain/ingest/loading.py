@@ -378,7 +378,7 @@ def _split_front_matter(text: str) -> tuple[str, dict[str, Any]]:
     if found is None:
         return text, {}
     try:
-        import yaml  # type: ignore[import-untyped]
+        import yaml
     except ImportError as exc:
         raise MissingExtraError("pyyaml", "ingest") from exc
     block = found[1] or ""

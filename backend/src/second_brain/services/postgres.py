@@ -41,7 +41,8 @@ _SEARCHES: dict[str, LiteralString] = {
           filter_type => %(filter_type)s::text,
           search_mode => %(search_mode)s::text,
           pool_size => %(pool_size)s::integer,
-          rrf_k => %(rrf_k)s::float8
+          rrf_k => %(rrf_k)s::float8,
+          fusion => %(fusion)s::text
         )
     """,
     "match_knowledge_chunks": """

@@ -65,12 +65,15 @@ class SearchProvider(ABC):
         pool_size: int = 50,
         *,
         rrf_k: float = 60.0,
+        fusion: str = "auto",
     ) -> Results:
-        """Search by meaning and by words in one call, fused by weighted reciprocal rank.
+        """Search by meaning and by words in one call, and fuse the two lists.
 
         Without an embedding, or without text, the other leg answers alone. `threshold` is the
         least cosine similarity (-1 to 1) in the vector leg, `pool_size` the candidates per leg,
         `search_mode` one of websearch, simple and phrase, `filter_type` one knowledge_type.
+        `fusion`: `auto` (each leg counts by the evidence it shows for the query), `relative_score`
+        (each leg scaled to 0..1) or `rrf` (weighted reciprocal rank, constant `rrf_k`).
         """
         return self._search(
             "hybrid",
@@ -86,6 +89,7 @@ class SearchProvider(ABC):
                 "search_mode": search_mode,
                 "pool_size": pool_size,
                 "rrf_k": rrf_k,
+                "fusion": fusion,
             },
         )
 

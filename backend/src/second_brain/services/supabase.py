@@ -12,6 +12,7 @@ from second_brain.services.results import Source
 
 if TYPE_CHECKING:
     import httpx
+
     from supabase import Client
 
 TIMEOUT = 30.0
@@ -22,6 +23,7 @@ TIMEOUT = 30.0
 # on a project whose migrations are older than this client.
 _LATER_ARGUMENTS: Mapping[str, object] = {
     "rrf_k": 60.0,
+    "fusion": "auto",
 }
 
 
@@ -80,8 +82,9 @@ class SupabaseProvider(SearchProvider):
 
     def _make_client(self, url: str, key: str) -> "Client":
         import httpx
-        from supabase import create_client
         from supabase.lib.client_options import SyncClientOptions
+
+        from supabase import create_client
 
         # HTTP/1.1: httpx's HTTP/2 connections are shared by all threads, and one that the server
         # ends takes every call on it along; a POST is not tried again.
