@@ -268,6 +268,39 @@ begin
              (select max(text_results.text_score) from text_results), analysis.weights
            ) as leg
   ),
+  -- Read by explain_hybrid_search, which alone asks for it.
+  trace as materialized (
+    select set_config(
+             'knowledge_internal.trace',
+             jsonb_build_object(
+               'vector', jsonb_build_object(
+                 'strategy', case
+                   when query_embedding is null then 'not run'
+                   when (select few.are_few from few) then 'exact: few rows'
+                   when (select count(*) from nearest) = reach then 'index'
+                   else 'exact: the index stopped early'
+                 end,
+                 'rows', (select count(*) from vector_results)
+               ),
+               'text', jsonb_build_object(
+                 'strategy', case
+                   when analysis.full_query is null then 'not run'
+                   when exists (select from likely_in_full) then 'all rows: too few candidates'
+                   when analysis.is_partial then 'candidates'
+                   else 'all rows'
+                 end,
+                 'rows', (select count(*) from text_results)
+               ),
+               'pool', pool,
+               'weights', jsonb_build_object(
+                 'vector', evidence.vector_evidence, 'text', evidence.text_evidence
+               )
+             )::text,
+             true
+           )
+      from evidence
+     where current_setting('knowledge_internal.tracing', true) = 'on'
+  ),
   -- auto weighs scores, so a row gets the score of the leg that missed it too.
   completed as (
     select combined.*,
@@ -367,6 +400,7 @@ begin
     from scored
     join public.knowledge_chunks as chunk on chunk.id = scored.id
     left join public.knowledge_documents as document on document.id = chunk.document_id
+   where (select count(*) from trace) >= 0
    order by scored.rrf_score desc, least(scored.vector_rank, scored.text_rank), scored.id;
 
   perform set_config('hnsw.ef_search', callers_ef_search, true),

@@ -1,0 +1,146 @@
+-- 011_explain: why a search answers as it does.
+-- Adds: function explain_hybrid_search. Locks nothing that exists.
+
+create or replace function public.explain_hybrid_search(
+  query_embedding extensions.vector default null,
+  query_text text default null,
+  match_count integer default 10,
+  match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0,
+  text_weight double precision default 1.0,
+  filter_type text default null,
+  search_mode text default 'websearch',
+  pool_size integer default 50,
+  rrf_k double precision default 60,
+  fusion text default 'auto'
+)
+returns jsonb
+language plpgsql
+stable
+security definer
+set search_path = ''
+as $$
+declare
+  begun_at timestamptz;
+  hybrid_milliseconds double precision;
+  vector_milliseconds double precision;
+  text_milliseconds double precision;
+  hits jsonb;
+  trace jsonb;
+  analysis knowledge_internal.query_analysis;
+  candidates bigint;
+begin
+  -- The first call pays for planning and cold pages, and answers; the legs are timed after it.
+  perform set_config('knowledge_internal.tracing', 'on', true);
+  perform set_config('knowledge_internal.trace', '', true);
+  begun_at := clock_timestamp();
+  select coalesce(jsonb_agg(to_jsonb(hit) - '{content,metadata}'::text[]), '[]')
+    into hits
+    from public.hybrid_search_knowledge_chunks(
+           query_embedding => explain_hybrid_search.query_embedding,
+           query_text => explain_hybrid_search.query_text,
+           match_count => explain_hybrid_search.match_count,
+           match_threshold => explain_hybrid_search.match_threshold,
+           vector_weight => explain_hybrid_search.vector_weight,
+           text_weight => explain_hybrid_search.text_weight,
+           filter_type => explain_hybrid_search.filter_type,
+           search_mode => explain_hybrid_search.search_mode,
+           pool_size => explain_hybrid_search.pool_size,
+           rrf_k => explain_hybrid_search.rrf_k,
+           fusion => explain_hybrid_search.fusion
+         ) as hit;
+  hybrid_milliseconds := extract(epoch from clock_timestamp() - begun_at) * 1000;
+  trace := nullif(current_setting('knowledge_internal.trace'), '')::jsonb;
+  perform set_config('knowledge_internal.tracing', 'off', true);
+
+  if query_embedding is not null and vector_weight > 0 then
+    begun_at := clock_timestamp();
+    perform
+       from public.hybrid_search_knowledge_chunks(
+              query_embedding => explain_hybrid_search.query_embedding,
+              match_count => explain_hybrid_search.match_count,
+              match_threshold => explain_hybrid_search.match_threshold,
+              filter_type => explain_hybrid_search.filter_type,
+              pool_size => explain_hybrid_search.pool_size
+            );
+    vector_milliseconds := extract(epoch from clock_timestamp() - begun_at) * 1000;
+  end if;
+  if query_text ~ '\S' and text_weight > 0 then
+    begun_at := clock_timestamp();
+    perform
+       from public.hybrid_search_knowledge_chunks(
+              query_text => explain_hybrid_search.query_text,
+              match_count => explain_hybrid_search.match_count,
+              filter_type => explain_hybrid_search.filter_type,
+              search_mode => explain_hybrid_search.search_mode,
+              pool_size => explain_hybrid_search.pool_size
+            );
+    text_milliseconds := extract(epoch from clock_timestamp() - begun_at) * 1000;
+    analysis := knowledge_internal.analyse_query(query_text, search_mode);
+    select count(*)
+      into candidates
+      from public.knowledge_chunks as chunk
+     where chunk.status = 'active'
+       and chunk.content_tsv @@ analysis.candidate_query;
+  end if;
+
+  return jsonb_build_object(
+    'milliseconds', jsonb_build_object(
+      'hybrid', hybrid_milliseconds, 'vector', vector_milliseconds, 'text', text_milliseconds
+    ),
+    'pool', trace -> 'pool',
+    'vector', (trace -> 'vector') || jsonb_build_object(
+      'ran_dry', case
+        when (trace #>> '{vector,rows}')::integer < (trace ->> 'pool')::integer
+          then 'fewer rows with an embedding pass the filters and match_threshold'
+      end
+    ),
+    'text', (trace -> 'text') || jsonb_build_object(
+      'ran_dry', case
+        when (trace #>> '{text,rows}')::integer < (trace ->> 'pool')::integer
+          then 'fewer rows that pass the filters have words of the query'
+      end,
+      'candidates', candidates,
+      'chunks', analysis.document_count,
+      'mean_length', analysis.mean_length,
+      'query', analysis.candidate_query::text,
+      'lexemes', (
+        select jsonb_agg(
+                 jsonb_build_object(
+                   'lexeme', word.lexeme,
+                   'document_frequency', round(word.document_frequency),
+                   'weight', word.weight,
+                   'left_out', position(quote_literal(word.lexeme) in analysis.candidate_query::text) = 0
+                 )
+                 order by word.place
+               )
+          from unnest(analysis.lexemes, analysis.document_frequencies, analysis.weights)
+               with ordinality as word (lexeme, document_frequency, weight, place)
+      )
+    ),
+    'fusion', jsonb_build_object('policy', fusion) || case fusion
+      when 'auto' then jsonb_build_object(
+        'weights', trace -> 'weights', 'cosine_spread', analysis.cosine_spread
+      )
+      else jsonb_build_object(
+        'weights', jsonb_build_object('vector', vector_weight, 'text', text_weight)
+      )
+    end,
+    'hits', hits
+  );
+end
+$$;
+
+comment on function public.explain_hybrid_search is
+  'How hybrid_search_knowledge_chunks comes to its answer, for the same arguments, as one JSON '
+  'object. milliseconds: of the whole call and of each leg alone. vector and text: how the leg found '
+  'its rows, how many, and why they are fewer than the pool. text also: the candidates drawn by the '
+  'index, and each lexeme with its document frequency and weight; one that is left out draws no '
+  'candidates but counts in their scores. fusion: the weights used; under auto they are factors of '
+  'the cosine similarity and of the BM25 score. hits: the answer without content and metadata. '
+  'Document frequencies are of all chunks, whoever owns them. Raises 22023 as the search does.';
+
+revoke all on function public.explain_hybrid_search from public, anon, authenticated;
+grant execute on function public.explain_hybrid_search to service_role;
+
+notify pgrst, 'reload schema';
