@@ -27,18 +27,21 @@ from second_brain.evaluation import collection as collections
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 OURS = """
-select id, text_score from public.hybrid_search_knowledge_chunks(query_text => %(query)s, match_count => 10)
+select id, text_score
+  from public.hybrid_search_knowledge_chunks(query_text => %(query)s, match_count => 10)
 """
 # Every row by the same sparse vectors, without candidates: what the leg approximates.
 EXACT = """
 select -(chunk.bm25 operator(extensions.<#>) analysis.weight_vector) as score
-  from knowledge_internal.analyse_query(%(query)s, 'websearch') as analysis, public.knowledge_chunks as chunk
+  from knowledge_internal.analyse_query(%(query)s, 'websearch') as analysis,
+       public.knowledge_chunks as chunk
  where chunk.status = 'active' and analysis.weight_vector is not null
  order by 1 desc limit 10
 """
 SCORES = """
 select -(chunk.bm25 operator(extensions.<#>) analysis.weight_vector)
-  from knowledge_internal.analyse_query(%(query)s, 'websearch') as analysis, public.knowledge_chunks as chunk
+  from knowledge_internal.analyse_query(%(query)s, 'websearch') as analysis,
+       public.knowledge_chunks as chunk
  where chunk.id = any (%(ids)s)
 """
 OR_ED = """
@@ -49,7 +52,9 @@ select chunk.id
  order by ts_rank_cd(chunk.content_tsv, query) desc limit 10
 """
 NATIVE = """
-select id from public.knowledge_chunks order by content <@> to_bm25query(%(query)s, 'native_bm25') limit 10
+select id
+  from public.knowledge_chunks
+ order by content <@> to_bm25query(%(query)s, 'native_bm25') limit 10
 """
 
 
@@ -63,7 +68,7 @@ def passages(texts: Sequence[str], count: int, seed: int) -> list[str]:
         begin = random.randrange(len(sentences))
         return " ".join(sentences[begin : begin + random.randint(1, 5)])
 
-    made = []
+    made: list[str] = []
     while len(made) < count:
         passage = run() if random.random() < 0.4 else f"{run()} {run()}"
         if 40 <= len(passage.split()) <= 200:
@@ -72,7 +77,7 @@ def passages(texts: Sequence[str], count: int, seed: int) -> list[str]:
 
 
 def load(connection: Connection, texts: Sequence[str]) -> float:
-    """Store the passages; return the seconds it took. The indexes on text are there from the start."""
+    """Store the passages with the indexes on text in place; return the seconds it took."""
     connection.execute("drop index public.knowledge_chunks_embedding")
     begin = time.perf_counter()
     with (
@@ -88,13 +93,14 @@ def load(connection: Connection, texts: Sequence[str]) -> float:
 
 
 def common_words(connection: Connection, count: int, seed: int) -> list[str]:
-    """Return queries of one to five of the 20 most common words that lie in documents as they are."""
+    """Return queries of one to five of the 20 most common words that are their own stems."""
     random = Random(seed)
     words = [
         row[0]
         for row in connection.execute(
             "select lexeme from knowledge_internal.lexeme_statistics"
-            " where lexeme ~ '^[a-z]{3,}$' and to_tsvector('english', lexeme) = to_tsvector('simple', lexeme)"
+            " where lexeme ~ '^[a-z]{3,}$'"
+            " and to_tsvector('english', lexeme) = to_tsvector('simple', lexeme)"
             " order by frequency desc limit 20"
         ).fetchall()
     ]
@@ -107,7 +113,7 @@ def measure(
     queries: Sequence[str],
     overlap: Callable[[str, list[Any]], float] | None,
 ) -> dict[str, float]:
-    """Return milliseconds and the mean overlap of the statement's answers; each query once to warm."""
+    """Return milliseconds and overlaps of the statement's answers; each query runs once before."""
     times, overlaps = [], []
     for query in queries:
         connection.execute(statement, {"query": query}).fetchall()
@@ -140,7 +146,8 @@ def compare(
             return 1.0
         found = connection.execute(SCORES, {"query": query, "ids": ids}).fetchall()
         least = exact[query][-1] * (1 - 1e-4)
-        return min(sum(score >= least for (score,) in found) / len(exact[query]), 1.0)
+        as_high = sum(1 for (score,) in found if score >= least)
+        return min(as_high / len(exact[query]), 1.0)
 
     ways = {"text leg": measure(connection, OURS, queries, overlap)}
     ways["ts_rank_cd"] = measure(connection, OR_ED, queries[:30], None)
@@ -183,7 +190,8 @@ def main() -> None:
             )
             if options.native:
                 connection.execute(
-                    "create index native_bm25 on public.knowledge_chunks using bm25 (content) with (text_config = 'english')"
+                    "create index native_bm25 on public.knowledge_chunks"
+                    " using bm25 (content) with (text_config = 'english')"
                 )
             kinds = {
                 "question": questions[: options.queries],

@@ -1,5 +1,6 @@
 -- 002_documents: where knowledge comes from, and the documents that chunks are cut from.
--- Adds: tables knowledge_sources, knowledge_documents, their policies and grants. Locks nothing that exists.
+-- Adds: tables knowledge_sources, knowledge_documents, their policies and grants.
+-- Locks nothing that exists.
 
 create table if not exists public.knowledge_sources (
   id uuid primary key default gen_random_uuid(),
@@ -11,8 +12,10 @@ create table if not exists public.knowledge_sources (
 );
 
 comment on table public.knowledge_sources is
-  'A place that documents are read from. config may hold secrets: only service_role reads this table.';
-comment on column public.knowledge_sources.config is 'Connection settings of the source; may hold secrets.';
+  'A place that documents are read from. config may hold secrets: '
+  'only service_role reads this table.';
+comment on column public.knowledge_sources.config is
+  'Connection settings of the source; may hold secrets.';
 
 -- Supabase grants every new table to the API roles by default, so they are named here.
 alter table public.knowledge_sources enable row level security;
@@ -25,7 +28,8 @@ create table if not exists public.knowledge_documents (
   title text,
   knowledge_type text not null default 'document'
     check (knowledge_type in (
-      'note', 'document', 'decision', 'conversation', 'task', 'signal', 'playbook', 'case_study', 'transcript'
+      'note', 'document', 'decision', 'conversation', 'task', 'signal', 'playbook', 'case_study',
+      'transcript'
     )),
   source_id uuid references public.knowledge_sources (id) on delete set null,
   source_url text,
@@ -47,12 +51,17 @@ create table if not exists public.knowledge_documents (
 comment on table public.knowledge_documents is
   'One document of a source. Written by upsert_knowledge_document, which matches on external_key.';
 comment on column public.knowledge_documents.external_key is
-  'The document''s identity outside this database (a path, a URL, an id): what an upsert matches on.';
-comment on column public.knowledge_documents.document_date is 'The date the document speaks of itself, not of its import.';
-comment on column public.knowledge_documents.owner_id is 'The user the document belongs to; null: nobody''s, seen only when public.';
+  'The document''s identity outside this database (a path, a URL, an id): '
+  'what an upsert matches on.';
+comment on column public.knowledge_documents.document_date is
+  'The date the document gives itself, not that of its import.';
+comment on column public.knowledge_documents.owner_id is
+  'The user the document belongs to; null: nobody''s, seen only when public.';
 comment on column public.knowledge_documents.language is
-  'Text search configuration of the content (english, german, ... or an ISO 639-1 code); an unknown one is read as simple.';
-comment on column public.knowledge_documents.content_hash is 'Digest of the chunks'' hashes in their order.';
+  'Text search configuration of the content (english, german, ... or an ISO 639-1 code); '
+  'an unknown one is read as simple.';
+comment on column public.knowledge_documents.content_hash is
+  'Digest of the chunks'' hashes in their order.';
 
 create index if not exists knowledge_documents_owner on public.knowledge_documents (owner_id);
 create index if not exists knowledge_documents_source on public.knowledge_documents (source_id);

@@ -12,7 +12,8 @@ create table if not exists public.knowledge_chunks (
   embedding_model text,
   knowledge_type text not null default 'document'
     check (knowledge_type in (
-      'note', 'document', 'decision', 'conversation', 'task', 'signal', 'playbook', 'case_study', 'transcript'
+      'note', 'document', 'decision', 'conversation', 'task', 'signal', 'playbook', 'case_study',
+      'transcript'
     )),
   chunk_index integer check (chunk_index >= 0),
   source_id uuid references public.knowledge_sources (id) on delete set null,
@@ -25,7 +26,8 @@ create table if not exists public.knowledge_chunks (
   visibility text not null default 'private' check (visibility in ('private', 'public')),
   sensitivity text,
   metadata jsonb not null default '{}' check (jsonb_typeof(metadata) = 'object'),
-  status text not null default 'active' check (status in ('active', 'superseded', 'archived', 'deleted')),
+  status text not null default 'active'
+    check (status in ('active', 'superseded', 'archived', 'deleted')),
   content_hash text not null,
   version integer not null default 1 check (version >= 1),
   content_tsv tsvector not null,
@@ -37,26 +39,38 @@ create table if not exists public.knowledge_chunks (
 
 comment on table public.knowledge_chunks is
   'A passage of a document: what a search returns. Only rows with status active are ever returned.';
-comment on column public.knowledge_chunks.heading is 'Title and section path; searched together with content.';
+comment on column public.knowledge_chunks.heading is
+  'Title and section path; searched together with content.';
 comment on column public.knowledge_chunks.embedding is
-  'Null until embedded (found by text only). Never a vector without a direction that float4 can hold, such as a zero vector: '
-  'its cosine distance is NaN, and NaN passes every threshold.';
-comment on column public.knowledge_chunks.collection is 'Its document''s collection where none is given, else knowledge.';
-comment on column public.knowledge_chunks.metadata is 'The chunk''s own keys over those of its document.';
+  'Null until embedded (found by text only). Never a vector without a direction that float4 can '
+  'hold, such as a zero vector: its cosine distance is NaN, and NaN passes every threshold.';
+comment on column public.knowledge_chunks.collection is
+  'The one given for the chunk, else its document''s, else knowledge.';
+comment on column public.knowledge_chunks.metadata is
+  'The chunk''s own keys over those of its document.';
 comment on column public.knowledge_chunks.content_hash is
   'knowledge_content_hash(heading, content), set by the database: equal hashes mean equal text.';
-comment on column public.knowledge_chunks.version is 'Counts up each time the chunk at this place of its document is replaced.';
-comment on column public.knowledge_chunks.content_tsv is 'Lexemes of heading and content with their positions, and marks (knowledge_internal.mark_levels), set by the database.';
-comment on column public.knowledge_chunks.text_length is 'Words in content_tsv, counted with repetition: the dl of BM25.';
+comment on column public.knowledge_chunks.version is
+  'Counts up each time the chunk at this place of its document is replaced.';
+comment on column public.knowledge_chunks.content_tsv is
+  'Lexemes of heading and content with their positions, and marks '
+  '(knowledge_internal.mark_levels), set by the database.';
+comment on column public.knowledge_chunks.text_length is
+  'Words in content_tsv, counted with repetition: the dl of BM25.';
 comment on column public.knowledge_chunks.bm25 is
-  'The document side of BM25, one dimension for each lexeme (knowledge_internal.lexeme_vector), set by the database.';
+  'The document side of BM25, one dimension for each lexeme (knowledge_internal.lexeme_vector), '
+  'set by the database.';
 
--- A search scores thousands of rows by bm25 and filters them: both stay in the row, what is only returned moves out of it.
-alter table public.knowledge_chunks alter column bm25 set storage main;
+-- A search scores and filters thousands of rows: what it does that by stays in the row, what it
+-- only returns moves out of it.
+alter table public.knowledge_chunks alter column bm25 set storage external;
+alter table public.knowledge_chunks alter column content_tsv set storage external;
+alter table public.knowledge_chunks alter column content set storage external;
 alter table public.knowledge_chunks alter column metadata set storage main;
-alter table public.knowledge_chunks set (toast_tuple_target = 1024);
+alter table public.knowledge_chunks set (toast_tuple_target = 1536);
 
--- The default of 100 keeps too few document frequencies: at 1000 ANALYZE lists the 10,000 most common lexemes.
+-- The default of 100 keeps too few document frequencies: at 1000 ANALYZE lists up to the 10,000
+-- most common lexemes.
 alter table public.knowledge_chunks alter column content_tsv set statistics 1000;
 
 -- Searches see active rows only: superseded ones are in no index that a leg reads.
@@ -73,13 +87,18 @@ create index if not exists knowledge_chunks_metadata on public.knowledge_chunks
   using gin (metadata jsonb_path_ops) with (fastupdate = off)
   where status = 'active';
 
--- Not for active rows alone: the planner would take such an index, read from end to end, for a cheap way to all of them.
-create index if not exists knowledge_chunks_knowledge_type on public.knowledge_chunks (knowledge_type);
+-- Not for active rows alone: the planner would take such an index, read from end to end, for a
+-- cheap way to all of them.
+create index if not exists knowledge_chunks_knowledge_type
+  on public.knowledge_chunks (knowledge_type);
 create index if not exists knowledge_chunks_collection on public.knowledge_chunks (collection);
-create index if not exists knowledge_chunks_source_origin on public.knowledge_chunks (source_origin);
-create index if not exists knowledge_chunks_document_date on public.knowledge_chunks (document_date);
+create index if not exists knowledge_chunks_source_origin
+  on public.knowledge_chunks (source_origin);
+create index if not exists knowledge_chunks_document_date
+  on public.knowledge_chunks (document_date);
 create index if not exists knowledge_chunks_language on public.knowledge_chunks (language);
-create index if not exists knowledge_chunks_document on public.knowledge_chunks (document_id, chunk_index);
+create index if not exists knowledge_chunks_document
+  on public.knowledge_chunks (document_id, chunk_index);
 create index if not exists knowledge_chunks_source on public.knowledge_chunks (source_id);
 create index if not exists knowledge_chunks_owner on public.knowledge_chunks (owner_id);
 create index if not exists knowledge_chunks_content_hash on public.knowledge_chunks (content_hash);

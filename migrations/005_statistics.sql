@@ -1,5 +1,6 @@
--- 005_statistics: how many chunks there are, how long they are and how many of them have a lexeme: what BM25 weighs words by.
--- Adds: tables corpus_statistics and lexeme_statistics, functions that read and renew them. Locks nothing that exists.
+-- 005_statistics: what BM25 weighs words by, and how far cosines spread, which fusion weighs by.
+-- Adds: tables corpus_statistics and lexeme_statistics, functions that read and renew them.
+-- Locks nothing that exists.
 
 create table if not exists knowledge_internal.corpus_statistics (
   id boolean primary key default true check (id),
@@ -12,7 +13,8 @@ create table if not exists knowledge_internal.corpus_statistics (
 );
 
 comment on table knowledge_internal.corpus_statistics is
-  'One row: the corpus as refresh_knowledge_statistics saw it. analysed_at and analysed_rows tell which ANALYZE it copied.';
+  'One row: the corpus as refresh_knowledge_statistics saw it. analysed_at and analysed_rows tell '
+  'which ANALYZE it copied.';
 
 create table if not exists knowledge_internal.lexeme_statistics (
   lexeme text collate "C" primary key,
@@ -20,7 +22,8 @@ create table if not exists knowledge_internal.lexeme_statistics (
 );
 
 comment on table knowledge_internal.lexeme_statistics is
-  'The most common lexemes and the share of chunks that have them, copied from the planner''s statistics, which are slow to parse.';
+  'The most common lexemes and the share of chunks that have them, copied from the planner''s '
+  'statistics, which are slow to parse.';
 
 alter table knowledge_internal.corpus_statistics enable row level security;
 alter table knowledge_internal.lexeme_statistics enable row level security;
@@ -34,7 +37,8 @@ stable
 security invoker
 set search_path = ''
 as $$
-  -- most_common_elem_freqs ends with the least, the greatest and the null frequency, which belong to no lexeme.
+  -- most_common_elem_freqs ends with the least, the greatest and the null frequency, which belong
+  -- to no lexeme.
   select listed.lexeme, listed.frequency
     from pg_catalog.pg_stats as statistics
    cross join unnest(
@@ -48,7 +52,8 @@ as $$
 $$;
 
 comment on function knowledge_internal.listed_frequencies() is
-  'The up to 10,000 most common lexemes with the share of chunks that have them, as ANALYZE found them.';
+  'The up to 10,000 most common lexemes with the share of chunks that have them, as ANALYZE found '
+  'them.';
 
 create or replace function knowledge_internal.cosine_spread(sample_size integer)
 returns float8
@@ -57,14 +62,17 @@ stable
 security invoker
 set search_path = ''
 as $$
-  -- Of twice as many pages as rows, so that few are neighbours. A seed: the same data give the same answer.
+  -- Of twice as many pages as rows, so that few are neighbours. A seed: the same data give the
+  -- same answer.
   with page as (
     select greatest(pg_relation_size('public.knowledge_chunks') / 8192, 1)::float8 as pages
   ),
   drawn as (
-    select chunk.embedding, row_number() over (order by hashtextextended(chunk.id::text, 0)) as place
+    select chunk.embedding,
+           row_number() over (order by hashtextextended(chunk.id::text, 0)) as place
       from public.knowledge_chunks as chunk
-           tablesample system (least(100, (select 200 * sample_size / page.pages from page))) repeatable (1)
+           tablesample system (least(100, (select 200 * sample_size / page.pages from page)))
+           repeatable (1)
      where chunk.status = 'active'
        and chunk.embedding is not null
   )
@@ -78,8 +86,8 @@ as $$
 $$;
 
 comment on function knowledge_internal.cosine_spread(integer) is
-  'Standard deviation of the cosine similarity of random pairs of chunks: what makes the cosines of different models '
-  'comparable. 0.13 where there are too few embeddings to tell.';
+  'Standard deviation of the cosine similarity of random pairs of chunks: what makes the cosines '
+  'of different models comparable. 0.13 where there are too few embeddings to tell.';
 
 create or replace function public.refresh_knowledge_statistics()
 returns boolean
@@ -97,9 +105,12 @@ declare
   estimated_rows float8;
   sampled_mean float8;
 begin
-  select class.reltuples into estimated_rows from pg_catalog.pg_class as class where class.oid = chunks;
+  select class.reltuples
+    into estimated_rows
+    from pg_catalog.pg_class as class
+   where class.oid = chunks;
 
-  -- Never analysed, nothing new since the last copy, or another session is at it: nobody waits here.
+  -- Never analysed, nothing new since the last copy, or another session is at it: nobody waits.
   if estimated_rows <= 0
      or exists (
        select from knowledge_internal.corpus_statistics as corpus
@@ -113,7 +124,8 @@ begin
 
   select avg(sample.text_length)
     into sampled_mean
-    from public.knowledge_chunks as sample tablesample system (least(100, 100 * sampled_rows / estimated_rows))
+    from public.knowledge_chunks as sample
+         tablesample system (least(100, 100 * sampled_rows / estimated_rows))
    where sample.status = 'active';
   if sampled_mean is null then
     return false;
@@ -125,7 +137,10 @@ begin
 
   insert into knowledge_internal.corpus_statistics as corpus
          (document_count, mean_length, cosine_spread, analysed_at, analysed_rows)
-  values (estimated_rows, greatest(sampled_mean, 1), knowledge_internal.cosine_spread(300), last_analysed_at, estimated_rows)
+  values (
+           estimated_rows, greatest(sampled_mean, 1), knowledge_internal.cosine_spread(300),
+           last_analysed_at, estimated_rows
+         )
       on conflict (id) do update
      set document_count = excluded.document_count,
          mean_length = excluded.mean_length,
@@ -138,8 +153,9 @@ end
 $$;
 
 comment on function public.refresh_knowledge_statistics() is
-  'Copies document frequencies from the planner''s statistics after an ANALYZE; true when there was something new. '
-  'Every write to knowledge_chunks calls it, so that it is needed only after an ANALYZE that no write follows.';
+  'Copies document frequencies from the planner''s statistics after an ANALYZE, and samples mean '
+  'length and cosine_spread; true when there was something new. Every write to knowledge_chunks '
+  'calls it, so that it is needed only after an ANALYZE that no write follows.';
 revoke all on function public.refresh_knowledge_statistics() from public, anon, authenticated;
 grant execute on function public.refresh_knowledge_statistics() to service_role;
 
@@ -184,10 +200,12 @@ end
 $$;
 
 comment on function knowledge_internal.corpus_size() is
-  'Number of chunks, their mean text_length and cosine_spread: looked at while there are few chunks, else as '
-  'refresh_knowledge_statistics left them.';
+  'Number of chunks, their mean text_length and cosine_spread: looked at while there are few '
+  'chunks, else as refresh_knowledge_statistics left them.';
 
-create or replace function knowledge_internal.document_frequencies(lexemes text[], corpus_is_small boolean, document_count float8)
+create or replace function knowledge_internal.document_frequencies(
+  lexemes text[], corpus_is_small boolean, document_count float8
+)
 returns table (lexeme text, document_frequency float8)
 language plpgsql
 stable
@@ -197,7 +215,8 @@ as $$
 declare
   counted_at_most constant integer := 20000;
 begin
-  -- A lexeme that ANALYZE did not list is rare: counting it is cheap. In a small corpus every count is.
+  -- A lexeme that ANALYZE did not list is rare: counting it is cheap. In a small corpus every
+  -- count is.
   return query
   with listed as materialized (
     select statistics.lexeme, statistics.frequency

@@ -12,7 +12,9 @@ declare
   document public.knowledge_documents;
   marks text[];
 begin
-  if new.document_id is not null and (tg_op = 'INSERT' or new.document_id is distinct from old.document_id) then
+  if new.document_id is not null
+     and (tg_op = 'INSERT' or new.document_id is distinct from old.document_id)
+  then
     -- Locked, so that no change of who may see it slips in between.
     select * into document from public.knowledge_documents as parent
      where parent.id = new.document_id for share;
@@ -46,7 +48,8 @@ begin
            array(
              select term.lexeme || '^' || level.number
                from unnest(array_agg(term.lexeme), array_agg(term.weight)) as term (lexeme, weight)
-               join unnest(knowledge_internal.mark_levels()) with ordinality as level (least, number)
+               join unnest(knowledge_internal.mark_levels())
+                    with ordinality as level (least, number)
                  on term.weight >= level.least
            )
       into new.bm25, marks
@@ -81,8 +84,8 @@ end
 $$;
 
 comment on function knowledge_internal.complete_chunk() is
-  'Before a chunk is written: copies what its document says, analyses its text, sets hash and time. '
-  'Setting content_tsv to null has an unchanged text analysed again.';
+  'Before a chunk is written: copies what its document says, analyses its text, sets hash and '
+  'time. Setting content_tsv to null has an unchanged text analysed again.';
 
 drop trigger if exists complete_chunk on public.knowledge_chunks;
 create trigger complete_chunk
@@ -106,7 +109,8 @@ end
 $$;
 
 comment on function knowledge_internal.keep_statistics() is
-  'After a write: copies the statistics when ANALYZE has renewed them since. Costs two look-ups when it has not.';
+  'After a write: copies the statistics when ANALYZE has renewed them since. Costs two look-ups '
+  'when it has not.';
 
 drop trigger if exists keep_statistics on public.knowledge_chunks;
 create trigger keep_statistics
@@ -120,7 +124,8 @@ security definer
 set search_path = ''
 as $$
 begin
-  -- A key that a chunk holds with the value its document had came from the document, and follows it.
+  -- A key that a chunk holds with the value its document had came from the document, and
+  -- follows it.
   update public.knowledge_chunks as chunk
      set knowledge_type = new.knowledge_type,
          source_id = new.source_id,
@@ -130,7 +135,10 @@ begin
          owner_id = new.owner_id,
          visibility = new.visibility,
          sensitivity = new.sensitivity,
-         collection = case chunk.collection when old.collection then new.collection else chunk.collection end,
+         collection = case chunk.collection
+           when old.collection then new.collection
+           else chunk.collection
+         end,
          metadata = new.metadata || coalesce(
            (
              select jsonb_object_agg(own.key, own.value)
@@ -162,4 +170,5 @@ create trigger pass_document_on
   )
   execute function knowledge_internal.pass_document_on();
 
-revoke all on all functions in schema knowledge_internal from public, anon, authenticated, service_role;
+revoke all on all functions in schema knowledge_internal
+  from public, anon, authenticated, service_role;

@@ -1,5 +1,6 @@
 -- 008_query_analysis: what a query's text asks for.
--- Adds: type query_analysis, function analyse_query. Locks nothing that exists.
+-- Adds: type query_analysis, functions candidate_query, analyse_query and leg_evidence.
+-- Locks nothing that exists.
 
 do $$
 begin
@@ -25,9 +26,9 @@ $$;
 comment on type knowledge_internal.query_analysis is
   'words: as typed, without stop words; word_queries: what finds each of them. lexemes with '
   'document_frequencies and weights (idf times how often the query has it), rarest first; '
-  'weight_vector: the same for an inner product with bm25. full_query: the rows that match, null when '
-  'no row can; candidate_query: those to score first; is_partial: whether it draws fewer rows than '
-  'full_query.';
+  'weight_vector: the same for an inner product with bm25. full_query: the rows that match, null '
+  'when no row can; candidate_query: those to score first; is_partial: whether it draws fewer rows '
+  'than full_query. document_count, mean_length, cosine_spread: of the corpus.';
 
 create or replace function knowledge_internal.candidate_query(
   lexemes text[], document_frequencies float8[], weights float8[], document_count float8
@@ -39,7 +40,7 @@ security invoker
 set search_path = ''
 as $$
 declare
-  row_budget constant float8 := 2000; -- rows that are scored
+  row_budget constant float8 := 3000; -- rows that are scored
   posting_budget float8 := 10000; -- postings that the index reads to find them
   partner_count constant integer := 16;
   words_for_triples constant integer := 5;
@@ -48,7 +49,9 @@ declare
   usual_shares constant float8[] := array[0.13, 0.03, 0.0045, 0.0005]; -- of postings, at each level
   chosen tsquery;
 begin
-  if (select sum(frequency.size) from unnest(document_frequencies) as frequency (size)) <= row_budget then
+  if (
+    select sum(frequency.size) from unnest(document_frequencies) as frequency (size)
+  ) <= row_budget then
     return null;
   end if;
   if cardinality(lexemes) = 1 then
@@ -64,7 +67,8 @@ begin
       from unnest(lexemes, document_frequencies, weights)
            with ordinality as asked (lexeme, document_frequency, weight, place)
   ),
-  -- Rare words are looked up whole; a common one more when they are few, since partners thin it out.
+  -- Rare words are looked up whole; a common one too when those are few, since partners thin it
+  -- out.
   whole as (
     select word.*
       from word
@@ -95,7 +99,8 @@ begin
     select ordered.*
       from (
         select mark.*,
-               sum(mark.size - coalesce(above.size, 0)) over (order by mark.worth desc, mark.place) as room,
+               sum(mark.size - coalesce(above.size, 0))
+                 over (order by mark.worth desc, mark.place) as room,
                row_number() over (order by mark.worth desc, mark.place) as turn
           from mark
           left join mark as above on above.place = mark.place and above.number = mark.number + 1
@@ -104,7 +109,8 @@ begin
         or (ordered.turn = 1 and not exists (select from whole))
   ),
   driver as (
-    select whole.place, whole.lexeme, whole.document_frequency as size, whole.weight, true as is_whole
+    select whole.place, whole.lexeme, whole.document_frequency as size, whole.weight,
+           true as is_whole
       from whole
     union all
     (
@@ -114,7 +120,8 @@ begin
        order by affordable.place, affordable.number
     )
   ),
-  -- A driver alone, with a partner, and in a short query with two: the more weight together, the sooner.
+  -- A driver alone, with a partner, and in a short query with two: the more weight together, the
+  -- sooner.
   combination as (
     select driver.place, driver.lexeme, null::text as partner, null::text as third,
            driver.weight as worth, driver.size
@@ -146,8 +153,8 @@ begin
                row_number() over best_first as turn
           from combination
         window best_first as (
-          order by combination.worth desc, combination.size, combination.lexeme, combination.partner,
-                   combination.third
+          order by combination.worth desc, combination.size, combination.lexeme,
+                   combination.partner, combination.third
         )
       ) as ordered
      where ordered.rows_drawn <= row_budget
@@ -174,8 +181,9 @@ end
 $$;
 
 comment on function knowledge_internal.candidate_query is
-  'The rows of a query that are worth scoring: those with its rarest words, with several of its common words, or with a '
-  'common word that they are about. About 2,000 rows; null when all matching rows are no more than that.';
+  'The rows of a query that are worth scoring: those with its rarest words, with several of its '
+  'common words, or with a common word that they are about. About 3,000 rows; null when all '
+  'matching rows are no more than that.';
 
 create or replace function knowledge_internal.analyse_query(query_text text, search_mode text)
 returns knowledge_internal.query_analysis
@@ -185,6 +193,8 @@ security invoker
 set search_path = ''
 -- A stop word alone is no reason for a NOTICE.
 set client_min_messages = warning
+-- The search plans anew for each call; these statements are the same for every query.
+set plan_cache_mode = force_generic_plan
 as $$
 declare
   characters_read constant integer := 16384;
@@ -206,7 +216,8 @@ declare
 begin
   query_text := left(query_text, characters_read);
 
-  -- A chunk was analysed in its own language, so the query is read in each that occurs: one look at the index for each.
+  -- A chunk was analysed in its own language, so the query is read in each that occurs: one look
+  -- at the index for each.
   with recursive present as (
     (
       select chunk.language from public.knowledge_chunks as chunk
@@ -215,7 +226,8 @@ begin
     union all
     select (
       select chunk.language from public.knowledge_chunks as chunk
-       where chunk.status = 'active' and chunk.language > present.language order by chunk.language limit 1
+       where chunk.status = 'active' and chunk.language > present.language
+       order by chunk.language limit 1
     )
     from present
     where present.language is not null
@@ -298,8 +310,15 @@ begin
                select string_agg('(' || alternative.query::text || ')', ' | ')::tsquery as query
                  from unnest(configurations) as language (configuration)
                 cross join lateral (
-                        values (plainto_tsquery(language.configuration, knowledge_internal.apart(typed.word))),
-                               (plainto_tsquery(language.configuration, knowledge_internal.joined(typed.word)))
+                        values (
+                          plainto_tsquery(
+                            language.configuration, knowledge_internal.apart(typed.word)
+                          )
+                        ), (
+                          plainto_tsquery(
+                            language.configuration, knowledge_internal.joined(typed.word)
+                          )
+                        )
                       ) as alternative (query)
                 where numnode(alternative.query) > 0
              ) as reading
@@ -315,13 +334,16 @@ begin
   analysis.mean_length := corpus.mean_length;
   analysis.cosine_spread := corpus.cosine_spread;
 
-  -- idf as Lucene has it: ln(1 + (N - df + 0.5) / (df + 0.5)). A word that stands twice in the query counts twice.
+  -- idf as Lucene has it: ln(1 + (N - df + 0.5) / (df + 0.5)). A word that stands twice in the
+  -- query counts twice.
   with asked as (
     select counted.lexeme, max(counted.occurrences) as occurrences
       from (
         select word.lexeme, cardinality(word.positions) as occurrences
           from unnest(configurations) as language (configuration)
-         cross join unnest(to_tsvector(language.configuration, knowledge_internal.apart_and_joined(wanted))) as word
+         cross join unnest(
+                to_tsvector(language.configuration, knowledge_internal.apart_and_joined(wanted))
+              ) as word
       ) as counted
      group by counted.lexeme
   ),
@@ -362,7 +384,29 @@ end
 $$;
 
 comment on function knowledge_internal.analyse_query(text, text) is
-  'Reads a query''s text (its first 16,384 characters) in every language of the corpus and weighs its words by idf.';
+  'Reads a query''s text (its first 16,384 characters) in every language of the corpus and weighs '
+  'its words by idf.';
+
+create or replace function knowledge_internal.rank_steps()
+returns float8[]
+language sql
+immutable
+parallel safe
+security invoker
+set search_path = ''
+as $$
+  select array_agg(step.least order by step.tf)
+    from (
+      select occurrence.tf, sum(1.0 / occurrence.tf ^ 2) over (order by occurrence.tf) - 0.000001 as least
+        from generate_series(1, 256) as occurrence (tf)
+    ) as step
+$$;
+
+comment on function knowledge_internal.rank_steps() is
+  'How often one lexeme stands in a tsvector can be read off its ts_rank, in a fraction of the time '
+  'that unnest takes: with all weights 1 it is the sum of 1 / j^2 over the occurrences j, divided by '
+  'pi^2 / 6. Here are those sums for 1 to 256 occurrences (the most a tsvector keeps), less a margin '
+  'for float4: the bounds of width_bucket.';
 
 create or replace function knowledge_internal.leg_evidence(
   neighbours bigint,
@@ -398,7 +442,11 @@ begin
     least(
       1,
       best_bm25
-        / nullif(highest_term_weight * (select sum(word.weight) from unnest(query_weights) as word (weight)), 0)
+        / nullif(
+          highest_term_weight
+            * (select sum(word.weight) from unnest(query_weights) as word (weight)),
+          0
+        )
     ),
     0
   );
@@ -406,9 +454,12 @@ end
 $$;
 
 comment on function knowledge_internal.leg_evidence is
-  'What the legs of one query say of their own reliability: the factors that fusion auto gives to a cosine similarity and to '
-  'a BM25 score. Vector: how far its best hit stands above its 50th, in standard deviations of the cosine of random '
-  'pairs, squared. Text: the share of the highest possible score (every word of the query, saturated) that its best hit has. '
-  'Fewer than 10 neighbours do not tell: then the legs count the same.';
+  'What the legs of one query say of their own reliability: the factors that fusion auto gives to '
+  'a cosine similarity and to a BM25 score. Vector: 0.7 z² for each cosine_spread of similarity, '
+  'where z is how far its best hit stands above its 50th (ordinary_cosine) in units of '
+  'cosine_spread. Text: the share of the highest possible score (every word of the query, '
+  'saturated) that its best hit has. Fewer than 10 neighbours do not tell: then each leg counts '
+  'from 0 to 1.';
 
-revoke all on all functions in schema knowledge_internal from public, anon, authenticated, service_role;
+revoke all on all functions in schema knowledge_internal
+  from public, anon, authenticated, service_role;

@@ -219,6 +219,15 @@ begin
      order by chunk.bm25 operator(extensions.<#>) analysis.weight_vector, chunk.id
      limit pool
   ),
+  found as materialized (
+    -- Concatenated with nothing, a tsvector that lies outside its row is fetched once, not per word.
+    select any_of_them.id, any_of_them.content_tsv || ''::tsvector as content_tsv, any_of_them.text_length
+      from (
+        select likely.* from likely where not exists (select from likely_in_full)
+        union all
+        select likely_in_full.* from likely_in_full
+      ) as any_of_them
+  ),
   text_results as (
     select weighed.id,
            weighed.text_score,
@@ -226,20 +235,21 @@ begin
       from (
         select found.id,
                sum(
-                 word.weight * cardinality(posting.positions) * 2.2
+                 word.weight * occurrences.tf * 2.2
                    / (
-                     cardinality(posting.positions)
+                     occurrences.tf
                        + 1.2 * (0.25 + 0.75 * found.text_length / analysis.mean_length)
                    )
                ) as text_score
-          from (
-            select likely.* from likely where not exists (select from likely_in_full)
-            union all
-            select likely_in_full.* from likely_in_full
-          ) as found
-         cross join lateral unnest(found.content_tsv) as posting
-          join unnest(analysis.lexemes, analysis.weights) as word (lexeme, weight)
-            on word.lexeme = posting.lexeme
+          from found
+         cross join unnest(analysis.lexemes, analysis.weights) as word (lexeme, weight)
+         cross join lateral (
+                 select width_bucket(
+                          ts_rank('{1,1,1,1}', found.content_tsv, quote_literal(word.lexeme)::tsquery)
+                            * pi() ^ 2 / 6,
+                          knowledge_internal.rank_steps()
+                        ) as tf
+               ) as occurrences
          group by found.id
       ) as weighed
   ),

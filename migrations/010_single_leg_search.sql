@@ -1,5 +1,6 @@
 -- 010_single_leg_search: one leg of the hybrid search at a time.
--- Adds: functions match_knowledge_chunks, search_knowledge_chunks_fulltext. Locks nothing that exists.
+-- Adds: functions match_knowledge_chunks, search_knowledge_chunks_fulltext.
+-- Locks nothing that exists.
 
 create or replace function public.match_knowledge_chunks(
   query_embedding extensions.vector,
@@ -27,8 +28,8 @@ begin
     raise exception 'query_embedding is missing' using errcode = '22023';
   end if;
   return query
-  select hit.id, hit.content, hit.knowledge_type, hit.document_id, hit.chunk_index, hit.source_origin, hit.metadata,
-         hit.similarity
+  select hit.id, hit.content, hit.knowledge_type, hit.document_id, hit.chunk_index,
+         hit.source_origin, hit.metadata, hit.similarity
     from public.hybrid_search_knowledge_chunks(
            query_embedding => match_knowledge_chunks.query_embedding,
            match_count => match_knowledge_chunks.match_count,
@@ -70,8 +71,8 @@ begin
     raise exception 'query_text is missing' using errcode = '22023';
   end if;
   return query
-  select hit.id, hit.content, hit.knowledge_type, hit.document_id, hit.chunk_index, hit.source_origin, hit.metadata,
-         hit.text_score
+  select hit.id, hit.content, hit.knowledge_type, hit.document_id, hit.chunk_index,
+         hit.source_origin, hit.metadata, hit.text_score
     from public.hybrid_search_knowledge_chunks(
            query_text => search_knowledge_chunks_fulltext.query_text,
            match_count => search_knowledge_chunks_fulltext.match_count,
@@ -82,8 +83,8 @@ end
 $$;
 
 comment on function public.search_knowledge_chunks_fulltext is
-  'Chunks with the words of a query, best first: the text leg of hybrid_search_knowledge_chunks; rank is the BM25 score. '
-  'Raises 22023 for an argument out of bounds.';
+  'Chunks with the words of a query, best first: the text leg of hybrid_search_knowledge_chunks; '
+  'rank is the BM25 score. Raises 22023 for an argument out of bounds.';
 revoke all on function public.search_knowledge_chunks_fulltext from public, anon, authenticated;
 grant execute on function public.search_knowledge_chunks_fulltext to service_role;
 

@@ -102,8 +102,11 @@ def on_server(run: Run, fruit: Path, server: Server) -> Iterator[Run]:
             *arguments,
         )
 
-    yield run_command
-    assert scratch_databases(server) == []
+    with psycopg.connect(server.admin_dsn(), autocommit=True) as connection:
+        # Another worker's scratch database would be taken for one that stayed.
+        connection.execute("select pg_advisory_lock(hashtext('evaluation tests'))")
+        yield run_command
+        assert scratch_databases(server) == []
 
 
 def scratch_databases(server: Server) -> list[Any]:

@@ -27,6 +27,7 @@ from second_brain.errors import (
     SecondBrainError,
 )
 from second_brain.ingest import (
+    DEFAULT_LANGUAGE,
     KEY_PREFIX,
     DocumentReport,
     Labels,
@@ -57,6 +58,7 @@ _INGEST_EXAMPLES = """\b
 Examples:
   second-brain ingest docs/ README.md
   second-brain ingest ~/vault --knowledge-type note --source-origin obsidian --prune
+  second-brain ingest notizen/ --language german
   second-brain ingest --python-stdlib
 """
 
@@ -133,6 +135,14 @@ def _ingest(
     source_origin: Annotated[
         str, typer.Option(help="manual, obsidian, notion, email, web, youtube or other.")
     ] = "manual",
+    language: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|auto",
+            help="Language whose word forms are recognised: english, german, de, ...; auto: "
+            "detected for each document.",
+        ),
+    ] = DEFAULT_LANGUAGE,
     base: Annotated[
         Path,
         typer.Option(
@@ -167,7 +177,7 @@ def _ingest(
     _require(knowledge_type, KNOWLEDGE_TYPES, "--knowledge-type")
     _require(source_origin, SOURCE_ORIGINS, "--source-origin")
     sources = find_files(paths or [], base) + (standard_library() if python_stdlib else [])
-    labels = Labels(collection, knowledge_type, source_origin)
+    labels = Labels(collection, knowledge_type, source_origin, language)
     # Without autocommit the whole run would be one transaction.
     with psycopg.connect(resolve_dsn(dsn), autocommit=True) as connection:
         embedder = load_embedder(embedder_name)

@@ -3,6 +3,7 @@
 It writes through `second_brain.services.postgres.KnowledgeWriter` and ranks nothing.
 """
 
+from second_brain.ingest.language import DEFAULT_LANGUAGE, detect_language
 from second_brain.ingest.loading import (
     LoadedDocument,
     Source,
@@ -15,6 +16,7 @@ from second_brain.ingest.splitting import Chunk, split
 from second_brain.ingest.standard_library import KEY_PREFIX, standard_library
 
 __all__ = [
+    "DEFAULT_LANGUAGE",
     "KEY_PREFIX",
     "Chunk",
     "DocumentReport",
@@ -22,6 +24,7 @@ __all__ = [
     "LoadedDocument",
     "Source",
     "UnreadableDocumentError",
+    "detect_language",
     "find_files",
     "finish",
     "folder_prefixes",

@@ -13,6 +13,7 @@ import psycopg
 
 from second_brain.embedders import Embedder
 from second_brain.errors import DimensionMismatchError, InvalidInputError, UnexpectedAnswerError
+from second_brain.ingest.language import DEFAULT_LANGUAGE, detect_language
 from second_brain.ingest.loading import LoadedDocument, Source, UnreadableDocumentError
 from second_brain.ingest.splitting import Chunk, split
 from second_brain.services.postgres import KnowledgeWriter, UpsertCounts
@@ -35,11 +36,15 @@ _INGESTED_KEYS = """
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What every document of a run is stored under; see the columns of knowledge_documents."""
+    """What every document of a run is stored under; see the columns of knowledge_documents.
+
+    With the language `auto` each document's own is detected.
+    """
 
     collection: str = "knowledge"
     knowledge_type: str = "document"
     source_origin: str = "manual"
+    language: str = DEFAULT_LANGUAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,7 @@ def _store(
         removed = writer.delete_document(external_key)
         return DocumentReport(external_key, "empty", removed=removed)
     embeddings = _embed_missing(chunks, writer, embedder)
+    language = detect_language(document.text) if labels.language == "auto" else labels.language
     counts = writer.upsert_document(
         {
             "external_key": external_key,
@@ -139,6 +145,7 @@ def _store(
             "source_origin": labels.source_origin,
             "author": document.author,
             "document_date": document.document_date,
+            "language": language,
             "collection": labels.collection,
             "metadata": document.metadata,
         },

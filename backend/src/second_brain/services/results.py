@@ -36,9 +36,11 @@ _ID_PREFIX: dict[Source, str] = {"supabase": "supa", "postgres": "pg"}
 class MemorySearchResult:
     """One hit.
 
-    `confidence` is in 0 to 1: the fused score of a hybrid search (small by nature: with RRF and
-    weights of 1 at most 2 / 61), the cosine similarity of a vector search, rank / (1 + rank) of
-    a full-text search. It orders the hits of one call and does not compare between modes.
+    `confidence` is in 0 to 1: the fused score of a hybrid search, cut to 1 (fusion `auto`: 1 for a
+    chunk that is best in both legs; `rrf` with weights of 1: at most 2 / 61; `relative_score`: up
+    to the sum of the weights before the cut), the cosine similarity of a vector search,
+    rank / (1 + rank) of a full-text search. It orders the hits of one call, and does not compare
+    between modes or fusions.
 
     `metadata` is the row's own, under these keys, which always win: knowledge_type, document_id,
     chunk_index, source_origin, vector_rank, text_rank, rrf_score, similarity, text_score,
