@@ -397,16 +397,17 @@ set search_path = ''
 as $$
   select array_agg(step.least order by step.tf)
     from (
-      select occurrence.tf, sum(1.0 / occurrence.tf ^ 2) over (order by occurrence.tf) - 0.000001 as least
+      select occurrence.tf,
+             sum(1.0 / occurrence.tf ^ 2) over (order by occurrence.tf) - 0.000001 as least
         from generate_series(1, 256) as occurrence (tf)
     ) as step
 $$;
 
 comment on function knowledge_internal.rank_steps() is
-  'How often one lexeme stands in a tsvector can be read off its ts_rank, in a fraction of the time '
-  'that unnest takes: with all weights 1 it is the sum of 1 / j^2 over the occurrences j, divided by '
-  'pi^2 / 6. Here are those sums for 1 to 256 occurrences (the most a tsvector keeps), less a margin '
-  'for float4: the bounds of width_bucket.';
+  'How often a lexeme stands in a tsvector can be read off its ts_rank, in a fraction of the time '
+  'that unnest takes: with all weights 1 it is the sum of 1 / j^2 over the occurrences j, divided '
+  'by pi^2 / 6. Here are those sums for 1 to 256 occurrences (the most a tsvector keeps), less a '
+  'margin for float4: the bounds of width_bucket.';
 
 create or replace function knowledge_internal.leg_evidence(
   neighbours bigint,

@@ -41,15 +41,16 @@ set plan_cache_mode = force_custom_plan
 -- Compiling, and starting workers for a scan that may not run at all, cost more than the search.
 set jit = off
 set max_parallel_workers_per_gather = 0
--- Without sorting, the vector index is the only way to the nearest rows. The planner takes comparing them all for cheap,
--- because it does not know that long vectors lie outside the row.
+-- The planner does not know that long vectors and texts lie outside their row, so it takes reading
+-- all of them for cheap. Without sorting, the vector index is the only way to the nearest rows;
+-- without sequential scans, the text index is the only way to the words.
 set enable_sort = off
--- For the same reason it takes reading words row by row for cheaper than their index.
 set enable_seqscan = off
 as $$
 declare
   knowledge_types constant text[] := array[
-    'note', 'document', 'decision', 'conversation', 'task', 'signal', 'playbook', 'case_study', 'transcript'
+    'note', 'document', 'decision', 'conversation', 'task', 'signal', 'playbook', 'case_study',
+    'transcript'
   ];
   search_modes constant text[] := array['websearch', 'simple', 'phrase'];
   fusions constant text[] := array['rrf', 'relative_score', 'auto'];
@@ -66,10 +67,12 @@ declare
   callers_max_scan_tuples text;
 begin
   if query_embedding is null and coalesce(query_text, '') !~ '\S' then
-    raise exception 'query_embedding and query_text are both missing, give at least one' using errcode = '22023';
+    raise exception 'query_embedding and query_text are both missing, give at least one'
+      using errcode = '22023';
   end if;
   if (match_count between 1 and 1000) is not true then
-    raise exception 'match_count must be between 1 and 1000, not %', coalesce(match_count::text, 'null')
+    raise exception 'match_count must be between 1 and 1000, not %',
+                    coalesce(match_count::text, 'null')
       using errcode = '22023';
   end if;
   if (match_threshold between -1 and 1) is not true then
@@ -78,18 +81,22 @@ begin
       using errcode = '22023';
   end if;
   if (vector_weight >= 0 and vector_weight < 'infinity') is not true then
-    raise exception 'vector_weight must be a number of at least 0, not %', coalesce(vector_weight::text, 'null')
+    raise exception 'vector_weight must be a number of at least 0, not %',
+                    coalesce(vector_weight::text, 'null')
       using errcode = '22023';
   end if;
   if (text_weight >= 0 and text_weight < 'infinity') is not true then
-    raise exception 'text_weight must be a number of at least 0, not %', coalesce(text_weight::text, 'null')
+    raise exception 'text_weight must be a number of at least 0, not %',
+                    coalesce(text_weight::text, 'null')
       using errcode = '22023';
   end if;
   if vector_weight = 0 and text_weight = 0 then
-    raise exception 'vector_weight and text_weight are both 0, one must be above' using errcode = '22023';
+    raise exception 'vector_weight and text_weight are both 0, one must be above'
+      using errcode = '22023';
   end if;
   if filter_type is not null and filter_type <> all (knowledge_types) then
-    raise exception 'filter_type must be one of %, not %', array_to_string(knowledge_types, ', '), left(filter_type, 100)
+    raise exception 'filter_type must be one of %, not %',
+                    array_to_string(knowledge_types, ', '), left(filter_type, 100)
       using errcode = '22023';
   end if;
   if (search_mode = any (search_modes)) is not true then
@@ -102,10 +109,12 @@ begin
       using errcode = '22023';
   end if;
   if (rrf_k > 0 and rrf_k < 'infinity') is not true then
-    raise exception 'rrf_k must be a number above 0, not %', coalesce(rrf_k::text, 'null') using errcode = '22023';
+    raise exception 'rrf_k must be a number above 0, not %', coalesce(rrf_k::text, 'null')
+      using errcode = '22023';
   end if;
   if (fusion = any (fusions)) is not true then
-    raise exception 'fusion must be one of %, not %', array_to_string(fusions, ', '), coalesce(left(fusion, 100), 'null')
+    raise exception 'fusion must be one of %, not %',
+                    array_to_string(fusions, ', '), coalesce(left(fusion, 100), 'null')
       using errcode = '22023';
   end if;
   if query_embedding is not null then
@@ -119,7 +128,7 @@ begin
         using errcode = '22023', hint = 'Embed the query with the model that embedded the chunks.';
     end if;
     if ((query_embedding operator(extensions.<=>) query_embedding) < 0.5) is not true then
-      raise exception 'query_embedding must not be a zero vector, nor one whose length float4 cannot hold'
+      raise exception 'query_embedding must not be a zero vector, nor too long or short for float4'
         using errcode = '22023';
     end if;
   end if;
@@ -135,8 +144,9 @@ begin
     analysis := knowledge_internal.analyse_query(query_text, search_mode);
   end if;
 
-  -- The caller's settings come back below. A set clause on the function would do that too, but it could not be created by a
-  -- role that is not a superuser in a session that has not used pgvector yet, so that no dump could be restored.
+  -- The caller's settings come back below. A set clause on the function would do that too, but a
+  -- role that is not a superuser could not create it in a session that has not used pgvector yet:
+  -- no dump could be restored.
   perform '[1]'::extensions.vector; -- loads pgvector, which defines the settings
   callers_ef_search := current_setting('hnsw.ef_search');
   callers_iterative_scan := current_setting('hnsw.iterative_scan');
@@ -159,7 +169,10 @@ begin
              when is_filtered then (
                select count(*) <= compared_exactly
                  from (
-                   select from matching_chunks where query_embedding is not null limit compared_exactly + 1
+                   select
+                     from matching_chunks
+                    where query_embedding is not null
+                    limit compared_exactly + 1
                  ) as counted
              )
              else pg_relation_size('public.knowledge_chunks') <= small_table
@@ -174,7 +187,8 @@ begin
      order by chunk.embedding operator(extensions.<=>) query_embedding
      limit reach
   ),
-  -- Every matching row, where there are few or the index stopped early. Adding 0 keeps the index out of it.
+  -- Every matching row, where there are few or the index stopped early. Adding 0 keeps the index
+  -- out of it.
   nearest_exactly as materialized (
     select chunk.id, chunk.embedding operator(extensions.<=>) query_embedding as distance
       from matching_chunks as chunk
@@ -189,7 +203,9 @@ begin
            1 - found.distance as similarity,
            row_number() over (order by found.distance, found.id) as vector_rank
       from (
-        select nearest.id, nearest.distance from nearest where (select count(*) from nearest) = reach
+        select nearest.id, nearest.distance
+          from nearest
+         where (select count(*) from nearest) = reach
         union all
         select nearest_exactly.id, nearest_exactly.distance from nearest_exactly
       ) as found
@@ -220,13 +236,13 @@ begin
      limit pool
   ),
   found as materialized (
-    -- Concatenated with nothing, a tsvector that lies outside its row is fetched once, not per word.
-    select any_of_them.id, any_of_them.content_tsv || ''::tsvector as content_tsv, any_of_them.text_length
+    -- Concatenated with nothing, a tsvector that lies outside its row is fetched once.
+    select best.id, best.content_tsv || ''::tsvector as content_tsv, best.text_length
       from (
         select likely.* from likely where not exists (select from likely_in_full)
         union all
         select likely_in_full.* from likely_in_full
-      ) as any_of_them
+      ) as best
   ),
   text_results as (
     select weighed.id,
@@ -245,8 +261,9 @@ begin
          cross join unnest(analysis.lexemes, analysis.weights) as word (lexeme, weight)
          cross join lateral (
                  select width_bucket(
-                          ts_rank('{1,1,1,1}', found.content_tsv, quote_literal(word.lexeme)::tsquery)
-                            * pi() ^ 2 / 6,
+                          ts_rank(
+                            '{1,1,1,1}', found.content_tsv, quote_literal(word.lexeme)::tsquery
+                          ) * pi() ^ 2 / 6,
                           knowledge_internal.rank_steps()
                         ) as tf
                ) as occurrences
@@ -401,7 +418,8 @@ begin
          end,
          array(
            select word.typed
-             from unnest(analysis.words, analysis.word_queries) with ordinality as word (typed, query, place)
+             from unnest(analysis.words, analysis.word_queries)
+                  with ordinality as word (typed, query, place)
             where chunk.content_tsv @@ word.query
             order by word.place
          ),
@@ -421,13 +439,18 @@ $$;
 
 comment on function public.hybrid_search_knowledge_chunks is
   'Chunks that match a query by meaning and by words, best first. '
-  'query_embedding (null: text only) is compared by cosine distance, query_text (null or blank: vector only) is scored by '
-  'BM25 (k1 1.2, b 0.75); each leg gives its best pool_size chunks, and their ranks are fused: '
-  'rrf_score = vector_weight / (rrf_k + vector_rank) + text_weight / (rrf_k + text_rank), where a leg that missed the chunk '
-  'adds nothing and has a null rank (Cormack, Clarke and Buettcher 2009). '
-  'search_mode: websearch (words are optional, "a phrase" is required, -word excludes, or joins alternatives), simple (all '
-  'words are required), phrase (the words in this order). match_threshold is the least cosine similarity in the vector leg. '
-  'Only active chunks are returned. Raises 22023 for an argument out of bounds.';
+  'query_embedding (null: text only) is compared by cosine distance, query_text (null or blank: '
+  'vector only) is scored by BM25 (k1 1.2, b 0.75); each leg gives its best pool_size chunks. '
+  'fusion: rrf adds vector_weight / (rrf_k + vector_rank) and text_weight / (rrf_k + text_rank), '
+  'where a leg that missed the chunk adds nothing and has a null rank (Cormack, Clarke and '
+  'Buettcher 2009); relative_score scales each leg''s scores to 0..1 and adds them, weighted; auto '
+  'adds cosine similarity and BM25, weighted for each query by what the legs show of their own '
+  'reliability and by the caller''s weights, 1 being the best that any chunk could reach. '
+  'The fused score is in rrf_score. '
+  'search_mode: websearch (words are optional, "a phrase" is required, -word excludes, or joins '
+  'alternatives), simple (all words are required), phrase (the words in this order); it binds the '
+  'text leg only. match_threshold is the least cosine similarity in the vector leg. Only active '
+  'chunks are returned. Raises 22023 for an argument out of bounds.';
 
 revoke all on function public.hybrid_search_knowledge_chunks from public, anon, authenticated;
 grant execute on function public.hybrid_search_knowledge_chunks to service_role;

@@ -1,0 +1,255 @@
+"""Text of many languages and scripts: written without spaces, mixed, and told apart on ingest."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psycopg
+import pytest
+from numpy.typing import NDArray
+
+from conftest import Connection, Server, _copy
+from second_brain.ingest import Labels, detect_language, find_files, ingest
+from second_brain.services.postgres import KnowledgeWriter
+from test_search import numbers, search, store
+
+
+@pytest.fixture(scope="module")
+def shared(server: Server) -> Iterator[Connection]:
+    """The owner's connection to a database that the tests of this module share."""
+    for dsn in _copy(server, server.template(3)):
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            yield connection
+
+
+@pytest.fixture
+def knowledge(shared: Connection) -> Iterator[Connection]:
+    """A connection in a transaction that this test's end rolls back."""
+    with shared.transaction(force_rollback=True):
+        yield shared
+
+
+def answers(knowledge: Connection, query: str, mode: str = "websearch") -> list[int]:
+    """Return what the text leg finds; each hit names the words that it was found by."""
+    rows = search(knowledge, query_text=query, search_mode=mode)
+    return numbers(rows)
+
+
+UNSPACED = {
+    "Chinese": ("数据库全文检索的性能优化。", "如何备份服务器上的文件？", "全文检索", "检索全文"),
+    "Japanese": ("東京タワーへ行く電車の時刻表", "データベースの設計を学ぶ", "タワーへ", "へタワー"),
+    "Thai": ("ภาษาไทยเป็นภาษาราชการ", "กรุงเทพมหานครเป็นเมืองหลวง", "เป็นภาษา", "ภาษาเป็น"),
+    "Lao": ("ພາສາລາວເປັນພາສາທາງການ", "ວຽງຈັນແມ່ນນະຄອນຫຼວງ", "ເປັນພາສາ", "ພາສາເປັນ"),
+    "Khmer": ("ភាសាខ្មែរជាភាសាផ្លូវការ", "រាជធានីភ្នំពេញធំណាស់", "ខ្មែរជា", "ជាខ្មែរ"),
+    "Burmese": ("မြန်မာဘာသာစကားကိုပြောသည်", "ရန်ကုန်မြို့ကြီး", "ဘာသာစကား", "စကားဘာသာ"),
+    "Korean": ("학교에서 한국어를 배웁니다", "데이터베이스를 설계합니다", "한국어", "어한국"),
+}
+"""A text, another one, a part of the first, and the part's pieces in an order it does not have."""
+
+WRITTEN = pytest.mark.parametrize(
+    ("text", "other", "part", "turned"), UNSPACED.values(), ids=UNSPACED
+)
+
+
+@WRITTEN
+@pytest.mark.parametrize("mode", ["websearch", "simple", "phrase"])
+def test_a_part_of_writing_without_spaces_is_found(
+    knowledge: Connection, text: str, other: str, part: str, turned: str, mode: str
+) -> None:
+    store(knowledge, {"content": other}, {"content": text})
+    rows = search(knowledge, query_text=part, search_mode=mode)
+    assert numbers(rows)[0] == 2
+    assert rows[0]["matched_terms"] == [part]
+    assert search(knowledge, query_text=text, search_mode=mode)[0]["id"].int == 2
+
+
+@WRITTEN
+def test_a_phrase_has_its_letters_in_order(
+    knowledge: Connection, text: str, other: str, part: str, turned: str
+) -> None:
+    store(knowledge, {"content": text}, {"content": other})
+    assert answers(knowledge, part, "phrase") == answers(knowledge, f'"{part}"') == [1]
+    assert answers(knowledge, turned, "phrase") == answers(knowledge, f'"{turned}"') == []
+
+
+@pytest.mark.parametrize("language", ["english", "simple", "zh"])
+def test_the_language_of_a_chunk_does_not_matter_to_pairs(
+    knowledge: Connection, language: str
+) -> None:
+    store(knowledge, {"content": "数据库全文检索", "language": language})
+    assert answers(knowledge, "全文检索") == [1]
+
+
+@pytest.mark.parametrize(
+    ("query", "found"), [("猫", [2]), ("狗", [1]), ("집", [3]), ("食", [1]), ("-猫 我", [1])]
+)
+def test_one_character_is_found_inside_a_run(
+    knowledge: Connection, query: str, found: list[int]
+) -> None:
+    store(
+        knowledge,
+        {"content": "我的狗喜欢食物"},
+        {"content": "我爱猫咪"},
+        {"content": "오늘은 집에서 쉽니다"},
+    )
+    assert answers(knowledge, query) == found
+
+
+def test_chinese_that_shares_more_with_the_query_ranks_higher(knowledge: Connection) -> None:
+    store(
+        knowledge,
+        {"content": "天气预报：上海今天有雨"},
+        {"content": "北京的历史很长"},
+        {"content": "北京今天天气很好"},
+    )
+    assert answers(knowledge, "北京今天天气怎么样")[0] == 3
+
+
+def test_words_of_other_scripts_inside_a_run_are_words(knowledge: Connection) -> None:
+    store(
+        knowledge,
+        {"content": "新しいiPhone15の使い方"},
+        {"content": "在PostgreSQL数据库中使用DS-7604"},
+        {"content": "the iPhone manual"},
+    )
+    assert set(answers(knowledge, "iphone15")) == {1}
+    assert set(answers(knowledge, "iPhone")) == {3}
+    assert answers(knowledge, "postgresql 数据库", "simple") == [2]
+    assert answers(knowledge, '"PostgreSQL数据库"') == [2]
+    assert answers(knowledge, "DS 7604") == [2]
+
+
+ARABIC = "المنازل القديمة في المدينة جميلة"
+
+
+def test_arabic_is_stemmed_when_it_is_stored_as_arabic(knowledge: Connection) -> None:
+    store(
+        knowledge,
+        {"content": ARABIC, "language": "ar"},
+        {"content": "الطقس اليوم مشمس", "language": "arabic"},
+    )
+    # "City" without the article that the text has.
+    assert answers(knowledge, "مدينة") == [1]
+    assert answers(knowledge, "المدينة") == [1]
+
+
+def test_german_and_english_are_read_each_in_its_own_way(knowledge: Connection) -> None:
+    store(
+        knowledge,
+        {"content": "Rechnungen werden bezahlt", "language": "german"},
+        {"content": "invoices are paid", "language": "english"},
+        {"content": "die Datenbank-Sicherung der E-Mail-Adressen", "language": "german"},
+    )
+    assert answers(knowledge, "Rechnung") == [1]
+    assert answers(knowledge, "invoice") == [2]
+    assert set(answers(knowledge, "invoice Rechnung")) == {1, 2}
+    for query in ("Datenbank-Sicherung", "Datenbanksicherung", "datenbank sicherung", "E-Mail"):
+        assert answers(knowledge, query) == [3]
+
+
+@pytest.mark.parametrize(
+    ("content", "query"),
+    [
+        ("cafe\u0301 au lait", "caf\u00e9"),
+        ("caf\u00e9 au lait", "cafe\u0301"),
+        ("\uff24\uff33\uff0d\uff17\uff16\uff10\uff14", "DS-7604"),
+        ("DS-7604", "\uff24\uff33\uff17\uff16\uff10\uff14"),
+        ("\uff83\uff9e\uff70\uff80", "\u30c7\u30fc\u30bf"),
+        ("the \ufb01le", "file"),
+        ("DS\u20117604", "DS7604"),
+        ("Donau\u00addampf", "Donaudampf"),
+        ("l\u2019homme", "l'homme"),
+        ("in C++11 and later", "C++"),
+        ("the C# language", "c#"),
+        ("for .NET Core", "dotnet"),
+        ("a budget of 1,000,000", "1000000"),
+        ("the getUserName call", "getusername"),
+        ("the getUserName call", "user name"),
+        ("the getUserName call", '"user name"'),
+        ("at 192.168.1.10 now", "192.168.1.10"),
+        ("see https://example.com/a?user=joe&next=home%20page#top", "joe"),
+        ("commit 9e12ab77", "9e12ab77"),
+        ("the l'homme d'affaires", "affaires"),
+    ],
+)
+def test_what_looks_the_same_is_the_same(knowledge: Connection, content: str, query: str) -> None:
+    store(knowledge, {"content": content}, {"content": "C and the net, c, 1, 000"})
+    for mode in ("websearch", "simple"):
+        (row,) = search(knowledge, query_text=query, search_mode=mode)
+        assert row["id"].int == 1
+        assert row["matched_terms"]
+
+
+def test_c_is_neither_c_plus_plus_nor_c_sharp(knowledge: Connection) -> None:
+    store(knowledge, {"content": "C++ code"}, {"content": "C# code"}, {"content": "C code"})
+    assert [answers(knowledge, query) for query in ("C++", "C#", "C")] == [[1], [2], [3]]
+    assert answers(knowledge, "code -C") == [1, 2]
+
+
+@pytest.mark.parametrize("text", ["ascii-only_text a/b", "naïve café", "数据库 and ภาษาไทย", "🎉"])
+def test_text_is_taken_apart_the_same_a_second_time(knowledge: Connection, text: str) -> None:
+    (once, twice) = knowledge.execute(
+        "select to_tsvector('simple', once), to_tsvector('simple', knowledge_internal.normalised(once))"
+        " from knowledge_internal.apart(%s) as once",
+        [text],
+    ).fetchall()[0]
+    assert once == twice
+
+
+# Telling languages apart.
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("The houses of the town are old and grey, and nobody lives there.", "english"),
+        ("Die Häuser der Stadt sind alt und grau, und niemand wohnt dort.", "de"),
+        ("Les maisons de la ville sont vieilles et personne n'y habite.", "fr"),
+        ("这座城市的房子又老又旧，没有人住在那里。", "zh"),
+        ("東京タワーへ行く電車の時刻表", "ja"),
+        ("ภาษาไทยเป็นภาษาราชการ", "th"),
+        ("학교에서 한국어를 배웁니다", "ko"),
+        (ARABIC, "ar"),
+        ("", "english"),
+        ("1.2.3", "english"),
+        ("def f(x): return x", "english"),
+    ],
+)
+def test_a_language_is_told_from_the_text(text: str, language: str) -> None:
+    assert detect_language(text) == language
+
+
+class Constant:
+    """Gives every text the same vector."""
+
+    dimensions = 3
+    model = "constant"
+
+    def embed(self, texts: list[str]) -> NDArray[np.float32]:
+        return np.tile(np.array([1, 0, 0], np.float32), (len(texts), 1))
+
+
+@pytest.mark.parametrize(
+    ("labels", "languages"),
+    [
+        (Labels(), ["english", "english"]),
+        (Labels(language="german"), ["german", "german"]),
+        (Labels(language="auto"), ["de", "english"]),
+    ],
+)
+def test_documents_are_ingested_in_the_language_asked_for(
+    database: Connection, tmp_path: Path, labels: Labels, languages: list[str]
+) -> None:
+    (tmp_path / "a.md").write_text("# Häuser\n\nDie Häuser der Stadt sind alt und grau.")
+    (tmp_path / "b.md").write_text("# Houses\n\nThe houses of the town are old and grey.")
+    writer = KnowledgeWriter(database)
+    reports: list[Any] = list(ingest(find_files([tmp_path], tmp_path), writer, Constant(), labels))
+    assert [report.outcome for report in reports] == ["stored", "stored"]
+    stored = database.execute(
+        "select chunk.language from public.knowledge_chunks as chunk"
+        "  join public.knowledge_documents as document on document.id = chunk.document_id"
+        " order by document.external_key"
+    )
+    assert [language for (language,) in stored] == languages
+    assert (numbers(search(database, query_text="Haus")) != []) == (languages[0] != "english")
