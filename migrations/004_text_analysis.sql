@@ -60,23 +60,29 @@ comment on function knowledge_internal.text_configuration(text) is
 
 create or replace function knowledge_internal.normalised(source text)
 returns text
-language sql
+language plpgsql
 immutable
 parallel safe
 security invoker
 set search_path = ''
 as $$
-  select case
-           -- ASCII stays as it is, without the cost.
-           when octet_length(source) = length(source) then source
-           -- Hyphens, dashes and the minus sign become one character; soft hyphens, word joiners,
-           -- byte order marks and zero-width spaces, which nobody sees or types, go.
-           else translate(
-             normalize(source, nfkc),
-             U&'\2010\2011\2012\2013\2212\00AD\2060\FEFF\200B',
-             '-----'
-           )
-         end
+begin
+  -- Each step is many times as dear as the look at whether it is needed.
+  if octet_length(source) = length(source) then
+    return source;
+  end if;
+  if source is not nfkc normalized then
+    source := normalize(source, nfkc);
+  end if;
+  -- Hyphens, dashes and the minus sign are one character. Soft hyphens, word joiners, byte order
+  -- marks and zero-width spaces go: nobody sees or types them.
+  if source ~ '[\u2010-\u2013\u2212\u00AD\u2060\uFEFF\u200B]' then
+    source := translate(
+      source, U&'\2010\2011\2012\2013\2212\00AD\2060\FEFF\200B', '-----'
+    );
+  end if;
+  return source;
+end
 $$;
 
 comment on function knowledge_internal.normalised(text) is
@@ -150,8 +156,8 @@ as $$
          )
     from regexp_matches(
            knowledge_internal.normalised(source),
-           '[[:alnum:]]+(?:[-_/.@:\\][[:alnum:]]+)+|\m\d{1,3}(?:,\d{3})+\M'
-             '|(?<![^\s(])\.[[:alpha:]][[:alnum:]]*',
+           '[[:alnum:]]+(?:[-_/.@:\\][[:alnum:]]+)+|\d{1,3}(?:,\d{3})+'
+             '|(?<![^\s(])\.[[:alpha:]]+',
            'g'
          ) as compound (parts)
 $$;

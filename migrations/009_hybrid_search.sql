@@ -56,10 +56,12 @@ declare
   fusions constant text[] := array['rrf', 'relative_score', 'auto'];
   ordinary_rank constant integer := 50;
   compared_exactly constant integer := 10000; -- rows
+  small_corpus constant integer := 1000; -- chunks
   small_table constant bigint := 1048576; -- bytes
   column_dimensions integer;
   pool integer;
   reach integer;
+  scored_exactly integer;
   is_filtered boolean;
   analysis knowledge_internal.query_analysis;
   callers_ef_search text;
@@ -142,6 +144,9 @@ begin
   end if;
   if text_weight > 0 and query_text ~ '\S' then
     analysis := knowledge_internal.analyse_query(query_text, search_mode);
+    scored_exactly := greatest(
+      2 * pool, case when analysis.document_count <= small_corpus then small_corpus end
+    );
   end if;
 
   -- The caller's settings come back below. A set clause on the function would do that too, but a
@@ -223,7 +228,7 @@ begin
       from matching_chunks as chunk
      where chunk.content_tsv @@ analysis.candidate_query
      order by chunk.bm25 operator(extensions.<#>) analysis.weight_vector, chunk.id
-     limit pool
+     limit scored_exactly
   ),
   -- Too few of them pass the filters: now every row with any of the words counts.
   likely_in_full as materialized (
@@ -233,7 +238,7 @@ begin
        and chunk.content_tsv @@ analysis.full_query
        and (select count(*) from likely) < pool
      order by chunk.bm25 operator(extensions.<#>) analysis.weight_vector, chunk.id
-     limit pool
+     limit scored_exactly
   ),
   found as materialized (
     -- Concatenated with nothing, a tsvector that lies outside its row is fetched once.
@@ -269,6 +274,8 @@ begin
                ) as occurrences
          group by found.id
       ) as weighed
+     order by weighed.text_score desc, weighed.id
+     limit pool
   ),
   combined as (
     select coalesce(vector_results.id, text_results.id) as id,

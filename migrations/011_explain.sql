@@ -137,7 +137,7 @@ comment on function public.explain_hybrid_search is
   'How hybrid_search_knowledge_chunks comes to its answer, for the same arguments, as one JSON '
   'object. milliseconds: of the whole call and of each leg alone. vector and text: how the leg '
   'found its rows, how many, and why they are fewer than the pool. text also: the candidates drawn '
-  'by the index, and each lexeme with its document frequency and weight; one that is left out draws no '
+  'by the index, and each lexeme with its document frequency and weight; one left out draws no '
   'candidates but counts in their scores. fusion: the weights used; under auto they are factors of '
   'the cosine similarity and of the BM25 score. hits: the answer without content and metadata. '
   'Document frequencies are of all chunks, whoever owns them. Raises 22023 as the search does.';
