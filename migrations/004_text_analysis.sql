@@ -194,7 +194,7 @@ begin
   if octet_length(source) <> length(source) then
     inner_words := regexp_replace(
       regexp_replace(
-        knowledge_internal.normalised(source),
+        source,
         '[^\u3007\u3400-\u4DBF\u4E00-\u9FFF\uAC00-\uD7A3\uF900-\uFAFF\U00020000-\U0003FFFD]+',
         '',
         'g'
@@ -225,8 +225,8 @@ end
 $$;
 
 comment on function knowledge_internal.inner_words(text) is
-  'Words inside the words of a text, which are indexed too: Han and Hangul characters, the parts '
-  'of camelCase. A query of its own words is precise without them.';
+  'Words inside the words of a normalised text, which are indexed too: Han and Hangul characters, '
+  'the parts of camelCase. A query is not read that way, so that it finds its own words first.';
 
 create or replace function knowledge_internal.lexemes(
   configuration regconfig, heading text, content text
@@ -238,7 +238,10 @@ security invoker
 set search_path = ''
 as $$
 declare
-  source constant text := concat_ws(E'\n', heading, content);
+  -- A word of the heading counts twice: measured better on each of three collections.
+  source constant text := knowledge_internal.normalised(
+    concat_ws(E'\n', heading, content, heading)
+  );
   searchable text := knowledge_internal.apart_and_joined(source)
     || knowledge_internal.inner_words(source);
 begin
@@ -258,7 +261,7 @@ end
 $$;
 
 comment on function knowledge_internal.lexemes(regconfig, text, text) is
-  'Lexemes of a heading and the content under it, with their positions.';
+  'Lexemes of a heading, which counts twice, and the content under it, with their positions.';
 
 create or replace function knowledge_internal.text_length(content_tsv tsvector)
 returns integer

@@ -110,9 +110,9 @@ begin
                    'lexeme', word.lexeme,
                    'document_frequency', round(word.document_frequency),
                    'weight', word.weight,
-                   'left_out', position(
-                     quote_literal(word.lexeme) in analysis.candidate_query::text
-                   ) = 0
+                   -- As a word, or by its marks.
+                   'left_out', analysis.candidate_query::text
+                     !~ format('''%s(\^\d)?''', regexp_replace(word.lexeme, '(\W)', '\\\1', 'g'))
                  )
                  order by word.place
                )
