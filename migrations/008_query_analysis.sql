@@ -214,7 +214,8 @@ declare
   corpus record;
   analysis knowledge_internal.query_analysis;
 begin
-  query_text := left(query_text, characters_read);
+  -- Phones and word processors type quotation marks of their own.
+  query_text := translate(left(query_text, characters_read), '“”„‟«»', '""""""');
 
   -- A chunk was analysed in its own language, so the query is read in each that occurs: one look
   -- at the index for each.

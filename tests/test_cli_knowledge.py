@@ -177,7 +177,7 @@ def test_the_table_shows_title_ranks_score_and_matched_words(brain: Run) -> None
     brain("ingest", "docs")
     header, first, line, *_ = brain("search", "yellow bananas", "--limit", "2").out.splitlines()
     assert header.split()[-4:] == ["vector", "text", "score", "matched"]
-    assert first.split()[:5] == ["1", "Fruit", "1", "1", "0.0328"]
+    assert first.split()[:5] == ["1", "Fruit", "1", "1", "1.0000"]
     assert "Bananas are yellow and long." in line
     assert max(map(len, (header, first, line))) <= 100
 

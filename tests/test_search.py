@@ -1056,6 +1056,11 @@ def test_a_neighbour_of_a_part_number_is_not_the_part(
     assert numbers(search(knowledge, query_text=query))[0] == 2
 
 
+def test_typographic_quotation_marks_make_a_phrase(knowledge: Connection) -> None:
+    store(knowledge, {"content": "beta alpha"}, {"content": "alpha beta"})
+    assert numbers(search(knowledge, query_text="\u201calpha beta\u201d")) == [2]
+
+
 # Languages.
 
 
