@@ -70,7 +70,9 @@ def test_an_embedding_may_come_in_any_of_these_forms(
 
 
 def test_a_hybrid_hit_tells_where_it_came_from(service_role: Connection, corpus: UUID) -> None:
-    results, details = PostgresProvider(service_role).hybrid_search([1, 0, 0], "zebra grass")
+    results, details = PostgresProvider(service_role).hybrid_search(
+        [1, 0, 0], "zebra grass", fusion="rrf"
+    )
     assert details == {
         "provider": "postgres",
         "mode": "hybrid",
@@ -96,7 +98,9 @@ def test_a_hybrid_hit_tells_where_it_came_from(service_role: Connection, corpus:
 
 
 def test_rrf_k_reaches_the_function(service_role: Connection, corpus: UUID) -> None:
-    results, _ = PostgresProvider(service_role).hybrid_search([1, 0, 0], None, top_k=1, rrf_k=1.0)
+    results, _ = PostgresProvider(service_role).hybrid_search(
+        [1, 0, 0], None, top_k=1, rrf_k=1.0, fusion="rrf"
+    )
     assert results[0].confidence == pytest.approx(1 / 2)
 
 

@@ -1061,6 +1061,14 @@ def test_typographic_quotation_marks_make_a_phrase(knowledge: Connection) -> Non
     assert numbers(search(knowledge, query_text="\u201calpha beta\u201d")) == [2]
 
 
+def test_no_phrase_reaches_from_one_part_of_a_chunk_into_the_next(knowledge: Connection) -> None:
+    store(knowledge, {"heading": "alpha beta", "content": "gamma delta of DS-7604"})
+    for across in ("beta gamma", "7604 alpha", "7604 DS7604"):
+        assert search(knowledge, query_text=across, search_mode="phrase") == []
+    for within in ("alpha beta", "gamma delta", "DS 7604"):
+        assert numbers(search(knowledge, query_text=within, search_mode="phrase")) == [1]
+
+
 # Languages.
 
 

@@ -2,6 +2,9 @@
 
 import json
 import logging
+import os
+import shutil
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -264,9 +267,16 @@ def _demo() -> None:
     console.print()
     console.print("v and t: the hit's rank by meaning (vector) and by words (text).", style="dim")
     console.print("\nAsk your own, and add your own documents:", style="bold")
-    console.print('  second-brain search "how do I copy a folder?"', highlight=False)
-    console.print("  second-brain ingest PATH", highlight=False)
-    console.print("  second-brain dev stop", highlight=False)
+    command = _invoked_as()
+    for arguments in ('search "how do I copy a folder?"', "ingest PATH", "dev stop"):
+        console.print(f"  {command} {arguments}", highlight=False)
+
+
+def _invoked_as() -> str:
+    """Return what to type for this command: its name where it is on the PATH, else its file."""
+    if shutil.which("second-brain"):
+        return "second-brain"
+    return os.path.relpath(sys.argv[0])
 
 
 def _require(value: str, allowed: frozenset[str], option: str) -> None:
