@@ -178,7 +178,8 @@ def main() -> None:
 
     loaded = [collections.load(path) for path in options.collection]
     texts = [document.text for one in loaded for document in one.documents]
-    questions = [query.text for one in loaded for query in one.queries]
+    # Without operators: exact BM25 knows no required phrase and no exclusion.
+    questions = [re.sub(r'"|(?<=\s)-', " ", query.text) for one in loaded for query in one.queries]
     Random(1).shuffle(questions)
     for count in options.passages:
         extension = "pg_textsearch" if options.native else None

@@ -40,18 +40,19 @@ security invoker
 set search_path = ''
 as $$
 declare
-  row_budget constant float8 := 3000; -- rows that are scored
-  posting_budget float8 := 10000; -- postings that the index reads to find them
-  partner_count constant integer := 16;
+  scored_in_full constant float8 := 3000; -- rows
+  row_budget constant float8 := 1000; -- rows expected, of more than that
+  posting_budget float8 := 5000; -- postings that the index reads to find them
+  thinned_budget constant float8 := 40000; -- the same with one common word
+  partner_count constant integer := 7;
   words_for_triples constant integer := 5;
-  level_count constant integer := cardinality(knowledge_internal.mark_levels());
   levels constant float8[] := knowledge_internal.mark_levels();
   usual_shares constant float8[] := array[0.13, 0.03, 0.0045, 0.0005]; -- of postings, at each level
   chosen tsquery;
 begin
   if (
     select sum(frequency.size) from unnest(document_frequencies) as frequency (size)
-  ) <= row_budget then
+  ) <= scored_in_full then
     return null;
   end if;
   if cardinality(lexemes) = 1 then
@@ -75,7 +76,7 @@ begin
      where word.postings <= posting_budget
         or (
           word.postings - word.document_frequency < posting_budget / 2
-            and word.postings <= 4 * posting_budget
+            and word.postings <= thinned_budget
             and cardinality(lexemes) > 1
         )
   ),
@@ -182,8 +183,8 @@ $$;
 
 comment on function knowledge_internal.candidate_query is
   'The rows of a query that are worth scoring: those with its rarest words, with several of its '
-  'common words, or with a common word that they are about. About 3,000 rows; null when all '
-  'matching rows are no more than that.';
+  'common words, or with a common word that they are about. One to two thousand rows; null when no '
+  'more than 3,000 rows match at all.';
 
 create or replace function knowledge_internal.analyse_query(query_text text, search_mode text)
 returns knowledge_internal.query_analysis

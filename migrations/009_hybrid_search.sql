@@ -145,7 +145,7 @@ begin
   if text_weight > 0 and query_text ~ '\S' then
     analysis := knowledge_internal.analyse_query(query_text, search_mode);
     scored_exactly := greatest(
-      2 * pool, case when analysis.document_count <= small_corpus then small_corpus end
+      pool, case when analysis.document_count <= small_corpus then small_corpus end
     );
   end if;
 
