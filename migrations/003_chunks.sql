@@ -83,12 +83,10 @@ create index if not exists knowledge_chunks_content_tsv on public.knowledge_chun
   using gin (content_tsv) with (fastupdate = off)
   where status = 'active';
 
+-- Not for active rows alone: the planner would read such an index from end to end, as a cheap way
+-- to all of them.
 create index if not exists knowledge_chunks_metadata on public.knowledge_chunks
-  using gin (metadata jsonb_path_ops) with (fastupdate = off)
-  where status = 'active';
-
--- Not for active rows alone: the planner would take such an index, read from end to end, for a
--- cheap way to all of them.
+  using gin (metadata jsonb_path_ops) with (fastupdate = off);
 create index if not exists knowledge_chunks_knowledge_type
   on public.knowledge_chunks (knowledge_type);
 create index if not exists knowledge_chunks_collection on public.knowledge_chunks (collection);
