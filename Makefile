@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-docker lint format cli benchmark-vector clean
+.PHONY: help install demo test test-slow test-docker lint format cli benchmark-vector benchmark-text benchmark-quality clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -46,6 +46,12 @@ node_modules/.bin/supabase: package.json
 
 benchmark-vector: $(INSTALLED) ## rows, recall and time of the vector leg at 100,000 chunks
 	$(BIN)/python -m benchmarks.vector_leg
+
+benchmark-text: $(INSTALLED) ## time and exactness of the text leg; COLLECTIONS='DIR ...' in BEIR layout
+	$(BIN)/python -m benchmarks.text_leg $(addprefix --collection ,$(COLLECTIONS))
+
+benchmark-quality: $(INSTALLED) ## nDCG@10 of each leg and fusion; COLLECTIONS='DIR ...' in BEIR layout
+	$(BIN)/python -m benchmarks.quality $(COLLECTIONS)
 
 clean: ## remove the virtual environment and the development database
 	[ ! -x $(BIN)/second-brain ] || $(BIN)/second-brain dev stop || true
