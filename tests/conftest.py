@@ -218,16 +218,48 @@ def dimensions() -> int:
 @pytest.fixture
 def dsn(server: Server, dimensions: int) -> Iterator[str]:
     """The owner's DSN of a database of this test's own, with prelude and migrations."""
-    yield from _copy(server, server.template(dimensions))
+    yield from copy_of(server, server.template(dimensions))
 
 
 @pytest.fixture
 def plain_dsn(server: Server) -> Iterator[str]:
     """The owner's DSN of a database of this test's own, with the prelude and no migration."""
-    yield from _copy(server, server.template(None))
+    yield from copy_of(server, server.template(None))
 
 
-def _copy(server: Server, template: str) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def shared_dsn(server: Server) -> Iterator[str]:
+    """The owner's DSN of a database that the tests of a module share."""
+    yield from copy_of(server, server.template(3))
+
+
+@pytest.fixture
+def emptied_dsn(shared_dsn: str) -> str:
+    """The shared database without a row: quicker than a database of the test's own."""
+    with psycopg.connect(shared_dsn) as connection:
+        connection.execute(
+            "truncate public.knowledge_sources, public.knowledge_documents, public.knowledge_chunks"
+        )
+    return shared_dsn
+
+
+@pytest.fixture(scope="module")
+def shared(shared_dsn: str) -> Iterator[Connection]:
+    """The owner's connection to the shared database."""
+    with psycopg.connect(shared_dsn, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def knowledge(shared: Connection) -> Iterator[Connection]:
+    """The shared connection in a transaction that this test's end rolls back."""
+    with shared.transaction(force_rollback=True):
+        shared.execute("set local statement_timeout = '20s'")
+        yield shared
+
+
+def copy_of(server: Server, template: str) -> Iterator[str]:
+    """Yield the owner's DSN of a new copy of a template; drop it afterwards."""
     name = f"second_brain_test_{secrets.token_hex(6)}"
     server.create_database(name, template)
     try:

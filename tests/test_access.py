@@ -4,7 +4,6 @@
 """
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -13,7 +12,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from conftest import Connect, Connection, Server, _copy
+from conftest import Connect, Connection
 
 GOLDEN = Path(__file__).parent / "golden" / "signatures.txt"
 ROLES = ("anon", "authenticated", "service_role")
@@ -64,19 +63,10 @@ select format(
 """
 
 
-@pytest.fixture(scope="module")
-def shared_dsn(server: Server) -> Iterator[str]:
-    yield from _copy(server, server.template(3))
-
-
 @pytest.fixture
-def dsn(shared_dsn: str) -> str:
-    """Stand in for the fixture of a database per test: one for this module, emptied before each."""
-    with psycopg.connect(shared_dsn) as connection:
-        connection.execute(
-            "truncate public.knowledge_sources, public.knowledge_documents, public.knowledge_chunks"
-        )
-    return shared_dsn
+def dsn(emptied_dsn: str) -> str:
+    """Stand in for the fixture of a database per test."""
+    return emptied_dsn
 
 
 def column(connection: Connection, statement: str) -> list[Any]:

@@ -1,33 +1,17 @@
 """How text becomes words: writing without spaces, languages, what looks the same, headings."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psycopg
 import pytest
 from numpy.typing import NDArray
 
-from conftest import Connection, Server, _copy
+from conftest import Connection
 from second_brain.ingest import Labels, detect_language, find_files, ingest
 from second_brain.services.postgres import KnowledgeWriter
 from test_search import numbers, search, store
-
-
-@pytest.fixture(scope="module")
-def shared(server: Server) -> Iterator[Connection]:
-    """The owner's connection to a database that the tests of this module share."""
-    for dsn in _copy(server, server.template(3)):
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            yield connection
-
-
-@pytest.fixture
-def knowledge(shared: Connection) -> Iterator[Connection]:
-    """A connection in a transaction that this test's end rolls back."""
-    with shared.transaction(force_rollback=True):
-        yield shared
 
 
 def answers(knowledge: Connection, query: str, mode: str = "websearch") -> list[int]:

@@ -20,29 +20,13 @@ from psycopg import sql
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from conftest import Connect, Connection, Server, _copy
+from conftest import Connect, Connection, Server, copy_of
 
 Row = dict[str, Any]
 
 NORTH, NORTH_EAST, EAST, UP = [1, 0, 0], [0.8, 0.6, 0], [0, 1, 0], [0, 0, 1]
 MODES = ("websearch", "simple", "phrase")
 FUSIONS = ("rrf", "relative_score", "auto")
-
-
-@pytest.fixture(scope="module")
-def shared(server: Server) -> Iterator[Connection]:
-    """The owner's connection to a database that the tests of this module share."""
-    for dsn in _copy(server, server.template(3)):
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            yield connection
-
-
-@pytest.fixture
-def knowledge(shared: Connection) -> Iterator[Connection]:
-    """A connection in a transaction that this test's end rolls back."""
-    with shared.transaction(force_rollback=True):
-        shared.execute("set local statement_timeout = '20s'")
-        yield shared
 
 
 def chunk(number: int) -> UUID:
@@ -814,7 +798,7 @@ KINDS = {"note": 0.9, "task": 0.09, "decision": 0.009, "signal": 0.001}
 def crowd(server: Server) -> Iterator[Connection]:
     """16,000 chunks: superseded ones, deleted ones, some without embedding, some types rare."""
     generator = random.Random(7)
-    for dsn in _copy(server, server.template(8)):
+    for dsn in copy_of(server, server.template(8)):
         with psycopg.connect(dsn, autocommit=True) as connection:
             # Their text does not matter, so nothing analyses it; the index is built once.
             connection.execute("alter table public.knowledge_chunks disable trigger user")

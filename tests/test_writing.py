@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Barrier
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from conftest import Connect, Connection, Server, _copy
+from conftest import Connect, Connection
 
 Row = dict[str, Any]
 Chunk = str | dict[str, Any]
@@ -25,19 +25,10 @@ ME, YOU = UUID(int=1), UUID(int=2)
 COUNTS = ("added", "changed", "unchanged", "removed")
 
 
-@pytest.fixture(scope="module")
-def shared_dsn(server: Server) -> Iterator[str]:
-    yield from _copy(server, server.template(3))
-
-
 @pytest.fixture
-def dsn(shared_dsn: str) -> str:
-    """Stand in for the fixture of a database per test: one for this module, emptied before each."""
-    with psycopg.connect(shared_dsn) as connection:
-        connection.execute(
-            "truncate public.knowledge_sources, public.knowledge_documents, public.knowledge_chunks"
-        )
-    return shared_dsn
+def dsn(emptied_dsn: str) -> str:
+    """Stand in for the fixture of a database per test."""
+    return emptied_dsn
 
 
 def upsert(
