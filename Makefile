@@ -4,7 +4,8 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-docker lint format cli benchmark-vector benchmark-text benchmark-quality clean
+.PHONY: help install demo test test-slow test-docker lint format cli \
+  benchmark-vector benchmark-text benchmark-quality benchmark-features clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -23,7 +24,7 @@ test: $(INSTALLED) ## the test suite, on an embedded Postgres
 	$(BIN)/pytest -n 2
 
 test-slow: $(INSTALLED) ## what takes minutes
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -n 2 -m slow
 
 test-docker: $(INSTALLED) ## the test suite on Supabase's own Postgres image (needs Docker)
 	$(BIN)/pytest --postgres-image $${POSTGRES_IMAGE:-supabase/postgres:17.4.1.054}
@@ -52,6 +53,9 @@ benchmark-text: $(INSTALLED) ## time and exactness of the text leg; COLLECTIONS=
 
 benchmark-quality: $(INSTALLED) ## nDCG@10 of each leg and fusion; COLLECTIONS='DIR ...' in BEIR layout
 	$(BIN)/python -m benchmarks.quality $(COLLECTIONS)
+
+benchmark-features: $(INSTALLED) ## what each feature of the search costs at 100,000 chunks
+	$(BIN)/python -m benchmarks.features
 
 clean: ## remove the virtual environment and the development database
 	[ ! -x $(BIN)/second-brain ] || $(BIN)/second-brain dev stop || true

@@ -4,7 +4,8 @@
 
 select public.upsert_knowledge_document(
   document => '{"external_key": "handbook/invoices.md", "title": "Invoices", "knowledge_type": "playbook",
-                "visibility": "public", "source_url": "https://example.org/handbook/invoices"}',
+                "visibility": "public", "source_url": "https://example.org/handbook/invoices",
+                "metadata": {"team": "finance", "tags": ["billing"]}}',
   chunks => '[
     {"content": "An invoice is cancelled by a credit note, never by deleting it.",
      "embedding": [0.9, 0.1, 0.2], "embedding_model": "by-hand"},
@@ -15,7 +16,8 @@ select public.upsert_knowledge_document(
 
 select public.upsert_knowledge_document(
   document => '{"external_key": "tickets/4711", "title": "Recorder DS-7604", "knowledge_type": "conversation",
-                "source_origin": "email", "document_date": "2025-03-14"}',
+                "source_origin": "email", "document_date": "2025-03-14", "collection": "tickets",
+                "metadata": {"tags": ["hardware"], "priority": 2}}',
   chunks => '[
     {"content": "After a power cut the DS-7604 shows no cameras. Firmware 4.30 brings them back.",
      "embedding": [0.1, 0.9, 0.1], "embedding_model": "by-hand", "metadata": {"customer": "Harbour Ltd"}}
@@ -24,7 +26,9 @@ select public.upsert_knowledge_document(
 
 select public.upsert_knowledge_document(
   document => '{"external_key": "decisions/keys.md", "title": "API keys", "knowledge_type": "decision",
-                "metadata": {"team": "platform"}}',
+                "document_date": "2025-11-03", "sensitivity": "internal",
+                "metadata": {"team": "platform", "tags": ["security", "api"],
+                             "review": {"by": "Mia", "due": "2026-11-03"}}}',
   chunks => '[
     {"content": "Service role keys stay on the server and are rotated every 90 days.",
      "embedding": [0.1, 0.2, 0.9], "embedding_model": "by-hand"},

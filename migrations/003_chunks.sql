@@ -33,6 +33,7 @@ create table if not exists public.knowledge_chunks (
   content_tsv tsvector not null,
   text_length integer not null,
   bm25 extensions.sparsevec(536870912),
+  embedding_bits bit varying,
   created_at timestamptz not null default now(),
   updated_at timestamptz not null default now()
 );
@@ -60,6 +61,9 @@ comment on column public.knowledge_chunks.text_length is
 comment on column public.knowledge_chunks.bm25 is
   'The document side of BM25, one dimension for each lexeme (knowledge_internal.lexeme_vector), '
   'set by the database.';
+comment on column public.knowledge_chunks.embedding_bits is
+  'The embedding in three bits for each dimension (knowledge_internal.embedding_bits), set by the '
+  'database: what a search under a narrow filter compares first.';
 
 -- A search scores and filters thousands of rows: what it does that by stays in the row, what it
 -- only returns moves out of it.
@@ -67,6 +71,7 @@ alter table public.knowledge_chunks alter column bm25 set storage external;
 alter table public.knowledge_chunks alter column content_tsv set storage external;
 alter table public.knowledge_chunks alter column content set storage external;
 alter table public.knowledge_chunks alter column metadata set storage main;
+alter table public.knowledge_chunks alter column embedding_bits set storage main;
 alter table public.knowledge_chunks set (toast_tuple_target = 1536);
 
 -- The default of 100 keeps too few document frequencies: at 1000 ANALYZE lists up to the 10,000
@@ -99,6 +104,7 @@ create index if not exists knowledge_chunks_document
   on public.knowledge_chunks (document_id, chunk_index);
 create index if not exists knowledge_chunks_source on public.knowledge_chunks (source_id);
 create index if not exists knowledge_chunks_owner on public.knowledge_chunks (owner_id);
+create index if not exists knowledge_chunks_visibility on public.knowledge_chunks (visibility);
 create index if not exists knowledge_chunks_content_hash on public.knowledge_chunks (content_hash);
 create index if not exists knowledge_chunks_status on public.knowledge_chunks (status, updated_at)
   where status <> 'active';

@@ -7,7 +7,7 @@ language sql
 immutable
 parallel safe
 security invoker
-set search_path = ''
+set search_path = pg_catalog, pg_temp
 as $$
   select encode(sha256(convert_to(coalesce(heading, '') || E'\n' || content, 'UTF8')), 'hex')
 $$;
@@ -25,7 +25,7 @@ language sql
 stable
 parallel safe
 security invoker
-set search_path = ''
+set search_path = pg_catalog, pg_temp
 as $$
   select coalesce(
     (
@@ -64,12 +64,22 @@ language plpgsql
 immutable
 parallel safe
 security invoker
-set search_path = ''
+set search_path = pg_catalog, pg_temp
 as $$
 begin
   -- Each step is many times as dear as the look at whether it is needed.
   if octet_length(source) = length(source) then
     return source;
+  end if;
+  -- Sorting the marks on a letter takes quadratic time.
+  if source ~ '[\u0300-\u036F\u1AB0-\u1AFF\u1DC0-\u1DFF\u20D0-\u20FF\uFE20-\uFE2F]{32}' then
+    source := regexp_replace(
+      source,
+      '([\u0300-\u036F\u1AB0-\u1AFF\u1DC0-\u1DFF\u20D0-\u20FF\uFE20-\uFE2F]{32})'
+        '[\u0300-\u036F\u1AB0-\u1AFF\u1DC0-\u1DFF\u20D0-\u20FF\uFE20-\uFE2F]+',
+      '\1',
+      'g'
+    );
   end if;
   if source is not nfkc normalized then
     source := normalize(source, nfkc);
@@ -95,7 +105,7 @@ language plpgsql
 immutable
 parallel safe
 security invoker
-set search_path = ''
+set search_path = pg_catalog, pg_temp
 as $$
 declare
   -- Thai, Lao, Myanmar, Khmer, kana, Bopomofo, Han, Hangul.
@@ -143,7 +153,7 @@ language sql
 immutable
 parallel safe
 security invoker
-set search_path = ''
+set search_path = pg_catalog, pg_temp
 as $$
   select coalesce(
            string_agg(
@@ -171,7 +181,7 @@ language sql
 immutable
 parallel safe
 security invoker
-set search_path = ''
+set search_path = pg_catalog, pg_temp
 as $$
   select knowledge_internal.apart(source) || ' ' || knowledge_internal.joined(source)
 $$;
@@ -186,7 +196,7 @@ language plpgsql
 immutable
 parallel safe
 security invoker
-set search_path = ''
+set search_path = pg_catalog, pg_temp
 as $$
 declare
   inner_words text := '';
@@ -235,7 +245,7 @@ returns tsvector
 language plpgsql
 immutable
 security invoker
-set search_path = ''
+set search_path = pg_catalog, pg_temp
 as $$
 declare
   -- A word that no text has, taken out again: it leaves a gap that no phrase reaches across.
@@ -276,7 +286,7 @@ language sql
 immutable
 parallel safe
 security invoker
-set search_path = ''
+set search_path = pg_catalog, pg_temp
 as $$
   select coalesce(sum(cardinality(posting.positions)), 0)::integer
     from unnest(content_tsv) as posting
@@ -291,7 +301,7 @@ language sql
 immutable
 parallel safe
 security invoker
-set search_path = ''
+set search_path = pg_catalog, pg_temp
 as $$
   -- A lexeme's dimension is its hash in 2^29 buckets; a sparsevec holds at most 16,000 elements.
   select (
@@ -318,7 +328,7 @@ returns table (lexeme text, weight float8)
 language sql
 immutable
 security invoker
-set search_path = ''
+set search_path = pg_catalog, pg_temp
 as $$
   -- BM25 without its idf: tf (k1 + 1) / (tf + k1 (1 - b + b dl / avgdl)), k1 1.2, b 0.75
   -- (Robertson and Zaragoza 2009).
@@ -343,7 +353,7 @@ language sql
 immutable
 parallel safe
 security invoker
-set search_path = ''
+set search_path = pg_catalog, pg_temp
 as $$
   select array[1.3, 1.55, 1.75, 1.9]::float8[]
 $$;

@@ -7,14 +7,16 @@ create table if not exists knowledge_internal.corpus_statistics (
   document_count float8 not null,
   mean_length float8 not null,
   cosine_spread float8 not null,
+  sample uuid[] not null,
   analysed_at timestamptz,
   analysed_rows float8,
   refreshed_at timestamptz not null default now()
 );
 
 comment on table knowledge_internal.corpus_statistics is
-  'One row: the corpus as refresh_knowledge_statistics saw it. analysed_at and analysed_rows tell '
-  'which ANALYZE it copied.';
+  'One row: the corpus as refresh_knowledge_statistics saw it. sample: ids of chunks drawn at '
+  'random, by which a search estimates how many pass its filters. analysed_at and analysed_rows '
+  'tell which ANALYZE it copied.';
 
 create table if not exists knowledge_internal.lexeme_statistics (
   lexeme text collate "C" primary key,
@@ -35,7 +37,7 @@ returns table (lexeme text, frequency float8)
 language sql
 stable
 security invoker
-set search_path = ''
+set search_path = pg_catalog, pg_temp
 as $$
   -- most_common_elem_freqs ends with the least, the greatest and the null frequency, which belong
   -- to no lexeme.
@@ -60,10 +62,10 @@ returns float8
 language sql
 stable
 security invoker
-set search_path = ''
+set search_path = pg_catalog, pg_temp
 as $$
-  -- Of twice as many pages as rows, so that few are neighbours. A seed: the same data give the
-  -- same answer.
+  -- Of twenty times as many pages as rows: neighbours in the table are about the same things. A
+  -- seed: the same data give the same answer.
   with page as (
     select greatest(pg_relation_size('public.knowledge_chunks') / 8192, 1)::float8 as pages
   ),
@@ -71,7 +73,7 @@ as $$
     select chunk.embedding,
            row_number() over (order by hashtextextended(chunk.id::text, 0)) as place
       from public.knowledge_chunks as chunk
-           tablesample system (least(100, (select 200 * sample_size / page.pages from page)))
+           tablesample system (least(100, (select 2000 * sample_size / page.pages from page)))
            repeatable (1)
      where chunk.status = 'active'
        and chunk.embedding is not null
@@ -94,16 +96,18 @@ returns boolean
 language plpgsql
 volatile
 security definer
-set search_path = ''
+set search_path = pg_catalog, pg_temp
 as $$
 declare
   chunks constant oid := 'public.knowledge_chunks'::regclass;
   sampled_rows constant float8 := 5000;
+  kept_rows constant integer := 200;
   last_analysed_at timestamptz := greatest(
     pg_stat_get_last_analyze_time(chunks), pg_stat_get_last_autoanalyze_time(chunks)
   );
   estimated_rows float8;
   sampled_mean float8;
+  kept uuid[];
 begin
   select class.reltuples
     into estimated_rows
@@ -122,8 +126,9 @@ begin
     return false;
   end if;
 
-  select avg(sample.text_length)
-    into sampled_mean
+  select avg(sample.text_length),
+         (array_agg(sample.id order by hashtextextended(sample.id::text, 0)))[:kept_rows]
+    into sampled_mean, kept
     from public.knowledge_chunks as sample
          tablesample system (least(100, 100 * sampled_rows / estimated_rows))
    where sample.status = 'active';
@@ -136,15 +141,16 @@ begin
   select listed.lexeme, listed.frequency from knowledge_internal.listed_frequencies() as listed;
 
   insert into knowledge_internal.corpus_statistics as corpus
-         (document_count, mean_length, cosine_spread, analysed_at, analysed_rows)
+         (document_count, mean_length, cosine_spread, sample, analysed_at, analysed_rows)
   values (
-           estimated_rows, greatest(sampled_mean, 1), knowledge_internal.cosine_spread(300),
+           estimated_rows, greatest(sampled_mean, 1), knowledge_internal.cosine_spread(300), kept,
            last_analysed_at, estimated_rows
          )
       on conflict (id) do update
      set document_count = excluded.document_count,
          mean_length = excluded.mean_length,
          cosine_spread = excluded.cosine_spread,
+         sample = excluded.sample,
          analysed_at = excluded.analysed_at,
          analysed_rows = excluded.analysed_rows,
          refreshed_at = now();
@@ -165,7 +171,7 @@ create or replace function knowledge_internal.corpus_size(
 language plpgsql
 stable
 security invoker
-set search_path = ''
+set search_path = pg_catalog, pg_temp
 -- The search that calls this turns it off.
 set enable_seqscan = on
 as $$
@@ -189,7 +195,10 @@ begin
        where active.status = 'active'
        limit small + 1
     ) as chunk;
-  cosine_spread := knowledge_internal.cosine_spread(48);
+  cosine_spread := coalesce(
+    (select corpus.cosine_spread from knowledge_internal.corpus_statistics as corpus),
+    knowledge_internal.cosine_spread(48)
+  );
   if not is_small then
     select greatest(class.reltuples, document_count)
       into document_count
@@ -200,8 +209,9 @@ end
 $$;
 
 comment on function knowledge_internal.corpus_size() is
-  'Number of chunks, their mean text_length and cosine_spread: looked at while there are few '
-  'chunks, else as refresh_knowledge_statistics left them.';
+  'Number of chunks, their mean text_length and cosine_spread: as refresh_knowledge_statistics '
+  'left them; looked at where it has not run yet, number and length also while there are few '
+  'chunks.';
 
 create or replace function knowledge_internal.document_frequencies(
   lexemes text[], corpus_is_small boolean, document_count float8
@@ -210,7 +220,7 @@ returns table (lexeme text, document_frequency float8)
 language plpgsql
 stable
 security invoker
-set search_path = ''
+set search_path = pg_catalog, pg_temp
 as $$
 declare
   counted_at_most constant integer := 20000;

@@ -2,11 +2,35 @@
 -- Adds: triggers on knowledge_chunks and knowledge_documents, and their functions.
 -- Locks both tables against writes for as long as a trigger's creation takes.
 
+create or replace function knowledge_internal.embedding_bits(embedding extensions.vector)
+returns bit varying
+language sql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+  select extensions.binary_quantize(scaled.direction operator(extensions.+) scaled.step)
+           || extensions.binary_quantize(scaled.direction)
+           || extensions.binary_quantize(scaled.direction operator(extensions.-) scaled.step)
+    from (
+      select extensions.l2_normalize(embedding) as direction,
+             array_fill((0.7 / sqrt(size.dimensions))::real, array[size.dimensions])
+               ::extensions.vector as step
+        from (select coalesce(extensions.vector_dims(embedding), 1)) as size (dimensions)
+    ) as scaled
+$$;
+
+comment on function knowledge_internal.embedding_bits(extensions.vector) is
+  'Three bits for each dimension of the normalised vector: above -0.7, 0 and 0.7 times the root '
+  'mean square. Their Hamming distance ranks nearly as cosine distance does, from a tenth of the '
+  'bytes.';
+
 create or replace function knowledge_internal.complete_chunk()
 returns trigger
 language plpgsql
 security definer
-set search_path = ''
+set search_path = pg_catalog, pg_temp
 as $$
 declare
   document public.knowledge_documents;
@@ -32,6 +56,7 @@ begin
     end if;
   end if;
   new.collection := coalesce(new.collection, 'knowledge');
+  new.embedding_bits := knowledge_internal.embedding_bits(new.embedding);
 
   if tg_op = 'INSERT'
      or new.content is distinct from old.content
@@ -84,8 +109,8 @@ end
 $$;
 
 comment on function knowledge_internal.complete_chunk() is
-  'Before a chunk is written: copies what its document says, analyses its text, sets hash and '
-  'time. Setting content_tsv to null has an unchanged text analysed again.';
+  'Before a chunk is written: copies what its document says, analyses its text and embedding, sets '
+  'hash and time. Setting content_tsv to null has an unchanged text analysed again.';
 
 drop trigger if exists complete_chunk on public.knowledge_chunks;
 create trigger complete_chunk
@@ -96,7 +121,7 @@ create or replace function knowledge_internal.keep_statistics()
 returns trigger
 language plpgsql
 security definer
-set search_path = ''
+set search_path = pg_catalog, pg_temp
 as $$
 begin
   begin
@@ -121,7 +146,7 @@ create or replace function knowledge_internal.pass_document_on()
 returns trigger
 language plpgsql
 security definer
-set search_path = ''
+set search_path = pg_catalog, pg_temp
 as $$
 begin
   -- A key that a chunk holds with the value its document had came from the document, and

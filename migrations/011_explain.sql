@@ -12,13 +12,25 @@ create or replace function public.explain_hybrid_search(
   search_mode text default 'websearch',
   pool_size integer default 50,
   rrf_k double precision default 60,
-  fusion text default 'auto'
+  fusion text default 'auto',
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  viewer_id uuid default null,
+  public_only boolean default false,
+  one_per_document boolean default false,
+  neighbor_window integer default 0,
+  recency_half_life double precision default null,
+  match_offset integer default 0,
+  snippet boolean default false,
+  formulations jsonb default null
 )
 returns jsonb
 language plpgsql
 stable
 security definer
-set search_path = ''
+set search_path = pg_catalog, pg_temp
 as $$
 declare
   begun_at timestamptz;
@@ -26,7 +38,9 @@ declare
   vector_milliseconds double precision;
   text_milliseconds double precision;
   hits jsonb;
-  trace jsonb;
+  lists jsonb;
+  pool integer;
+  summary record;
   analysis knowledge_internal.query_analysis;
   candidates bigint;
 begin
@@ -34,7 +48,7 @@ begin
   perform set_config('knowledge_internal.tracing', 'on', true);
   perform set_config('knowledge_internal.trace', '', true);
   begun_at := clock_timestamp();
-  select coalesce(jsonb_agg(to_jsonb(hit) - '{content,metadata}'::text[]), '[]')
+  select coalesce(jsonb_agg(to_jsonb(hit) - '{content,metadata,context}'::text[]), '[]')
     into hits
     from public.hybrid_search_knowledge_chunks(
            query_embedding => explain_hybrid_search.query_embedding,
@@ -47,10 +61,22 @@ begin
            search_mode => explain_hybrid_search.search_mode,
            pool_size => explain_hybrid_search.pool_size,
            rrf_k => explain_hybrid_search.rrf_k,
-           fusion => explain_hybrid_search.fusion
+           fusion => explain_hybrid_search.fusion,
+           filters => explain_hybrid_search.filters,
+           date_from => explain_hybrid_search.date_from,
+           date_to => explain_hybrid_search.date_to,
+           collections => explain_hybrid_search.collections,
+           viewer_id => explain_hybrid_search.viewer_id,
+           public_only => explain_hybrid_search.public_only,
+           one_per_document => explain_hybrid_search.one_per_document,
+           neighbor_window => explain_hybrid_search.neighbor_window,
+           recency_half_life => explain_hybrid_search.recency_half_life,
+           match_offset => explain_hybrid_search.match_offset,
+           snippet => explain_hybrid_search.snippet,
+           formulations => explain_hybrid_search.formulations
          ) as hit;
   hybrid_milliseconds := extract(epoch from clock_timestamp() - begun_at) * 1000;
-  trace := nullif(current_setting('knowledge_internal.trace'), '')::jsonb;
+  lists := nullif(current_setting('knowledge_internal.trace'), '')::jsonb;
   perform set_config('knowledge_internal.tracing', 'off', true);
 
   if query_embedding is not null and vector_weight > 0 then
@@ -58,10 +84,16 @@ begin
     perform
        from public.hybrid_search_knowledge_chunks(
               query_embedding => explain_hybrid_search.query_embedding,
-              match_count => explain_hybrid_search.match_count,
               match_threshold => explain_hybrid_search.match_threshold,
+              match_count => explain_hybrid_search.match_count,
               filter_type => explain_hybrid_search.filter_type,
-              pool_size => explain_hybrid_search.pool_size
+              pool_size => explain_hybrid_search.pool_size,
+              filters => explain_hybrid_search.filters,
+              date_from => explain_hybrid_search.date_from,
+              date_to => explain_hybrid_search.date_to,
+              collections => explain_hybrid_search.collections,
+              viewer_id => explain_hybrid_search.viewer_id,
+              public_only => explain_hybrid_search.public_only
             );
     vector_milliseconds := extract(epoch from clock_timestamp() - begun_at) * 1000;
   end if;
@@ -70,10 +102,16 @@ begin
     perform
        from public.hybrid_search_knowledge_chunks(
               query_text => explain_hybrid_search.query_text,
+              search_mode => explain_hybrid_search.search_mode,
               match_count => explain_hybrid_search.match_count,
               filter_type => explain_hybrid_search.filter_type,
-              search_mode => explain_hybrid_search.search_mode,
-              pool_size => explain_hybrid_search.pool_size
+              pool_size => explain_hybrid_search.pool_size,
+              filters => explain_hybrid_search.filters,
+              date_from => explain_hybrid_search.date_from,
+              date_to => explain_hybrid_search.date_to,
+              collections => explain_hybrid_search.collections,
+              viewer_id => explain_hybrid_search.viewer_id,
+              public_only => explain_hybrid_search.public_only
             );
     text_milliseconds := extract(epoch from clock_timestamp() - begun_at) * 1000;
     analysis := knowledge_internal.analyse_query(query_text, search_mode);
@@ -84,20 +122,33 @@ begin
        and chunk.content_tsv @@ analysis.candidate_query;
   end if;
 
+  pool := (lists #>> '{0,pool}')::integer;
+  select string_agg(distinct list.told #>> '{vector,strategy}', '; ') as vector_strategy,
+         string_agg(distinct list.told #>> '{text,strategy}', '; ') as text_strategy,
+         sum((list.told #>> '{vector,rows}')::integer) as vector_rows,
+         sum((list.told #>> '{text,rows}')::integer) as text_rows,
+         bool_or((list.told #>> '{vector,rows}')::integer < pool) as vector_ran_dry,
+         bool_or((list.told #>> '{text,rows}')::integer < pool) as text_ran_dry
+    into summary
+    from jsonb_array_elements(lists) as list (told);
   return jsonb_build_object(
     'milliseconds', jsonb_build_object(
       'hybrid', hybrid_milliseconds, 'vector', vector_milliseconds, 'text', text_milliseconds
     ),
-    'pool', trace -> 'pool',
-    'vector', (trace -> 'vector') || jsonb_build_object(
+    'pool', pool,
+    'vector', jsonb_build_object(
+      'strategy', summary.vector_strategy,
+      'rows', summary.vector_rows,
       'ran_dry', case
-        when (trace #>> '{vector,rows}')::integer < (trace ->> 'pool')::integer
+        when summary.vector_strategy <> 'not run' and summary.vector_ran_dry
           then 'fewer rows with an embedding pass the filters and match_threshold'
       end
     ),
-    'text', (trace -> 'text') || jsonb_build_object(
+    'text', jsonb_build_object(
+      'strategy', summary.text_strategy,
+      'rows', summary.text_rows,
       'ran_dry', case
-        when (trace #>> '{text,rows}')::integer < (trace ->> 'pool')::integer
+        when summary.text_strategy <> 'not run' and summary.text_ran_dry
           then 'fewer rows that pass the filters have words of the query'
       end,
       'candidates', candidates,
@@ -122,12 +173,14 @@ begin
     ),
     'fusion', jsonb_build_object('policy', fusion) || case fusion
       when 'auto' then jsonb_build_object(
-        'weights', trace -> 'weights', 'cosine_spread', analysis.cosine_spread
+        'weights', case when jsonb_array_length(lists) = 1 then lists #> '{0,weights}' end,
+        'cosine_spread', analysis.cosine_spread
       )
       else jsonb_build_object(
         'weights', jsonb_build_object('vector', vector_weight, 'text', text_weight)
       )
     end,
+    'lists', lists,
     'hits', hits
   );
 end
@@ -137,9 +190,10 @@ comment on function public.explain_hybrid_search is
   'How hybrid_search_knowledge_chunks comes to its answer, for the same arguments, as one JSON '
   'object. milliseconds: of the whole call and of each leg alone. vector and text: how the leg '
   'found its rows, how many, and why they are fewer than the pool. text also: the candidates drawn '
-  'by the index, and each lexeme with its document frequency and weight; one left out draws no '
-  'candidates but counts in their scores. fusion: the weights used; under auto they are factors of '
-  'the cosine similarity and of the BM25 score. hits: the answer without content and metadata. '
+  'by the index, and each lexeme of query_text with its document frequency and weight; one left '
+  'out draws no candidates but counts in their scores. fusion: the weights used; under auto they '
+  'are factors of the cosine similarity and of the BM25 score. lists: the same for each '
+  'formulation in each collection. hits: the answer without content, context and metadata. '
   'Document frequencies are of all chunks, whoever owns them. Raises 22023 as the search does.';
 
 revoke all on function public.explain_hybrid_search from public, anon, authenticated;

@@ -84,11 +84,11 @@ def test_signatures_and_grants_are_those_of_the_golden_file(database: Connection
     assert text == GOLDEN.read_text()
 
 
-def test_every_function_has_a_comment_and_an_empty_search_path(database: Connection) -> None:
+def test_every_function_has_a_comment_and_pins_its_search_path(database: Connection) -> None:
     rows = database.execute(
         "select function.oid::regprocedure::text,"
         "       coalesce(obj_description(function.oid, 'pg_proc'), '') <> '',"
-        """       'search_path=""' = any (function.proconfig)"""
+        "       'search_path=pg_catalog, pg_temp' = any (function.proconfig)"
         "  from pg_proc as function"
         " where function.proowner = 'postgres'::regrole"
         "   and function.pronamespace"

@@ -1,10 +1,12 @@
 """The commands ingest, delete, search and demo, as typed, on a real database."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -194,6 +196,173 @@ def test_stored_text_cannot_steer_the_terminal(brain: Run, tmp_path: Path) -> No
 def test_nothing_found_is_said(brain: Run) -> None:
     brain("ingest", "docs")
     assert brain("search", "zebra", "--mode", "text") == (0, "", "Nothing found.\n")
+
+
+MINE = UUID(int=1)
+
+
+@pytest.fixture
+def zoo(brain: Run, database: psycopg.Connection[tuple[Any, ...]]) -> Run:
+    """Run `second-brain` on a public note, a private decision of MINE and somebody's history."""
+    documents: list[tuple[dict[str, object], list[str]]] = [
+        (
+            {
+                "title": "Savanna",
+                "visibility": "public",
+                "knowledge_type": "note",
+                "document_date": "2026-01-31",
+                "metadata": {"tags": ["api"]},
+            },
+            ["A zebra & a lion.", "The zebra sleeps.", "Grass grows."],
+        ),
+        (
+            {"title": "Farm", "owner_id": MINE, "document_date": "2025-06-01"},
+            ["No zebra, but a horse."],
+        ),
+        (
+            {"title": "Past", "owner_id": UUID(int=2), "collection": "history"},
+            ["A zebra of long ago."],
+        ),
+    ]
+    writer = KnowledgeWriter(database)
+    for number, (document, chunks) in enumerate(documents):
+        writer.upsert_document(
+            {"external_key": f"{number}", **document}, [{"content": chunk} for chunk in chunks]
+        )
+    return brain
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], ["Farm", "Past", "Savanna", "Savanna"]),
+        (["--filters", '{"tags": ["api"]}'], ["Savanna", "Savanna"]),
+        (
+            ["--filters", '[{"field": "chunk_index", "op": "gt", "value": 0}]'],
+            ["Savanna"],
+        ),
+        (["--collection", "history"], ["Past"]),
+        (
+            ["--collection", "history", "--collection", "knowledge"],
+            ["Farm", "Past", "Savanna", "Savanna"],
+        ),
+        (["--viewer", str(MINE)], ["Farm", "Savanna", "Savanna"]),
+        (["--public-only"], ["Savanna", "Savanna"]),
+        (["--date-from", "2026-01-31"], ["Savanna", "Savanna"]),
+        (["--date-to", "2026-01-30"], ["Farm"]),
+        (["--one-per-document"], ["Farm", "Past", "Savanna"]),
+        (["--type", "note", "--offset", "1"], ["Savanna"]),
+    ],
+    ids=" ".join,
+)
+def test_options_decide_what_is_found(zoo: Run, options: list[str], expected: list[str]) -> None:
+    found = hits(zoo("search", "zebra", "--mode", "text", "--json", *options))
+    assert sorted(hit["metadata"]["title"] for hit in found) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "named"),
+    [
+        (["--filters", "[{"], 2, "--filters is not JSON"),
+        (["--viewer", "me"], 2, "--viewer"),
+        (["--date-from", "soon"], 2, "--date-from"),
+        (["--neighbors", "6"], 2, "--neighbors"),
+        (["--filters", '[{"field": "nosuch", "op": "eq", "value": 1}]'], 1, "filters[0].field"),
+        (
+            ["--explain", "--filters", '[{"field": "nosuch", "op": "eq", "value": 1}]'],
+            1,
+            "filters[0].field",
+        ),
+    ],
+)
+def test_a_wrong_option_is_told(zoo: Run, options: list[str], code: int, named: str) -> None:
+    done = zoo("search", "zebra", "--mode", "text", *options)
+    assert (done.code, done.out) == (code, "")
+    assert named in done.err
+
+
+def test_a_page_says_where_it_stands(zoo: Run) -> None:
+    done = zoo("search", "zebra", "--mode", "text", "--limit", "2", "--offset", "1")
+    assert done.out.splitlines()[-1] == "Hits 2 to 3 of 4."
+    ranks = [line.split()[0] for line in done.out.splitlines()[1:5:2]]
+    assert ranks == ["2", "3"]
+    everything = zoo("search", "zebra", "--mode", "text")
+    assert "Hits" not in everything.out
+
+
+def test_excerpt_and_neighbours_stand_under_the_title(zoo: Run) -> None:
+    done = zoo("search", "lion", "--mode", "text", "--snippet", "--neighbors", "1")
+    assert [line.strip() for line in done.out.splitlines()[2:]] == [
+        "A zebra & a lion.",
+        "| A zebra & a lion.",
+        "| The zebra sleeps.",
+    ]
+
+
+def test_an_explanation_reads_by_itself(zoo: Run) -> None:
+    done = zoo("search", "zebra quagga", "--mode", "text", "--explain", "--limit", "2")
+    assert (done.code, done.err) == (0, "")
+    lines = [" ".join(line.split()) for line in done.out.splitlines()]
+    assert lines[0] == "vector leg not run"
+    assert re.fullmatch(r"text leg .*; 4 rows for a pool of 50, [0-9.]+ ms", lines[1])
+    assert lines[2].startswith("ran dry: fewer rows")
+    assert lines[3] == "4 candidates of 5 chunks, 4 words on average"
+    assert re.fullmatch(r"fusion auto, weights: vector 0\.000, text [1-9]\.\d{3}", lines[4])
+    assert re.fullmatch(r"whole call [0-9.]+ ms", lines[5])
+    table = lines[7:10]
+    assert table[0] == "lexeme documents weight candidates"
+    assert re.fullmatch(r"quagga 0 [0-9.]+ drawn", table[1])
+    assert re.fullmatch(r"zebra 4 [0-9.]+ drawn", table[2])
+    assert lines[11] == "# title and chunk vector cosine text BM25 score matched"
+    assert re.fullmatch(r"1 \w+, chunk \d - - 1 [0-9.]+ 1\.0000 zebra", lines[12])
+    assert len(lines) == 14
+    assert max(map(len, done.out.splitlines())) <= 100
+
+
+def test_an_explanation_tells_of_both_legs(brain: Run) -> None:
+    brain("ingest", "docs")
+    done = brain("search", "yellow bananas", "--explain")
+    assert re.search(r"^vector leg +exact: few rows; 3 rows for a pool of 50", done.out)
+    assert re.search(r"^1 +Fruit, chunk 0 +1 +0\.\d{3} +1 +\d\.\d{3} +1\.0000", done.out, re.M)
+
+
+@pytest.mark.parametrize(
+    ("question", "told"),
+    [
+        ("unicorn", "text leg .* 0 rows for a pool of 50"),
+        ("the", "text leg +not run"),
+        ('"---"', "text leg +not run"),
+        ("[bold]", "^bold +0 "),
+    ],
+)
+def test_an_explanation_of_nothing_says_so(zoo: Run, question: str, told: str) -> None:
+    done = zoo("search", question, "--mode", "text", "--explain")
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[-1] == "Nothing found."
+    assert re.search(told, done.out, re.MULTILINE)
+
+
+def test_an_empty_corpus_can_be_explained(brain: Run) -> None:
+    done = brain("search", "zebra", "--explain")
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[-1] == "Nothing found."
+
+
+def test_an_explanation_of_several_collections_has_all_lists(zoo: Run) -> None:
+    options = ["--collection", "history", "--collection", "knowledge", "--mode", "text"]
+    lines = [
+        " ".join(line.split())
+        for line in zoo("search", "zebra", "--explain", *options).out.splitlines()
+    ]
+    assert "4 rows for a pool of 50 in each list" in lines[1]
+    assert lines[4] == "fusion auto"
+    assert lines[7] == "collection vector leg text leg vector weight text weight"
+    listed = {line.split()[0]: line for line in lines[8:10]}
+    assert listed["history"].startswith("history 0, not run 1, ")
+    assert listed["knowledge"].startswith("knowledge 0, not run 3, ")
+    told = json.loads(zoo("search", "zebra", "--explain", "--json", *options).out)
+    assert told["question"] == "zebra"
+    assert len(told["explanation"]["hits"]) == 4
 
 
 @pytest.mark.parametrize("dimensions", [3])

@@ -257,13 +257,29 @@ def table_rows(text: str, first_header: str) -> list[list[str]]:
     return [[cell.strip(" `") for cell in row.strip("|").split("|")] for row in rows]
 
 
+SEARCH = "hybrid_search_knowledge_chunks"
+
+
+def reference_rows(text: str, function: str, first_header: str) -> list[list[str]]:
+    """Return what the reference says of a function: its table, and what it has of the search's."""
+    told = section(text, function)
+    rows = table_rows(told, first_header)
+    shared = re.search(
+        rf"{first_header}s of\s\[the search\]\(#{SEARCH}\)(?: without `(\w+)`)?", told
+    )
+    if shared:
+        of_search = table_rows(section(text, SEARCH), first_header)
+        rows += [row for row in of_search if row[0] != shared[1]]
+    return rows
+
+
 FUNCTIONS = """
     select function.proname,
            array(
              select argument.name || coalesce(
                       ' = ' || regexp_replace(
                         pg_get_function_arg_default(function.oid, argument.place::int),
-                        '::[a-z ]+$', ''
+                        '::[][a-z ]+$', ''
                       ), ''
                     )
                from unnest(function.proargnames, function.proargmodes) with ordinality
@@ -277,6 +293,12 @@ FUNCTIONS = """
                  as argument (name, mode, place)
               where argument.mode = 't'
               order by argument.place
+           ) || array(
+             select attribute.attname::text
+               from pg_catalog.pg_attribute as attribute
+               join pg_catalog.pg_type as row on row.typrelid = attribute.attrelid
+              where row.oid = function.prorettype and attribute.attnum > 0
+              order by attribute.attnum
            )
       from pg_catalog.pg_proc as function
      where function.pronamespace = 'public'::regnamespace
@@ -289,13 +311,12 @@ def test_reference_has_every_function_as_it_is(database: Connection) -> None:
     functions = database.execute(FUNCTIONS).fetchall()
     assert functions
     for name, arguments, columns in functions:
-        told = section(text, name)
         documented = [
             argument if default in ("", "required") else f"{argument} = {default}"
-            for argument, _, default, *_ in table_rows(told, "argument")
+            for argument, _, default, *_ in reference_rows(text, name, "argument")
         ]
         assert [one.lower() for one in documented] == [one.lower() for one in arguments], name
-        assert [row[0] for row in table_rows(told, "column")] == columns, name
+        assert [row[0] for row in reference_rows(text, name, "column")] == columns, name
 
 
 def test_search_page_has_every_argument_with_its_default() -> None:

@@ -30,6 +30,7 @@ def api_error(code: str | None, message: str, hint: str | None = None) -> APIErr
         ("22003", '"1e+39" is out of range for type vector', errors.InvalidInputError),
         ("22P05", "unsupported Unicode escape sequence", errors.InvalidInputError),
         ("2201W", "LIMIT must not be negative", errors.InvalidInputError),
+        ("42846", "cannot cast type smallint to uuid", errors.InvalidInputError),
         ("PGRST102", "Empty or invalid json", errors.InvalidInputError),
         ("22000", "different vector dimensions 3 and 4", errors.DimensionMismatchError),
         ("22000", "expected 3 dimensions, not 4", errors.DimensionMismatchError),

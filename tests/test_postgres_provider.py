@@ -1,20 +1,30 @@
 """PostgresProvider and KnowledgeWriter over a real database."""
 
 import dataclasses
+import inspect
+import json
 import threading
 from collections.abc import Callable
 from datetime import date, timedelta
-from typing import Any
+from typing import Any, get_type_hints
 from uuid import UUID, uuid4
 
 import numpy as np
 import psycopg
 import pytest
 from psycopg.pq import TransactionStatus
+from psycopg.types.json import Jsonb
 from psycopg_pool import ConnectionPool
 
 from second_brain import errors
+from second_brain.filters import FilterBuilder, FilterExpression
 from second_brain.services.postgres import KnowledgeWriter, PostgresProvider, UpsertCounts
+from second_brain.services.provider import (
+    OwnSearchOptions,
+    SearchOptions,
+    SearchProvider,
+    SearchQuery,
+)
 from second_brain.services.supabase import SupabaseProvider
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -40,7 +50,8 @@ def corpus(writer: KnowledgeWriter) -> UUID:
         "source_url": "https://example.org/savanna",
         "knowledge_type": "note",
         "source_origin": "obsidian",
-        "metadata": {"team": "search", "rrf_score": "a lie"},
+        "document_date": date(2026, 1, 31),
+        "metadata": {"team": "search", "rrf_score": "a lie", "snippet": "<script>"},
     }
     return writer.upsert_document(document, CHUNKS).document_id
 
@@ -78,6 +89,7 @@ def test_a_hybrid_hit_tells_where_it_came_from(service_role: Connection, corpus:
         "mode": "hybrid",
         "real_provider": True,
         "raw_count": 3,
+        "total_count": 3,
     }
     hit = next(result for result in results if "grass" in result.content)
     assert UUID(hit.id)
@@ -87,6 +99,11 @@ def test_a_hybrid_hit_tells_where_it_came_from(service_role: Connection, corpus:
     assert hit.metadata["source_origin"] == "obsidian"
     assert hit.metadata["title"] == "Savanna"
     assert hit.metadata["source_url"] == "https://example.org/savanna"
+    assert hit.metadata["collection"] == "knowledge"
+    assert hit.metadata["document_date"] == "2026-01-31"
+    assert hit.metadata["snippet"] is None
+    assert hit.metadata["context"] is None
+    assert hit.metadata["total_count"] == 3
     assert hit.metadata["team"] == "search"
     assert hit.metadata["chunk_index"] == 1
     assert hit.metadata["vector_rank"] == 2
@@ -126,11 +143,17 @@ class RestOverDatabase:
 
     def rpc(self, function: str, params: dict[str, Any]) -> "RestOverDatabase":
         """Note the call."""
+        json.dumps(params)  # PostgREST is sent JSON.
         names = ", ".join(f"{name} => %({name})s" for name in params)
-        if "query_embedding" in params:
+        if params.get("query_embedding") is not None:
             params = {**params, "query_embedding": str(params["query_embedding"])}
             names = names.replace("%(query_embedding)s", "%(query_embedding)s::extensions.vector")
+        for name in ("filters", "formulations", "queries"):
+            if name in params:
+                params = {**params, name: Jsonb(params[name])}
         self.query = f"select coalesce(json_agg(hit), '[]') from public.{function}({names}) as hit"
+        if function == "explain_hybrid_search":
+            self.query = f"select public.{function}({names})"
         self.params = params
         return self
 
@@ -148,8 +171,23 @@ def test_both_providers_return_the_same(service_role: Connection, corpus: UUID) 
     calls: list[Callable[[Any], Any]] = [
         lambda provider: provider.hybrid_search([0.9, 0.1, 0], "zebra", text_weight=0.5),
         lambda provider: provider.hybrid_search([0.9, 0.1, 0], "lion", rrf_k=10.0),
+        lambda provider: provider.hybrid_search(
+            [0.9, 0.1, 0],
+            "zebra",
+            filters={"team": "search"},
+            date_from=date(2026, 1, 1),
+            date_to="2026-12-31",
+            collections=("knowledge",),
+            neighbor_window=1,
+            recency_half_life=30,
+            snippet=True,
+            formulations=[{"query_embedding": np.array([0.0, 1.0, 0.0])}],
+        ),
         lambda provider: provider.search([0.9, 0.1, 0], threshold=-1),
         lambda provider: provider.fulltext_search("zebra"),
+        lambda provider: provider.hybrid_search_batch(
+            [{"query_embedding": [0.9, 0.1, 0]}, {"query_text": "zebra"}], fuse=True
+        ),
     ]
     for call in calls:
         expected, _ = call(over_psycopg)
@@ -157,6 +195,236 @@ def test_both_providers_return_the_same(service_role: Connection, corpus: UUID) 
         assert "fallback_reason" not in details, details
         assert expected
         assert [dataclasses.replace(hit, source="postgres") for hit in received] == expected
+
+
+MINE = UUID(int=1)
+"""Whose second document of the zoo is; the third is somebody else's."""
+
+
+@pytest.fixture(params=["postgres", "supabase"])
+def zoo(request: pytest.FixtureRequest, service_role: Connection) -> SearchProvider:
+    """Search six chunks of three documents, the nearest to [1, 0, 0] first: alpha to zeta."""
+    documents: list[tuple[dict[str, object], dict[str, float]]] = [
+        (
+            {
+                "visibility": "public",
+                "knowledge_type": "note",
+                "document_date": "2026-01-31",
+                "metadata": {"tags": ["api"]},
+            },
+            {"alpha": 0, "gamma": 0.2, "zeta": 0.5},
+        ),
+        (
+            {"owner_id": MINE, "document_date": "2025-06-01", "collection": "memory"},
+            {"beta": 0.1, "epsilon": 0.4},
+        ),
+        ({"owner_id": UUID(int=2), "collection": "history"}, {"delta": 0.3}),
+    ]
+    writer = KnowledgeWriter(service_role)
+    for number, (document, chunks) in enumerate(documents):
+        writer.upsert_document(
+            {"external_key": f"{number}", **document},
+            [
+                {"content": f"{name} & zebra", "embedding": [1, away, 0]}
+                for name, away in chunks.items()
+            ],
+        )
+    if request.param == "postgres":
+        return PostgresProvider(service_role)
+    return SupabaseProvider(client=RestOverDatabase(service_role))  # type: ignore[arg-type]
+
+
+def names(results: list[Any]) -> str:
+    return " ".join(hit.content.split()[0] for hit in results)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, "alpha beta gamma delta epsilon zeta"),
+        ({"filters": {"tags": ["api"]}}, "alpha gamma zeta"),
+        ({"filters": [FilterExpression("document_date", "exists", False)]}, "delta"),
+        ({"date_from": date(2026, 1, 31)}, "alpha gamma zeta"),
+        ({"date_to": "2026-01-30"}, "beta epsilon"),
+        ({"collections": ["history"]}, "delta"),
+        ({"collections": {"history"}, "threshold": 0.99}, ""),
+        ({"viewer_id": MINE}, "alpha beta gamma epsilon zeta"),
+        ({"viewer_id": str(MINE)}, "alpha beta gamma epsilon zeta"),
+        ({"public_only": True}, "alpha gamma zeta"),
+        ({"one_per_document": True}, "alpha beta delta"),
+        ({"recency_half_life": 1.0}, "delta alpha gamma zeta beta epsilon"),
+        ({"match_offset": 4}, "epsilon zeta"),
+        ({"top_k": 2, "match_offset": 1}, "beta gamma"),
+        ({"match_offset": 6}, ""),
+        ({"filter_type": "note"}, "alpha gamma zeta"),
+        (
+            {"formulations": [{"query_text": "zeta"}, {"query_embedding": np.array([1, 0.2, 0])}]},
+            "zeta gamma beta alpha delta epsilon",
+        ),
+    ],
+    ids=str,
+)
+def test_each_option_changes_the_answer(
+    zoo: SearchProvider, options: SearchOptions, expected: str
+) -> None:
+    given: SearchOptions = {"top_k": 6, "fusion": "rrf", **options}
+    results, details = zoo.hybrid_search([1, 0, 0], None, **given)
+    assert "fallback_reason" not in details, details
+    assert names(results) == expected
+    explained = zoo.explain_hybrid_search([1, 0, 0], None, **given)
+    assert [hit["id"] for hit in explained["hits"]] == [hit.id for hit in results]
+
+
+def test_a_page_tells_the_length_of_the_list(zoo: SearchProvider) -> None:
+    results, details = zoo.hybrid_search([1, 0, 0], None, top_k=2, match_offset=3)
+    assert details["total_count"] == 6
+    assert [hit.metadata["total_count"] for hit in results] == [6, 6]
+    assert zoo.hybrid_search([1, 0, 0], None, match_offset=9)[1]["total_count"] is None
+
+
+def test_a_hit_brings_its_neighbours_and_an_excerpt(zoo: SearchProvider) -> None:
+    (hit,), _ = zoo.hybrid_search([1, 0.2, 0], "gamma", top_k=1, neighbor_window=1, snippet=True)
+    assert hit.metadata["context"].split("\n[CHUNK BOUNDARY]\n") == [
+        "alpha & zebra",
+        "gamma & zebra",
+        "zeta & zebra",
+    ]
+    assert hit.metadata["snippet"] == "<mark>gamma</mark> &amp; zebra"
+
+
+def test_a_batch_answers_each_query_by_itself(zoo: SearchProvider) -> None:
+    queries: list[SearchQuery] = [
+        {"query_embedding": np.array([1, 0, 0]), "top_k": 2, "fusion": "rrf"},
+        {"query_text": "nosuchword"},
+        {"query_text": "zebra", "viewer_id": MINE, "filters": FilterBuilder().add_tags("api")},
+        {"query_embedding": (1, 0, 0)},
+    ]
+    answers, details = zoo.hybrid_search_batch(queries)
+    assert details == {
+        "provider": zoo.name,
+        "mode": "hybrid",
+        "real_provider": True,
+        "raw_count": 10,
+        "total_count": [6, None, 3, 6],
+    }
+    given: list[dict[str, Any]] = [{**EMPTY, **query} for query in queries]
+    singly = [zoo.hybrid_search(**query)[0] for query in given]
+    assert answers == singly
+    # Without top_k it is hybrid_search's.
+    assert [len(hits) for hits in answers] == [2, 0, 3, 5]
+
+
+EMPTY: SearchQuery = {"query_embedding": None, "query_text": None}
+
+
+def test_a_fused_batch_is_one_list(zoo: SearchProvider) -> None:
+    results, details = zoo.hybrid_search_batch(
+        [
+            {"query_embedding": [1, 0, 0], "fusion": "rrf", "top_k": 6, "public_only": True},
+            {"query_text": "zeta"},
+            {"query_embedding": [1, 9, 0]},
+        ],
+        fuse=True,
+    )
+    assert names(results) == "zeta alpha gamma"
+    assert (details["raw_count"], details["total_count"]) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("queries", "fuse", "named"),
+    [
+        ([], False, "queries"),
+        ([], True, "queries"),
+        ([{"query_text": "zebra"}, {"query_text": "zebra", "top_k": 0}], False, "match_count"),
+        ([{"query_text": "zebra"}, {"query_text": "a", "match_count": 3}], False, "queries[1]"),
+        ([{"query_text": "zebra", "viewer": MINE}], False, "'viewer'"),
+        ([{"query_text": "zebra"}, "zebra"], False, "queries[1]"),
+        ([{"query_text": "zebra"}, {"query_text": "a", "top_k": 3}], True, "queries[1]"),
+        ([{"query_text": "zebra", "filters": {"a": b"x"}}], False, "filters"),
+        ([{"query_text": "zebra", "rrf_k": float("nan")}], False, "rrf_k"),
+    ],
+    ids=str,
+)
+def test_a_batch_with_a_wrong_query_is_refused_by_name(
+    zoo: SearchProvider, queries: Any, fuse: bool, named: str
+) -> None:
+    answers, details = zoo.hybrid_search_batch(queries, fuse=fuse)
+    assert answers == ([] if fuse else [[] for _ in queries])
+    assert details["error_kind"] == "invalid_input"
+    assert named in details["error_message"]
+
+
+def test_explain_raises(zoo: SearchProvider) -> None:
+    with pytest.raises(errors.InvalidInputError, match="pool_size") as caught:
+        zoo.explain_hybrid_search([1, 0, 0], None, pool_size=0)
+    assert caught.value.code == "22023"
+    assert isinstance(caught.value.__cause__, psycopg.Error)
+    with pytest.raises(TypeError, match="'viewer'"):
+        zoo.explain_hybrid_search([1, 0, 0], None, viewer=MINE)  # type: ignore[call-arg]
+
+
+def test_explain_tells_of_both_legs(zoo: SearchProvider) -> None:
+    explained = zoo.explain_hybrid_search([1, 0, 0], "delta", public_only=True, top_k=2)
+    assert explained["vector"]["rows"] == 3
+    assert explained["text"]["rows"] == 0
+    assert [one["lexeme"] for one in explained["text"]["lexemes"]] == ["delta"]
+    assert len(explained["hits"]) == 2
+
+
+@pytest.mark.parametrize("multi_tenant", [True, False])
+def test_a_user_searches_what_the_token_says(
+    zoo: SearchProvider, connect: Connect, multi_tenant: bool
+) -> None:
+    def made(connection: Connection) -> SearchProvider:
+        if isinstance(zoo, PostgresProvider):
+            return PostgresProvider(connection, multi_tenant=multi_tenant)
+        client: Any = RestOverDatabase(connection)
+        return SupabaseProvider(client=client, multi_tenant=multi_tenant)
+
+    mine = made(connect("authenticated", uid=MINE))
+    results, details = mine.search_my_knowledge(
+        [1, 0, 0], None, top_k=6, fusion="rrf", date_from="2025-01-01"
+    )
+    assert "fallback_reason" not in details, details
+    assert names(results) == "alpha beta gamma epsilon zeta"
+    with pytest.raises(TypeError, match="viewer_id"):
+        mine.search_my_knowledge(None, "zebra", viewer_id=UUID(int=2))  # type: ignore[call-arg]
+    nobody = made(connect("authenticated"))
+    results, details = nobody.search_my_knowledge(None, "zebra")
+    assert (results, details["code"]) == ([], "42501")
+    assert "signed-in user" in details["remedy"]
+
+
+def test_a_search_is_called_with_the_functions_own_names_and_defaults(
+    database: Connection,
+) -> None:
+    """Otherwise a default that is not sent over PostgREST would be another one there."""
+    rows = database.execute(
+        "select parameter_name, parameter_default from information_schema.parameters"
+        " where specific_schema = 'public' and parameter_mode = 'IN'"
+        " and specific_name ~ '^hybrid_search_knowledge_chunks_[0-9]+$'"
+        " order by ordinal_position"
+    ).fetchall()
+    theirs = {}
+    for name, default in rows:
+        (theirs[name],) = database.execute(f"select {default}".encode()).fetchone() or ()
+    signature = inspect.signature(SearchProvider.hybrid_search).parameters
+    renamed = {"top_k": "match_count", "threshold": "match_threshold"}
+    ours = {
+        renamed.get(one.name, one.name): None if one.default is one.empty else one.default
+        for one in signature.values()
+        if one.name != "self"
+    }
+    assert theirs.keys() == ours.keys()
+    assert {name for name in ours if ours[name] != theirs[name]} == {"match_count"}
+
+
+def test_the_options_of_every_search_have_the_types_of_hybrid_search() -> None:
+    hints = get_type_hints(SearchProvider.hybrid_search)
+    del hints["return"]
+    assert get_type_hints(SearchQuery) == hints
+    assert hints.keys() - get_type_hints(SearchOptions) == {"query_embedding", "query_text"}
+    assert get_type_hints(SearchOptions).keys() - get_type_hints(OwnSearchOptions) == {"viewer_id"}
 
 
 @pytest.mark.parametrize(
@@ -178,6 +446,17 @@ def test_both_providers_return_the_same(service_role: Connection, corpus: UUID) 
         ({"rrf_k": float("nan")}, "invalid_input", "rrf_k"),
         ({"search_mode": "nosuch"}, "invalid_input", "search_mode"),
         ({"filter_type": "'; drop table x"}, "invalid_input", "filter_type"),
+        ({"viewer_id": "nobody"}, "invalid_input", "uuid"),
+        ({"date_from": "soon"}, "invalid_input", "soon"),
+        ({"collections": []}, "invalid_input", "collections"),
+        ({"collections": "memory"}, "invalid_input", "array"),
+        ({"neighbor_window": 6}, "invalid_input", "neighbor_window"),
+        ({"recency_half_life": 0}, "invalid_input", "recency_half_life"),
+        ({"recency_half_life": float("inf")}, "invalid_input", "recency_half_life"),
+        ({"match_offset": -1}, "invalid_input", "match_offset"),
+        ({"formulations": [{"query_text": b"a"}]}, "invalid_input", "formulations"),
+        ({"formulations": [{"query_embedding": [1]}]}, "dimension_mismatch", "formulations"),
+        ({"fusion": object()}, "invalid_input", "fusion"),
     ],
 )
 def test_what_the_database_refuses_is_said(

@@ -1,4 +1,4 @@
-"""Searching, on a real Postgres: corpora small enough to see the right order, and references.
+"""Searching, on a real Postgres: corpora small enough to see the right order.
 
 Most tests share one database and roll back what they store.
 """
@@ -85,20 +85,7 @@ def refused(connection: Connection, function: str, **arguments: Any) -> str:
     return caught.value.diag.message_primary or ""
 
 
-# What fusing, ranking and scoring should give, in Python.
-
-
-def fuse(
-    legs: Sequence[tuple[Sequence[int], float]], rrf_k: float, count: int
-) -> list[tuple[int, float]]:
-    scores: Counter[int] = Counter()
-    best: dict[int, int] = {}
-    for ranked, weight in legs:
-        for rank, one in enumerate(ranked, 1):
-            scores[one] += weight / (rrf_k + rank)  # type: ignore[assignment]
-            best[one] = min(rank, best.get(one, rank))
-    order = sorted(scores, key=lambda one: (-scores[one], best[one], one))
-    return [(one, scores[one]) for one in order[:count]]
+# What scoring should give, in Python.
 
 
 def lexemes(connection: Connection, text: str, language: str = "english") -> Counter[str]:
@@ -169,117 +156,6 @@ def test_equal_chunks_are_ranked_by_id(knowledge: Connection) -> None:
     rows = search(knowledge, query_embedding=NORTH, query_text="kettle", match_count=3)
     assert numbers(rows) == [1, 2, 3]
     assert [(row["vector_rank"], row["text_rank"]) for row in rows] == [(1, 1), (2, 2), (3, 3)]
-
-
-@st.composite
-def corpora(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Draw chunks whose angle to [1, 0, 0] is a multiple of 10 degrees, or is none."""
-    angles = st.none() | st.integers(0, 18)
-    words = st.sampled_from(["alpha", "beta", "gamma", "delta"])
-    return [
-        {
-            "angle": draw(angles),
-            "content": " ".join(draw(st.lists(words, min_size=1, max_size=6))),
-            "knowledge_type": draw(st.sampled_from(["note", "note", "task"])),
-            "status": draw(st.sampled_from(["active", "active", "active", "superseded"])),
-        }
-        for _ in range(draw(st.integers(1, 8)))
-    ]
-
-
-weights = st.sampled_from([0.0, 0.25, 1.0, 3.0])
-
-
-@settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(
-    corpus=corpora(),
-    query=st.lists(st.sampled_from(["alpha", "beta", "gamma", "omega"]), min_size=1, max_size=4),
-    leg_weights=st.tuples(weights, weights).filter(any),
-    rrf_k=st.sampled_from([0.5, 1.0, 2.0, 60.0, 1000.0]),
-    pool_size=st.integers(4, 8),
-    match_count=st.integers(1, 8),
-    threshold=st.sampled_from([-1.0, -0.55, 0.1, 0.3, 0.9]),
-    filter_type=st.sampled_from([None, "note", "task"]),
-)
-def test_a_search_gives_what_the_reference_gives(
-    knowledge: Connection,
-    corpus: list[dict[str, Any]],
-    query: list[str],
-    leg_weights: tuple[float, float],
-    rrf_k: float,
-    pool_size: int,
-    match_count: int,
-    threshold: float,
-    filter_type: str | None,
-) -> None:
-    def direction(angle: int | None) -> list[float] | None:
-        if angle is None:
-            return None
-        return [math.cos(math.radians(10 * angle)), math.sin(math.radians(10 * angle)), 0]
-
-    with knowledge.transaction(force_rollback=True):
-        store(
-            knowledge,
-            *(
-                {name: value for name, value in one.items() if name != "angle"}
-                | {"embedding": direction(one["angle"])}
-                for one in corpus
-            ),
-        )
-        arguments = {
-            "query_embedding": NORTH,
-            "query_text": " ".join(query),
-            "vector_weight": leg_weights[0],
-            "text_weight": leg_weights[1],
-            "rrf_k": rrf_k,
-            "pool_size": pool_size,
-            "match_count": match_count,
-            "match_threshold": threshold,
-            "filter_type": filter_type,
-        }
-        rows = search(knowledge, **arguments)
-        assert search(knowledge, **arguments) == rows
-        active = {
-            number: lexemes(knowledge, one["content"])
-            for number, one in enumerate(corpus, 1)
-            if one["status"] == "active"
-        }
-        scores = bm25(active, lexemes(knowledge, " ".join(query))) if active else {}
-
-    eligible = {
-        number: one
-        for number, one in enumerate(corpus, 1)
-        if number in active and filter_type in (None, one["knowledge_type"])
-    }
-    pool = max(pool_size, match_count)
-    angles = sorted(
-        (one["angle"], number)
-        for number, one in eligible.items()
-        if one["angle"] is not None
-        # But for -1 itself, no multiple of 10 degrees has a cosine near a threshold.
-        if math.cos(math.radians(10 * one["angle"])) >= threshold
-    )
-    by_text = sorted(
-        (-round(score, 9), number) for number, score in scores.items() if number in eligible
-    )
-    vector_leg = [number for _, number in angles][:pool] if leg_weights[0] else []
-    text_leg = [number for _, number in by_text][:pool] if leg_weights[1] else []
-
-    expected = fuse([(vector_leg, leg_weights[0]), (text_leg, leg_weights[1])], rrf_k, match_count)
-    assert [row["id"].int for row in rows] == [number for number, _ in expected]
-    assert [row["rrf_score"] for row in rows] == pytest.approx([score for _, score in expected])
-    for row in rows:
-        number = row["id"].int
-        assert row["vector_rank"] == (
-            vector_leg.index(number) + 1 if number in vector_leg else None
-        )
-        assert row["text_rank"] == (text_leg.index(number) + 1 if number in text_leg else None)
-        if row["text_rank"]:
-            assert row["text_score"] == pytest.approx(scores[number])
 
 
 def test_relative_score_scales_each_leg_to_its_pool(knowledge: Connection) -> None:
@@ -567,7 +443,7 @@ def test_an_argument_out_of_bounds_is_refused_by_name(
         ("match_threshold", 1),
         ("vector_weight", 0),
         ("text_weight", 0),
-        ("vector_weight", 1e300),
+        ("vector_weight", 1e30),
         ("rrf_k", 1e-9),
         ("filter_type", None),
         ("filter_type", "case_study"),

@@ -15,37 +15,59 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import date
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
+from uuid import UUID
 
 import jwt
+import numpy as np
 import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
+from second_brain import errors
+from second_brain.filters import FilterBuilder
 from second_brain.services.postgres import KnowledgeWriter
+from second_brain.services.provider import ClientUnavailableError, SearchOptions
 from second_brain.services.supabase import SupabaseProvider
 
 JWT_SECRET = "a secret of at least thirty-two characters"
 PREFIX = "/rest/v1"
 Key = Literal["service_role", "authenticated", "anon", "expired", "unsigned"]
 
+OWN_ARGUMENTS = {
+    "query_embedding",
+    "query_text",
+    "match_count",
+    "match_threshold",
+    "vector_weight",
+    "text_weight",
+    "filter_type",
+    "search_mode",
+    "pool_size",
+    "rrf_k",
+    "fusion",
+    "filters",
+    "date_from",
+    "date_to",
+    "collections",
+    "public_only",
+    "one_per_document",
+    "neighbor_window",
+    "recency_half_life",
+    "match_offset",
+    "snippet",
+    "formulations",
+}
 ARGUMENTS = {
-    "hybrid_search_knowledge_chunks": {
-        "query_embedding",
-        "query_text",
-        "match_count",
-        "match_threshold",
-        "vector_weight",
-        "text_weight",
-        "filter_type",
-        "search_mode",
-        "pool_size",
-        "rrf_k",
-    },
+    "hybrid_search_knowledge_chunks": {*OWN_ARGUMENTS, "viewer_id"},
+    "search_my_knowledge_chunks": OWN_ARGUMENTS,
+    "explain_hybrid_search": {*OWN_ARGUMENTS, "viewer_id"},
+    "hybrid_search_knowledge_chunks_batch": {"queries", "fuse"},
     "match_knowledge_chunks": {
         "query_embedding",
         "match_count",
@@ -314,6 +336,8 @@ DOCUMENT = {
     "title": "Savanna",
     "knowledge_type": "note",
     "source_origin": "obsidian",
+    "document_date": "2026-01-31",
+    "visibility": "public",
     "metadata": {"team": "search"},
 }
 CHUNKS: list[dict[str, object]] = [
@@ -341,17 +365,25 @@ HYBRID_ROW = {
     "matched_terms": ["zebra", "grass"],
     "title": "Savanna",
     "source_url": None,
+    "collection": "knowledge",
+    "document_date": "2026-01-31",
+    "snippet": None,
+    "context": None,
+    "total_count": 2,
 }
 
 
 def test_hybrid_search_finds_a_row(rest: Rest) -> None:
     rest.given(Answer(body=[HYBRID_ROW]))
-    results, details = rest.provider().hybrid_search((0.8, 0.6, 0.0), "zebra grass", top_k=1)
+    results, details = rest.provider().hybrid_search(
+        (0.8, 0.6, 0.0), "zebra grass", top_k=1, threshold=0.5, fusion="rrf"
+    )
     assert details == {
         "provider": "supabase",
         "mode": "hybrid",
         "real_provider": True,
         "raw_count": 1,
+        "total_count": 2,
     }
     (result,) = results
     assert result.content == ROW["content"]
@@ -362,6 +394,164 @@ def test_hybrid_search_finds_a_row(rest: Rest) -> None:
     assert sorted(result.metadata["matched_terms"]) == ["grass", "zebra"]
     assert result.metadata["title"] == "Savanna"
     assert result.metadata["team"] == "search"
+    assert result.metadata["collection"] == "knowledge"
+    assert result.metadata["document_date"] == "2026-01-31"
+    assert result.metadata["total_count"] == 2
+
+
+VIEWER = UUID("6f0e4a52-3c0e-4a57-9f9b-0d8f1f7f000a")
+
+
+def test_every_option_goes_through_as_json(rest: Rest) -> None:
+    rest.given(Answer(body=[HYBRID_ROW]))
+    options: SearchOptions = {
+        "top_k": 1,
+        "rrf_k": 10.0,
+        "fusion": "rrf",
+        "filters": FilterBuilder().add_metadata("team", "search").add_date_range(date(2026, 1, 1)),
+        "date_from": date(2026, 1, 1),
+        "date_to": "2026-12-31",
+        "collections": ("knowledge",),
+        "viewer_id": VIEWER,
+        "public_only": True,
+        "one_per_document": True,
+        "neighbor_window": 1,
+        "recency_half_life": 30.0,
+        "match_offset": 0,
+        "snippet": True,
+        "formulations": [{"query_embedding": np.array([0.0, 1.0, 0.0]), "query_text": "grass"}],
+    }
+    results, details = rest.provider().hybrid_search([0.8, 0.6, 0], "zebra", **options)
+    assert "fallback_reason" not in details, details
+    assert [result.content for result in results] == [ROW["content"]]
+    # match_offset is at its default, and not sent: an older database might not know it.
+    sent = rest.gateway.bodies[0]
+    assert {name: sent.get(name) for name in options.keys() - {"top_k"}} == {
+        "rrf_k": 10.0,
+        "fusion": "rrf",
+        "filters": [
+            {"field": "metadata.team", "op": "eq", "value": "search"},
+            {"field": "document_date", "op": "gte", "value": "2026-01-01"},
+        ],
+        "date_from": "2026-01-01",
+        "date_to": "2026-12-31",
+        "collections": ["knowledge"],
+        "viewer_id": str(VIEWER),
+        "public_only": True,
+        "one_per_document": True,
+        "neighbor_window": 1,
+        "recency_half_life": 30.0,
+        "match_offset": None,
+        "snippet": True,
+        "formulations": [{"query_embedding": [0.0, 1.0, 0.0], "query_text": "grass"}],
+    }
+
+
+def test_a_single_leg_with_a_viewer_is_the_hybrid_search(rest: Rest) -> None:
+    rest.given(Answer(body=[{**HYBRID_ROW, "vector_rank": None, "similarity": None}]))
+    (result,), details = rest.provider().fulltext_search("grass", viewer_id=VIEWER)
+    assert details["mode"] == "fulltext"
+    rank = result.metadata["text_score"]
+    assert result.confidence == pytest.approx(rank / (1 + rank))
+    body = rest.gateway.bodies[0]
+    assert body["viewer_id"] == str(VIEWER)
+    assert (body["query_embedding"], body["query_text"], body["match_count"]) == (None, "grass", 5)
+
+
+def test_a_batch_is_one_request(rest: Rest) -> None:
+    rows = [{**HYBRID_ROW, "query_index": index} for index in (0, 2, 2)]
+    rest.given(Answer(body=rows))
+    answers, details = rest.provider().hybrid_search_batch(
+        [
+            {"query_embedding": np.array([0.8, 0.6, 0.0]), "top_k": 1, "threshold": 0.5},
+            {"query_text": "unicorn", "date_to": date(2026, 12, 31)},
+            {"query_text": "zebra"},
+        ]
+    )
+    assert "fallback_reason" not in details, details
+    assert [len(answer) for answer in answers] == [1, 0, 2]
+    assert details["raw_count"] == 3
+    assert details["total_count"] == [2, None, 2]
+    (body,) = rest.gateway.bodies
+    assert body["queries"][0]["query_embedding"] == [0.8, 0.6, 0.0]
+    assert body["queries"][0]["match_threshold"] == 0.5
+    assert body["queries"][1]["date_to"] == "2026-12-31"
+    assert body["fuse"] is False
+
+
+def test_a_batch_may_be_fused_into_one_list(rest: Rest) -> None:
+    rest.given(Answer(body=[{**HYBRID_ROW, "query_index": 0}] * 2))
+    results, details = rest.provider().hybrid_search_batch(
+        [{"query_text": "zebra", "top_k": 2}, {"query_text": "grass"}], fuse=True
+    )
+    assert results[0].content == ROW["content"]
+    assert details["total_count"] == len(results) == 2
+    assert rest.gateway.bodies[0]["queries"][1] == {"query_text": "grass"}
+
+
+@pytest.mark.parametrize("index", [None, "x", -1, 1])
+def test_a_row_of_no_query_is_no_empty_result(gateway: Gateway, index: object) -> None:
+    gateway.answer = Answer(body=[{**HYBRID_ROW, "query_index": index}])
+    with Recorded(gateway).provider() as provider:
+        answers, details = provider.hybrid_search_batch([{"query_text": "zebra"}])
+    assert answers == [[]]
+    assert details["error_kind"] == "unexpected_answer"
+
+
+EXPLAINED = {
+    "milliseconds": {"hybrid": 1.5, "vector": 1.0, "text": None},
+    "vector": {"strategy": "exact: few rows", "rows": 3, "ran_dry": "fewer rows …"},
+    "hits": [{"title": "Savanna"}],
+}
+
+
+def test_an_explanation_is_one_object(rest: Rest) -> None:
+    rest.given(Answer(body=EXPLAINED))
+    explained = rest.provider().explain_hybrid_search([0.8, 0.6, 0], None, viewer_id=VIEWER)
+    assert explained["vector"]["rows"] == 3
+    assert explained["hits"][0]["title"] == "Savanna"
+    assert explained["milliseconds"]["text"] is None
+
+
+def test_an_explanation_that_fails_raises(rest: Rest) -> None:
+    rest.given(error(400, "22023", "pool_size must be between 1 and 1000, not 0"))
+    with pytest.raises(errors.InvalidInputError, match="pool_size"):
+        rest.provider().explain_hybrid_search(None, "zebra", pool_size=0)
+
+
+def test_an_answer_that_explains_nothing_raises(gateway: Gateway) -> None:
+    gateway.answer = Answer(body=[])
+    with (
+        Recorded(gateway).provider() as provider,
+        pytest.raises(errors.UnexpectedAnswerError, match="list"),
+    ):
+        provider.explain_hybrid_search(None, "zebra")
+
+
+def test_without_credentials_an_explanation_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SUPABASE_URL", raising=False)
+    monkeypatch.delenv("SUPABASE_KEY", raising=False)
+    with pytest.raises(ClientUnavailableError) as caught:
+        SupabaseProvider().explain_hybrid_search(None, "zebra")
+    assert "SUPABASE_URL" in caught.value.remedy
+
+
+def test_a_token_of_nobody_cannot_search_as_somebody(rest: Rest) -> None:
+    rest.given(error(403, "42501", "search_my_knowledge_chunks needs a signed-in user"))
+    results, details = rest.provider("authenticated").search_my_knowledge(None, "zebra")
+    assert (results, details["error_kind"]) == ([], "permission_denied")
+    assert "signed-in user" in details["remedy"]
+    assert "viewer_id" not in rest.gateway.bodies[0]
+
+
+def test_a_multi_tenant_provider_opens_no_connection_without_a_viewer(gateway: Gateway) -> None:
+    config = {"supabase_url": gateway.url, "supabase_key": token("service_role")}
+    with SupabaseProvider(config, multi_tenant=True) as provider:
+        _, details = provider.hybrid_search(None, "zebra")
+        assert "viewer_id" in details["error_message"]
+        assert gateway.connections == 0
+        assert "fallback_reason" not in provider.hybrid_search(None, "a", viewer_id=VIEWER)[1]
+        assert gateway.bodies[0]["viewer_id"] == str(VIEWER)
 
 
 def test_search_finds_a_row(rest: Rest) -> None:

@@ -143,6 +143,7 @@ _INVALID_INPUT_CODES = (
     "22021",
     "22P02",
     "22P05",
+    "42846",
     "PGRST102",
     # Too long or too deep: a text past the tsvector limit, JSON past the stack.
     "54000",
@@ -263,7 +264,7 @@ def translate(error: Exception) -> SecondBrainError:
     if isinstance(error, json.JSONDecodeError | ValidationError):
         return UnexpectedAnswerError(f"the answer could not be read: {type(error).__name__}")
     # What the client refuses to send: NaN, a lone surrogate, an object that JSON has no form for.
-    if isinstance(error, ValueError | TypeError | OverflowError):
+    if isinstance(error, ValueError | TypeError | OverflowError | RecursionError):
         return InvalidInputError(safe_message(error))
     return SecondBrainError(safe_message(error) or type(error).__name__)
 

@@ -1,16 +1,20 @@
 """Commands of the knowledge itself: ingest, delete, search, demo. The work is done in `ingest/`."""
 
+import html
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
+from uuid import UUID
 
 import psycopg
 import typer
@@ -43,6 +47,7 @@ from second_brain.ingest import (
     standard_library,
 )
 from second_brain.services.postgres import KnowledgeWriter, PostgresProvider
+from second_brain.services.provider import SearchOptions, SupportsToList
 from second_brain.services.results import KNOWLEDGE_TYPES, SOURCE_ORIGINS, MemorySearchResult
 
 
@@ -56,6 +61,9 @@ class Mode(StrEnum):
 
 # Enough for the table when the output goes into a file or a pipe.
 _PIPED_WIDTH = 100
+
+# Nothing is too dissimilar to be shown: the table says how similar it is.
+_ANY_SIMILARITY = -1.0
 
 _INGEST_EXAMPLES = """\b
 Examples:
@@ -76,6 +84,9 @@ Examples:
   second-brain search "how do I rotate the keys?"
   second-brain search '"service role" -anon' --mode text --limit 3
   second-brain search "billing" --type decision --json
+  second-brain search "rate limits" --filters '{"team": "platform"}' --date-from 2026-01-01
+  second-brain search "rate limits" --collection memory --collection artifacts --neighbors 1
+  second-brain search "rate limits" --explain
 """
 
 _MODELS = """
@@ -223,7 +234,51 @@ def _search(
     filter_type: Annotated[
         str | None, typer.Option("--type", help="Only this knowledge_type.", show_default=False)
     ] = None,
+    filters: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            help='Conditions, [{"field": ..., "op": ..., "value": ...}], or {"key": value} on '
+            "metadata.",
+            show_default=False,
+        ),
+    ] = None,
+    collections: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--collection", help="Only this collection; may be repeated.", show_default=False
+        ),
+    ] = None,
+    viewer: Annotated[
+        UUID | None,
+        typer.Option(help="Only what this user owns, and what is public.", show_default=False),
+    ] = None,
+    public_only: Annotated[
+        bool, typer.Option("--public-only", help="Only what is public.")
+    ] = False,
+    date_from: Annotated[
+        datetime | None,
+        typer.Option(formats=["%Y-%m-%d"], help="First document_date.", show_default=False),
+    ] = None,
+    date_to: Annotated[
+        datetime | None,
+        typer.Option(formats=["%Y-%m-%d"], help="Last document_date.", show_default=False),
+    ] = None,
+    one_per_document: Annotated[
+        bool, typer.Option("--one-per-document", help="The best chunk of each document.")
+    ] = False,
+    neighbors: Annotated[
+        int, typer.Option(min=0, max=5, help="Show this many chunks before and after a hit.")
+    ] = 0,
+    snippet: Annotated[
+        bool, typer.Option("--snippet", help="Show an excerpt with the matched words marked.")
+    ] = False,
+    offset: Annotated[int, typer.Option(min=0, max=1000, help="Hits to skip.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Show how each leg found its rows, and what words weigh."),
+    ] = False,
     embedder_name: EmbedderOption = "wordllama",
     dsn: DsnOption = None,
 ) -> None:
@@ -231,17 +286,48 @@ def _search(
 
     Plain words are optional and weighed; "a phrase" is required; -word excludes.
     """
+    options: SearchOptions = {
+        "top_k": limit,
+        "threshold": _ANY_SIMILARITY,
+        "filter_type": filter_type,
+        "filters": _parsed(filters, "--filters"),
+        "collections": collections or None,
+        "viewer_id": viewer,
+        "public_only": public_only,
+        "date_from": date_from.date() if date_from else None,
+        "date_to": date_to.date() if date_to else None,
+        "one_per_document": one_per_document,
+        "neighbor_window": neighbors,
+        "snippet": snippet,
+        "match_offset": offset,
+    }
     with psycopg.connect(resolve_dsn(dsn), autocommit=True) as connection:
         embedder = None
         if mode is not Mode.text:
             embedder = load_embedder(embedder_name)
             _refuse_other_embedder(connection, embedder)
-        results = _ask(connection, question, mode, embedder, limit, filter_type)
-    if as_json:
-        hits = [{"rank": rank, **asdict(hit)} for rank, hit in enumerate(results, start=1)]
+        if explain:
+            explained = PostgresProvider(connection).explain_hybrid_search(
+                *_legs(question, mode, embedder), **options
+            )
+        else:
+            results = _ask(connection, question, mode, embedder, **options)
+    first = offset + 1
+    if explain and as_json:
+        told = {"question": question, "mode": mode, "explanation": explained}
+        typer.echo(json.dumps(told, indent=2))
+    elif explain:
+        _print_explanation(explained, first)
+    elif as_json:
+        hits = [{"rank": rank, **asdict(hit)} for rank, hit in enumerate(results, start=first)]
         typer.echo(json.dumps({"question": question, "mode": mode, "results": hits}, indent=2))
     elif results:
-        _console().print(_results_table(results))
+        console = _console()
+        console.print(_results_table(results, first))
+        total = results[0].metadata["total_count"]
+        if total is not None and total > len(results):
+            last = first + len(results) - 1
+            console.print(f"\nHits {first} to {last} of {total}.", style="dim", highlight=False)
     else:
         typer.echo("Nothing found.", err=True)
 
@@ -277,6 +363,13 @@ def _invoked_as() -> str:
     if shutil.which("second-brain"):
         return "second-brain"
     return os.path.relpath(sys.argv[0])
+
+
+def _parsed(text: str | None, option: str) -> Any:
+    try:
+        return None if text is None else json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(f"{option} is not JSON: {error}") from error
 
 
 def _require(value: str, allowed: frozenset[str], option: str) -> None:
@@ -390,20 +483,10 @@ def _ask(
     question: str,
     mode: Mode,
     embedder: Embedder | None,
-    limit: int,
-    filter_type: str | None = None,
+    **options: Unpack[SearchOptions],
 ) -> list[MemorySearchResult]:
-    embedding = None
-    if embedder is not None and mode is not Mode.text:
-        vector = embedder.embed([question])[0]
-        embedding = vector if vector.any() else None
     results, details = PostgresProvider(connection).hybrid_search(
-        embedding,
-        None if mode is Mode.vector else question,
-        top_k=limit,
-        # Nothing is too dissimilar to be shown: the table says how similar it is.
-        threshold=-1.0,
-        filter_type=filter_type,
+        *_legs(question, mode, embedder), **options
     )
     if "fallback_reason" in details:
         raise SecondBrainError(
@@ -412,24 +495,135 @@ def _ask(
     return results
 
 
+def _legs(
+    question: str, mode: Mode, embedder: Embedder | None
+) -> tuple[SupportsToList | None, str | None]:
+    """Return the embedding and the text that the mode searches with."""
+    embedding = None
+    if embedder is not None and mode is not Mode.text:
+        vector = embedder.embed([question])[0]
+        embedding = vector if vector.any() else None
+    return embedding, None if mode is Mode.vector else question
+
+
 def _console() -> Console:
     console = Console()
     return console if console.is_terminal else Console(width=_PIPED_WIDTH)
 
 
-def _results_table(results: Sequence[MemorySearchResult]) -> Table:
+def _print_explanation(explained: dict[str, Any], first: int) -> None:
+    """Print what explain_hybrid_search told: the legs, the lexemes, the fusion, the hits."""
+    console = _console()
+    text, fusion, lists = explained["text"], explained["fusion"], explained["lists"]
+    legs = Table.grid(padding=(0, 2))
+    for leg in ("vector", "text"):
+        legs.add_row(Text(f"{leg} leg", style="bold"), _leg_summary(explained, leg))
+    # Not there without a word to search for.
+    if text["mean_length"] is not None:
+        legs.add_row(
+            "",
+            f"{_number(text['candidates'], 'candidate')} of {_number(text['chunks'], 'chunk')}, "
+            f"{text['mean_length']:.0f} words on average",
+        )
+    weights = f", {_weights(fusion['weights'])}" if fusion["weights"] else ""
+    legs.add_row(Text("fusion", style="bold"), f"{fusion['policy']}{weights}")
+    legs.add_row(Text("whole call", style="bold"), f"{explained['milliseconds']['hybrid']:.1f} ms")
+    console.print(legs, highlight=False)
+    tables = (
+        _lists_table(lists) if len(lists) > 1 else None,
+        _lexeme_table(text["lexemes"]) if text["lexemes"] else None,
+        _explained_hits_table(explained["hits"], first) if explained["hits"] else "Nothing found.",
+    )
+    for table in tables:
+        if table is not None:
+            console.print()
+            console.print(table)
+
+
+def _leg_summary(explained: dict[str, Any], name: str) -> str:
+    leg, milliseconds = explained[name], explained["milliseconds"][name]
+    # A query of nothing but stop words is timed too.
+    if milliseconds is None or leg["strategy"] == "not run":
+        return "not run"
+    each = " in each list" if len(explained["lists"]) > 1 else ""
+    rows = f"{_number(leg['rows'], 'row')} for a pool of {explained['pool']}{each}"
+    dry = f"\nran dry: {leg['ran_dry']}" if leg["ran_dry"] else ""
+    return f"{leg['strategy']}; {rows}, {milliseconds:.1f} ms{dry}"
+
+
+def _weights(weights: dict[str, float]) -> str:
+    return f"weights: vector {weights['vector'] or 0:.3f}, text {weights['text'] or 0:.3f}"
+
+
+def _lists_table(lists: Sequence[dict[str, Any]]) -> Table:
+    """Show the lists that were fused, one for each collection."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("collection", "vector leg", "text leg"):
+        table.add_column(name, max_width=36)
+    table.add_column("vector weight", justify="right")
+    table.add_column("text weight", justify="right")
+    for one in lists:
+        vector, text = (f"{one[leg]['rows']}, {one[leg]['strategy']}" for leg in ("vector", "text"))
+        table.add_row(
+            Text(_printable(one["collection"])),
+            vector,
+            text,
+            *(f"{one['weights'][leg] or 0:.3f}" for leg in ("vector", "text")),
+        )
+    return table
+
+
+def _lexeme_table(lexemes: Sequence[dict[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("lexeme", max_width=40, no_wrap=True, overflow="ellipsis")
+    table.add_column("documents", justify="right")
+    table.add_column("weight", justify="right")
+    table.add_column("candidates")
+    for one in lexemes:
+        table.add_row(
+            Text(_printable(one["lexeme"])),
+            f"{one['document_frequency']:,.0f}",
+            f"{one['weight']:.3f}",
+            "left out, still scored" if one["left_out"] else "drawn",
+        )
+    return table
+
+
+def _explained_hits_table(hits: Sequence[dict[str, Any]], first: int) -> Table:
     table = Table(box=None, expand=True, pad_edge=False, header_style="bold")
-    table.add_column("#", justify="right", min_width=len(str(len(results))))
+    table.add_column("#", justify="right", min_width=len(str(first + len(hits))))
+    table.add_column("title and chunk", ratio=1, no_wrap=True, overflow="ellipsis")
+    for name in ("vector", "cosine", "text", "BM25", "score"):
+        table.add_column(name, justify="right", min_width=6)
+    table.add_column("matched", width=14, no_wrap=True, overflow="ellipsis")
+    for rank, hit in enumerate(hits, start=first):
+        chunk = "" if hit["chunk_index"] is None else f", chunk {hit['chunk_index']}"
+        table.add_row(
+            str(rank),
+            Text(_printable(f"{hit['title'] or hit['id']}{chunk}")),
+            str(hit["vector_rank"] or "-"),
+            "-" if hit["similarity"] is None else f"{hit['similarity']:.3f}",
+            str(hit["text_rank"] or "-"),
+            "-" if hit["text_score"] is None else f"{hit['text_score']:.3f}",
+            f"{hit['rrf_score']:.4f}",
+            Text(_printable(" ".join(hit["matched_terms"] or ())), style="green"),
+        )
+    return table
+
+
+def _results_table(results: Sequence[MemorySearchResult], first: int) -> Table:
+    table = Table(box=None, expand=True, pad_edge=False, header_style="bold")
+    table.add_column("#", justify="right", min_width=len(str(first + len(results))))
     table.add_column("title and best line", ratio=1, no_wrap=True, overflow="ellipsis")
     table.add_column("vector", justify="right", min_width=6)
     table.add_column("text", justify="right", min_width=4)
     table.add_column("score", justify="right", min_width=6)
     table.add_column("matched", width=14, no_wrap=True, overflow="ellipsis")
-    for rank, hit in enumerate(results, start=1):
+    for rank, hit in enumerate(results, start=first):
         terms = hit.metadata["matched_terms"]
         table.add_row(
             str(rank),
-            Text(_title(hit), style="bold") + Text(f"\n{_best_line(hit)}", style="dim"),
+            Text("\n").join([Text(_title(hit), style="bold"), *_lines(hit)]),
             str(hit.metadata["vector_rank"] or "-"),
             str(hit.metadata["text_rank"] or "-"),
             f"{hit.metadata['rrf_score']:.4f}",
@@ -446,7 +640,9 @@ def _comparison_table(
     columns = []
     for mode in (Mode.vector, Mode.text, Mode.hybrid):
         table.add_column(mode.value, ratio=1, no_wrap=True, overflow="ellipsis")
-        columns.append(_ask(connection, question, mode, embedder, 3))
+        columns.append(
+            _ask(connection, question, mode, embedder, top_k=3, threshold=_ANY_SIMILARITY)
+        )
     for rank in range(max(map(len, columns))):
         cells = [_cell(column[rank]) if rank < len(column) else Text() for column in columns]
         table.add_row(str(rank + 1), *cells)
@@ -466,6 +662,24 @@ def _cell(hit: MemorySearchResult) -> Text:
 def _title(hit: MemorySearchResult) -> str:
     parts = (hit.metadata.get("title"), hit.metadata.get("section"))
     return _printable(" > ".join(str(part) for part in parts if part) or "untitled")
+
+
+def _lines(hit: MemorySearchResult) -> list[Text]:
+    """Return what stands under the hit's title: the excerpt or best line, and its neighbours."""
+    snippet, context = hit.metadata["snippet"], hit.metadata["context"]
+    lines = [_highlighted(snippet) if snippet else Text(_best_line(hit), style="dim")]
+    if context is not None:
+        chunks = context.split("\n[CHUNK BOUNDARY]\n")
+        lines += [Text(f"| {_printable(chunk)}", style="dim") for chunk in chunks]
+    return lines
+
+
+def _highlighted(snippet: str) -> Text:
+    """Return the excerpt with its `<mark>` words emphasised and its HTML unescaped."""
+    text = Text(style="dim")
+    for place, part in enumerate(re.split("</?mark>", snippet)):
+        text.append(_printable(html.unescape(part)), "bold green" if place % 2 else None)
+    return text
 
 
 def _best_line(hit: MemorySearchResult) -> str:

@@ -49,7 +49,7 @@ do $$
 begin
   if to_regprocedure('auth.uid()') is null then
     create function auth.uid() returns uuid
-    language sql stable set search_path = ''
+    language sql stable set search_path = pg_catalog, pg_temp
     as $body$
       select coalesce(
         nullif(current_setting('request.jwt.claim.sub', true), ''),
@@ -59,7 +59,7 @@ begin
   end if;
   if to_regprocedure('auth.role()') is null then
     create function auth.role() returns text
-    language sql stable set search_path = ''
+    language sql stable set search_path = pg_catalog, pg_temp
     as $body$
       select coalesce(
         nullif(current_setting('request.jwt.claim.role', true), ''),

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import timedelta
 from typing import Any, ClassVar, LiteralString, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -19,31 +19,64 @@ from psycopg.types.json import Jsonb
 from psycopg_pool import ConnectionPool
 
 from second_brain.errors import translate
-from second_brain.services.provider import SearchProvider, plain
+from second_brain.filters import json_default
+from second_brain.services.provider import SearchProvider
 from second_brain.services.results import Source
 
 Row = TypeVar("Row")
 Database: TypeAlias = str | psycopg.Connection[Any] | ConnectionPool[Any]
 
-_SEARCHES: dict[str, LiteralString] = {
-    "hybrid_search_knowledge_chunks": """
-        select
-          id, content, knowledge_type, document_id, chunk_index, source_origin, metadata,
-          rrf_score, vector_rank, text_rank,
-          similarity, text_score, match_type, matched_terms, title, source_url
-        from public.hybrid_search_knowledge_chunks(
-          query_embedding => %(query_embedding)s::extensions.vector,
-          query_text => %(query_text)s::text,
-          match_count => %(match_count)s::integer,
-          match_threshold => %(match_threshold)s::float8,
-          vector_weight => %(vector_weight)s::float8,
-          text_weight => %(text_weight)s::float8,
-          filter_type => %(filter_type)s::text,
-          search_mode => %(search_mode)s::text,
-          pool_size => %(pool_size)s::integer,
-          rrf_k => %(rrf_k)s::float8,
-          fusion => %(fusion)s::text
+_HIT_COLUMNS = """
+  id, content, knowledge_type, document_id, chunk_index, source_origin, metadata,
+  rrf_score, vector_rank, text_rank,
+  similarity, text_score, match_type, matched_terms, title, source_url,
+  collection, document_date, snippet, context, total_count
+"""
+
+_OWN_ARGUMENTS = """
+  query_embedding => %(query_embedding)s::extensions.vector,
+  query_text => %(query_text)s::text,
+  match_count => %(match_count)s::integer,
+  match_threshold => %(match_threshold)s::float8,
+  vector_weight => %(vector_weight)s::float8,
+  text_weight => %(text_weight)s::float8,
+  filter_type => %(filter_type)s::text,
+  search_mode => %(search_mode)s::text,
+  pool_size => %(pool_size)s::integer,
+  rrf_k => %(rrf_k)s::float8,
+  fusion => %(fusion)s::text,
+  filters => %(filters)s::jsonb,
+  date_from => %(date_from)s::date,
+  date_to => %(date_to)s::date,
+  collections => %(collections)s::text[],
+  public_only => %(public_only)s::boolean,
+  one_per_document => %(one_per_document)s::boolean,
+  neighbor_window => %(neighbor_window)s::integer,
+  recency_half_life => %(recency_half_life)s::float8,
+  match_offset => %(match_offset)s::integer,
+  snippet => %(snippet)s::boolean,
+  formulations => %(formulations)s::jsonb
+"""
+
+_ARGUMENTS = f"{_OWN_ARGUMENTS}, viewer_id => %(viewer_id)s::uuid"
+
+# Nothing but the constants above is put into a statement.
+_CALLS: dict[str, LiteralString] = {
+    "hybrid_search_knowledge_chunks": f"""
+        select {_HIT_COLUMNS} from public.hybrid_search_knowledge_chunks({_ARGUMENTS})
+    """,  # noqa: S608
+    "search_my_knowledge_chunks": f"""
+        select {_HIT_COLUMNS} from public.search_my_knowledge_chunks({_OWN_ARGUMENTS})
+    """,  # noqa: S608
+    "hybrid_search_knowledge_chunks_batch": f"""
+        select query_index, {_HIT_COLUMNS}
+        from public.hybrid_search_knowledge_chunks_batch(
+          queries => %(queries)s::jsonb,
+          fuse => %(fuse)s::boolean
         )
+    """,  # noqa: S608
+    "explain_hybrid_search": f"""
+        select public.explain_hybrid_search({_ARGUMENTS}) as explained
     """,
     "match_knowledge_chunks": """
         select
@@ -66,6 +99,8 @@ _SEARCHES: dict[str, LiteralString] = {
         )
     """,
 }
+
+_JSON_ARGUMENTS = {"filters", "formulations", "queries"}
 
 _UPSERT_DOCUMENT = """
     select
@@ -113,7 +148,8 @@ class PostgresProvider(SearchProvider):
 
     name: ClassVar[Source] = "postgres"
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, multi_tenant: bool = False) -> None:
+        super().__init__(multi_tenant=multi_tenant)
         if not isinstance(database, str | psycopg.Connection | ConnectionPool):
             raise TypeError(
                 "database must be a psycopg Connection, a ConnectionPool or a connection string, "
@@ -141,13 +177,19 @@ class PostgresProvider(SearchProvider):
             with psycopg.connect(self._database) as connection:
                 yield connection
 
-    def _rows(self, function: str, arguments: dict[str, Any]) -> Sequence[object]:
+    def _call(self, function: str, arguments: dict[str, Any]) -> object:
+        # As text, the form whose errors are the same over PostgREST.
+        as_text = {
+            name: json.dumps(value)
+            for name, value in arguments.items()
+            if name in _JSON_ARGUMENTS and value is not None
+        }
         embedding = arguments.get("query_embedding")
         if embedding is not None and not isinstance(embedding, str):
-            # As text, the form whose errors are the same over PostgREST.
-            arguments = {**arguments, "query_embedding": json.dumps(embedding)}
+            as_text["query_embedding"] = json.dumps(embedding)
         with self._connection() as connection:
-            return _fetch(connection, dict_row, _SEARCHES[function], arguments)
+            rows = _fetch(connection, dict_row, _CALLS[function], arguments | as_text)
+        return rows[0]["explained"] if function == "explain_hybrid_search" else rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,14 +296,4 @@ def _translated() -> Iterator[None]:
 
 
 def _jsonb(value: object) -> Jsonb:
-    return Jsonb(value, dumps=lambda item: json.dumps(item, default=_json_value))
-
-
-def _json_value(value: object) -> object:
-    if hasattr(value, "tolist"):
-        return plain(value)
-    if isinstance(value, date):
-        return value.isoformat()
-    if isinstance(value, UUID):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+    return Jsonb(value, dumps=lambda item: json.dumps(item, default=json_default))

@@ -37,15 +37,17 @@ class MemorySearchResult:
     """One hit.
 
     `confidence` is in 0 to 1: the fused score of a hybrid search, cut to 1 (fusion `auto`: 1 for a
-    chunk that is best in both legs; `rrf` with weights of 1: at most 2 / 61; `relative_score`: up
-    to the sum of the weights before the cut), the cosine similarity of a vector search,
+    chunk that is best in both legs; `rrf` with weights of 1: at most 2 / 61 for each formulation;
+    `relative_score`: up to the sum of the weights before the cut), the cosine similarity of a
+    vector search,
     rank / (1 + rank) of a full-text search. It orders the hits of one call, and does not compare
     between modes or fusions.
 
     `metadata` is the row's own, under these keys, which always win: knowledge_type, document_id,
     chunk_index, source_origin, vector_rank, text_rank, rrf_score, similarity, text_score,
-    match_type, matched_terms, real_provider. What the call does not return is None (or `[]`).
-    title and source_url are there when the row has them.
+    match_type, matched_terms, collection, document_date (ISO), snippet (HTML), context, total_count
+    (hits of the whole list that a page is cut from), real_provider. What the call does not return
+    is None (or `[]`). title and source_url are there when the row has them.
     """
 
     id: str
@@ -70,11 +72,23 @@ def normalize_rows(
     ]
 
 
+def total_count(rows: Sequence[object]) -> int | None:
+    """Return how many hits the list has that these rows are a page of; None when no row tells."""
+    first = rows[0] if rows else None
+    return _integer(first.get("total_count")) if isinstance(first, Mapping) else None
+
+
+def query_index(row: object) -> int | None:
+    """Return which query of a batch the row answers; None when it does not tell."""
+    return _integer(row.get("query_index")) if isinstance(row, Mapping) else None
+
+
 def _normalize(
     row: Mapping[str, object], position: int, *, mode: Mode, source: Source
 ) -> MemorySearchResult:
     similarity = _number(row.get("similarity"))
-    text_score = _number(row.get("rank" if mode == "fulltext" else "text_score"))
+    # The full-text function calls it rank.
+    text_score = _number(row.get("rank", row.get("text_score")))
     rrf_score = _number(row.get("rrf_score"))
     confidence = {
         "hybrid": rrf_score,
@@ -96,6 +110,10 @@ def _normalize(
         "text_score": _finite(text_score),
         "match_type": _text(row.get("match_type")),
         "matched_terms": _texts(row.get("matched_terms")),
+        **{key: _text(row.get(key)) for key in ("collection", "document_date")},
+        # Always there: the row's own metadata must not pass for an escaped snippet.
+        **{key: _text(row.get(key)) for key in ("snippet", "context")},
+        "total_count": _integer(row.get("total_count")),
         "real_provider": True,
     }
     return MemorySearchResult(

@@ -2,12 +2,16 @@
 
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from second_brain.errors import ConfigurationError, UnexpectedAnswerError
-from second_brain.services.provider import ClientUnavailableError, SearchProvider
+from second_brain.errors import ConfigurationError
+from second_brain.services.provider import (
+    ClientUnavailableError,
+    SearchProvider,
+    without_defaults,
+)
 from second_brain.services.results import Source
 
 if TYPE_CHECKING:
@@ -18,21 +22,13 @@ if TYPE_CHECKING:
 TIMEOUT = 30.0
 """Seconds. Supabase ends a statement long before; this is for a connection that says nothing."""
 
-# Arguments that came after the first release, with the database's defaults. PostgREST knows a
-# function by the names it is called with, so a default that is sent needlessly would fail (404)
-# on a project whose migrations are older than this client.
-_LATER_ARGUMENTS: Mapping[str, object] = {
-    "rrf_k": 60.0,
-    "fusion": "auto",
-}
-
 
 class SupabaseProvider(SearchProvider):
     """Search through a Supabase project's REST API with the service role's key.
 
     `config` has `supabase_url` and `supabase_key`; what it does not say is read from SUPABASE_URL
-    and SUPABASE_KEY when the client is first needed. A `client` that is given is used as it is.
-    One provider serves many threads.
+    and SUPABASE_KEY when the client is first needed. A `client` that is given is used as it is: one
+    that carries a user's token is for `search_my_knowledge`. One provider serves many threads.
     """
 
     name: ClassVar[Source] = "supabase"
@@ -43,7 +39,9 @@ class SupabaseProvider(SearchProvider):
         *,
         client: "Client | None" = None,
         timeout: float = TIMEOUT,
+        multi_tenant: bool = False,
     ) -> None:
+        super().__init__(multi_tenant=multi_tenant)
         self._config = dict(config or {})
         self._client: Any = client
         self._timeout = timeout
@@ -114,24 +112,8 @@ class SupabaseProvider(SearchProvider):
     def _secrets(self) -> Iterable[object]:
         return self._credentials()
 
-    def _rows(self, function: str, arguments: dict[str, Any]) -> Sequence[object]:
+    def _call(self, function: str, arguments: dict[str, Any]) -> object:
         client = self._load_client()
         if client is None:
             raise ClientUnavailableError("no Supabase URL and key")
-        rows = (
-            client.rpc(
-                function,
-                {
-                    name: value
-                    for name, value in arguments.items()
-                    if name not in _LATER_ARGUMENTS or value != _LATER_ARGUMENTS[name]
-                },
-            )
-            .execute()
-            .data
-        )
-        if rows is None:
-            return []
-        if not isinstance(rows, list):
-            raise UnexpectedAnswerError(f"rows expected, {type(rows).__name__} received")
-        return rows
+        return client.rpc(function, without_defaults(arguments)).execute().data

@@ -1,4 +1,4 @@
--- 007_writing: documents and their chunks in, changed and out, each in one transaction.
+-- 012_writing: documents and their chunks in, changed and out, each in one transaction.
 -- Adds: functions upsert_knowledge_document, missing_knowledge_embeddings,
 -- delete_knowledge_document, delete_knowledge_owner, purge_knowledge_chunks.
 -- Locks nothing that exists.
@@ -16,7 +16,7 @@ returns table (
 language plpgsql
 volatile
 security definer
-set search_path = ''
+set search_path = pg_catalog, pg_temp
 as $$
 declare
   document_keys constant text[] := array[
@@ -330,7 +330,7 @@ returns setof text
 language sql
 stable
 security definer
-set search_path = ''
+set search_path = pg_catalog, pg_temp
 as $$
   select distinct asked.content_hash
     from unnest(content_hashes) as asked (content_hash)
@@ -355,7 +355,7 @@ returns integer
 language plpgsql
 volatile
 security definer
-set search_path = ''
+set search_path = pg_catalog, pg_temp
 as $$
 declare
   deleted_chunks integer;
@@ -395,7 +395,7 @@ returns table (documents_deleted integer, chunks_deleted integer)
 language plpgsql
 volatile
 security definer
-set search_path = ''
+set search_path = pg_catalog, pg_temp
 as $$
 begin
   if owner is null then
@@ -433,7 +433,7 @@ returns integer
 language plpgsql
 volatile
 security definer
-set search_path = ''
+set search_path = pg_catalog, pg_temp
 as $$
 declare
   purged integer;

@@ -1,0 +1,168 @@
+"""Conditions that narrow a search, typed and built step by step, and the JSON form of values.
+
+Which fields, operators and values there are is the database's to judge: what is wrong comes back
+as its refusal, by place and name. Here only a value without a JSON form is refused.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Literal, Self, TypeAlias
+from uuid import UUID
+
+from second_brain.errors import InvalidInputError
+
+Operator = Literal[
+    "eq", "ne", "in", "not_in", "contains", "gte", "gt", "lte", "lt", "between", "exists"
+]
+"""`contains` is for metadata only; gte, gt, lte, lt and between for dates, numbers and metadata."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilterExpression:
+    """One condition: `FilterExpression("metadata.tags", "contains", ["api"])`.
+
+    `field` is a column (knowledge_type, document_date, …) or `metadata.` and a path of keys. Only
+    `exists` may go without a value, and then asks for rows that have one.
+    """
+
+    field: str
+    operator: Operator
+    value: object = ...
+
+    def condition(self) -> dict[str, Any]:
+        """Return the condition in JSON's types, as the database takes it.
+
+        Dates, datetimes, UUIDs, enums, tuples, sets, decimals and arrays are converted. Raises
+        InvalidInputError for a value without a JSON form.
+        """
+        condition: dict[str, Any] = {"field": self.field, "op": self.operator}
+        if self.value is not ...:
+            condition["value"] = json_form(self.value, f"filters: the value for {self.field}")
+        return condition
+
+
+class FilterBuilder:
+    """Collects conditions, all of which must hold.
+
+    Every method but `build` returns the builder: `FilterBuilder().add_category("note")
+    .add_tags(["api"]).add_date_range(date(2026, 1, 1)).build()`.
+    """
+
+    def __init__(self) -> None:
+        self._expressions: list[FilterExpression] = []
+
+    def add(self, field: str, operator: Operator, value: object = ...) -> Self:
+        """Add any condition."""
+        self._expressions.append(FilterExpression(field, operator, value))
+        return self
+
+    def add_category(self, *knowledge_types: str) -> Self:
+        """Keep rows of one of these knowledge_types."""
+        return self._add_one_of("knowledge_type", knowledge_types)
+
+    def add_source(self, *source_origins: str) -> Self:
+        """Keep rows of one of these source_origins."""
+        return self._add_one_of("source_origin", source_origins)
+
+    def add_tags(self, tags: str | Iterable[str], *, field: str = "metadata.tags") -> Self:
+        """Keep rows that have every one of the tags; no tags, no condition."""
+        wanted = [tags] if isinstance(tags, str) else list(tags)
+        return self.add(field, "contains", wanted) if wanted else self
+
+    def add_date_range(
+        self,
+        start: date | str | None = None,
+        end: date | str | None = None,
+        *,
+        field: str = "document_date",
+    ) -> Self:
+        """Keep rows dated from `start` to `end`, both included; None leaves that side open."""
+        if start is not None and end is not None:
+            return self.add(field, "between", [start, end])
+        if start is not None:
+            return self.add(field, "gte", start)
+        return self if end is None else self.add(field, "lte", end)
+
+    def add_metadata(self, path: str, value: object) -> Self:
+        """Keep rows whose metadata has exactly this JSON value at the path (`team` or `a.b`)."""
+        return self.add(f"metadata.{path}", "eq", value)
+
+    def exclude_sensitivity(self, *labels: str) -> Self:
+        """Leave out rows with one of these labels; rows without a label stay."""
+        return self.add("sensitivity", "not_in", list(labels))
+
+    def build(self) -> list[FilterExpression]:
+        """Return the conditions, for `filters=` of a search."""
+        return list(self._expressions)
+
+    def _add_one_of(self, field: str, values: Sequence[str]) -> Self:
+        if len(values) == 1:
+            return self.add(field, "eq", values[0])
+        return self.add(field, "in", list(values))
+
+
+Filters: TypeAlias = (
+    FilterExpression
+    | FilterBuilder
+    | Mapping[str, object]
+    | Sequence[FilterExpression | Mapping[str, object]]
+)
+"""What a search takes as filters: conditions that must all hold, as objects or as dicts
+(`{"field": …, "op": …, "value": …}`), or one dict of metadata keys and the values they equal."""
+
+
+def conditions(filters: Filters | None) -> Any:
+    """Return filters as the JSON that the database takes.
+
+    Raises InvalidInputError, naming filters, for a value without a JSON form.
+    """
+    if isinstance(filters, FilterBuilder):
+        filters = filters.build()
+    if isinstance(filters, FilterExpression):
+        filters = [filters]
+    if not isinstance(filters, list | tuple):
+        return json_form(filters, "filters")
+    return [
+        one.condition()
+        if isinstance(one, FilterExpression)
+        else json_form(one, f"filters[{place}]")
+        for place, one in enumerate(filters)
+    ]
+
+
+def json_form(value: object, name: str) -> Any:
+    """Return a copy of the value in JSON's types.
+
+    Raises InvalidInputError, with `name`, where there is none: NaN, a lone surrogate, bytes.
+    """
+    try:
+        text = json.dumps(value, default=json_default, allow_nan=False, ensure_ascii=False)
+        text.encode()
+        return json.loads(text)
+    except RecursionError as error:
+        raise InvalidInputError(f"{name} is nested too deeply") from error
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"{name}: {error}") from error
+
+
+def json_default(value: object) -> Any:
+    """Return what `json.dumps` shall write for a value that it does not know (`default=`)."""
+    if hasattr(value, "tolist"):  # numpy's and other libraries' arrays and numbers
+        return value.tolist()
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, set | frozenset):
+        return list(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Decimal) and Decimal(repr(float(value))) == value:
+        return float(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")

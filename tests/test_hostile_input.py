@@ -1,0 +1,665 @@
+"""Input that nobody means well, in every argument that takes text or JSON.
+
+Each call is answered or refused, as SQL would cast and PostgREST would send it: a refusal is 22023
+and names the argument, or it is the type's own, before the function is reached. Nothing may take
+longer than five seconds on a few hundred chunks.
+"""
+
+import contextlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, LiteralString
+from uuid import UUID
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg import sql
+from psycopg.types.json import Jsonb
+
+from conftest import Connection
+from second_brain import errors
+from second_brain.services.postgres import PostgresProvider
+
+CHUNKS = 300
+LANGUAGES = ("english", "german", "simple")
+ME = UUID(int=1)
+SEARCH = "hybrid_search_knowledge_chunks"
+LONGEST_REFUSAL = 2_000  # characters
+
+TYPES: dict[str, LiteralString] = {
+    **dict.fromkeys(("query_text", "filter_type", "search_mode", "fusion"), "text"),
+    **dict.fromkeys(("filters", "formulations", "queries"), "jsonb"),
+    **dict.fromkeys(("match_count", "pool_size", "neighbor_window", "match_offset"), "integer"),
+    **dict.fromkeys(
+        ("match_threshold", "vector_weight", "text_weight", "rrf_k", "recency_half_life"), "float8"
+    ),
+    **dict.fromkeys(("date_from", "date_to"), "date"),
+    **dict.fromkeys(("public_only", "one_per_document", "snippet", "fuse"), "boolean"),
+    "collections": "text[]",
+    "viewer_id": "uuid",
+    "query_embedding": "extensions.vector",
+}
+
+
+def nested(levels: int, opening: str, closing: str) -> str:
+    return opening * levels + "1" + closing * levels
+
+
+def numbered(count: int, form: str = "w{}", joint: str = " ") -> str:
+    return joint.join(form.format(number) for number in range(count))
+
+
+TEXTS = {
+    "empty": "",
+    "blank": " \t\r\n\v\u00a0\u3000" * 10,
+    "quotes": "' '' \" \\ \\' ''\\ cat",
+    "backslashes": "cat \\" * 500,
+    "tsquery": "cat & dog | !(mouse <-> x) :* <2> (( cat:*A",
+    "dollars": "$$ $a$ $1 $tag$ cat $tag$",
+    "jsonpath": '$.** ? (@ like_regex ".*" flag "q") cat[*] strict $',
+    "injection": "'); drop table public.knowledge_chunks; --",
+    "comments": "/* -- */ cat --",
+    "percent": "%s %(query_text)s {0} cat% _ %%",
+    "braces": '{"cat",NULL,{}}',
+    "null": "NULL",
+    "surrogate": "cat \ud800",
+    "NUL": "cat\0dog",
+    "right to left": "\u202ecat\u202c \u200f\u2067dog\u2069",
+    "zero width": "c\u200ba\u200bt \u200d\ufeff\u2060 \u200b",
+    "emoji": "🐈 👩‍👩‍👧 cat 🏴󠁧󠁢󠁥󠁮󠁧󠁿",
+    "controls": "cat\x01\x1b[2J\x7f\x08",
+    "letters": "\U0001d518\U0001d52b\ufdfd\u1e9e\u01c6\u0130 cat",
+    "piles": "ca\u0301\u0316t " * 2_000,
+    "one pile": "a" + "\u0301\u0316" * 8_192,
+    "ligatures": "\ufdfa" * 16_384,
+    "Han": "".join(map(chr, range(0x4E00, 0x4E00 + 16_384))),
+    "kana": "".join(chr(0x3041 + number % 83) for number in range(16_384)),
+    "Han words": " ".join(map(chr, range(0x4E00, 0x4E00 + 8_192))),
+    "megabyte": "cat dog " * 130_000,
+    "blank megabyte": " " * 1_000_000,
+    "one word": "x" * 1_000_000,
+    "words": numbered(10_000),
+    "short words": " ".join(map("".join, itertools.product("abcdefghijklmnop", repeat=3))),
+    "phrases": numbered(10_000, '"w{} b"'),
+    "one-word phrases": numbered(10_000, '"w{}"'),
+    "minus signs": "cat " + numbered(10_000, "-w{}"),
+    "minus phrases": "cat " + numbered(10_000, '-"w{} b"'),
+    "alternatives": numbered(10_000, joint=" or "),
+    "alternative phrases": numbered(10_000, '"w{} cat"', " or "),
+    "only or": "or " * 10_000,
+    "only minus": "- " * 10_000,
+    "open quotes": '"' * 20_001,
+    "compound": numbered(5_000, joint="-"),
+    "hyphens": "a-" * 20_000,
+    "dots": "a." * 20_000,
+    "pluses": "c++ " * 5_000,
+    "addresses": "a@b.c " * 5_000,
+    "tags": "<a>" * 10_000,
+    "entities": "&amp;" * 5_000,
+    "brackets": "(" * 20_000 + "cat" + ")" * 20_000,
+}
+
+NUMBERS = ("-0", "0.0", "1e400", "-1e400", "1e-400", "1" + "0" * 1_000, "1e131071", "1e200000")
+JSON = {
+    "null": "null",
+    "true": "true",
+    "empty array": "[]",
+    "empty object": "{}",
+    "empty string": '""',
+    "nested empties": "[[[]], {}, [{}], null]",
+    "empty key": '{"": 1}',
+    "quoted keys": json.dumps({"a'b\"c\\d$$e": "';--"}),
+    "NaN": "NaN",
+    "NaN in a string": '"NaN"',
+    "NUL": '"a\\u0000b"',
+    "NUL in a key": '{"a\\u0000b": 1}',
+    "surrogate": '"\\ud800"',
+    "jsonpath": json.dumps("$.** ? (@ == 1)"),
+    "injection": json.dumps("'); drop table public.knowledge_chunks; --"),
+    "right to left": json.dumps("\u202ecat\u202c\u200b"),
+    "broken": '{"a": [1,',
+    "no text": "",
+    "megabyte": json.dumps("x" * 1_000_000),
+    "blank megabyte": json.dumps(" " * 1_000_000),
+    **{f"number {one[:8]} of {len(one)}": one for one in NUMBERS},
+    "huge numbers": "[" + ",".join(f"{number}e131060" for number in range(1, 1_001)) + "]",
+    **{f"{levels} arrays": nested(levels, "[", "]") for levels in (49, 51, 1_000, 10_000, 100_000)},
+    **{f"{levels} objects": nested(levels, '{"a":', "}") for levels in (49, 51, 1_000, 10_000)},
+    "many numbers": json.dumps(list(range(100_000))),
+    "many strings": json.dumps([f"'{number}" for number in range(100_000)]),
+    "many nulls": json.dumps([None] * 100_000),
+    "many objects": json.dumps([{"a": number} for number in range(100_000)]),
+    "many keys": json.dumps({f"k{number}": number for number in range(100_000)}),
+    "a thousand objects": json.dumps([{"b": [number, "x"]} for number in range(1_000)]),
+}
+
+
+def mostly(cases: Mapping[str, str]) -> list[Any]:
+    """The names of the cases, the long ones of them for the long run only."""
+    return [
+        pytest.param(name, marks=pytest.mark.slow)
+        if len(text) > 9_000 or name == "huge numbers"
+        else name
+        for name, text in cases.items()
+    ]
+
+
+@pytest.fixture(scope="module")
+def corpus(shared: Connection) -> Connection:
+    """A few hundred chunks in several languages, with words that the queries have."""
+    rows = [
+        {
+            "content": " ".join(f"w{(number * 37 + place * 11) % 9_000}" for place in range(150))
+            + " cat dog a b",
+            "language": LANGUAGES[number % len(LANGUAGES)],
+            "collection": f"c{number % 5}",
+            "chunk_index": number % 7,
+            "document_date": f"20{number % 30:02}-01-31",
+            "sensitivity": [None, "high"][number % 2],
+            "metadata": Jsonb({"a": number, "b": {"c": [number, "x"]}, "tags": ["api", "x"]}),
+            "embedding": str([number % 11 - 5, number % 7 + 1, number % 3]),
+        }
+        for number in range(CHUNKS)
+    ]
+    with shared.cursor() as cursor:
+        cursor.executemany(
+            "insert into public.knowledge_chunks (content, language, collection, chunk_index,"
+            " document_date, sensitivity, metadata, embedding, visibility)"
+            " values (%(content)s, %(language)s, %(collection)s, %(chunk_index)s,"
+            " %(document_date)s, %(sensitivity)s, %(metadata)s, %(embedding)s, 'public')",
+            rows,
+        )
+    return shared
+
+
+@pytest.fixture
+def hostile(corpus: Connection) -> Iterator[Connection]:
+    """The corpus in a transaction that ends with it unharmed, on pain of five seconds."""
+    with corpus.transaction(force_rollback=True):
+        corpus.execute("set local statement_timeout = '5s'")
+        yield corpus
+        ((left,),) = corpus.execute("select count(*) from public.knowledge_chunks").fetchall()
+        assert left == CHUNKS
+
+
+def converts(connection: Connection, text: str | None, type_: LiteralString) -> bool:
+    """Whether a text becomes a value of the type at all."""
+    try:
+        with connection.transaction():
+            connection.execute(sql.SQL("select %s::{}").format(sql.SQL(type_)), [text])
+    except (psycopg.Error, UnicodeEncodeError) as error:
+        known = errors.translate(error)
+    else:
+        return True
+    assert isinstance(known, errors.InvalidInputError), (known, known.code)
+    return False
+
+
+def answered(
+    connection: Connection, function: str, named: str, arguments: Mapping[str, str | None]
+) -> bool:
+    """Call with texts that are cast to the arguments' types.
+
+    True when answered, False when refused as it should be: the refusal names `named`, or the value
+    of `named` has no such type.
+    """
+    statement = sql.SQL("select * from public.{}({})").format(
+        sql.Identifier(function),
+        sql.SQL(", ").join(
+            sql.SQL("{} => {}::{}").format(
+                sql.Identifier(name), sql.Placeholder(name), sql.SQL(TYPES[name])
+            )
+            for name in arguments
+        ),
+    )
+    try:
+        with connection.transaction():
+            connection.execute(statement, arguments).fetchall()
+    except (psycopg.Error, UnicodeEncodeError) as error:
+        refusal: Exception = error
+    else:
+        return True
+    known = errors.translate(refusal)
+    assert isinstance(known, errors.InvalidInputError), (known, known.code)
+    if converts(connection, arguments[named], TYPES[named]):
+        assert known.code == "22023", (known, known.code)
+        assert isinstance(refusal, psycopg.Error)
+        message = refusal.diag.message_primary or ""
+        assert named in message
+        assert len(message) <= LONGEST_REFUSAL
+    return False
+
+
+# Text.
+
+
+@pytest.mark.parametrize("mode", ["websearch", "simple", "phrase"])
+@pytest.mark.parametrize("name", TEXTS)
+def test_any_query_text_is_answered(hostile: Connection, name: str, mode: str) -> None:
+    text = TEXTS[name]
+    given = {"query_text": text, "search_mode": mode, "query_embedding": "[1,0,0]"}
+    sendable = converts(hostile, text, "text")
+    assert answered(hostile, SEARCH, "query_text", given) is sendable
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_any_query_text_is_answered_with_a_thousand_hits(hostile: Connection, name: str) -> None:
+    text = TEXTS[name]
+    given = {"query_text": text, "match_count": "1000", "snippet": "true", "fusion": "auto"}
+    refused = not converts(hostile, text, "text") or not text.strip("\u00a0\u3000 \t\r\n\v")
+    assert answered(hostile, SEARCH, "query_text", given) is not refused
+
+
+@pytest.mark.parametrize("name", mostly(TEXTS))
+@pytest.mark.parametrize("function", ["search_knowledge_chunks_fulltext", "explain_hybrid_search"])
+def test_any_query_text_is_answered_by_the_other_searches(
+    hostile: Connection, function: str, name: str
+) -> None:
+    answered(hostile, function, "query_text", {"query_text": TEXTS[name]})
+
+
+@pytest.mark.parametrize("name", mostly(TEXTS))
+def test_any_query_text_of_a_user_is_answered(hostile: Connection, name: str) -> None:
+    hostile.execute(
+        "select set_config('request.jwt.claims', %s, true)", [json.dumps({"sub": str(ME)})]
+    )
+    hostile.execute("set local role authenticated")
+    answered(hostile, "search_my_knowledge_chunks", "query_text", {"query_text": TEXTS[name]})
+    hostile.execute("reset role")
+
+
+@pytest.mark.parametrize("name", mostly(TEXTS))
+def test_any_text_in_json_is_answered(hostile: Connection, name: str) -> None:
+    said = json.dumps(TEXTS[name])
+    answered(
+        hostile,
+        SEARCH,
+        "formulations",
+        {"query_text": "cat", "formulations": f'[{{"query_text": {said}}}]'},
+    )
+    answered(hostile, f"{SEARCH}_batch", "queries", {"queries": f'[{{"query_text": {said}}}]'})
+
+
+@pytest.mark.parametrize("argument", ["filter_type", "search_mode", "fusion"])
+@pytest.mark.parametrize("name", mostly(TEXTS))
+def test_no_hostile_text_is_a_choice(hostile: Connection, name: str, argument: str) -> None:
+    for function in (SEARCH, "explain_hybrid_search"):
+        given = {"query_text": "cat", argument: TEXTS[name]}
+        assert not answered(hostile, function, argument, given)
+
+
+@pytest.mark.parametrize("name", mostly(TEXTS))
+def test_hostile_values_and_names_are_data(hostile: Connection, name: str) -> None:
+    text = TEXTS[name][:150]
+    if not converts(hostile, text, "text"):
+        pytest.skip("cannot be stored either")
+    collection = text or "empty"
+    ((stored,),) = hostile.execute(
+        "insert into public.knowledge_chunks"
+        " (content, collection, sensitivity, embedding_model, embedding, metadata)"
+        " values ('cat', %s, %s, %s, '[1,0,0]', %s) returning id",
+        [collection, text, text, Jsonb({text: text, "deep": {"value": [text]}})],
+    ).fetchall()
+
+    def found(**given: Any) -> list[UUID]:
+        rows = hostile.execute(
+            f"select id from public.{SEARCH}(query_embedding => '[1,0,0]', match_threshold => -1,"
+            " match_count => 1000, filters => %s::jsonb, collections => %s)".encode(),
+            [Jsonb(given["filters"]) if "filters" in given else None, given.get("collections")],
+        ).fetchall()
+        return [row[0] for row in rows]
+
+    assert found(filters={text: text}) == [stored]
+    for field in ("sensitivity", "embedding_model"):
+        assert found(filters=[{"field": field, "op": "eq", "value": text}]) == [stored]
+        others = found(filters=[{"field": field, "op": "ne", "value": text}])
+        assert len(others) == CHUNKS
+        assert stored not in others
+    assert found(filters=[{"field": "metadata.deep.value", "op": "contains", "value": text}]) == [
+        stored
+    ]
+    assert stored in found(collections=[collection])
+    hostile.execute("delete from public.knowledge_chunks where id = %s", [stored])
+
+
+# JSON.
+
+FILTER_VALUES = [
+    (field, op)
+    for field, ops in {
+        "metadata.a": ("eq", "in", "not_in", "between", "contains", "gte", "exists"),
+        "metadata.b.c": ("eq", "not_in", "contains"),
+        "metadata": ("contains",),
+        "chunk_index": ("eq", "not_in", "between", "gt"),
+        "document_date": ("eq", "in", "lte"),
+        "created_at": ("ne", "between"),
+        "owner_id": ("eq", "not_in"),
+        "sensitivity": ("ne", "in"),
+        "visibility": ("in",),
+    }.items()
+    for op in ops
+]
+
+
+@pytest.mark.parametrize("name", mostly(JSON))
+def test_any_value_of_a_condition_is_answered_or_refused(hostile: Connection, name: str) -> None:
+    for field, op in FILTER_VALUES:
+        filters = f'[{{"field": "{field}", "op": "{op}", "value": {JSON[name]}}}]'
+        answered(hostile, SEARCH, "filters", {"query_text": "cat", "filters": filters})
+
+
+@pytest.mark.parametrize("name", mostly(JSON))
+@pytest.mark.parametrize(
+    "form",
+    [
+        "{}",
+        "[{}]",
+        '[{{"field": {}, "op": "eq", "value": 1}}]',
+        '[{{"field": "language", "op": {}, "value": "x"}}]',
+        '[{{"field": "language", "op": "eq", "value": "x", "more": {}}}]',
+        '{{"a": {}}}',
+    ],
+)
+def test_any_filters_are_answered_or_refused(hostile: Connection, form: str, name: str) -> None:
+    for function in (SEARCH, "explain_hybrid_search"):
+        answered(
+            hostile,
+            function,
+            "filters",
+            {"query_text": "cat", "filters": form.format(JSON[name])},
+        )
+
+
+MANY_VALUES: dict[str, tuple[str, str, list[Any]]] = {
+    "numbers in": ("metadata.a", "in", list(range(1_000))),
+    "numbers not in": ("metadata.a", "not_in", list(range(1_000))),
+    "objects in": ("metadata.b", "in", [{"c": [number, "x"]} for number in range(1_000)]),
+    "arrays not in": ("metadata.b.c", "not_in", [[number, "x"] for number in range(1_000)]),
+    "contained": ("metadata.b.c", "contains", [[number] for number in range(1_000)]),
+    "labels not in": ("sensitivity", "not_in", [f"l{number}" for number in range(1_000)]),
+    "languages not in": ("language", "not_in", [f"l{number}" for number in range(1_000)]),
+    "owners not in": ("owner_id", "not_in", [str(UUID(int=number)) for number in range(1_000)]),
+    "places not in": ("chunk_index", "not_in", list(range(10, 2_010, 2))),
+    "times not in": (
+        "created_at",
+        "not_in",
+        [f"2020-01-01T00:00:00.{n:04}Z" for n in range(1_000)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MANY_VALUES)
+def test_many_conditions_with_many_values_are_answered_or_refused(
+    hostile: Connection, name: str
+) -> None:
+    field, op, value = MANY_VALUES[name]
+    filters = json.dumps([{"field": field, "op": op, "value": value}] * 100)
+    answered(hostile, SEARCH, "filters", {"query_text": "cat", "filters": filters})
+
+
+@pytest.mark.parametrize("name", mostly(TEXTS))
+@pytest.mark.parametrize("prefix", ["", "metadata.", "metadata.a."])
+def test_any_field_name_is_answered_or_refused(hostile: Connection, prefix: str, name: str) -> None:
+    for op in ("eq", "ne", "gt"):
+        filters = json.dumps([{"field": prefix + TEXTS[name], "op": op, "value": "x"}])
+        answered(hostile, SEARCH, "filters", {"query_text": "cat", "filters": filters})
+
+
+@pytest.mark.parametrize("name", mostly(JSON))
+@pytest.mark.parametrize(
+    "form",
+    ["{}", "[{}]", '[{{"query_text": {}}}]', '[{{"query_embedding": {}}}]', '[{{"more": {}}}]'],
+)
+def test_any_formulations_are_answered_or_refused(
+    hostile: Connection, form: str, name: str
+) -> None:
+    given = {"query_text": "cat", "formulations": form.format(JSON[name])}
+    answered(hostile, SEARCH, "formulations", given)
+
+
+BATCH_ARGUMENTS = sorted(TYPES.keys() - {"queries", "fuse"})
+
+
+@pytest.mark.parametrize("name", mostly(JSON))
+def test_any_argument_of_a_batch_is_answered_or_refused(hostile: Connection, name: str) -> None:
+    for argument in BATCH_ARGUMENTS:
+        # Of a key that stands twice, JSON takes the last.
+        queries = f'[{{"query_text": "dog", "{argument}": {JSON[name]}}}]'
+        answered(hostile, f"{SEARCH}_batch", "queries", {"queries": queries})
+
+
+@pytest.mark.parametrize("name", mostly(JSON))
+@pytest.mark.parametrize("form", ["{}", "[{}]", '[{{"query_text": "cat"}}, {}]'])
+@pytest.mark.parametrize("fuse", ["true", "false"])
+def test_any_batch_is_answered_or_refused(
+    hostile: Connection, fuse: str, form: str, name: str
+) -> None:
+    given = {"queries": form.format(JSON[name]), "fuse": fuse}
+    answered(hostile, f"{SEARCH}_batch", "queries", given)
+
+
+@pytest.mark.parametrize("name", mostly(TEXTS))
+def test_no_hostile_text_names_an_argument(hostile: Connection, name: str) -> None:
+    queries = json.dumps([{"query_text": "cat", TEXTS[name]: 1}])
+    assert not answered(hostile, f"{SEARCH}_batch", "queries", {"queries": queries})
+
+
+# Texts that become another type.
+
+DATES = (
+    *("soon", "now", "infinity", "-infinity", "2026-02-30", "0000-01-01", "99999999-01-01"),
+    *("4714-11-24 BC", "5874897-12-31", "1e5", "J0", "\u202e2026-01-01", "2026-01-01'; --"),
+)
+WHOLE_NUMBERS = ("-0", "0x10", "1_0", " 5 ", "1.5", "3e9", "NaN", "-1", "99999999999", "true", "٣")
+FLOATS = (
+    *("NaN", "Infinity", "-Infinity", "-0", "0", "1e308", "1e-308", "5e-324", "1e400", "1e-400"),
+    *("0x1p3", "1_000", "1,5", "٣"),
+)
+ARRAYS = (
+    *("{}", "{NULL}", '{""}', "{{a},{b}}", "{{a,b},{c,NULL}}", "[0:1]={c1,c2}", "{c1,c1}", "{a"),
+    *('{"a\\"b"}', "{\u202e}", "{'; --}", "{null}", "c1"),
+    "{" + numbered(100_000, joint=",") + "}",
+    "{" + "{" * 10 + "a" + "}" * 10 + "}",
+    "{" + "x" * 1_000_000 + "}",
+)
+VECTORS = (
+    *("[]", "{1,2,3}", "[NaN,1,1]", "[Infinity,1,1]", "[1e400,1,1]", "[1e39,0,0]", "[1e38,1e38,1]"),
+    *("[1e-46,0,0]", "[-0,0,0]", "[1,2]", "[1,2,3,]", "[1,,3]", "[0x1,2,3]", "1", "[1,2,3]; --"),
+    "[" + ",".join(["1"] * 16_000) + "]",
+    "[" + ",".join(["1"] * 100_000) + "]",
+    "[" + "1" * 100_000 + ",1,1]",
+    "[" * 10_000,
+)
+TYPED_TEXTS: dict[LiteralString, tuple[str, ...]] = {
+    "date": DATES,
+    "integer": WHOLE_NUMBERS,
+    "float8": FLOATS,
+    "boolean": ("yes", "2", "maybe", "t", "TRUE\0"),
+    "uuid": (str(ME).upper(), f"{{{ME}}}", "nobody", "0" * 31, "0" * 33, "'; --"),
+    "text[]": ARRAYS,
+    "extensions.vector": VECTORS,
+}
+ALWAYS = ("", " ", "NULL", "\0", "\ud800", "9" * 1_001, "x" * 1_000_000)
+
+
+@pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
+@pytest.mark.parametrize("argument", sorted(TYPES.keys() - {"queries", "fuse", "fusion"}))
+def test_any_text_for_another_type_is_answered_or_refused(
+    hostile: Connection, argument: str, fusion: str
+) -> None:
+    for text in (*TYPED_TEXTS.get(TYPES[argument], ()), *ALWAYS, None):
+        given = {"query_text": "cat w37", "query_embedding": "[1,0,0]", "fusion": fusion}
+        answered(hostile, SEARCH, argument, given | {argument: text})
+
+
+@pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
+@pytest.mark.parametrize("weight", ["1e308", "1e-300", "5e-324"])
+@pytest.mark.parametrize("rrf_k", ["1e308", "5e-324"])
+def test_extreme_weights_are_answered_or_refused(
+    hostile: Connection, weight: str, rrf_k: str, fusion: str
+) -> None:
+    given = {
+        "query_text": "cat w37",
+        "query_embedding": "[1,0,0]",
+        "vector_weight": weight,
+        "text_weight": weight,
+        "rrf_k": rrf_k,
+        "recency_half_life": "1e-5",
+        "fusion": fusion,
+    }
+    answered(hostile, SEARCH, "vector_weight", given)
+
+
+# Anything at all.
+
+letters = st.characters(exclude_categories=["Cs"], exclude_characters="\0") | st.sampled_from(
+    list("\"'\\-&|!()<>:*$%{}[]@?,;.#/+_~`= \n\t\u202e\u200b\u0301\u0316\ufdfa\u3042漢")
+)
+fragments = st.sampled_from([" or ", ' -"', '" ', "$$", "::text", "cat", "w37", " <-> ", "\\'"])
+texts = st.lists(letters | fragments, max_size=80).map("".join)
+numbers = st.integers(-(10**30), 10**30) | st.floats(allow_nan=False, allow_infinity=False)
+documents = st.recursive(
+    st.none() | st.booleans() | numbers | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=12,
+)
+fields = texts | st.sampled_from(
+    ["metadata", "metadata.a", "metadata.b.c", "language", "owner_id", "chunk_index", "created_at"]
+)
+operators = texts | st.sampled_from(
+    ["eq", "ne", "in", "not_in", "contains", "gte", "lt", "between", "exists"]
+)
+conditions = st.fixed_dictionaries(
+    {"field": fields, "op": operators}, optional={"value": documents, "operator": documents}
+)
+unhurried = settings(
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@settings(unhurried, max_examples=80)
+@given(
+    text=texts,
+    mode=st.sampled_from(["websearch", "simple", "phrase"]),
+    function=st.sampled_from([SEARCH, "explain_hybrid_search"]),
+)
+def test_every_text_is_answered(hostile: Connection, text: str, mode: str, function: str) -> None:
+    given_ = {
+        "query_text": text,
+        "search_mode": mode,
+        "query_embedding": "[1,0,0]",
+        "snippet": "true",
+    }
+    assert answered(hostile, function, "query_text", given_)
+
+
+@settings(unhurried, max_examples=80)
+@given(filters=documents | st.lists(conditions | documents, max_size=3))
+def test_every_filter_is_answered_or_refused(hostile: Connection, filters: Any) -> None:
+    given_ = {"query_text": "cat", "filters": json.dumps(filters)}
+    answered(hostile, SEARCH, "filters", given_)
+
+
+@settings(unhurried, max_examples=60)
+@given(
+    formulations=st.lists(
+        documents
+        | st.fixed_dictionaries(
+            {}, optional=dict.fromkeys(("query_text", "query_embedding", "filters"), documents)
+        ),
+        max_size=3,
+    )
+)
+def test_every_formulation_is_answered_or_refused(
+    hostile: Connection, formulations: list[Any]
+) -> None:
+    given_ = {"query_text": "cat", "formulations": json.dumps(formulations)}
+    answered(hostile, SEARCH, "formulations", given_)
+
+
+@settings(unhurried, max_examples=60)
+@given(
+    queries=documents
+    | st.lists(
+        st.dictionaries(st.sampled_from(BATCH_ARGUMENTS) | texts, documents, max_size=3), max_size=3
+    ),
+    fuse=st.sampled_from(["true", "false"]),
+)
+def test_every_batch_is_answered_or_refused(hostile: Connection, queries: Any, fuse: str) -> None:
+    given_ = {"queries": json.dumps(queries), "fuse": fuse}
+    answered(hostile, f"{SEARCH}_batch", "queries", given_)
+
+
+@settings(unhurried, max_examples=80)
+@given(
+    argument=st.sampled_from(sorted(TYPES.keys() - {"queries", "fuse", "query_text"})), text=texts
+)
+def test_every_text_for_another_type_is_answered_or_refused(
+    hostile: Connection, argument: str, text: str
+) -> None:
+    answered(hostile, SEARCH, argument, {"query_text": "cat", argument: text})
+
+
+# Through Python.
+
+
+def circle() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+def deep(levels: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
+OBJECTS: dict[str, Any] = {
+    **{name: TEXTS[name] for name in ("NUL", "surrogate", "injection", "one word", "empty")},
+    "NaN": float("nan"),
+    "infinity": float("inf"),
+    "huge": 10**1_000,
+    "too huge for text": 10**5_000,
+    "minus zero": -0.0,
+    "bytes": b"\xff\0",
+    "object": object(),
+    "set": {1, "a"},
+    "list": [1, "a", None],
+    "nested": deep(900),
+    "deeply nested": deep(10_000),
+    "circle": circle(),
+    "dict": {"a": {"\0": 1}},
+    "keys that are no text": {(1, 2): 3},
+    "conditions": [{"field": "metadata.a", "op": "eq", "value": float("nan")}],
+}
+PROVIDER_ARGUMENTS = (
+    *("query_embedding", "query_text", "top_k", "threshold", "filter_type", "search_mode"),
+    *("rrf_k", "fusion", "filters", "date_from", "collections", "viewer_id", "public_only"),
+    *("neighbor_window", "recency_half_life", "formulations"),
+)
+
+
+@pytest.mark.parametrize("argument", PROVIDER_ARGUMENTS)
+@pytest.mark.parametrize("name", OBJECTS)
+def test_a_provider_answers_or_says_what_is_invalid(
+    hostile: Connection, name: str, argument: str
+) -> None:
+    provider = PostgresProvider(hostile)
+    given_: dict[str, Any] = {"query_embedding": [1, 0, 0], "query_text": "cat"}
+    given_ |= {argument: OBJECTS[name]}
+    for details in (
+        provider.hybrid_search(**given_)[1],
+        provider.hybrid_search_batch([{"query_text": "dog"}, given_])[1],  # type: ignore[list-item]
+    ):
+        if not details["real_provider"]:
+            assert details["error_kind"] in ("invalid_input", "dimension_mismatch"), details
+            assert details["error_message"]
+            assert len(details["error_message"]) <= errors.MESSAGE_LIMIT
+    with contextlib.suppress(errors.InvalidInputError):
+        provider.explain_hybrid_search(**given_)

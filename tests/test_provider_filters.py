@@ -1,0 +1,328 @@
+"""Filters as Python values, and providers that refuse a search without a viewer."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import Enum
+from types import MappingProxyType
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pytest
+
+from conftest import Connection
+from second_brain.errors import InvalidInputError
+from second_brain.filters import FilterBuilder, FilterExpression, Filters, conditions
+from second_brain.services.postgres import KnowledgeWriter, PostgresProvider
+from second_brain.services.provider import SearchProvider, SearchQuery
+from second_brain.services.supabase import SupabaseProvider
+
+OWNER = UUID("00000000-0000-0000-0000-00000000000a")
+
+
+class Kind(Enum):
+    """Stands for an application's own enum."""
+
+    NOTE = "note"
+
+
+def condition(field: str, op: str, value: object) -> dict[str, object]:
+    return {"field": field, "op": op, "value": value}
+
+
+def test_a_builder_collects_conditions_in_order() -> None:
+    built = (
+        FilterBuilder()
+        .add_category("note")
+        .add_source("notion", "web")
+        .add_tags(["api", "docs"])
+        .add_date_range(date(2026, 1, 1), date(2026, 1, 31))
+        .add_metadata("team.name", "search")
+        .exclude_sensitivity("secret", "restricted")
+        .add("chunk_index", "lt", 3)
+        .build()
+    )
+    assert built[0] == FilterExpression("knowledge_type", "eq", "note")
+    assert [one.condition() for one in built] == [
+        condition("knowledge_type", "eq", "note"),
+        condition("source_origin", "in", ["notion", "web"]),
+        condition("metadata.tags", "contains", ["api", "docs"]),
+        condition("document_date", "between", ["2026-01-01", "2026-01-31"]),
+        condition("metadata.team.name", "eq", "search"),
+        condition("sensitivity", "not_in", ["secret", "restricted"]),
+        condition("chunk_index", "lt", 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (date(2026, 1, 1), None, [condition("document_date", "gte", "2026-01-01")]),
+        (None, "2026-01-31", [condition("document_date", "lte", "2026-01-31")]),
+        (None, None, []),
+    ],
+)
+def test_a_date_range_may_be_open(
+    start: date | None, end: str | None, expected: list[object]
+) -> None:
+    assert conditions(FilterBuilder().add_date_range(start, end)) == expected
+
+
+def test_one_tag_is_not_read_as_letters() -> None:
+    assert conditions(FilterBuilder().add_tags("api", field="metadata.labels")) == [
+        condition("metadata.labels", "contains", ["api"])
+    ]
+
+
+def test_no_tags_are_no_condition_and_no_categories_are_none_of_them() -> None:
+    assert conditions(FilterBuilder().add_tags([])) == []
+    assert conditions(FilterBuilder().add_category()) == [condition("knowledge_type", "in", [])]
+
+
+def test_what_was_built_does_not_grow_with_the_builder() -> None:
+    builder = FilterBuilder().add_tags("api")
+    built = builder.build()
+    builder.add_category("note")
+    assert len(built) == 1
+
+
+def test_a_value_that_is_left_out_is_left_to_the_database() -> None:
+    assert conditions(FilterExpression("owner_id", "exists")) == [
+        {"field": "owner_id", "op": "exists"}
+    ]
+    assert conditions(FilterExpression("owner_id", "eq", None)) == [
+        condition("owner_id", "eq", None)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "form"),
+    [
+        (date(2026, 1, 31), "2026-01-31"),
+        (datetime(2026, 1, 31, 12, tzinfo=UTC), "2026-01-31T12:00:00+00:00"),
+        (OWNER, str(OWNER)),
+        (Kind.NOTE, "note"),
+        ((1, 2), [1, 2]),
+        ({"only"}, ["only"]),
+        (frozenset({OWNER}), [str(OWNER)]),
+        (np.array([1, 2]), [1, 2]),
+        (np.float32(0.5), 0.5),
+        (Decimal("19.99"), 19.99),
+        (MappingProxyType({"a": (OWNER,)}), {"a": [str(OWNER)]}),
+        ("'; drop table x; --", "'; drop table x; --"),
+        ("a\x00b", "a\x00b"),
+    ],
+    ids=repr,
+)
+def test_a_value_takes_its_json_form(value: object, form: object) -> None:
+    assert FilterExpression("metadata.a", "eq", value).condition()["value"] == form
+    assert conditions([condition("metadata.a", "eq", value)]) == [
+        condition("metadata.a", "eq", form)
+    ]
+    assert conditions({"a": value}) == {"a": form}
+
+
+def nested(depth: int) -> list[object]:
+    value: list[object] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(),
+        b"bytes",
+        float("nan"),
+        float("inf"),
+        Decimal("0.1234567890123456789"),
+        "\ud800",
+        {(1, 2): "a"},
+        nested(100_000),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_value_without_a_json_form_is_refused_by_name(value: object) -> None:
+    with pytest.raises(InvalidInputError, match=r"^filters: the value for metadata\.price"):
+        FilterExpression("metadata.price", "eq", value).condition()
+    with pytest.raises(InvalidInputError, match=r"^filters\[1\]"):
+        conditions([FilterExpression("language", "exists"), condition("a", "eq", value)])
+    with pytest.raises(InvalidInputError, match=r"^filters"):
+        conditions({"price": value})
+
+
+@pytest.fixture
+def library(service_role: Connection) -> Connection:
+    """Hold a public note, a decision of OWNER's and somebody else's task."""
+    writer = KnowledgeWriter(service_role)
+    documents: dict[str, dict[str, object]] = {
+        "note": {"visibility": "public", "metadata": {"tags": ["api", "docs"], "team": "search"}},
+        "decision": {"owner_id": OWNER, "document_date": date(2026, 1, 31)},
+        "task": {"owner_id": UUID(int=1), "metadata": {"tags": ["api"]}},
+    }
+    for key, document in documents.items():
+        writer.upsert_document(
+            {"external_key": key, "knowledge_type": key, **document},
+            [{"content": f"zebra {key}", "embedding": [1, 0, 0]}],
+        )
+    return service_role
+
+
+def contents(hits: list[Any]) -> set[str]:
+    return {hit.content.removeprefix("zebra ") for hit in hits}
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        (FilterExpression("metadata.tags", "contains", ["api"]), {"note", "task"}),
+        ([FilterExpression("metadata.tags", "contains", ["docs"])], {"note"}),
+        (FilterBuilder().add_category("note", "task").add_tags("docs"), {"note"}),
+        (FilterBuilder().add_date_range(date(2026, 1, 1), None).build(), {"decision"}),
+        (
+            [
+                FilterExpression("owner_id", "exists"),
+                {"field": "metadata.tags", "operator": "contains", "value": "api"},
+            ],
+            {"task"},
+        ),
+        ({"team": "search"}, {"note"}),
+        (({"field": "owner_id", "op": "eq", "value": OWNER},), {"decision"}),
+        ({}, {"note", "decision", "task"}),
+        ([], {"note", "decision", "task"}),
+    ],
+)
+def test_every_form_of_filters_narrows_both_legs(
+    library: Connection, filters: Filters, found: set[str]
+) -> None:
+    provider = PostgresProvider(library)
+    for embedding, text in (([1, 0, 0], None), (None, "zebra"), ([1, 0, 0], "zebra")):
+        hits, details = provider.hybrid_search(embedding, text, filters=filters)
+        assert "fallback_reason" not in details, details
+        assert contents(hits) == found
+
+
+@pytest.mark.parametrize(
+    ("filters", "named"),
+    [
+        ([FilterExpression("content; drop table x", "eq", "a")], "filters[0].field"),
+        ([FilterExpression("language", "like", "a")], "filters[0].op"),  # type: ignore[arg-type]
+        (
+            [
+                FilterExpression("language", "exists"),
+                FilterExpression("document_date", "gte", "soon"),
+            ],
+            "filters[1].value",
+        ),
+        ([FilterExpression("metadata.a", "eq", b"a")], "filters: the value for metadata.a"),
+        ('[{"field": "language", "op": "exists"}]', "filters"),
+        (7, "filters"),
+    ],
+)
+def test_wrong_filters_are_refused_by_place(library: Connection, filters: Any, named: str) -> None:
+    hits, details = PostgresProvider(library).hybrid_search(None, "zebra", filters=filters)
+    assert hits == []
+    assert details["error_kind"] == "invalid_input"
+    assert named in details["error_message"]
+
+
+ASKS: dict[str, Callable[[SearchProvider], tuple[Any, dict[str, Any]]]] = {
+    "hybrid_search": lambda provider: provider.hybrid_search([1, 0, 0], "zebra"),
+    "public_only is False": lambda provider: provider.hybrid_search(
+        None, "zebra", public_only=False
+    ),
+    "public_only is truthy": lambda provider: provider.hybrid_search(
+        None,
+        "zebra",
+        public_only="no",  # type: ignore[arg-type]
+    ),
+    "a viewer that is an empty array": lambda provider: provider.hybrid_search(
+        None,
+        "zebra",
+        viewer_id=np.array(None),  # type: ignore[arg-type]
+    ),
+    "search": lambda provider: provider.search([1, 0, 0]),
+    "fulltext_search": lambda provider: provider.fulltext_search("zebra"),
+    "batch": lambda provider: provider.hybrid_search_batch([{"query_text": "zebra"}]),
+    "second of a batch": lambda provider: provider.hybrid_search_batch(
+        [{"query_text": "zebra", "viewer_id": OWNER}, {"query_text": "zebra"}]
+    ),
+    "fused batch": lambda provider: provider.hybrid_search_batch(
+        [{"query_text": "zebra"}, {"query_text": "lion"}], fuse=True
+    ),
+}
+
+# Nobody listens there: what is refused as invalid input was not sent.
+NOWHERE = "postgresql://someone@127.0.0.1:1/nosuch"
+
+
+@pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
+@pytest.mark.parametrize(
+    "provider",
+    [
+        PostgresProvider(NOWHERE, multi_tenant=True),
+        SupabaseProvider(
+            {"supabase_url": "http://127.0.0.1:1", "supabase_key": "key"}, multi_tenant=True
+        ),
+    ],
+    ids=["postgres", "supabase"],
+)
+def test_a_multi_tenant_provider_sends_nothing_without_a_viewer(
+    provider: SearchProvider, ask: Callable[[SearchProvider], tuple[Any, dict[str, Any]]]
+) -> None:
+    hits, details = ask(provider)
+    assert not any(hits)
+    assert details["real_provider"] is False
+    assert details["fallback_reason"] == "provider_error"
+    assert details["error_kind"] == "invalid_input"
+    assert "viewer_id" in details["error_message"]
+    assert "public_only=True" in details["remedy"]
+
+
+def test_a_multi_tenant_provider_explains_nothing_without_a_viewer() -> None:
+    provider = PostgresProvider(NOWHERE, multi_tenant=True)
+    with pytest.raises(InvalidInputError, match="viewer_id"):
+        provider.explain_hybrid_search(None, "zebra")
+
+
+def test_a_multi_tenant_provider_answers_a_viewer(library: Connection) -> None:
+    provider = PostgresProvider(library, multi_tenant=True)
+    for ask in (provider.hybrid_search, provider.explain_hybrid_search):
+        assert ask([1, 0, 0], "zebra", viewer_id=OWNER)
+    assert contents(provider.hybrid_search(None, "zebra", viewer_id=OWNER)[0]) == {
+        "note",
+        "decision",
+    }
+    assert contents(provider.hybrid_search(None, "zebra", public_only=True)[0]) == {"note"}
+    queries: list[SearchQuery] = [
+        {"query_text": "zebra", "viewer_id": str(OWNER)},
+        {"query_text": "zebra", "public_only": True},
+    ]
+    answers, _ = provider.hybrid_search_batch(queries)
+    assert [contents(hits) for hits in answers] == [{"note", "decision"}, {"note"}]
+    fused, _ = provider.hybrid_search_batch([queries[0], {"query_text": "task"}], fuse=True)
+    assert contents(fused) == {"note", "decision"}
+
+
+def test_a_single_leg_takes_a_viewer_too(library: Connection) -> None:
+    provider = PostgresProvider(library, multi_tenant=True)
+    hits, details = provider.search([1, 0, 0], viewer_id=OWNER)
+    assert contents(hits) == {"note", "decision"}
+    assert details["mode"] == "vector"
+    assert [hit.confidence for hit in hits] == pytest.approx([1, 1])
+    hits, details = provider.fulltext_search("zebra", public_only=True)
+    assert contents(hits) == {"note"}
+    assert details["mode"] == "fulltext"
+    rank = hits[0].metadata["text_score"]
+    assert hits[0].confidence == pytest.approx(rank / (1 + rank))
+    # As without a viewer, but for what the other function does not return.
+    (alone,), _ = PostgresProvider(library).fulltext_search("note")
+    (seen,), _ = provider.fulltext_search("note", viewer_id=OWNER)
+    assert replace(seen, metadata={}) == replace(alone, metadata={})
+
+
+def test_a_provider_is_not_multi_tenant_unless_asked_to_be(library: Connection) -> None:
+    assert len(PostgresProvider(library).hybrid_search(None, "zebra")[0]) == 3
