@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import psycopg
 
-from benchmarks import scratch
+from benchmarks import corpus, scratch
 from second_brain.evaluation import collection as collections
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -56,24 +56,6 @@ select id
   from public.knowledge_chunks
  order by content <@> to_bm25query(%(query)s, 'native_bm25') limit 10
 """
-
-
-def passages(texts: Sequence[str], count: int, seed: int) -> list[str]:
-    """Return passages of one or two runs of consecutive sentences, each run from one text."""
-    random = Random(seed)
-    split = [sentences for text in texts if len(sentences := re.split(r"(?<=[.!?])\s+", text)) > 1]
-
-    def run() -> str:
-        sentences = random.choice(split)
-        begin = random.randrange(len(sentences))
-        return " ".join(sentences[begin : begin + random.randint(1, 5)])
-
-    made: list[str] = []
-    while len(made) < count:
-        passage = run() if random.random() < 0.4 else f"{run()} {run()}"
-        if 40 <= len(passage.split()) <= 200:
-            made.append(passage)
-    return made
 
 
 def load(connection: Connection, texts: Sequence[str]) -> float:
@@ -184,7 +166,7 @@ def main() -> None:
     for count in options.passages:
         extension = "pg_textsearch" if options.native else None
         with scratch.database(384, options.major, extension) as connection:
-            seconds = load(connection, passages(texts, count, seed=2))
+            seconds = load(connection, corpus.passages(texts, count, seed=2))
             print(
                 json.dumps({"passages": count, "chunks_per_second": round(count / seconds)}),
                 flush=True,

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from pgvector.psycopg import register_vector
 
 from benchmarks import scratch
-
-Vectors = NDArray[np.float32]
+from benchmarks.corpus import EmbeddingSpace, Vectors
 
 SHARES = {
     "note": 50.0,
@@ -52,22 +51,6 @@ BARE = """
 select id from public.knowledge_chunks
  where status = 'active' order by embedding operator(extensions.<=>) %(query)s limit %(pool)s
 """
-
-
-def clustered(count: int, dimensions: int, seed: int) -> Vectors:
-    """Return unit vectors (count, dimensions) as embeddings lie: broad topics in few directions.
-
-    500 overlapping topics in a latent space of 48 dimensions, spread over all of them, and noise.
-    """
-    random = np.random.default_rng(seed)
-    centres = random.normal(size=(500, 48))
-    latent = centres[random.integers(0, len(centres), count)] + 0.8 * random.normal(
-        size=(count, 48)
-    )
-    vectors = latent @ random.normal(size=(48, dimensions)) / np.sqrt(48)
-    vectors += 0.25 * random.normal(size=vectors.shape)
-    unit: Vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-    return unit
 
 
 def load(connection: "psycopg.Connection[Any]", vectors: Vectors, seed: int) -> NDArray[np.str_]:
@@ -177,11 +160,12 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON array at the end")
     options = parser.parse_args()
 
-    everything = clustered(options.rows + options.queries, options.dimensions, seed=1)
+    space = EmbeddingSpace(options.dimensions, seed=1)
+    everything = space.draw_anywhere(options.rows + options.queries, seed=2)
     vectors, queries = everything[: options.rows], everything[options.rows :]
     with scratch.database(options.dimensions) as connection:
         register_vector(connection)
-        types = load(connection, vectors, seed=2)
+        types = load(connection, vectors, seed=4)
         figures = measure(connection, vectors, types, queries, options.pools)
     if options.json:
         print(json.dumps(figures, indent=2))
