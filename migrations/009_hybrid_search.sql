@@ -458,6 +458,12 @@ begin
           )
         )
   ),
+  sampled as materialized (
+    select chunk.collection, count(*) as rows
+      from unnest(sample) as drawn (id)
+      join matching_chunks as chunk on chunk.id = drawn.id
+     group by chunk.collection
+  ),
   -- What gives lists of its own to be fused: each formulation, in each collection.
   searches as materialized (
     select row_number() over (order by asked.formulation, scope.collection) as search,
@@ -489,10 +495,9 @@ begin
              select case
                       when not is_filtered then null
                       when sample is not null then (
-                        select count(*) * chunk_count / cardinality(sample)
-                          from unnest(sample) as sampled (id)
-                          join matching_chunks as chunk on chunk.id = sampled.id
-                         where collections is null or chunk.collection = scope.collection
+                        select coalesce(sum(sampled.rows), 0) * chunk_count / cardinality(sample)
+                          from sampled
+                         where collections is null or sampled.collection = scope.collection
                       )
                       else (
                         select count(*)
