@@ -93,7 +93,6 @@ declare
   most_lists constant integer := 100;
   ordinary_rank constant integer := 50;
   small_corpus constant integer := 1000; -- chunks
-  counted_at_most constant integer := 10000; -- chunks, without statistics
   quantized_from constant integer := 128; -- dimensions: shorter vectors lie in their row
   index_cost constant integer := 20; -- a row of the vector index, against one that is compared
   most_scanned constant integer := 20000; -- rows of it, before it gives up
@@ -104,6 +103,7 @@ declare
   reach integer;
   chunk_count double precision;
   sample uuid[];
+  most_compared double precision;
   compared_exactly integer;
   nearest_by_bits integer;
   scored_exactly integer;
@@ -331,6 +331,12 @@ begin
     into chunk_count
     from pg_catalog.pg_class as class
    where class.oid = 'public.knowledge_chunks'::regclass;
+  -- Of n chunks m pass the filters. The index looks at reach * n / m rows before it has enough;
+  -- comparing looks at m, or at all of them where no index leads to these.
+  most_compared := case
+    when is_indexed then sqrt(index_cost * reach * chunk_count)
+    else reach * chunk_count / most_scanned
+  end;
   if is_filtered then
     select corpus.sample into sample from knowledge_internal.corpus_statistics as corpus
      where corpus.document_count > small_corpus;
@@ -470,14 +476,7 @@ begin
            asked.*,
            knowledge_internal.embedding_bits(asked.embedding) as embedding_bits,
            scope.collection,
-           -- Of n chunks m pass the filters. The index looks at reach * n / m rows before it has
-           -- enough; comparing looks at m, or at all of them where no index leads to these.
-           is_filtered
-             and case
-               when is_indexed
-                 then passing.rows * passing.rows <= index_cost * reach * chunk_count
-               else passing.rows * most_scanned <= reach * chunk_count
-             end as is_narrow,
+           is_filtered and passing.rows <= most_compared as is_narrow,
            asked.is_partial
              and is_indexed
              and passing.rows * candidate_rows <= pool * chunk_count as is_read_by_filter
@@ -505,7 +504,7 @@ begin
                             select
                               from matching_chunks as chunk
                              where collections is null or chunk.collection = scope.collection
-                             limit counted_at_most
+                             limit most_compared::integer + 1
                           ) as counted
                       )
                     end as rows
