@@ -36,7 +36,7 @@ create table if not exists public.knowledge_documents (
   source_origin text not null default 'manual'
     check (source_origin in ('notion', 'obsidian', 'email', 'manual', 'youtube', 'web', 'other')),
   author text,
-  document_date date check (isfinite(document_date)),
+  document_date date check (document_date between '0001-01-01' and '9999-12-31'),
   owner_id uuid,
   visibility text not null default 'private' check (visibility in ('private', 'public')),
   sensitivity text,

@@ -21,7 +21,7 @@ create table if not exists public.knowledge_chunks (
     check (source_origin in ('notion', 'obsidian', 'email', 'manual', 'youtube', 'web', 'other')),
   collection text not null check (length(collection) between 1 and 200),
   language text not null default 'english' check (length(language) between 1 and 60),
-  document_date date check (isfinite(document_date)),
+  document_date date check (document_date between '0001-01-01' and '9999-12-31'),
   owner_id uuid,
   visibility text not null default 'private' check (visibility in ('private', 'public')),
   sensitivity text,

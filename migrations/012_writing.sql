@@ -61,6 +61,12 @@ begin
                     jsonb_typeof(document -> 'metadata')
       using errcode = '22023';
   end if;
+  -- Any other form of a date would be read by the session's DateStyle.
+  if document ->> 'document_date' !~ '^\d{4}-\d{2}-\d{2}([T ].*)?$' then
+    raise exception 'document.document_date must be an ISO date such as 2026-01-31, not %',
+                    left(document ->> 'document_date', 100)
+      using errcode = '22023';
+  end if;
   select key.name
     into unknown_key
     from jsonb_object_keys(document) as key (name)

@@ -446,10 +446,11 @@ def test_the_options_of_every_search_have_the_types_of_hybrid_search() -> None:
         ({"rrf_k": float("nan")}, "invalid_input", "rrf_k"),
         ({"search_mode": "nosuch"}, "invalid_input", "search_mode"),
         ({"filter_type": "'; drop table x"}, "invalid_input", "filter_type"),
-        ({"viewer_id": "nobody"}, "invalid_input", "uuid"),
+        ({"viewer_id": "nobody"}, "invalid_input", "viewer_id"),
         ({"date_from": "soon"}, "invalid_input", "soon"),
         ({"collections": []}, "invalid_input", "collections"),
-        ({"collections": "memory"}, "invalid_input", "array"),
+        ({"collections": "memory"}, "invalid_input", "collections"),
+        ({"date_from": "01.02.2026"}, "invalid_input", "date_from"),
         ({"neighbor_window": 6}, "invalid_input", "neighbor_window"),
         ({"recency_half_life": 0}, "invalid_input", "recency_half_life"),
         ({"recency_half_life": float("inf")}, "invalid_input", "recency_half_life"),
@@ -459,7 +460,7 @@ def test_the_options_of_every_search_have_the_types_of_hybrid_search() -> None:
         ({"fusion": object()}, "invalid_input", "fusion"),
     ],
 )
-def test_what_the_database_refuses_is_said(
+def test_what_is_refused_is_said(
     service_role: Connection, arguments: dict[str, Any], kind: str, named: str
 ) -> None:
     given = {"query_embedding": [1, 0, 0], "query_text": "zebra", **arguments}

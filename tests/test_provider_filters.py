@@ -76,9 +76,25 @@ def test_one_tag_is_not_read_as_letters() -> None:
     ]
 
 
-def test_no_tags_are_no_condition_and_no_categories_are_none_of_them() -> None:
+def test_no_tags_are_no_condition_and_no_categories_are_refused() -> None:
     assert conditions(FilterBuilder().add_tags([])) == []
-    assert conditions(FilterBuilder().add_category()) == [condition("knowledge_type", "in", [])]
+    with pytest.raises(InvalidInputError, match="knowledge_type"):
+        FilterBuilder().add_category()
+
+
+def test_names_may_come_one_by_one_or_as_a_list() -> None:
+    one_by_one = FilterBuilder().add_category("note", "task").exclude_sensitivity("secret")
+    listed = FilterBuilder().add_category(["note", "task"]).exclude_sensitivity(["secret"])
+    assert one_by_one.build() == listed.build()
+
+
+@pytest.mark.parametrize("end", [date(2026, 1, 31), "2026-01-31"])
+def test_a_range_of_times_ends_with_the_whole_last_day(end: date | str) -> None:
+    built = FilterBuilder().add_date_range("2026-01-01", end, field="created_at")
+    assert conditions(built) == [
+        condition("created_at", "lt", "2026-02-01"),
+        condition("created_at", "gte", "2026-01-01"),
+    ]
 
 
 def test_what_was_built_does_not_grow_with_the_builder() -> None:

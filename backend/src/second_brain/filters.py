@@ -7,7 +7,7 @@ as its refusal, by place and name. Here only a value without a JSON form is refu
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any, Literal, Self, TypeAlias
@@ -60,11 +60,11 @@ class FilterBuilder:
         self._expressions.append(FilterExpression(field, operator, value))
         return self
 
-    def add_category(self, *knowledge_types: str) -> Self:
+    def add_category(self, *knowledge_types: str | Iterable[str]) -> Self:
         """Keep rows of one of these knowledge_types."""
         return self._add_one_of("knowledge_type", knowledge_types)
 
-    def add_source(self, *source_origins: str) -> Self:
+    def add_source(self, *source_origins: str | Iterable[str]) -> Self:
         """Keep rows of one of these source_origins."""
         return self._add_one_of("source_origin", source_origins)
 
@@ -80,7 +80,14 @@ class FilterBuilder:
         *,
         field: str = "document_date",
     ) -> Self:
-        """Keep rows dated from `start` to `end`, both included; None leaves that side open."""
+        """Keep rows dated from `start` to `end`, both included; None leaves that side open.
+
+        In a field that holds times, such as created_at, a date is the whole day in UTC.
+        """
+        day = _day(end)
+        if field != "document_date" and day is not None:
+            self.add(field, "lt", day + timedelta(days=1))
+            end = None
         if start is not None and end is not None:
             return self.add(field, "between", [start, end])
         if start is not None:
@@ -91,18 +98,37 @@ class FilterBuilder:
         """Keep rows whose metadata has exactly this JSON value at the path (`team` or `a.b`)."""
         return self.add(f"metadata.{path}", "eq", value)
 
-    def exclude_sensitivity(self, *labels: str) -> Self:
+    def exclude_sensitivity(self, *labels: str | Iterable[str]) -> Self:
         """Leave out rows with one of these labels; rows without a label stay."""
-        return self.add("sensitivity", "not_in", list(labels))
+        return self.add("sensitivity", "not_in", _listed("exclude_sensitivity", labels))
 
     def build(self) -> list[FilterExpression]:
         """Return the conditions, for `filters=` of a search."""
         return list(self._expressions)
 
-    def _add_one_of(self, field: str, values: Sequence[str]) -> Self:
-        if len(values) == 1:
-            return self.add(field, "eq", values[0])
-        return self.add(field, "in", list(values))
+    def _add_one_of(self, field: str, values: Iterable[str | Iterable[str]]) -> Self:
+        wanted = _listed(field, values)
+        if len(wanted) == 1:
+            return self.add(field, "eq", wanted[0])
+        return self.add(field, "in", wanted)
+
+
+def _listed(name: str, values: Iterable[str | Iterable[str]]) -> list[str]:
+    """Return names given one by one or as lists; without any the condition would keep no row."""
+    wanted = [name for value in values for name in ([value] if isinstance(value, str) else value)]
+    if not wanted:
+        raise InvalidInputError(f"filters: {name} is given no value, give at least one")
+    return wanted
+
+
+def _day(value: date | str | None) -> date | None:
+    """Return a day that is no time of day."""
+    if isinstance(value, str):
+        try:
+            return date.fromisoformat(value)
+        except ValueError:
+            return None
+    return None if isinstance(value, datetime) else value
 
 
 Filters: TypeAlias = (

@@ -1,15 +1,26 @@
 """The searches as both providers offer them: arguments in, results and details out.
 
 A provider only says how a function is called (`_call`). Ranking, fusing and filtering are the
-database's, and so is the judgement of an embedding or a bound: what the caller gives is sent.
+database's, and so is the judgement of an embedding or a bound: what the caller gives is sent. Only
+a text that is no date, no UUID or no list is refused here, since Postgres would not say which.
 """
 
 import inspect
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypedDict, Unpack, overload
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 from uuid import UUID
 
 from second_brain.errors import (
@@ -35,6 +46,7 @@ logger = logging.getLogger(__name__)
 Details: TypeAlias = dict[str, Any]
 Results: TypeAlias = tuple[list[MemorySearchResult], Details]
 BatchResults: TypeAlias = tuple[list[list[MemorySearchResult]], Details]
+Parsed = TypeVar("Parsed")
 
 
 class SupportsToList(Protocol):
@@ -308,8 +320,8 @@ class SearchProvider(ABC):
                 )
                 for place, query in enumerate(queries)
             ]
-            for arguments in asked[:1] if fuse else asked:
-                self._require_viewer(arguments)
+            for place, arguments in enumerate(asked[:1] if fuse else asked):
+                self._require_viewer(arguments, f"queries[{place}]: ")
             rows = self._rows(function, {"queries": asked, "fuse": fuse})
             answers = _by_query(rows, 1 if fuse else len(asked))
             found = [
@@ -404,12 +416,12 @@ class SearchProvider(ABC):
             raise UnexpectedAnswerError(f"an object expected, {type(answer).__name__} received")
         return answer
 
-    def _require_viewer(self, arguments: Mapping[str, object]) -> None:
+    def _require_viewer(self, arguments: Mapping[str, object], place: str = "") -> None:
         if not self._multi_tenant or arguments.get("public_only") is True:
             return
         if arguments.get("viewer_id") is None:
             raise InvalidInputError(
-                "viewer_id is missing, and this provider is multi-tenant",
+                f"{place}viewer_id is missing, and this provider is multi-tenant",
                 remedy="Give the viewer_id of the user who asks, or public_only=True.",
             )
 
@@ -477,8 +489,21 @@ def _converted(arguments: Mapping[str, object]) -> dict[str, Any]:
 def _converted_value(name: str, value: Any) -> Any:
     if name == "filters":
         return conditions(value)
+    if name == "collections" and isinstance(value, str):
+        raise InvalidInputError(f"collections must be a list of names, not {value[:100]!r}")
+    if name in ("date_from", "date_to") and isinstance(value, str):
+        return _read(name, value, date.fromisoformat, "an ISO date such as 2026-01-31").isoformat()
+    if name == "viewer_id" and isinstance(value, str):
+        return str(_read(name, value, UUID, "a UUID"))
     # What is no vector, the database says better.
     return _plain(value) if name == "query_embedding" else json_form(value, name)
+
+
+def _read(name: str, value: str, parse: Callable[[str], Parsed], expected: str) -> Parsed:
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise InvalidInputError(f"{name} must be {expected}, not {value[:100]!r}") from error
 
 
 def _plain(value: object) -> Any:

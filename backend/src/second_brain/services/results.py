@@ -58,7 +58,7 @@ class MemorySearchResult:
 
 
 def normalize_rows(
-    rows: Sequence[object], *, mode: Mode, source: Source, limit: int
+    rows: Sequence[object], *, mode: Mode, source: Source, limit: object
 ) -> list[MemorySearchResult]:
     """Turn at most `limit` rows into results, in their order; an odd row never fails.
 
@@ -66,9 +66,10 @@ def normalize_rows(
     psycopg), knowledge_type `document`, source_origin `manual`, chunk_index 0, metadata `{}`,
     a number None. A row that is no mapping becomes one of these defaults alone.
     """
+    most = _integer(limit)  # the database takes "3" and 2.5 for an integer, too
     return [
         _normalize(row if isinstance(row, Mapping) else {}, position, mode=mode, source=source)
-        for position, row in enumerate(rows[: max(limit, 0)])
+        for position, row in enumerate(rows[: None if most is None else max(most, 0)])
     ]
 
 
