@@ -187,11 +187,13 @@ begin
              chunk.embedding is not null as is_embedded,
              chunk.embedding_model,
              row_number() over (
-               partition by chunk.content_hash order by chunk.chunk_index nulls last, chunk.id
+               partition by chunk.content_hash order by chunk.chunk_index, chunk.id
              ) as occurrence
         from public.knowledge_chunks as chunk
        where chunk.document_id = upsert_knowledge_document.document_id
          and chunk.status = 'active'
+         -- A row without a place holds the whole document, and is the caller's.
+         and chunk.chunk_index is not null
     ),
     paired as materialized (
       select incoming.*,
@@ -309,6 +311,7 @@ begin
         from public.knowledge_chunks as chunk
        where chunk.document_id = upsert_knowledge_document.document_id
          and chunk.status = 'active'
+         and chunk.chunk_index is not null
     ) as digest (content_hash)
    where stored.id = upsert_knowledge_document.document_id
      and stored.content_hash is distinct from digest.content_hash;

@@ -688,6 +688,17 @@ def test_a_deleted_owner_leaves_nothing_of_theirs(service_role: Connection) -> N
     assert left == [("nobody's",), ("yours",)]
 
 
+def test_a_row_that_holds_the_whole_document_is_left_alone(connect: Connect) -> None:
+    service_role = connect("service_role")
+    upsert(service_role, ["one", "two"])
+    service_role.execute(
+        "insert into public.knowledge_chunks (document_id, collection, content)"
+        " select id, 'artifacts', 'one two' from public.knowledge_documents"
+    )
+    upsert(service_role, ["one", "three"])
+    assert sorted(contents(service_role)) == ["one", "one two", "three"]
+
+
 def test_a_purge_removes_what_was_superseded_long_enough_ago(connect: Connect) -> None:
     service_role, owner = connect("service_role"), connect()
     upsert(service_role, ["old", "recent", "kept"])
