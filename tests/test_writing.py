@@ -696,7 +696,7 @@ def test_a_row_that_holds_the_whole_document_is_left_alone(connect: Connect) -> 
         " select id, 'artifacts', 'one two' from public.knowledge_documents"
     )
     upsert(service_role, ["one", "three"])
-    assert sorted(contents(service_role)) == ["one", "one two", "three"]
+    assert {row["content"] for row in chunks_of(service_role)} == {"one", "three", "one two"}
 
 
 def test_a_purge_removes_what_was_superseded_long_enough_ago(connect: Connect) -> None:
