@@ -5,7 +5,7 @@ INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-slow test-docker lint format cli \
-  benchmark-vector benchmark-text benchmark-quality benchmark-features clean
+  bench bench-full benchmark-vector benchmark-text benchmark-quality benchmark-features clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -56,6 +56,12 @@ benchmark-quality: $(INSTALLED) ## nDCG@10 of each leg and fusion; COLLECTIONS='
 
 benchmark-features: $(INSTALLED) ## what each feature of the search costs at 100,000 chunks
 	$(BIN)/python -m benchmarks.features
+
+bench: $(INSTALLED) ## speed and exactness beside the peers that are installed; BENCH='--sizes 2600'
+	$(BIN)/python -m benchmarks.bench --results benchmarks/results $(BENCH)
+
+bench-full: $(INSTALLED) ## the same, up to a million chunks
+	$(BIN)/python -m benchmarks.bench --results benchmarks/results --sizes 2600 10000 100000 1000000
 
 clean: ## remove the virtual environment and the development database
 	[ ! -x $(BIN)/second-brain ] || $(BIN)/second-brain dev stop || true

@@ -1,0 +1,188 @@
+"""What a system under measurement is given, and what it answers with."""
+
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import psycopg
+from numpy.typing import NDArray
+from pgvector.psycopg import register_vector
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from benchmarks import scratch
+from benchmarks.corpus import Vectors
+
+POOL = 50
+RRF_K = 60
+# What hybrid_search_knowledge_chunks sets for a pool of 50.
+EF_SEARCH = 200
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Passages by row number, which is their id; a title may be empty."""
+
+    titles: Sequence[str]
+    texts: Sequence[str]
+    types: Sequence[str]
+    embeddings: Vectors
+
+    def full_text(self, row: int) -> str:
+        """Return title and text in one, for systems with a single column."""
+        return f"{self.titles[row]}\n{self.texts[row]}" if self.titles[row] else self.texts[row]
+
+
+@dataclass(frozen=True)
+class Query:
+    """A text, an embedding, or both; `kept` is the one type of the rows that may be returned.
+
+    The words of a phrase must stand in this order, in systems that have phrases.
+    """
+
+    text: str | None
+    embedding: NDArray[np.float32] | None
+    kept: str | None = None
+    phrase: bool = False
+
+
+class Client(ABC):
+    """A connection of its own to a loaded system; it serves one thread.
+
+    `cannot` lists what is not offered: `text` or `vector` (such a leg alone), `filter`, `phrase`
+    (its words are sought instead).
+    """
+
+    name: ClassVar[str]
+    text_leg: ClassVar[str]
+    cannot: ClassVar[frozenset[str]] = frozenset()
+    round_trips: ClassVar[int] = 1
+
+    @abstractmethod
+    def search(self, query: Query, count: int) -> list[int]:
+        """Return the ids of the best rows, best first."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class System(ABC):
+    """A store of the corpus, and the clients that search it."""
+
+    name: ClassVar[str]
+    modules: ClassVar[tuple[str, ...]] = ()
+    majors: ClassVar[frozenset[int]] = frozenset({16, 17, 18})
+    install: ClassVar[str] = ""
+
+    @classmethod
+    def missing(cls, major: int) -> str | None:
+        """Return what to do before this system can run, or None when it can."""
+        # In order: looking for a module of a package that is not there fails.
+        for module in cls.modules:
+            if importlib.util.find_spec(module) is None:
+                return cls.install
+        if major not in cls.majors:
+            return f"--major {' or '.join(map(str, sorted(cls.majors)))}"
+        return None
+
+    @abstractmethod
+    def running(self, major: int, dimensions: int) -> AbstractContextManager[None]:
+        """Run the empty system for a while."""
+
+    @abstractmethod
+    def load(self, corpus: Corpus) -> None:
+        """Store the corpus and build what the searches need."""
+
+    @abstractmethod
+    def clients(self) -> Sequence[type[Client]]:
+        """Return the ways to search; the first is the system's own."""
+
+    @abstractmethod
+    def connect(self, client: type[Client]) -> Client:
+        """Open a client with a connection of its own."""
+
+    @abstractmethod
+    def sizes(self) -> tuple[int, int]:
+        """Return the bytes of the table (TOAST included), and of its indexes."""
+
+    @abstractmethod
+    def process(self) -> int:
+        """Return the id of the process whose memory, with its children's, is the system's."""
+
+
+class PostgresClient(Client):
+    """A client over psycopg; embeddings are sent in pgvector's binary form."""
+
+    settings: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, dsn: str) -> None:
+        self.connection: psycopg.Connection[Any] = psycopg.connect(dsn, autocommit=True)
+        register_vector(self.connection)
+        for name, value in self.settings.items():
+            self.connection.execute("select set_config(%s, %s, false)", [name, value])
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
+
+
+class PostgresSystem(System):
+    """A system in a Postgres server of its own; the loader is the database's owner."""
+
+    extension: ClassVar[str | None] = None
+    table: ClassVar[str]
+
+    connection: psycopg.Connection[Any]
+    dsn: str
+
+    @contextmanager
+    def running(self, major: int, dimensions: int) -> Iterator[None]:
+        """Run a server with pgvector, the migrations, and the system's extension."""
+        with scratch.database(dimensions, major, self.extension) as connection:
+            self.connection = connection
+            self.dsn = make_conninfo(connection.info.dsn, password=connection.info.password)
+            register_vector(connection)
+            yield
+
+    def connect(self, client: type[Client]) -> Client:
+        """Open a client; it takes the connection string."""
+        assert issubclass(client, PostgresClient)
+        return client(self.dsn)
+
+    def sizes(self) -> tuple[int, int]:
+        """Return the bytes of the table (TOAST included), and of its indexes."""
+        found = self.connection.execute(
+            "select pg_table_size(%(table)s), pg_indexes_size(%(table)s)", {"table": self.table}
+        ).fetchone()
+        assert found is not None
+        return found[0], found[1]
+
+    def process(self) -> int:
+        """Return the id of the server's first process."""
+        import psutil  # type: ignore[import-untyped, unused-ignore]
+
+        return int(psutil.Process(self.connection.info.backend_pid).ppid())
+
+    def copy(self, corpus: Corpus) -> None:
+        """Copy the corpus into the columns id, knowledge_type, content, embedding."""
+        statement = sql.SQL(
+            "copy {} (id, knowledge_type, content, embedding) from stdin (format binary)"
+        ).format(sql.Identifier(self.table))
+        with self.connection.cursor() as cursor, cursor.copy(statement) as copy:
+            copy.set_types(["int8", "text", "text", "vector"])
+            for row, embedding in enumerate(corpus.embeddings):
+                copy.write_row((row, corpus.types[row], corpus.full_text(row), embedding))
+
+
+def fuse(rankings: Sequence[Sequence[int]], count: int) -> list[int]:
+    """Fuse rankings by reciprocal rank with equal weights; return the best ids, best first."""
+    scores: dict[int, float] = {}
+    for ranking in rankings:
+        for rank, row in enumerate(ranking, start=1):
+            scores[row] = scores.get(row, 0.0) + 1 / (RRF_K + rank)
+    return sorted(scores, key=lambda row: (-scores[row], row))[:count]
