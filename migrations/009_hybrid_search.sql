@@ -732,9 +732,9 @@ begin
                    'strategy', case
                      when searches.embedding is null then 'not run'
                      when searches.is_narrow or not is_filtered and chunk_count <= small_corpus
-                       then 'exact: few rows'
+                       then 'compared: few rows'
                      when reached.is_full then 'index'
-                     else 'exact: the index stopped early'
+                     else 'compared: the index stopped early'
                    end,
                    'rows', (
                      select count(*) from vector_results

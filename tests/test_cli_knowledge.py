@@ -322,7 +322,7 @@ def test_an_explanation_reads_by_itself(zoo: Run) -> None:
 def test_an_explanation_tells_of_both_legs(brain: Run) -> None:
     brain("ingest", "docs")
     done = brain("search", "yellow bananas", "--explain")
-    assert re.search(r"^vector leg +exact: few rows; 3 rows for a pool of 50", done.out)
+    assert re.search(r"^vector leg +compared: few rows; 3 rows for a pool of 50", done.out)
     assert re.search(r"^1 +Fruit, chunk 0 +1 +0\.\d{3} +1 +\d\.\d{3} +1\.0000", done.out, re.M)
 
 

@@ -500,7 +500,7 @@ def test_a_row_of_no_query_is_no_empty_result(gateway: Gateway, index: object) -
 
 EXPLAINED = {
     "milliseconds": {"hybrid": 1.5, "vector": 1.0, "text": None},
-    "vector": {"strategy": "exact: few rows", "rows": 3, "ran_dry": "fewer rows …"},
+    "vector": {"strategy": "compared: few rows", "rows": 3, "ran_dry": "fewer rows …"},
     "hits": [{"title": "Savanna"}],
 }
 
