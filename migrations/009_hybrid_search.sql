@@ -344,7 +344,8 @@ begin
   compared_exactly := greatest(pool, ordinary_rank);
   -- Of those whose bits are nearest; of all, where vectors are short.
   nearest_by_bits := case when column_dimensions >= quantized_from then 5 * compared_exactly end;
-  scored_exactly := greatest(pool, case when chunk_count <= small_corpus then small_corpus end);
+  -- The rows of a small corpus were written while its mean length still changed.
+  scored_exactly := case when chunk_count <= small_corpus then 4 * pool else pool end;
 
   -- The caller's settings come back below. A set clause on the function would do that too, but a
   -- role that is not a superuser could not create it in a session that has not used pgvector yet:
