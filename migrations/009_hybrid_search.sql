@@ -477,7 +477,10 @@ begin
            asked.*,
            knowledge_internal.embedding_bits(asked.embedding) as embedding_bits,
            scope.collection,
-           is_filtered and passing.rows <= most_compared as is_narrow,
+           case
+             when is_filtered then passing.rows <= most_compared
+             else chunk_count <= small_corpus
+           end as is_narrow,
            asked.is_partial
              and is_indexed
              and passing.rows * candidate_rows <= pool * chunk_count as is_read_by_filter
@@ -526,7 +529,6 @@ begin
            ) as found
      where searches.embedding is not null
        and not searches.is_narrow
-       and (is_filtered or chunk_count > small_corpus)
   ),
   reached as materialized (
     select searches.search, count(nearest.id) = reach as is_full
@@ -732,8 +734,7 @@ begin
                  'vector', jsonb_build_object(
                    'strategy', case
                      when searches.embedding is null then 'not run'
-                     when searches.is_narrow or not is_filtered and chunk_count <= small_corpus
-                       then 'compared: few rows'
+                     when searches.is_narrow then 'compared: few rows'
                      when reached.is_full then 'index'
                      else 'compared: the index stopped early'
                    end,
