@@ -1,5 +1,6 @@
 -- 003_chunks: the retrieval unit.
--- Adds: table knowledge_chunks, its indexes, policy and grants. Locks nothing that exists.
+-- Adds: table knowledge_chunks, its indexes, policy and grants, and the view that searches read.
+-- Locks nothing that exists.
 
 create table if not exists public.knowledge_chunks (
   id uuid primary key default gen_random_uuid(),
@@ -78,10 +79,70 @@ alter table public.knowledge_chunks set (toast_tuple_target = 1536);
 -- most common lexemes.
 alter table public.knowledge_chunks alter column content_tsv set statistics 1000;
 
+-- Half precision is enough to find the nearest rows, which are then compared in full, and takes half
+-- the memory. HNSW holds 2,000 dimensions of a vector, 4,000 of a halfvec.
+create or replace function knowledge_internal.indexed_embedding(kind text)
+returns text
+language sql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+  select case
+           when kind = 'vector' then 'embedding'
+           when attribute.atttypmod <= 4000 then
+             format(
+               'extensions.l2_normalize(embedding)::extensions.halfvec(%s)', attribute.atttypmod
+             )
+           else
+             'extensions.l2_normalize(extensions.subvector(embedding, 1, 4000))'
+               || '::extensions.halfvec(4000)'
+         end
+    from pg_catalog.pg_attribute as attribute
+   where attribute.attrelid = 'public.knowledge_chunks'::regclass
+     and attribute.attname = 'embedding'
+$$;
+
+comment on function knowledge_internal.indexed_embedding(text) is
+  'What a vector index holds of a row, as SQL. kind: vector or halfvec.';
+
+create or replace function knowledge_internal.use_vector_index(kind text)
+returns void
+language plpgsql
+volatile
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  drop view if exists knowledge_internal.searchable_chunks;
+  execute format(
+    'create view knowledge_internal.searchable_chunks with (security_invoker = true) as'
+    ' select chunk.*, %s as indexed_embedding from public.knowledge_chunks as chunk',
+    knowledge_internal.indexed_embedding(kind)
+  );
+  comment on view knowledge_internal.searchable_chunks is
+    'The chunks, and what the vector index holds of them: a search orders by that column, whatever '
+    'kind of index there is. Made by use_vector_index.';
+end
+$$;
+
+comment on function knowledge_internal.use_vector_index(text) is
+  'Makes searches ask for a vector index of this kind, vector or halfvec.';
+
 -- Searches see active rows only: superseded ones are in no index that a leg reads.
-create index if not exists knowledge_chunks_embedding on public.knowledge_chunks
-  using hnsw (embedding extensions.vector_cosine_ops) with (m = 16, ef_construction = 64)
-  where status = 'active';
+do $$
+begin
+  if to_regclass('public.knowledge_chunks_embedding') is null then
+    execute format(
+      'create index knowledge_chunks_embedding on public.knowledge_chunks'
+      ' using hnsw ((%s) extensions.halfvec_cosine_ops) with (m = 16, ef_construction = 64)'
+      ' where status = ''active''',
+      knowledge_internal.indexed_embedding('halfvec')
+    );
+    perform knowledge_internal.use_vector_index('halfvec');
+  end if;
+end
+$$;
 
 -- Without fastupdate a search never has to read a pending list that writers left behind.
 create index if not exists knowledge_chunks_content_tsv on public.knowledge_chunks

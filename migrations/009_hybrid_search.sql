@@ -95,6 +95,7 @@ declare
   small_corpus constant integer := 1000; -- chunks
   quantized_from constant integer := 128; -- dimensions: shorter vectors lie in their row
   index_cost constant integer := 20; -- a row of the vector index, against one that is compared
+  most_indexed constant integer := 4000; -- dimensions
   most_scanned constant integer := 20000; -- rows of it, before it gives up
   candidate_rows constant integer := 1500; -- what the words of a query draw, about
   rows_on_a_page constant integer := 5; -- of a table that was never analysed
@@ -374,7 +375,7 @@ begin
   -- Both are inlined wherever they are named, so that each leg filters inside its own index scan.
   with visible_chunks as not materialized (
     select chunk.*
-      from public.knowledge_chunks as chunk
+      from knowledge_internal.searchable_chunks as chunk
      where chunk.status = 'active'
        and (
          not is_filtered
@@ -475,6 +476,8 @@ begin
   searches as materialized (
     select row_number() over (order by asked.formulation, scope.collection) as search,
            asked.*,
+           extensions.l2_normalize(extensions.subvector(asked.embedding, 1, most_indexed))
+             as direction,
            knowledge_internal.embedding_bits(asked.embedding) as embedding_bits,
            scope.collection,
            case
@@ -524,7 +527,7 @@ begin
                from matching_chunks as chunk
               where chunk.embedding is not null
                 and (collections is null or chunk.collection = searches.collection)
-              order by chunk.embedding operator(extensions.<=>) searches.embedding
+              order by chunk.indexed_embedding operator(extensions.<=>) searches.direction
               limit reach
            ) as found
      where searches.embedding is not null

@@ -18,8 +18,8 @@ from psycopg.rows import scalar_row
 
 from second_brain.errors import ConfigurationError, SecondBrainError
 
-# pgvector's HNSW index over the type vector.
-MAX_DIMENSIONS = 2000
+# What the type vector stores.
+MAX_DIMENSIONS = 16_000
 
 _FILE_NAME = re.compile(r"([0-9]+)_(.*)\.sql")
 _DIMENSION = re.compile(r"extensions\.vector\((\d+)\)")
