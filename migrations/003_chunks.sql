@@ -81,7 +81,9 @@ alter table public.knowledge_chunks alter column content_tsv set statistics 1000
 
 -- Half precision is enough to find the nearest rows, which are then compared in full, and takes half
 -- the memory. HNSW holds 2,000 dimensions of a vector, 4,000 of a halfvec.
-create or replace function knowledge_internal.indexed_embedding(kind text)
+create or replace function knowledge_internal.indexed_embedding(
+  kind text, embedding_column name default 'embedding'
+)
 returns text
 language sql
 stable
@@ -89,22 +91,26 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
   select case
-           when kind = 'vector' then 'embedding'
+           when kind = 'vector' then format('%I', embedding_column)
            when attribute.atttypmod <= 4000 then
              format(
-               'extensions.l2_normalize(embedding)::extensions.halfvec(%s)', attribute.atttypmod
+               'extensions.l2_normalize(%I)::extensions.halfvec(%s)',
+               embedding_column, attribute.atttypmod
              )
            else
-             'extensions.l2_normalize(extensions.subvector(embedding, 1, 4000))'
-               || '::extensions.halfvec(4000)'
+             format(
+               'extensions.l2_normalize(extensions.subvector(%I, 1, 4000))'
+                 '::extensions.halfvec(4000)',
+               embedding_column
+             )
          end
     from pg_catalog.pg_attribute as attribute
    where attribute.attrelid = 'public.knowledge_chunks'::regclass
-     and attribute.attname = 'embedding'
+     and attribute.attname = embedding_column
 $$;
 
-comment on function knowledge_internal.indexed_embedding(text) is
-  'What a vector index holds of a row, as SQL. kind: vector or halfvec.';
+comment on function knowledge_internal.indexed_embedding(text, name) is
+  'What a vector index on that column holds of a row, as SQL. kind: vector or halfvec.';
 
 create or replace function knowledge_internal.use_vector_index(kind text)
 returns void

@@ -299,8 +299,9 @@ begin
     or collections is not null;
 
   pool := greatest(pool_size, match_count);
-  -- The index gives twice what is wanted, since its order is approximate.
-  reach := 2 * greatest(pool, ordinary_rank);
+  -- The index gives more than is wanted: its order is that of half precision, and with filters it
+  -- goes on from where it stopped, which leaves the order approximate.
+  reach := ceil(case when is_filtered then 2 else 1.2 end * greatest(pool, ordinary_rank));
   if vector_weight = 0 then
     embeddings := array_fill(null::extensions.vector, array[cardinality(embeddings)]);
   end if;
@@ -367,7 +368,7 @@ begin
             case when is_filtered and not is_indexed then 'on' else 'off' end,
             true
           ),
-          set_config('hnsw.ef_search', least(greatest(reach, 200), 1000)::text, true),
+          set_config('hnsw.ef_search', least(greatest(2 * pool, 200), 1000)::text, true),
           set_config('hnsw.iterative_scan', 'relaxed_order', true),
           set_config('hnsw.max_scan_tuples', most_scanned::text, true);
 
@@ -479,6 +480,11 @@ begin
            extensions.l2_normalize(extensions.subvector(asked.embedding, 1, most_indexed))
              as direction,
            knowledge_internal.embedding_bits(asked.embedding) as embedding_bits,
+           array(
+             select quote_literal(word.lexeme)::tsquery
+               from unnest(asked.lexemes) with ordinality as word (lexeme, place)
+              order by word.place
+           ) as lexeme_queries,
            scope.collection,
            case
              when is_filtered then passing.rows <= most_compared
@@ -672,12 +678,11 @@ begin
                    ) as text_score
               from found
               join searches on searches.search = found.search
-             cross join lateral unnest(searches.lexemes, searches.weights) as word (lexeme, weight)
+             cross join lateral unnest(searches.lexeme_queries, searches.weights)
+                     as word (query, weight)
              cross join lateral (
                      select width_bucket(
-                              ts_rank(
-                                '{1,1,1,1}', found.content_tsv, quote_literal(word.lexeme)::tsquery
-                              ) * pi() ^ 2 / 6,
+                              ts_rank('{1,1,1,1}', found.content_tsv, word.query) * pi() ^ 2 / 6,
                               knowledge_internal.rank_steps()
                             ) as tf
                    ) as occurrences
@@ -793,7 +798,13 @@ begin
       from combined
       join searches on searches.search = combined.search
       join evidence on evidence.search = combined.search
-      left join public.knowledge_chunks as chunk on fusion = 'auto' and chunk.id = combined.id
+      left join public.knowledge_chunks as chunk
+        on fusion = 'auto'
+       and chunk.id = combined.id
+       and (
+         combined.similarity is null and searches.embedding is not null
+         or combined.text_score is null and searches.full_query is not null
+       )
   ),
   ranges as (
     select completed.search,
