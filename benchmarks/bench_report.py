@@ -1,6 +1,8 @@
-"""Tables and plots of what benchmarks.bench measured: `python -m benchmarks.bench_report FILE`.
+"""Tables of what benchmarks.bench measured: `python -m benchmarks.bench_report FILE...`.
 
-It computes ratios of the figures and measures nothing itself.
+It computes ratios of the figures and measures nothing itself. Several files are merged: of the same
+system at the same size the last file's figures count. Each figure keeps the run that it is from; a
+ratio of two runs' figures says so.
 """
 
 import argparse
@@ -18,9 +20,69 @@ BARE = ("bare SQL, vector leg", "bare SQL, text leg")
 NATIVE = "pg_textsearch + pgvector"
 NATURAL = "natural question"
 GROWS_FROM = 10_000
-NETWORK = 10.0  # milliseconds added to each round trip
+FILE = "results.json"
 
 Results = dict[str, Any]
+
+
+def read(directory: Path) -> Results:
+    """Return the results in a folder, none where there is no file."""
+    file = directory / FILE
+    found: Results = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    return found
+
+
+def stamp(found: Results, run: str) -> None:
+    """Write into the figures of a size or a collection which run they are from."""
+    found["run"] = run
+    for search in found["searches"]:
+        search["run"] = run
+
+
+def merge(parts: Sequence[Results]) -> Results:
+    """Return the figures of all parts; later ones replace earlier ones."""
+    merged: Results = {"runs": {}, "missing": {}, "sizes": [], "quality": []}
+    for part in parts:
+        merged["runs"] |= part.get("runs", {})
+        merged["missing"] |= part.get("missing", {})
+        for size in part.get("sizes", []):
+            _merge_by(merged["sizes"], "chunks", size)
+        for collection in part.get("quality", []):
+            _merge_by(merged["quality"], "collection", collection)
+    merged["sizes"].sort(key=lambda size: size["chunks"])
+    for found in (*merged["sizes"], *merged["quality"]):
+        found["searches"].sort(key=lambda search: search.get("system", search["client"]) != OURS)
+        found.get("systems", []).sort(key=lambda store: store["system"] != OURS)
+    measured = {store["system"] for size in merged["sizes"] for store in size["systems"]}
+    merged["missing"] = {
+        name: how for name, how in merged["missing"].items() if name not in measured
+    }
+    return merged
+
+
+def _merge_by(listed: list[Results], name: str, new: Results) -> None:
+    old = next((one for one in listed if one[name] == new[name]), None)
+    if old is None:
+        listed.append(dict(new))
+        return
+    joined = {**old, **new}
+    systems = {search.get("system") for search in new["searches"]}
+    clients = {search["client"] for search in new["searches"]}
+    joined["searches"] = [
+        search
+        for search in old["searches"]
+        if search["client"] not in clients and (search.get("system") or "-") not in systems
+    ] + new["searches"]
+    if "systems" in new:
+        joined["systems"] = [
+            store for store in old["systems"] if store["system"] not in systems
+        ] + new["systems"]
+        joined["not_built"] = {
+            system: why
+            for system, why in {**old["not_built"], **new["not_built"]}.items()
+            if system not in {store["system"] for store in joined["systems"]}
+        }
+    listed[listed.index(old)] = joined
 
 
 def line(cells: Sequence[str]) -> str:
@@ -36,6 +98,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def megabytes(count: int | None) -> str:
     """Return a size in megabytes, or a dash."""
     return "-" if count is None else f"{count / 2**20:,.0f}"
+
+
+def number(found: float | None, digits: int = 1) -> str:
+    """Return a number, or that it is not known."""
+    return "unknown" if found is None else f"{found:,.{digits}f}"
 
 
 def share(figures: dict[str, Any], name: str) -> str:
@@ -79,7 +146,7 @@ def store_table(size: Results) -> str:
                 own["text_leg"],
                 megabytes(store["table_bytes"]),
                 megabytes(store["index_bytes"]),
-                f"{store['build_seconds']:.1f}",
+                number(store["build_seconds"]),
                 megabytes(store["build_bytes"]),
                 megabytes(store["search_bytes"]),
                 *(f"{asked:.0f}" for asked in own["throughput"].values()),
@@ -98,171 +165,284 @@ def store_table(size: Results) -> str:
     return table(header, rows)
 
 
-def ratios(results: Results) -> list[list[str]]:
-    """Return rows of what, the size, the bound and what was found."""
-    rows: list[list[str]] = []
+def build_table(size: Results) -> str:
+    """Return the table of what loading took, step by step."""
+    rows = []
+    for store in size["systems"]:
+        steps = store["steps"]
+        listed = (
+            "unknown: kept without figures"
+            if steps is None
+            else ", ".join(f"{name} {seconds:.1f}" for name, seconds in steps.items())
+        )
+        rate = "unknown" if steps is None else f"{size['chunks'] / store['build_seconds']:,.0f}"
+        rows.append([store["system"], listed, rate])
+    return table(("load", "seconds of each step", "chunks/s"), rows)
+
+
+def notes(size: Results, results: Results) -> Iterator[str]:
+    """Say which systems have no figures at this size, and which figures are of another run."""
+    everywhere = {store["system"] for one in results["sizes"] for store in one["systems"]}
+    here = {store["system"] for store in size["systems"]}
+    whys = {**dict.fromkeys(sorted(everywhere - here), "not measured"), **size["not_built"]}
+    if whys:
+        yield "Not here: " + "; ".join(f"{name} ({why})" for name, why in whys.items()) + "."
+    runs: dict[str, list[str]] = {}
+    for search in size["searches"]:
+        runs.setdefault(search["run"], []).append(search["client"])
+    if len(runs) > 1:
+        each = (f"{', '.join(clients)} ({run})" for run, clients in runs.items())
+        yield "Of several runs, which compare badly: " + "; ".join(each) + "."
+
+
+def one_over_two(by_client: dict[str, Results]) -> dict[str, float]:
+    """Return one call's p50 over that of two, by kind of query that has both legs."""
+    one, two = by_client[OURS], by_client[TWO_CALLS]
+    return {
+        kind: one[kind]["p50"] / two[kind]["p50"]
+        for kind in one
+        if not kind.endswith(" only") and kind in two
+    }
+
+
+def latency_ratios(size: Results) -> dict[str, float]:
+    """Return the same with latency added to each round trip; empty where it was not measured."""
+    kinds = size.get("latency", {}).get("kinds", {})
+    return {kind: found[OURS]["p50"] / found[TWO_CALLS]["p50"] for kind, found in kinds.items()}
+
+
+def latency_table(size: Results) -> str:
+    """Return the times of one call and of two over the slower network."""
+    latency = size["latency"]
+    rows = []
+    for kind, found in latency["kinds"].items():
+        one, two = found[OURS], found[TWO_CALLS]
+        rows.append(
+            [
+                kind,
+                *(f"{one[name]:.1f}" for name in ("p50", "p95")),
+                *(f"{two[name]:.1f}" for name in ("p50", "p95")),
+                f"{one['p50'] / two['p50']:.2f}",
+            ]
+        )
+    header = (
+        f"{latency['milliseconds']:g} ms added to each round trip"
+        f" (measured: {latency['added']:.1f})",
+        "one call p50 ms",
+        "p95 ms",
+        "two calls p50 ms",
+        "p95 ms",
+        "p50 ratio",
+    )
+    return table(header, rows)
+
+
+def writing_table(size: Results) -> str:
+    """Return what writing takes, and the searches under the write load."""
+    writing = size["writing"]
+    load = writing["load"]
+    asked = f"{load['rate']:g} chunks/s, {load['changed']:.0%} of documents changed"
+    rows = [
+        *(
+            [f"ingest, {writers} writer{'s' * (writers != '1')}", f"{rate:,.0f} chunks/s"]
+            for writers, rate in writing["ingest"].items()
+        ),
+        [f"steady load, wanted {asked}", f"{load['achieved']:.1f} chunks/s"],
+        [
+            f"a document of {writing['chunks_per_document']} chunks under that load",
+            f"p50 {load['write']['p50']:.0f}, p95 {load['write']['p95']:.0f} ms",
+        ],
+        *(
+            [
+                f"natural questions {when}",
+                "p50 {p50:.1f}, p95 {p95:.1f}, p99 {p99:.1f} ms ({queries} asked)".format(
+                    **load[name]
+                ),
+            ]
+            for when, name in (("at rest", "rest"), ("under that load", "loaded"))
+        ),
+        ["p95 under load over p95 at rest", f"{load['p95_ratio']:.2f}"],
+    ]
+    return table(("writing", "found"), rows)
+
+
+class Expected:
+    """The rows of the table of expectations."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[str]] = []
+
+    def at_most(
+        self, what: str, where: str, bound: float, found: float, note: str = "", digits: int = 2
+    ) -> None:
+        """Add a figure that is good when small."""
+        met = "yes" if found <= bound else "no"
+        self._add(what, where, f"at most {bound:g}", f"{found:.{digits}f}{note}", met)
+
+    def at_least(self, what: str, where: str, bound: float, found: float, note: str = "") -> None:
+        """Add a figure that is good when large."""
+        met = "yes" if found >= bound else "no"
+        self._add(what, where, f"at least {bound:g}", f"{found:.3f}{note}", met)
+
+    def _add(self, *cells: str) -> None:
+        self.rows.append(list(cells))
+
+
+def two_runs(one: Results, other: Results) -> str:
+    """Return a note when figures are not of the same run."""
+    return "" if one["run"] == other["run"] else " (figures of two runs)"
+
+
+def expected(results: Results) -> list[list[str]]:
+    """Return rows of what, the size, the bound, what was found, and whether it is within."""
+    table_of = Expected()
     for size in results["sizes"]:
-        chunks = f"{size['chunks']:,}"
-        kinds = {search["client"]: search["kinds"] for search in size["searches"]}
-        if OURS not in kinds:
+        searches = {search["client"]: search for search in size["searches"]}
+        if OURS not in searches:
             continue
+        chunks = f"{size['chunks']:,}"
+        is_largest = size is results["sizes"][-1]
+        kinds = {client: search["kinds"] for client, search in searches.items()}
         ours = kinds[OURS]
         natural = ours[NATURAL]
         if all(NATURAL in kinds.get(leg, {}) for leg in BARE):
             legs = sum(kinds[leg][NATURAL]["p50"] for leg in BARE)
-            found = f"{natural['p50'] / legs:.2f}"
-            rows.append(["hybrid p50 over both legs as bare SQL", chunks, "at most 1.25", found])
-        if TWO_CALLS in kinds:
-            pairs = {
-                kind: (ours[kind]["p50"], kinds[TWO_CALLS][kind]["p50"])
-                for kind in ours
-                if not kind.endswith(" only") and kind in kinds[TWO_CALLS]
-            }
-            loopback = {kind: one / two for kind, (one, two) in pairs.items()}
-            apart = {
-                kind: (one + NETWORK) / (two + 2 * NETWORK) for kind, (one, two) in pairs.items()
-            }
-            for what, found_by_kind in (
-                ("hybrid p50 over two RPCs merged in Python", loopback),
-                ("the same, 10 ms added to each round trip", apart),
-            ):
-                worst = max(found_by_kind, key=found_by_kind.__getitem__)
-                found = f"{found_by_kind[NATURAL]:.2f}; worst {found_by_kind[worst]:.2f} ({worst})"
-                rows.append([what, chunks, "at most 1 for any kind", found])
-        hybrid = {kind: figures["p95"] for kind, figures in ours.items() if kind != NATURAL}
+            what = "hybrid p50 over both legs as bare SQL"
+            table_of.at_most(what, chunks, 1.25, natural["p50"] / legs)
+        loopback = one_over_two(kinds) if TWO_CALLS in kinds else {}
+        added = f"{size['latency']['milliseconds']:g} ms" if "latency" in size else ""
+        for what, found in (
+            ("hybrid p50 over two RPCs, worst kind", loopback),
+            (f"the same, {added} added to each round trip", latency_ratios(size)),
+        ):
+            if found:
+                worst = max(found, key=found.__getitem__)
+                table_of.at_most(what, chunks, 1, found[worst], f" ({worst})")
+        hybrid = {kind: one["p95"] for kind, one in ours.items() if not kind.endswith(" only")}
         worst = max(hybrid, key=hybrid.__getitem__)
-        found = f"{hybrid[worst] / natural['p95']:.2f} ({worst})"
-        rows.append(["worst kind's p95 over the natural question's", chunks, "at most 3", found])
-        if NATURAL in kinds.get(NATIVE, {}):
-            found = f"{natural['p95'] / kinds[NATIVE][NATURAL]['p95']:.2f}"
-            rows.append([f"hybrid p95 over {NATIVE}", chunks, "at most 2", found])
+        if is_largest:
+            what = "worst kind's p95 over the natural question's"
+            table_of.at_most(what, chunks, 3, hybrid[worst] / natural["p95"], f" ({worst})")
+        if is_largest and NATURAL in kinds.get(NATIVE, {}):
+            ratio = natural["p95"] / kinds[NATIVE][NATURAL]["p95"]
+            note = two_runs(searches[OURS], searches[NATIVE])
+            table_of.at_most(f"hybrid p95 over {NATIVE}", chunks, 2, ratio, note)
         for kind, milliseconds in PROMISES.items() if size["chunks"] == SMALL else ():
-            found = f"{ours[kind]['p95']:.0f} ms"
-            rows.append([f"p95, {kind}", chunks, f"under {milliseconds} ms", found])
-        recalls = {kind: found["recall"] for kind, found in ours.items() if "recall" in found}
-        least = min(recalls, key=recalls.__getitem__)
-        found = f"{recalls[least]:.3f} ({least})"
-        rows.append(["least recall of the vector leg", chunks, "at least 0.95", found])
+            table_of.at_most(f"p95 ms, {kind}", chunks, milliseconds, ours[kind]["p95"], digits=0)
+        recalls = {kind: found for kind, found in ours.items() if "recall" in found}
+        if "recall_90" in size:
+            recalls["filtered 90 %"] = size["recall_90"]
+        for kind, found in recalls.items():
+            what = f"recall of the vector leg, {kind}"
+            least = f" (least {found['recall_least']:.2f})"
+            table_of.at_least(what, chunks, 0.95, found["recall"], least)
+        if "writing" in size:
+            ratio = size["writing"]["load"]["p95_ratio"]
+            what = "search p95 under a write load over p95 at rest"
+            table_of.at_most(what, chunks, 1.5, ratio)
     grown = {
-        size["chunks"]: search["kinds"][NATURAL]["p95"]
+        size["chunks"]: search
         for size in results["sizes"]
         for search in size["searches"]
         if search["client"] == OURS and size["chunks"] >= GROWS_FROM
     }
     if len(grown) > 1:
         first, last = min(grown), max(grown)
-        found = f"{grown[last] / grown[first]:.2f}"
-        rows.append(["growth of hybrid p95", f"{first:,} to {last:,}", "at most 4", found])
-    return rows
+        one, other = grown[first], grown[last]
+        ratio = other["kinds"][NATURAL]["p95"] / one["kinds"][NATURAL]["p95"]
+        where = f"{first:,} to {last:,}"
+        table_of.at_most("growth of hybrid p95", where, 4, ratio, two_runs(one, other))
+    for measured in results["quality"]:
+        found_by_client = {search["client"]: search["ndcg"] for search in measured["searches"]}
+        if {OURS, NATIVE} <= found_by_client.keys():
+            gain = found_by_client[OURS] - found_by_client[NATIVE]
+            what = f"nDCG@10 minus that of {NATIVE}"
+            table_of.at_least(what, measured["collection"], 0, gain)
+    return table_of.rows
 
 
 def markdown(results: Results) -> str:
     """Return all tables."""
-    machine = results["machine"]
     parts = [
-        f"PostgreSQL {machine['postgres_major']}, {machine['cores']} cores,"
-        f" {machine['memory_bytes'] / 2**30:.0f} GiB, Python {machine['python']}"
+        "\n".join(
+            f"- {run}: PostgreSQL {machine['postgres_major']}, {machine['cores']} cores,"
+            f" {machine['memory_bytes'] / 2**30:.0f} GiB, Python {machine['python']}"
+            for run, machine in results["runs"].items()
+        )
     ]
-    for size in results.get("sizes", []):
-        parts += [f"## {size['chunks']:,} chunks", store_table(size), *kind_tables(size)]
-    if results.get("sizes"):
-        parts += ["## Ratios", table(("what", "chunks", "expected", "found"), ratios(results))]
-    for measured in results.get("quality", []):
-        header = (measured["collection"], "nDCG@10", "p50 ms")
+    rows = expected(results)
+    if rows:
+        header = ("what", "chunks", "expected", "found", "within")
+        parts += ["## Expected", table(header, rows)]
+    ratios = {
+        f"{size['chunks']:,}{where}": found
+        for size in results["sizes"]
+        for where, found in (
+            ("", one_over_two({one["client"]: one["kinds"] for one in size["searches"]}))
+            if {OURS, TWO_CALLS} <= {one["client"] for one in size["searches"]}
+            else ("", {}),
+            (", slower network", latency_ratios(size)),
+        )
+        if found
+    }
+    if ratios:
+        kinds = list(dict.fromkeys(kind for found in ratios.values() for kind in found))
         rows = [
-            [search["client"], f"{search['ndcg']:.4f}", f"{search['p50']:.1f}"]
+            [where, *(f"{found[kind]:.2f}" if kind in found else "-" for kind in kinds)]
+            for where, found in ratios.items()
+        ]
+        parts.append(table(("hybrid p50 over two RPCs", *kinds), rows))
+    for size in results["sizes"]:
+        parts.append(f"## {size['chunks']:,} chunks")
+        parts += notes(size, results)
+        if size.get("vector_index"):
+            parts.append(f"Vector index of {OURS}: `{size['vector_index']}`")
+        if size["systems"]:
+            parts += [store_table(size), build_table(size), *kind_tables(size)]
+        if "latency" in size:
+            parts.append(latency_table(size))
+        if "writing" in size:
+            parts.append(writing_table(size))
+    if results["quality"]:
+        parts.append("## Quality")
+    for measured in results["quality"]:
+        names = (measured["collection"], "nDCG@10", "p50 ms", "p95 ms")
+        rows = [
+            [search["client"], *(f"{search[name]:{form}}" for name, form in QUALITY.items())]
             for search in measured["searches"]
         ]
-        parts.append(table(header, rows))
+        parts.append(table(names, rows))
     if results["missing"]:
         rows = [[name, how] for name, how in results["missing"].items()]
         parts += ["## Not installed", table(("system", "how"), rows)]
     return "\n\n".join(parts)
 
 
-def plot(results: Results, directory: Path) -> None:
-    """Draw times over sizes, times by kind at the largest size, and throughput."""
-    import matplotlib  # type: ignore[import-not-found, unused-ignore]
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot  # type: ignore[import-not-found, unused-ignore]
-    from matplotlib.ticker import LogLocator  # type: ignore[import-not-found, unused-ignore]
-
-    sizes = results["sizes"]
-    largest = [search for search in sizes[-1]["searches"] if search["client"] not in BARE]
-    colours = {search["client"]: f"C{place}" for place, search in enumerate(largest)}
-    chunks = f"{sizes[-1]['chunks']:,} chunks"
-
-    def save(name: str, figure: Any, axes: Any, what: str) -> None:
-        axes.set(yscale="log", ylabel=what)
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.minorticks_off()
-        axes.grid(axis="y", alpha=0.3)
-        figure.legend(loc="outside right upper", fontsize="small")
-        figure.savefig(directory / name, dpi=120)
-        pyplot.close(figure)
-
-    figure, axes = pyplot.subplots(figsize=(9, 5), layout="constrained")
-    for name, colour in colours.items():
-        points = [
-            (size["chunks"], search["kinds"][NATURAL]["p95"])
-            for size in sizes
-            for search in size["searches"]
-            if search["client"] == name
-        ]
-        width = 3 if name == OURS else 1.5
-        axes.plot(*zip(*points, strict=True), "o-", color=colour, lw=width, label=name)
-    axes.set(xscale="log", xlabel="chunks")
-    axes.set_xticks([size["chunks"] for size in sizes], [f"{size['chunks']:,}" for size in sizes])
-    axes.xaxis.minorticks_off()
-    save("sizes.png", figure, axes, "p95 in ms, natural questions")
-
-    kinds: dict[str, Any] = max((search["kinds"] for search in largest), key=len)
-    figure, axes = pyplot.subplots(figsize=(12, 5), layout="constrained")
-    wide = 0.8 / len(largest)
-    for place, search in enumerate(largest):
-        offered = {kind: number for number, kind in enumerate(kinds) if kind in search["kinds"]}
-        places = [number + place * wide for number in offered.values()]
-        heights = [search["kinds"][kind]["p95"] for kind in offered]
-        name = search["client"]
-        axes.bar(places, heights, width=wide, color=colours[name], label=name)
-    axes.set_xticks([number + 0.4 - wide / 2 for number in range(len(kinds))], list(kinds))
-    axes.tick_params(axis="x", rotation=15)
-    save("kinds.png", figure, axes, f"p95 in ms, {chunks}")
-
-    figure, axes = pyplot.subplots(figsize=(9, 5), layout="constrained")
-    for search in largest:
-        if search["throughput"]:
-            asked = search["throughput"]
-            name = search["client"]
-            axes.plot(list(asked), list(asked.values()), "o-", color=colours[name], label=name)
-    axes.set(xlabel="clients")
-    save("throughput.png", figure, axes, f"natural questions a second, {chunks}")
+QUALITY = {"ndcg": ".4f", "p50": ".1f", "p95": ".1f"}
 
 
 def write(results: Results, directory: Path) -> None:
     """Write tables and figures, and the plots where matplotlib is installed."""
     directory.mkdir(parents=True, exist_ok=True)
-    name = "quality" if "quality" in results else "bench"
-    (directory / f"{name}.md").write_text(markdown(results) + "\n", "utf-8")
-    (directory / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n", "utf-8")
-    if "sizes" in results:
-        try:
-            plot(results, directory)
-        except ImportError as exc:
-            print(f"no plots: {exc} (pip install matplotlib)", file=sys.stderr)
+    (directory / "results.md").write_text(markdown(results) + "\n", "utf-8")
+    (directory / FILE).write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+    try:
+        from benchmarks import bench_plots
+
+        bench_plots.draw(results, directory)
+    except ImportError as exc:
+        print(f"no plots: {exc} (pip install matplotlib)", file=sys.stderr)
 
 
 def main() -> None:
-    """Print the tables of a bench.json again, and write them and the plots anew."""
+    """Print the tables of the files, and write them and the plots anew."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("file", type=Path, help="bench.json or quality.json")
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help=f"a {FILE}")
     parser.add_argument("--results", type=Path, help="folder to write to")
     options = parser.parse_args()
-    results = json.loads(options.file.read_text("utf-8"))
+    results = merge([json.loads(file.read_text("utf-8")) for file in options.files])
     print(markdown(results))
     if options.results:
         write(results, options.results)

@@ -69,10 +69,13 @@ class EmbeddingSpace:
         random = np.random.default_rng(seed)
         latent = self._centres[topics] + 0.8 * random.normal(size=(len(topics), 48))
         vectors = latent @ self._spread
-        vectors += 0.25 * random.normal(size=vectors.shape)
-        unit: Vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(
-            np.float32
-        )
+        unit: Vectors = np.empty(vectors.shape, np.float32)
+        # In blocks: of a million rows each array of doubles takes 3 GB.
+        for begin in range(0, len(vectors), 10_000):
+            block = vectors[begin : begin + 10_000]
+            block += 0.25 * random.normal(size=block.shape)
+            norms = np.linalg.norm(block, axis=1, keepdims=True)
+            unit[begin : begin + 10_000] = block / norms
         return unit
 
     def draw_anywhere(self, count: int, seed: int) -> Vectors:

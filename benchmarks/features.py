@@ -42,7 +42,7 @@ from benchmarks.corpus import EmbeddingSpace, Sentences
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres
 from second_brain.services.postgres import PostgresProvider
-from second_brain.services.provider import SearchQuery
+from second_brain.services.provider import BatchQuery
 
 Connection = psycopg.Connection[Any]
 Row = dict[str, Any]
@@ -524,7 +524,7 @@ class Searches:
         queries = [self._query(number + more) for more in range(BATCH)]
         return [hit for hits in self._provider.hybrid_search_batch(queries)[0] for hit in hits]
 
-    def _query(self, number: int) -> SearchQuery:
+    def _query(self, number: int) -> BatchQuery:
         asked = self.question(number)
         return {
             "query_embedding": json.loads(asked.embedding),

@@ -1,8 +1,8 @@
-"""A scratch database for a measurement: embedded, migrated, gone afterwards."""
+"""A database for a measurement: embedded, migrated, gone afterwards or kept in a folder."""
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from second_brain.database.embedded import EmbeddedPostgres
 
 SETTINGS = {
     "shared_buffers": "4GB",
-    "maintenance_work_mem": "2GB",
+    "maintenance_work_mem": "4GB",
     "max_wal_size": "16GB",
     "max_parallel_maintenance_workers": "2",
     "fsync": "off",
@@ -23,22 +23,30 @@ SETTINGS = {
 
 @contextmanager
 def database(
-    dimensions: int, major: int = 18, extension: str | None = None
+    dimensions: int, major: int = 18, extension: str | None = None, keep: Path | None = None
 ) -> Iterator["psycopg.Connection[Any]"]:
-    """Yield an autocommit connection of the owner to a new database with the migrations.
+    """Yield an autocommit connection of the owner to a database with the migrations.
 
-    `extension` names a peer's extension to create in it too.
+    `extension` names a peer's extension to create in it too. The database is a new one that is
+    gone afterwards, or the one in the folder `keep`, which is stopped afterwards.
     """
-    with tempfile.TemporaryDirectory(prefix="second-brain-benchmark-") as place:
-        # As root the server runs as another account, which has to pass through.
-        Path(place).chmod(0o711)
+    with ExitStack() as stack:
+        if keep is None:
+            temporary = tempfile.TemporaryDirectory(prefix="second-brain-benchmark-")
+            place = Path(stack.enter_context(temporary))
+            # As root the server runs as another account, which has to pass through.
+            place.chmod(0o711)
         settings = {**SETTINGS, "shared_preload_libraries": extension} if extension else SETTINGS
-        server = EmbeddedPostgres(Path(place) / "postgres", major, settings)
+        server = EmbeddedPostgres(keep or place / "postgres", major, settings)
+        if server.status == "running":
+            raise RuntimeError(f"the server in {server.directory} runs: somebody else uses it")
         with server:
             migrations.apply(server.dsn(), dimensions=dimensions)
             if extension:
                 with psycopg.connect(server.admin_dsn(), autocommit=True) as admin:
-                    admin.execute(sql.SQL("create extension {}").format(sql.Identifier(extension)))
+                    create = sql.SQL("create extension if not exists {}")
+                    admin.execute(create.format(sql.Identifier(extension)))
             with psycopg.connect(server.dsn(), autocommit=True) as connection:
                 yield connection
-        server.remove()
+        if keep is None:
+            server.remove()

@@ -27,6 +27,9 @@ comment on table knowledge_internal.lexeme_statistics is
   'The most common lexemes and the share of chunks that have them, copied from the planner''s '
   'statistics, which are slow to parse.';
 
+create index if not exists lexeme_statistics_frequency
+  on knowledge_internal.lexeme_statistics (frequency);
+
 alter table knowledge_internal.corpus_statistics enable row level security;
 alter table knowledge_internal.lexeme_statistics enable row level security;
 revoke all on table knowledge_internal.corpus_statistics, knowledge_internal.lexeme_statistics
@@ -69,22 +72,27 @@ as $$
   with page as (
     select greatest(pg_relation_size('public.knowledge_chunks') / 8192, 1)::float8 as pages
   ),
-  drawn as (
-    select chunk.embedding,
-           row_number() over (order by hashtextextended(chunk.id::text, 0)) as place
-      from public.knowledge_chunks as chunk
-           tablesample system (least(100, (select 2000 * sample_size / page.pages from page)))
-           repeatable (1)
-     where chunk.status = 'active'
-       and chunk.embedding is not null
+  -- Computed, a vector that lies outside its row is fetched once.
+  drawn as materialized (
+    select extensions.l2_normalize(picked.embedding) as direction,
+           row_number() over () as place
+      from (
+        select chunk.embedding
+          from public.knowledge_chunks as chunk
+               tablesample system (least(100, (select 2000 * sample_size / page.pages from page)))
+               repeatable (1)
+         where chunk.status = 'active'
+           and chunk.embedding is not null
+         order by hashtextextended(chunk.id::text, 0), chunk.id
+         limit sample_size
+      ) as picked
   )
   select case
            when count(*) < 10 then 0.13
-           else greatest(stddev(one.embedding operator(extensions.<=>) other.embedding), 0.02)
+           else greatest(stddev(one.direction operator(extensions.<#>) other.direction), 0.02)
          end
     from drawn as one
     join drawn as other on other.place < one.place
-   where one.place <= sample_size
 $$;
 
 comment on function knowledge_internal.cosine_spread(integer) is

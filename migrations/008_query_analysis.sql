@@ -15,6 +15,7 @@ begin
       weight_vector extensions.sparsevec,
       full_query tsquery,
       candidate_query tsquery,
+      required_query tsquery,
       is_partial boolean,
       is_optional boolean,
       document_count float8,
@@ -29,12 +30,17 @@ comment on type knowledge_internal.query_analysis is
   'words: as typed, without stop words; word_queries: what finds each of them. lexemes with '
   'document_frequencies and weights (idf times how often the query has it), rarest first; '
   'weight_vector: the same for an inner product with bm25. full_query: the rows that match, null '
-  'when no row can; candidate_query: those to score first; is_partial: whether it draws fewer rows '
-  'than full_query; is_optional: whether one word is enough. document_count, mean_length, '
+  'when no row can; candidate_query: those to score first; required_query: the words that a row '
+  'must have, in whatever order; is_partial: whether candidate_query draws fewer rows than '
+  'full_query; is_optional: whether one word is enough. document_count, mean_length, '
   'cosine_spread: of the corpus.';
 
 create or replace function knowledge_internal.candidate_query(
-  lexemes text[], document_frequencies float8[], weights float8[], document_count float8
+  lexemes text[],
+  document_frequencies float8[],
+  weights float8[],
+  document_count float8,
+  effort float8 default 1
 )
 returns tsquery
 language plpgsql
@@ -44,10 +50,15 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   scored_in_full constant float8 := 3000; -- rows
-  row_budget constant float8 := 1000; -- rows expected, of more than that
-  posting_budget float8 := 5000; -- postings that the index reads to find them
-  thinned_budget constant float8 := 40000; -- the same with one common word
+  row_budget constant float8 := 1000 * effort; -- rows expected, of more than that
+  posting_budget float8 := 5000 * effort; -- postings that the index reads to find them
+  thinned_budget constant float8 := 40000 * effort; -- the same with one common word
   partner_count constant integer := 7;
+  most_common_partner constant float8 := 0.3 * document_count; -- reading its postings costs more
+  least_listed constant float8 := (
+    select min(statistics.frequency) * document_count
+      from knowledge_internal.lexeme_statistics as statistics
+  );
   words_for_triples constant integer := 5;
   levels constant float8[] := knowledge_internal.mark_levels();
   usual_shares constant float8[] := array[0.13, 0.03, 0.0045, 0.0005]; -- of postings, at each level
@@ -80,7 +91,11 @@ begin
         or (
           word.postings - word.document_frequency < posting_budget / 2
             and word.postings <= thinned_budget
-            and cardinality(lexemes) > 1
+            and exists (
+              select from word as partner
+               where partner.place <> word.place
+                 and partner.document_frequency <= most_common_partner
+            )
         )
   ),
   -- The room that is left goes to the marks of the others, those that weigh most first.
@@ -90,7 +105,7 @@ begin
            level.number,
            coalesce(
              listed.frequency * document_count,
-             common.document_frequency * usual_shares[level.number]
+             least(common.document_frequency * usual_shares[level.number], least_listed)
            ) as size,
            common.weight * level.least as worth
       from word as common
@@ -125,11 +140,21 @@ begin
     )
   ),
   -- A driver alone, with a partner, and in a short query with two: the more weight together, the
-  -- sooner.
+  -- sooner. A mark that is too common to come alone does so at a higher level.
   combination as (
     select driver.place, driver.lexeme, null::text as partner, null::text as third,
            driver.weight as worth, driver.size
       from driver
+    union all
+    (
+      select distinct on (affordable.place)
+             affordable.place, affordable.lexeme, null, null,
+             weights[affordable.place], affordable.size
+        from affordable
+       where affordable.size <= row_budget / 2
+         and affordable.lexeme not in (select driver.lexeme from driver)
+       order by affordable.place, affordable.number
+    )
     union all
     select driver.place, driver.lexeme, partner.lexeme, null,
            driver.weight + partner.weight,
@@ -138,6 +163,7 @@ begin
       join word as partner
         on partner.place <= partner_count
        and partner.place <> driver.place
+       and partner.document_frequency <= most_common_partner
        and (partner.place > driver.place or not partner.place = any (select whole.place from whole))
     union all
     select driver.place, driver.lexeme, partner.lexeme, third.lexeme,
@@ -146,7 +172,10 @@ begin
              * third.document_frequency / document_count
       from driver
       join word as partner on partner.place <> driver.place
-      join word as third on third.place > partner.place and third.place <> driver.place
+      join word as third
+        on third.place > partner.place
+       and third.place <> driver.place
+       and third.document_frequency <= most_common_partner
      where cardinality(lexemes) <= words_for_triples
   ),
   kept as (
@@ -162,6 +191,10 @@ begin
         )
       ) as ordered
      where ordered.rows_drawn <= row_budget
+        or (
+          ordered.rows_drawn - ordered.size < row_budget / 10
+            and ordered.size <= 3 * row_budget
+        )
         or ordered.turn = 1
   ),
   drawn as (
@@ -186,8 +219,8 @@ $$;
 
 comment on function knowledge_internal.candidate_query is
   'The rows of a query that are worth scoring: those with its rarest words, with several of its '
-  'common words, or with a common word that they are about. One to two thousand rows; null when no '
-  'more than 3,000 rows match at all.';
+  'common words, or with a common word that they are about. One to two thousand rows for effort 1; '
+  'null when no more than 3,000 rows match at all.';
 
 create or replace function knowledge_internal.analyse_query(query_text text, search_mode text)
 returns knowledge_internal.query_analysis
@@ -201,6 +234,7 @@ set client_min_messages = warning
 set plan_cache_mode = force_generic_plan
 as $$
 declare
+  scored_in_full constant float8 := 3000; -- rows
   characters_read constant integer := 4096;
   operands_read constant integer := 512;
   most_lexemes constant integer := 256;
@@ -385,18 +419,30 @@ begin
 
   if numnode(all_required) > 0 then
     analysis.full_query := all_required;
-  else
+    analysis.required_query := regexp_replace(all_required::text, '<(-|\d+)>', '&', 'g')::tsquery;
+  end if;
+  if numnode(excluded) > 0 then
+    analysis.full_query := analysis.full_query && !!excluded;
+  end if;
+  analysis.is_optional := numnode(all_required) = 0 and numnode(excluded) = 0;
+  -- A rare word that is required leaves few rows.
+  if not exists (
+    select
+      from unnest(analysis.lexemes, analysis.document_frequencies)
+           as word (lexeme, document_frequency)
+     where word.document_frequency <= scored_in_full
+       and numnode(all_required) > 0
+       and all_required @> quote_literal(word.lexeme)::tsquery
+  ) then
     analysis.candidate_query := knowledge_internal.candidate_query(
       analysis.lexemes, analysis.document_frequencies, analysis.weights, analysis.document_count
     );
   end if;
   analysis.is_partial := analysis.candidate_query is not null;
-  analysis.is_optional := numnode(all_required) = 0 and numnode(excluded) = 0;
-  analysis.candidate_query := coalesce(analysis.candidate_query, analysis.full_query);
-  if numnode(excluded) > 0 then
-    analysis.full_query := analysis.full_query && !!excluded;
-    analysis.candidate_query := analysis.candidate_query && !!excluded;
-  end if;
+  analysis.candidate_query := case
+    when not analysis.is_partial then analysis.full_query
+    else coalesce(analysis.required_query && analysis.candidate_query, analysis.candidate_query)
+  end;
   return analysis;
 end
 $$;

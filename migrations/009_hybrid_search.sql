@@ -98,6 +98,8 @@ declare
   most_indexed constant integer := 4000; -- dimensions
   most_scanned constant integer := 20000; -- rows of it, before it gives up
   candidate_rows constant integer := 1500; -- what the words of a query draw, about
+  most_read_by_filter constant integer := 20000; -- rows
+  wider_effort constant float8 := 20; -- of what is drawn where candidates are too few
   rows_on_a_page constant integer := 5; -- of a table that was never analysed
   column_dimensions integer;
   pool integer;
@@ -492,11 +494,12 @@ begin
            end as is_narrow,
            asked.is_partial
              and is_indexed
+             and passing.rows <= most_read_by_filter
              and passing.rows * candidate_rows <= pool * chunk_count as is_read_by_filter
       from rows from (unnest(embeddings), unnest(analyses)) with ordinality as asked (
              embedding, words, word_queries, lexemes, document_frequencies, weights, weight_vector,
-             full_query, candidate_query, is_partial, is_optional, document_count, mean_length,
-             cosine_spread, formulation
+             full_query, candidate_query, required_query, is_partial, is_optional, document_count,
+             mean_length, cosine_spread, formulation
            )
      cross join (
              select distinct named.collection
@@ -595,24 +598,71 @@ begin
     select searches.search, best.id, best.content_tsv, best.text_length
       from searches
      cross join lateral (
-             select chunk.id, chunk.content_tsv, chunk.text_length
-               from matching_chunks as chunk
-              where chunk.content_tsv @@ searches.candidate_query
-                and (collections is null or chunk.collection = searches.collection)
-              order by chunk.bm25 operator(extensions.<#>) searches.weight_vector, chunk.id
+             select drawn.id, drawn.content_tsv, drawn.text_length
+               from (
+                 select chunk.id, chunk.content_tsv, chunk.text_length,
+                        chunk.bm25 operator(extensions.<#>) searches.weight_vector as product
+                   from matching_chunks as chunk
+                  where chunk.content_tsv @@ searches.candidate_query
+                    and (collections is null or chunk.collection = searches.collection)
+                  order by product, chunk.id
+                 offset 0
+               ) as drawn
+              where searches.is_optional
+                 or not searches.is_partial
+                 or (drawn.content_tsv || ''::tsvector) @@ searches.full_query
+              order by drawn.product, drawn.id
               limit scored_exactly
            ) as best
      where searches.candidate_query is not null
        and not searches.is_read_by_filter
   ),
-  -- Too few of them pass the filters: now every row with any of the words counts.
+  -- Too few of them pass the filters, or have what is required: more are drawn, and where these are
+  -- too few as well, every row with any of the words counts.
+  scarce as materialized (
+    select searches.search
+      from searches
+     where searches.is_partial
+       and not searches.is_read_by_filter
+       and (select count(*) from likely where likely.search = searches.search) < pool
+  ),
+  likely_wider as materialized (
+    select searches.search, best.id, best.content_tsv, best.text_length
+      from searches
+      join scarce on scarce.search = searches.search
+     cross join lateral (
+             select coalesce(searches.required_query && drawn.query, drawn.query) as query
+               from knowledge_internal.candidate_query(
+                      searches.lexemes, searches.document_frequencies, searches.weights,
+                      searches.document_count, wider_effort
+                    ) as drawn (query)
+            offset 0
+           ) as wider
+     cross join lateral (
+             select drawn.id, drawn.content_tsv, drawn.text_length
+               from (
+                 select chunk.id, chunk.content_tsv, chunk.text_length,
+                        chunk.bm25 operator(extensions.<#>) searches.weight_vector as product
+                   from matching_chunks as chunk
+                  where chunk.content_tsv @@ wider.query
+                    and (collections is null or chunk.collection = searches.collection)
+                  order by product, chunk.id
+                 offset 0
+               ) as drawn
+              where searches.is_optional
+                 or (drawn.content_tsv || ''::tsvector) @@ searches.full_query
+              order by drawn.product, drawn.id
+              limit scored_exactly
+           ) as best
+  ),
   incomplete as materialized (
     select searches.search, searches.is_narrow
       from searches
      where searches.is_read_by_filter
         or (
-          searches.is_partial
-            and (select count(*) from likely where likely.search = searches.search) < pool
+          searches.search in (select scarce.search from scarce)
+            and (select count(*) from likely_wider where likely_wider.search = searches.search)
+                  < pool
         )
   ),
   likely_in_full as materialized (
@@ -652,7 +702,11 @@ begin
       from (
         select likely.*
           from likely
-         where not exists (select from incomplete where incomplete.search = likely.search)
+         where likely.search not in (select scarce.search from scarce)
+        union all
+        select likely_wider.*
+          from likely_wider
+         where likely_wider.search not in (select incomplete.search from incomplete)
         union all
         select likely_in_full.* from likely_in_full
       ) as best
@@ -756,6 +810,8 @@ begin
                      when searches.full_query is null then 'not run'
                      when searches.is_read_by_filter then 'all rows: few pass the filters'
                      when incomplete.search is not null then 'all rows: too few candidates'
+                     when searches.search in (select scarce.search from scarce)
+                       then 'more candidates: too few at first'
                      when searches.is_partial then 'candidates'
                      else 'all rows'
                    end,

@@ -19,6 +19,7 @@ from pathlib import Path
 from pkgutil import walk_packages
 from typing import Any
 
+import pglast
 import psycopg
 import pytest
 import typer.main
@@ -37,7 +38,8 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted(DOCS.glob("*.md"))]
 NAMED_PAGES = [pytest.param(page, id=page.stem) for page in PAGES]
 
-LANGUAGES = {"sql", "python", "sh", "text"}
+# What is in ts is type-checked by test_frontend.py.
+LANGUAGES = {"sql", "python", "sh", "text", "ts"}
 # Each needs a Supabase project.
 MOST_NOT_RUN = 4
 NUMBERS = {20, 21, 23, 26, 700, 701, 1700}
@@ -150,7 +152,10 @@ def test_code_prints_what_the_page_says(
         if after and after.language == "text" and not text[block.end : after.start].strip():
             output = after
         if block.remark.startswith("no-run"):
-            compile(block.code, page.name, "exec")
+            if block.language == "sql":
+                pglast.parse_sql(block.code)
+            else:
+                compile(block.code, page.name, "exec")
             continue
         if block.language == "sql":
             is_refused = output is not None and output.code.startswith("ERROR:")

@@ -45,6 +45,8 @@ def test_a_fresh_database_is_in_order(dsn: str) -> None:
         "indexes",
         "embeddings",
         "statistics",
+        "dead rows",
+        "memory",
     ]
 
 
@@ -104,9 +106,9 @@ def test_missing_migrations_are_named_and_nothing_after_them_is_examined(plain_d
             "alter table public.knowledge_sources enable row level security",
         ),
         (
-            "drop index public.knowledge_chunks_embedding",
+            "drop index public.knowledge_chunks_owner",
             "indexes",
-            "missing: public.knowledge_chunks_embedding",
+            "missing: public.knowledge_chunks_owner",
             None,
         ),
         (
@@ -157,21 +159,29 @@ def test_damage_that_takes_a_superuser_is_found_too(
     assert (error.check, message in error.message) == (check, True)
 
 
-def test_chunks_without_an_embedding_and_two_models_are_remarked_on(
+def test_what_the_database_finds_in_itself_is_shown_with_its_severity_and_remedy(
     dsn: str, database: Any
 ) -> None:
     ingest(database, "a", embedded("one", "m"), embedded("two", "n"), {"content": "three"})
-    several, unembedded = found(examine(dsn), "embeddings", "warning")
-    assert several.message.startswith("2 models")
-    assert unembedded.message == "1 of 3 chunks (33.3 %) have no embedding"
+    told = database.execute("select public.knowledge_search_health() -> 'findings'").fetchone()
+    assert {one["check"] for one in told[0]} == {"embeddings", "statistics"}
+    shown = [one for one in examine(dsn) if one.status != "ok"]
+    assert sorted((one.status, one.check, one.message, one.remedy) for one in shown) == sorted(
+        (one["severity"], one["check"], one["what"], one["remedy"]) for one in told[0]
+    )
 
 
-def test_a_table_that_was_never_analysed_is_remarked_on(dsn: str, database: Any) -> None:
-    ingest(database, "a", {"content": "one"})
-    database.execute("select pg_stat_force_next_flush()")
-    warning = found(examine(dsn), "statistics", "warning")[0]
-    assert "never analysed" in warning.message
-    assert (warning.remedy or "").startswith("Run: analyze public.knowledge_chunks")
+def test_without_the_function_of_health_the_other_checks_are_made(dsn: str, database: Any) -> None:
+    database.execute("drop function public.knowledge_search_health()")
+    errors = [one for one in examine(dsn) if one.status == "error"]
+    assert [one.check for one in errors] == ["functions", "health"]
+    assert {one.remedy for one in errors} == {errors[0].remedy}
+
+
+def test_an_index_of_a_leg_is_known_by_what_it_is(dsn: str, database: Any) -> None:
+    database.execute("alter index public.knowledge_chunks_embedding rename to vectors")
+    database.execute("alter index public.knowledge_chunks_content_tsv rename to words")
+    assert {one.status for one in examine(dsn)} == {"ok"}
 
 
 def test_a_role_that_may_not_look_is_told_to_be_the_owner(dsn: str) -> None:

@@ -79,9 +79,9 @@ def test_the_hint_is_kept_and_the_details_are_not() -> None:
     ("error", "kind"),
     [
         (httpx.ConnectError("refused"), errors.UnavailableError),
-        (httpx.RemoteProtocolError("server disconnected"), errors.UnavailableError),
+        (httpx.RemoteProtocolError("server disconnected"), errors.ConnectionLostError),
         (httpx.ConnectTimeout("slow"), errors.UnavailableError),
-        (httpx.ReadTimeout("slow"), errors.SearchTimeoutError),
+        (httpx.ReadTimeout("slow"), errors.ClientTimeoutError),
         (httpx.UnsupportedProtocol("ftp"), errors.ConfigurationError),
         (httpx.LocalProtocolError("Illegal header value b'key'"), errors.ConfigurationError),
         (json.JSONDecodeError("Expecting value", "<html>", 0), errors.UnexpectedAnswerError),
@@ -118,7 +118,7 @@ def test_every_kind_is_named_once() -> None:
         for found in below(errors.SecondBrainError)
         if "second_brain.errors" in found.__module__
     ]
-    assert len(kinds) == len(set(kinds)) == 12
+    assert len(kinds) == len(set(kinds)) == 14
 
 
 @pytest.mark.parametrize(

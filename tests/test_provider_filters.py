@@ -16,7 +16,7 @@ from conftest import Connection
 from second_brain.errors import InvalidInputError
 from second_brain.filters import FilterBuilder, FilterExpression, Filters, conditions
 from second_brain.services.postgres import KnowledgeWriter, PostgresProvider
-from second_brain.services.provider import SearchProvider, SearchQuery
+from second_brain.services.provider import BatchQuery, SearchProvider
 from second_brain.services.supabase import SupabaseProvider
 
 OWNER = UUID("00000000-0000-0000-0000-00000000000a")
@@ -313,7 +313,7 @@ def test_a_multi_tenant_provider_answers_a_viewer(library: Connection) -> None:
         "decision",
     }
     assert contents(provider.hybrid_search(None, "zebra", public_only=True)[0]) == {"note"}
-    queries: list[SearchQuery] = [
+    queries: list[BatchQuery] = [
         {"query_text": "zebra", "viewer_id": str(OWNER)},
         {"query_text": "zebra", "public_only": True},
     ]

@@ -1,10 +1,11 @@
-"""SupabaseProvider through the real supabase-py and HTTP.
+"""SupabaseProvider and AsyncSupabaseProvider through the real supabase-py and HTTP.
 
 Each test runs twice: against answers that were recorded from a real PostgREST, and against a real
 one over the test database when POSTGREST_BIN names its binary. In both cases the provider talks to
 a gateway on this machine that stands for Supabase's: it checks what the client sends.
 """
 
+import asyncio
 import json
 import os
 import secrets
@@ -13,7 +14,7 @@ import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import date
 from http.client import HTTPConnection
@@ -22,18 +23,25 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
 
+import httpx
 import jwt
 import numpy as np
 import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
+from supabase.lib.client_options import AsyncClientOptions
 
 from second_brain import errors
 from second_brain.filters import FilterBuilder
 from second_brain.services.postgres import KnowledgeWriter
-from second_brain.services.provider import ClientUnavailableError, SearchOptions
-from second_brain.services.supabase import SupabaseProvider
+from second_brain.services.provider import (
+    ClientUnavailableError,
+    EmbeddingModel,
+    SearchOptions,
+)
+from second_brain.services.supabase import AsyncSupabaseProvider, SupabaseProvider
+from supabase import acreate_client
 
 JWT_SECRET = "a secret of at least thirty-two characters"
 PREFIX = "/rest/v1"
@@ -68,6 +76,7 @@ ARGUMENTS = {
     "search_my_knowledge_chunks": OWN_ARGUMENTS,
     "explain_hybrid_search": {*OWN_ARGUMENTS, "viewer_id"},
     "hybrid_search_knowledge_chunks_batch": {"queries", "fuse"},
+    "knowledge_embedding_models": set(),
     "match_knowledge_chunks": {
         "query_embedding",
         "match_count",
@@ -113,6 +122,7 @@ class Gateway(ThreadingHTTPServer):
         self.upstream: int | None = None
         self.held = threading.Event()
         self.held.set()
+        self.drops: list[Literal["before the answer", "in the answer"]] = []
         self.complaints: list[str] = []
         self.bodies: list[dict[str, Any]] = []
         self.connections = 0
@@ -136,6 +146,10 @@ class _Request(BaseHTTPRequestHandler):
         content = self.rfile.read(int(self.headers["Content-Length"]))
         answer = self._check(content)
         self.server.held.wait(30)
+        drop = self.server.drops.pop() if self.server.drops else None
+        if drop == "before the answer":
+            self.close_connection = True
+            return
         if answer is None:
             answer = self.server.answer if self.server.upstream is None else self._ask(content)
         try:
@@ -145,6 +159,10 @@ class _Request(BaseHTTPRequestHandler):
             for name, value in answer.headers.items():
                 self.send_header(name, value)
             self.end_headers()
+            if drop == "in the answer":
+                self.close_connection = True
+                self.wfile.write(answer.content[:-1])
+                return
             self.wfile.write(answer.content)
         except ConnectionError:
             self.close_connection = True  # The client did not wait.
@@ -808,7 +826,7 @@ def test_a_slow_answer_is_a_timeout(gateway: Gateway) -> None:
     gateway.held.clear()
     with Recorded(gateway).provider(timeout=0.2) as provider:
         _, details = provider.hybrid_search([1, 0, 0], "zebra")
-    assert (details["error_kind"], details["error_type"]) == ("timeout", "ReadTimeout")
+    assert (details["error_kind"], details["error_type"]) == ("client_timeout", "ReadTimeout")
 
 
 def test_nobody_at_the_address_is_unavailable() -> None:
@@ -841,3 +859,136 @@ def test_one_connection_serves_many_calls(gateway: Gateway) -> None:
     provider.fulltext_search("zebra")
     provider.close()
     assert gateway.connections == 2
+
+
+def config(gateway: Gateway) -> dict[str, str]:
+    return {"supabase_url": gateway.url, "supabase_key": token("service_role")}
+
+
+def blocking(gateway: Gateway, search: Callable[[Any], Any], **options: Any) -> Any:
+    with SupabaseProvider(config(gateway), **{"sleep": lambda seconds: None, **options}) as made:
+        return search(made)
+
+
+def looping(gateway: Gateway, search: Callable[[Any], Awaitable[Any]], **options: Any) -> Any:
+    async def ask() -> Any:
+        async def sleep(seconds: float) -> None:
+            """Return at once."""
+
+        made = AsyncSupabaseProvider(config(gateway), **{"sleep": sleep, **options})
+        async with made:
+            return await search(made)
+
+    return asyncio.run(ask())
+
+
+SIDES = pytest.mark.parametrize("side", [blocking, looping])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(body=[HYBRID_ROW]),
+        Answer(body=[]),
+        error(400, "22023", "pool_size must be between 1 and 1000, not 0"),
+        error(500, "57014", "canceling statement due to statement timeout"),
+        Answer(302, "", "text/html"),
+        Answer(502, "<html>Bad Gateway</html>", "text/html"),
+        Answer(200, '[{"id": "cut o'),
+        Answer(200, {"id": "no rows"}),
+    ],
+    ids=str,
+)
+def test_a_loop_gets_the_answers_that_a_thread_gets(gateway: Gateway, answer: Answer) -> None:
+    gateway.answer = answer
+    searches: list[Callable[[Any], Any]] = [
+        lambda provider: provider.hybrid_search([1, 0, 0], "zebra", snippet=True),
+        lambda provider: provider.search_my_knowledge(None, "zebra"),
+        lambda provider: provider.search([1, 0, 0], 3, 0.5),
+        lambda provider: provider.fulltext_search("zebra", viewer_id=VIEWER),
+        lambda provider: provider.hybrid_search_batch([{"query_text": "zebra"}], fuse=True),
+    ]
+    for search in searches:
+        assert looping(gateway, search) == blocking(gateway, search)
+    half = len(gateway.bodies) // 2
+    assert half == len(searches)
+    assert gateway.bodies[::2] == gateway.bodies[1::2]
+
+
+@SIDES
+@pytest.mark.parametrize("place", ["before the answer", "in the answer"])
+def test_a_connection_that_is_lost_is_opened_again(gateway: Gateway, side: Any, place: Any) -> None:
+    gateway.answer = Answer(body=[HYBRID_ROW])
+    gateway.drops = [place] * 2
+    hits, details = side(gateway, lambda provider: provider.hybrid_search(None, "zebra"))
+    assert "fallback_reason" not in details, details
+    assert [hit.content for hit in hits] == [ROW["content"]]
+    assert len(gateway.bodies) == gateway.connections == 3
+
+
+@SIDES
+def test_a_connection_that_stays_lost_is_told_so(gateway: Gateway, side: Any) -> None:
+    gateway.drops = ["before the answer"] * 9
+    search = lambda provider: provider.hybrid_search(None, "zebra")  # noqa: E731
+    hits, details = side(gateway, search, retries=1)
+    assert (hits, details["error_kind"]) == ([], "connection_lost")
+    assert details["error_type"] == "RemoteProtocolError"
+    assert len(gateway.bodies) == 2
+    assert side(gateway, search, retries=0)[1]["error_kind"] == "connection_lost"
+    assert len(gateway.bodies) == 3
+
+
+@SIDES
+def test_a_call_has_a_timeout_of_its_own(gateway: Gateway, side: Any) -> None:
+    gateway.held.clear()
+    _, details = side(gateway, lambda provider: provider.fulltext_search("zebra", timeout=0.05))
+    assert details["error_kind"] == "client_timeout"
+    # One that was sent may be running, and is not sent again.
+    assert len(gateway.bodies) == 1
+
+
+def test_calls_on_a_loop_share_connections(gateway: Gateway) -> None:
+    async def ask(provider: AsyncSupabaseProvider) -> None:
+        for _ in range(3):
+            await provider.fulltext_search("zebra")
+        assert gateway.connections == 1
+        await provider.close()
+        await asyncio.gather(*(provider.fulltext_search("zebra") for _ in range(3)))
+
+    looping(gateway, ask)
+    assert gateway.connections <= 4
+    assert len(gateway.bodies) == 6
+
+
+def test_a_client_that_is_given_is_used_on_a_loop(gateway: Gateway) -> None:
+    async def ask() -> None:
+        async with httpx.AsyncClient() as http:
+            client = await acreate_client(
+                gateway.url, token("authenticated"), AsyncClientOptions(httpx_client=http)
+            )
+            provider = AsyncSupabaseProvider(client=client)
+            _, details = await provider.search_my_knowledge(None, "zebra")
+            await provider.close()
+            assert "fallback_reason" not in details, details
+            assert not http.is_closed
+
+    asyncio.run(ask())
+    assert "viewer_id" not in gateway.bodies[0]
+
+
+def test_without_credentials_a_loop_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SUPABASE_URL", raising=False)
+    monkeypatch.delenv("SUPABASE_KEY", raising=False)
+    hits, details = asyncio.run(AsyncSupabaseProvider().hybrid_search(None, "zebra"))
+    assert (hits, details["fallback_reason"]) == ([], "client_unavailable")
+
+
+@SIDES
+def test_embedding_models_come_over_http(gateway: Gateway, side: Any) -> None:
+    gateway.answer = Answer(body=[{"model": "mine", "dimensions": 3, "chunks": 2}])
+    models = side(gateway, lambda provider: provider.embedding_models())
+    assert models == [EmbeddingModel("mine", 3, 2)]
+    for odd in ([{"name": "mine"}], ["mine"], {"model": "mine"}):
+        gateway.answer = Answer(body=odd)
+        with pytest.raises(errors.UnexpectedAnswerError):
+            side(gateway, lambda provider: provider.embedding_models())

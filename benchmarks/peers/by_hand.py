@@ -78,7 +78,11 @@ class ByHandSystem(PostgresSystem):
         """Copy the rows, then build the indexes."""
         self.connection.execute((TABLE % corpus.embeddings.shape[1]).encode())
         self.copy(corpus)
-        self.connection.execute(self.text_index.encode())
-        self.connection.execute("create index on chunks using hnsw (embedding vector_cosine_ops)")
-        self.connection.execute("create index on chunks (knowledge_type)")
-        self.connection.execute("vacuum analyze chunks")
+        self.run(
+            {
+                "text index": self.text_index,
+                "vector index": "create index on chunks using hnsw (embedding vector_cosine_ops)",
+                "other indexes": "create index on chunks (knowledge_type)",
+                "vacuum": "vacuum analyze chunks",
+            }
+        )

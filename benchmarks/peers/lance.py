@@ -10,10 +10,9 @@ guide advises for small tables.
 # mypy: disable-error-code="import-not-found,import-untyped"
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -60,20 +59,24 @@ class LanceClient(Client):
 
 
 class Lance(System):
-    """A table in a folder that is gone afterwards."""
+    """A table in a folder that is gone afterwards, or kept."""
 
     name = LanceClient.name
+    key = "lancedb"
     modules: ClassVar = ("lancedb",)
     install = "pip install lancedb"
     _place: Path
 
     @contextmanager
-    def running(self, major: int, dimensions: int) -> Iterator[None]:
+    def running(self, major: int, dimensions: int, keep: Path | None) -> Iterator[None]:
         """Make a folder; nothing has to be started."""
         os.environ.setdefault("LANCEDB_LOG", "error")
-        self._place = Path(tempfile.mkdtemp(prefix="second-brain-benchmark-"))
-        yield
-        shutil.rmtree(self._place)
+        with ExitStack() as stack:
+            if keep is None:
+                temporary = tempfile.TemporaryDirectory(prefix="second-brain-benchmark-")
+                keep = Path(stack.enter_context(temporary))
+            self._place = keep / "tables"
+            yield
 
     def load(self, corpus: Corpus) -> None:
         """Write the table, then build the indexes."""
@@ -91,12 +94,30 @@ class Lance(System):
                 "vector": vectors,
             }
         )
-        table: Any = lancedb.connect(self._place).create_table("passages", passages)
-        table.create_index("content", config=FTS(with_position=True))
-        table.create_index("knowledge_type", config=BTree())
+        with self.step("copy"):
+            table: Any = lancedb.connect(self._place).create_table("passages", passages)
+        with self.step("text index"):
+            table.create_index("content", config=FTS(with_position=True))
+        with self.step("other indexes"):
+            table.create_index("knowledge_type", config=BTree())
         if rows >= INDEXED_FROM:
-            table.create_index("vector", config=HnswSq(distance_type="cosine"))
-        table.optimize()
+            with self.step("vector index"):
+                table.create_index("vector", config=HnswSq(distance_type="cosine"))
+        with self.step("optimize"):
+            table.optimize()
+
+    def holds(self, corpus: Corpus) -> bool:
+        """Compare the number of rows, and look for the index that is built last."""
+        import lancedb
+
+        database = lancedb.connect(self._place)
+        if "passages" not in database.table_names():
+            return False
+        table: Any = database.open_table("passages")
+        rows = len(corpus.texts)
+        last = "vector" if rows >= INDEXED_FROM else "knowledge_type"
+        indexed = {column for index in table.list_indices() for column in index.columns}
+        return bool(table.count_rows() == rows and last in indexed)
 
     def connect(self, client: type[Client]) -> Client:
         """Open the table."""

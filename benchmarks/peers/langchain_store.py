@@ -16,11 +16,12 @@ from typing import Any, ClassVar
 
 from benchmarks.peers.system import EF_SEARCH, POOL, Client, Corpus, PostgresSystem, Query
 
-INDEXES = (
-    "create index on passages using gin (content_tsv)",
-    "create index on passages using hnsw (embedding vector_cosine_ops)",
-    "create index on passages (knowledge_type)",
-)
+STEPS = {
+    "text index": "create index on passages using gin (content_tsv)",
+    "vector index": "create index on passages using hnsw (embedding vector_cosine_ops)",
+    "other indexes": "create index on passages (knowledge_type)",
+    "vacuum": "vacuum analyze passages",
+}
 
 
 class LangChainClient(Client):
@@ -78,6 +79,7 @@ class LangChain(PostgresSystem):
     """The package's table, with the indexes that its guide creates."""
 
     name = LangChainClient.name
+    key = "langchain"
     table = "passages"
     modules: ClassVar = ("langchain_postgres",)
     install = (
@@ -107,9 +109,7 @@ class LangChain(PostgresSystem):
             " generated always as (to_tsvector('english', content)) stored"
         )
         self.copy(corpus)
-        for index in INDEXES:
-            self.connection.execute(index)
-        self.connection.execute("vacuum analyze passages")
+        self.run(STEPS)
 
     def connect(self, client: type[Client]) -> Client:
         """Open a store."""

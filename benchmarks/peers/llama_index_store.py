@@ -9,7 +9,9 @@ are the vector leg's. Rows are copied into the table that the package makes.
 # The package is not among those that the project installs.
 # mypy: disable-error-code="import-not-found,import-untyped"
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar
 
 from psycopg.types.json import Jsonb
@@ -88,23 +90,32 @@ class LlamaIndex(PostgresSystem):
     """The package's table and indexes."""
 
     name = LlamaIndexClient.name
+    key = "llama-index"
     table = "data_passages"
+    number = "node_id"
+    passage = "text"
     modules: ClassVar = ("llama_index", "llama_index.vector_stores.postgres")
     install = "pip install llama-index-vector-stores-postgres"
     _dimensions: int
+
+    @contextmanager
+    def running(self, major: int, dimensions: int, keep: Path | None) -> Iterator[None]:
+        """Run a server; the package wants to be told the size of the embeddings."""
+        self._dimensions = dimensions
+        with super().running(major, dimensions, keep):
+            yield
 
     def load(self, corpus: Corpus) -> None:
         """Make the table, copy the rows, let the package build the HNSW index."""
         from llama_index.core.schema import TextNode
         from llama_index.core.vector_stores.utils import node_to_metadata_dict
 
-        self._dimensions = corpus.embeddings.shape[1]
         # Adding nothing makes the table.
         store(self.dsn, self._dimensions, None, setup=True).add([])
         statement = (
             "copy data_passages (node_id, text, metadata_, embedding) from stdin (format binary)"
         )
-        with self.connection.cursor() as cursor, cursor.copy(statement) as copy:
+        with self.step("copy"), self.connection.cursor() as cursor, cursor.copy(statement) as copy:
             copy.set_types(["varchar", "varchar", "jsonb", "vector"])
             for row, embedding in enumerate(corpus.embeddings):
                 text = corpus.full_text(row)
@@ -112,8 +123,9 @@ class LlamaIndex(PostgresSystem):
                 node = TextNode(id_=str(row), text=text, metadata=metadata)
                 stored = node_to_metadata_dict(node, remove_text=True, flat_metadata=False)
                 copy.write_row((str(row), text, Jsonb(stored), embedding))
-        store(self.dsn, self._dimensions, HNSW, setup=True).add([])
-        self.connection.execute("vacuum analyze data_passages")
+        with self.step("vector index"):
+            store(self.dsn, self._dimensions, HNSW, setup=True).add([])
+        self.run({"vacuum": "vacuum analyze data_passages"})
 
     def connect(self, client: type[Client]) -> Client:
         """Open a store."""

@@ -2,14 +2,22 @@
 
 All on one store, so that the differences are not those of data or cache. The RPC runs with its
 default arguments (fusion `auto`) but for the threshold, which none of the peers has. Every search
-fetches whole rows.
+fetches whole rows. Loading takes the documented fast path for bulk: without the two indexes that
+are slow to fill, over several connections.
 """
 
+import itertools
+import os
+import re
+import threading
 from collections.abc import Sequence
 from typing import ClassVar
 
+import psycopg
+from pgvector.psycopg import register_vector
 from psycopg import sql
 
+from benchmarks import writing
 from benchmarks.peers.system import (
     EF_SEARCH,
     POOL,
@@ -20,6 +28,7 @@ from benchmarks.peers.system import (
     Query,
     fuse,
 )
+from second_brain.database import migrations
 
 HYBRID = """
 select hit.chunk_index, hit.*
@@ -52,7 +61,7 @@ BARE_VECTOR = """
 select chunk_index
   from public.knowledge_chunks
  where status = 'active' and (%(kept)s::text is null or knowledge_type = %(kept)s)
- order by embedding <=> %(embedding)s
+ order by {indexed} <=> %(embedding)s::{kind}
  limit %(count)s
 """
 BARE_TEXT = """
@@ -65,10 +74,31 @@ select chunk.chunk_index
  order by chunk.bm25 <#> analysis.weight_vector
  limit %(count)s
 """
+OLD = "of an earlier load"
+FUNCTIONS = """
+select function.oid::regprocedure::text
+  from pg_proc as function
+ where function.pronamespace in ('public'::regnamespace, 'knowledge_internal'::regnamespace)
+   and function.proowner = current_user::regrole
+   and obj_description(function.oid, 'pg_proc') = coalesce(
+         %s, obj_description(function.oid, 'pg_proc')
+       )
+"""
+USE_INDEX = "select knowledge_internal.use_vector_index(%s)"
+PLAN = """
+explain
+select id
+  from knowledge_internal.searchable_chunks
+ where status = 'active'
+ order by indexed_embedding <=> %s
+ limit 10
+"""
 COPY = """
 copy public.knowledge_chunks (chunk_index, knowledge_type, heading, content, embedding)
 from stdin (format binary)
 """
+# Rows of a transaction: what a failure would have to repeat.
+BATCH = 25_000
 SLOW_TO_FILL = """
 select indexrelid::regclass::text, pg_get_indexdef(indexrelid)
   from pg_index
@@ -135,9 +165,17 @@ class BareVector(OurClient):
         "enable_seqscan": "off",
     }
 
+    def __init__(self, dsn: str) -> None:
+        super().__init__(dsn)
+        # An index serves only the expression that it is on.
+        indexed = indexed_expression(self.connection)
+        halfvec = re.search(r"halfvec\(\d+\)", indexed)
+        kind = f"extensions.{halfvec[0]}" if halfvec else "extensions.vector"
+        self._statement = BARE_VECTOR.format(indexed=indexed, kind=kind)
+
     def search(self, query: Query, count: int) -> list[int]:
         """Return the nearest rows."""
-        return self.fetch(BARE_VECTOR, query, max(count, POOL))[:count]
+        return self.fetch(self._statement, query, max(count, POOL))[:count]
 
 
 class BareText(OurClient):
@@ -153,26 +191,138 @@ class BareText(OurClient):
 
 
 class SecondBrain(PostgresSystem):
-    """The project's table and indexes, as the migrations make them."""
+    """The project's table and indexes, as the migrations make them.
+
+    `connections` copy at a time.
+    """
 
     name = "second-brain"
+    key = "second-brain"
     table = "public.knowledge_chunks"
+    number = "chunk_index"
+    connections: ClassVar = os.cpu_count() or 1
 
     def load(self, corpus: Corpus) -> None:
-        """Copy the rows, then build the two indexes that are slow to fill row by row."""
+        """Copy the rows over several connections, then build the two indexes."""
         definitions = self.connection.execute(SLOW_TO_FILL).fetchall()
         for name, _ in definitions:
             self.connection.execute(sql.SQL("drop index {}").format(sql.SQL(name)))
-        with self.connection.cursor() as cursor, cursor.copy(COPY) as copy:
-            copy.set_types(["int4", "text", "text", "text", "vector"])
-            for row, embedding in enumerate(corpus.embeddings):
-                title = corpus.titles[row] or None
-                copy.write_row((row, corpus.types[row], title, corpus.texts[row], embedding))
-        for _, definition in definitions:
-            self.connection.execute(definition)
-        self.connection.execute("vacuum analyze public.knowledge_chunks")
-        self.connection.execute("select public.refresh_knowledge_statistics()")
+        with self.step("copy"):
+            self._copy_in_parallel(corpus)
+        self.connection.execute(
+            "select set_config('maintenance_work_mem', %s, false)", [memory_for_index(corpus)]
+        )
+        for name, definition in definitions:
+            with self.step("vector index" if name.endswith("_embedding") else "text index"):
+                self.connection.execute(definition)
+        self.run(
+            {
+                "vacuum": "vacuum analyze public.knowledge_chunks",
+                "statistics": "select public.refresh_knowledge_statistics()",
+            }
+        )
+
+    def _copy_in_parallel(self, corpus: Corpus) -> None:
+        failures: list[BaseException] = []
+
+        def copy_part(begin: int, end: int) -> None:
+            try:
+                with psycopg.connect(self.dsn, autocommit=True) as connection:
+                    register_vector(connection)
+                    for row in range(begin, end, BATCH):
+                        copy_rows(connection, corpus, range(row, min(row + BATCH, end)))
+            except BaseException as exc:  # noqa: BLE001 - raised again below, in the main thread
+                failures.append(exc)
+
+        rows = len(corpus.texts)
+        bounds = [rows * part // self.connections for part in range(self.connections + 1)]
+        threads = [
+            threading.Thread(target=copy_part, args=part) for part in itertools.pairwise(bounds)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+
+    def renew(self, corpus: Corpus) -> None:
+        """Run the migrations again, so that what is measured is what the files say now.
+
+        The table stays as it was kept, and so does the vector index, unless searches by now ask for
+        another expression than the one that it is on. What a run wrote that broke off is deleted.
+        """
+        writing.remove_written(self.dsn)
+        self.connection.execute(
+            "select set_config('maintenance_work_mem', %s, false)", [memory_for_index(corpus)]
+        )
+        self._migrate_again(corpus)
+        halfvec = "halfvec" in indexed_expression(self.connection)
+        self.connection.execute(USE_INDEX, ["halfvec" if halfvec else "vector"])
+        with self.connection.transaction():
+            self.connection.execute("set local enable_seqscan = off")
+            plan = [row[0] for row in self.connection.execute(PLAN, [corpus.embeddings[0]])]
+        if not any("knowledge_chunks_embedding" in line for line in plan):
+            with self.step("vector index"):
+                self.connection.execute("drop index public.knowledge_chunks_embedding")
+                self._migrate_again(corpus)
+
+    def _migrate_again(self, corpus: Corpus) -> None:
+        dimensions = corpus.embeddings.shape[1]
+        # A function whose arguments have changed since would be there twice: one whose comment the
+        # migrations do not renew is an old one.
+        for (signature,) in self.connection.execute(FUNCTIONS, [None]).fetchall():
+            comment = sql.SQL("comment on function {} is {}")
+            self.connection.execute(comment.format(sql.SQL(signature), sql.Literal(OLD)))
+        for migration in migrations.render(migrations.find(), dimensions):
+            with self.connection.transaction():
+                for _, statement in migrations.statements(migration.sql):
+                    self.connection.execute(statement.encode())
+        for (signature,) in self.connection.execute(FUNCTIONS, [OLD]).fetchall():
+            self.connection.execute(sql.SQL("drop function {}").format(sql.SQL(signature)))
 
     def clients(self) -> Sequence[type[Client]]:
         """Return the RPC and what it is compared with on the same rows."""
         return Hybrid, TwoCalls, BareVector, BareText
+
+
+def copy_rows(
+    connection: "psycopg.Connection[tuple[object, ...]]", corpus: Corpus, rows: range
+) -> None:
+    """Copy some rows in one transaction."""
+    with connection.cursor() as cursor, cursor.copy(COPY) as copy:
+        copy.set_types(["int4", "text", "text", "text", "vector"])
+        for row in rows:
+            title = corpus.titles[row] or None
+            copy.write_row(
+                (row, corpus.types[row], title, corpus.texts[row], corpus.embeddings[row])
+            )
+
+
+def memory_for_index(corpus: Corpus) -> str:
+    """Return the maintenance_work_mem in which the graph of the vector index fits.
+
+    An element is its vector and, with m = 16, about 800 bytes of neighbours.
+    """
+    rows, dimensions = corpus.embeddings.shape
+    needed = 1.2 * rows * (4 * dimensions + 800)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return f"{int(min(max(needed, 2**28), memory / 2)) // 2**20}MB"
+
+
+def vector_index(connection: "psycopg.Connection[tuple[object, ...]]") -> str:
+    """Return the definition of the project's vector index."""
+    found = connection.execute(
+        "select pg_get_indexdef('public.knowledge_chunks_embedding'::regclass)"
+    ).fetchone()
+    assert found is not None
+    return str(found[0])
+
+
+def indexed_expression(connection: "psycopg.Connection[tuple[object, ...]]") -> str:
+    """Return what the project's vector index is on: the column, or an expression of it."""
+    found = connection.execute(
+        "select pg_get_indexdef('public.knowledge_chunks_embedding'::regclass, 1, false)"
+    ).fetchone()
+    assert found is not None
+    return str(found[0])

@@ -76,6 +76,7 @@ class ParadeDB(ByHandSystem):
     """The table with pg_search's index."""
 
     name = ParadeClient.name
+    key = "pg_search"
     extension = "pg_search"
     text_index = INDEX
 

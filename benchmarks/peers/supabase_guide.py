@@ -21,11 +21,12 @@ create table documents (
   embedding vector(%d)
 )
 """
-INDEXES = (
-    "create index on documents using gin (fts)",
-    "create index on documents using hnsw (embedding vector_ip_ops)",
-    "create index on documents (knowledge_type)",
-)
+STEPS = {
+    "text index": "create index on documents using gin (fts)",
+    "vector index": "create index on documents using hnsw (embedding vector_ip_ops)",
+    "other indexes": "create index on documents (knowledge_type)",
+    "vacuum": "vacuum analyze documents",
+}
 FUNCTION = """
 create function hybrid_search(
   query_text text,
@@ -93,6 +94,7 @@ class SupabaseGuide(PostgresSystem):
     """The guide's table, indexes and function."""
 
     name = GuideClient.name
+    key = "supabase-guide"
     table = "documents"
 
     def load(self, corpus: Corpus) -> None:
@@ -100,9 +102,7 @@ class SupabaseGuide(PostgresSystem):
         self.connection.execute((TABLE % corpus.embeddings.shape[1]).encode())
         self.connection.execute(FUNCTION)
         self.copy(corpus)
-        for index in INDEXES:
-            self.connection.execute(index)
-        self.connection.execute("vacuum analyze documents")
+        self.run(STEPS)
 
     def clients(self) -> Sequence[type[Client]]:
         """Return the caller."""

@@ -1,10 +1,13 @@
 """What a system under measurement is given, and what it answers with."""
 
 import importlib.util
+import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -72,9 +75,13 @@ class Client(ABC):
 
 
 class System(ABC):
-    """A store of the corpus, and the clients that search it."""
+    """A store of the corpus, and the clients that search it.
+
+    `key` begins the name of its kept folder, `steps` are the seconds of what loading took.
+    """
 
     name: ClassVar[str]
+    key: ClassVar[str]
     modules: ClassVar[tuple[str, ...]] = ()
     majors: ClassVar[frozenset[int]] = frozenset({16, 17, 18})
     install: ClassVar[str] = ""
@@ -90,13 +97,39 @@ class System(ABC):
             return f"--major {' or '.join(map(str, sorted(cls.majors)))}"
         return None
 
+    def __init__(self) -> None:
+        self.steps: dict[str, float] = {}
+        self._abandoned = threading.Event()
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Time a step of loading; raises TimeoutError once loading has been abandoned."""
+        if self._abandoned.is_set():
+            raise TimeoutError
+        begin = time.perf_counter()
+        yield
+        self.steps[name] = self.steps.get(name, 0.0) + time.perf_counter() - begin
+
+    def abandon(self) -> None:
+        """Have a load in another thread fail, at its next step or earlier."""
+        self._abandoned.set()
+
     @abstractmethod
-    def running(self, major: int, dimensions: int) -> AbstractContextManager[None]:
-        """Run the empty system for a while."""
+    def running(
+        self, major: int, dimensions: int, keep: Path | None
+    ) -> AbstractContextManager[None]:
+        """Run the system for a while: an empty one, or what the folder keeps."""
 
     @abstractmethod
     def load(self, corpus: Corpus) -> None:
-        """Store the corpus and build what the searches need."""
+        """Store the corpus and build what the searches need, in steps."""
+
+    @abstractmethod
+    def holds(self, corpus: Corpus) -> bool:
+        """Tell whether the corpus and its indexes are here already."""
+
+    def renew(self, corpus: Corpus) -> None:  # noqa: B027 - the default is right for the peers
+        """Bring what was kept up to this code: nothing to do, but for the project itself."""
 
     @abstractmethod
     def clients(self) -> Sequence[type[Client]]:
@@ -136,18 +169,58 @@ class PostgresSystem(System):
 
     extension: ClassVar[str | None] = None
     table: ClassVar[str]
+    # Columns of a row's number, as text, and of its passage.
+    number: ClassVar = "id"
+    passage: ClassVar = "content"
 
     connection: psycopg.Connection[Any]
     dsn: str
 
     @contextmanager
-    def running(self, major: int, dimensions: int) -> Iterator[None]:
+    def running(self, major: int, dimensions: int, keep: Path | None) -> Iterator[None]:
         """Run a server with pgvector, the migrations, and the system's extension."""
-        with scratch.database(dimensions, major, self.extension) as connection:
+        with scratch.database(dimensions, major, self.extension, keep) as connection:
             self.connection = connection
             self.dsn = make_conninfo(connection.info.dsn, password=connection.info.password)
             register_vector(connection)
             yield
+
+    def abandon(self) -> None:
+        """End what the owner's connections do."""
+        super().abandon()
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity"
+                " where usename = current_user and pid <> pg_backend_pid()"
+            )
+
+    def holds(self, corpus: Corpus) -> bool:
+        """Compare the number of rows and the last passage; look for the vector index."""
+        built = self.connection.execute(
+            "select exists ("
+            "  select from pg_index as one"
+            "    join pg_class as index on index.oid = one.indexrelid"
+            "    join pg_am as method on method.oid = index.relam"
+            "   where one.indrelid = to_regclass(%s) and one.indisvalid and method.amname = 'hnsw'"
+            ")",
+            [self.table],
+        ).fetchone()
+        if built != (True,):
+            return False
+        last = len(corpus.texts) - 1
+        statement = (
+            f"select count(*), max({self.passage}) filter (where {self.number}::text = %s)"
+            f" from {self.table}"
+        )
+        found = self.connection.execute(statement.encode(), [str(last)]).fetchone()
+        texts = (corpus.texts[last], corpus.full_text(last))
+        return found is not None and found in [(last + 1, text) for text in texts]
+
+    def run(self, steps: dict[str, str]) -> None:
+        """Run a statement for each step."""
+        for name, statement in steps.items():
+            with self.step(name):
+                self.connection.execute(statement.encode())
 
     def connect(self, client: type[Client]) -> Client:
         """Open a client; it takes the connection string."""
@@ -173,7 +246,7 @@ class PostgresSystem(System):
         statement = sql.SQL(
             "copy {} (id, knowledge_type, content, embedding) from stdin (format binary)"
         ).format(sql.Identifier(self.table))
-        with self.connection.cursor() as cursor, cursor.copy(statement) as copy:
+        with self.step("copy"), self.connection.cursor() as cursor, cursor.copy(statement) as copy:
             copy.set_types(["int8", "text", "text", "vector"])
             for row, embedding in enumerate(corpus.embeddings):
                 copy.write_row((row, corpus.types[row], corpus.full_text(row), embedding))

@@ -69,6 +69,7 @@ class TextSearch(ByHandSystem):
     """The table with pg_textsearch's index."""
 
     name = TextSearchClient.name
+    key = "pg_textsearch"
     extension = "pg_textsearch"
     text_index = (
         "create index chunks_bm25 on chunks using bm25 (content) with (text_config = 'english')"

@@ -79,12 +79,22 @@ class AuthenticationError(SecondBrainError):
 
 
 class SearchTimeoutError(SecondBrainError):
-    """The answer did not come in time."""
+    """The database ended the statement: it took longer than `timeout` or statement_timeout."""
 
     kind = "timeout"
     default_remedy = (
-        "Lower pool_size, narrow the filter, or raise the role's statement_timeout; "
+        "Lower pool_size, narrow the filter, or raise timeout and the role's statement_timeout; "
         "`second-brain doctor` says whether an index is missing or the tables were never analysed."
+    )
+
+
+class ClientTimeoutError(SearchTimeoutError):
+    """No answer came, not even that the statement was ended."""
+
+    kind = "client_timeout"
+    default_remedy = (
+        "Raise timeout if the network is slow; otherwise look whether the server, or a proxy "
+        "before it, still answers. The connection was given up."
     )
 
 
@@ -94,6 +104,16 @@ class UnavailableError(SecondBrainError):
     kind = "unavailable"
     default_remedy = (
         "Try again shortly; if it stays, check the address and that the project is not paused."
+    )
+
+
+class ConnectionLostError(UnavailableError):
+    """The connection broke before the answer was there."""
+
+    kind = "connection_lost"
+    default_remedy = (
+        "Try again: the server restarted, or ended the connection. If it stays, look into the "
+        "server's log, and whether a proxy ends idle connections."
     )
 
 
@@ -247,7 +267,7 @@ def translate(error: Exception) -> SecondBrainError:
     if isinstance(error, httpx.ConnectTimeout | httpx.PoolTimeout | psycopg_pool.PoolTimeout):
         return UnavailableError(safe_message(error))
     if isinstance(error, httpx.TimeoutException):
-        return SearchTimeoutError(safe_message(error) or "the answer did not come in time")
+        return ClientTimeoutError(safe_message(error) or "the answer did not come in time")
     if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
         return ConfigurationError("the URL is not one", remedy="Check SUPABASE_URL.")
     if isinstance(error, httpx.LocalProtocolError):
@@ -257,6 +277,8 @@ def translate(error: Exception) -> SecondBrainError:
         )
     if isinstance(error, httpx.DecodingError | httpx.TooManyRedirects):
         return UnexpectedAnswerError(safe_message(error))
+    if isinstance(error, httpx.ReadError | httpx.WriteError | httpx.RemoteProtocolError):
+        return ConnectionLostError(safe_message(error) or type(error).__name__)
     if isinstance(error, httpx.TransportError):
         return UnavailableError(safe_message(error) or type(error).__name__)
     if isinstance(error, psycopg.Error):

@@ -10,7 +10,7 @@ from typing import Annotated
 import psycopg
 import typer
 
-from second_brain.cli import database, evaluation, knowledge
+from second_brain.cli import database, evaluation, knowledge, maintenance, serving
 from second_brain.errors import SecondBrainError, translate
 
 _EXAMPLES = """\b
@@ -38,6 +38,8 @@ app = typer.Typer(
 database.register(app)
 knowledge.register(app)
 evaluation.register(app)
+maintenance.register(app)
+serving.register(app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -26,7 +26,7 @@ from rich.text import Text
 from second_brain.cli.database import STATE, DsnOption, resolve_dsn
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres
-from second_brain.embedders import EMBEDDER_NAMES, Embedder, load_embedder
+from second_brain.embedders import EMBEDDER_NAMES, Embedder, embed_query, load_embedder
 from second_brain.errors import (
     ConfigurationError,
     DimensionMismatchError,
@@ -111,7 +111,13 @@ _QUESTIONS = (
 )
 
 EmbedderOption = Annotated[
-    str, typer.Option("--embedder", help=f"Model of the embeddings: {', '.join(EMBEDDER_NAMES)}.")
+    str,
+    typer.Option(
+        "--embedder",
+        metavar="NAME",
+        help=f"Model of the embeddings: {', '.join(EMBEDDER_NAMES)}; @N after MODEL asks for N "
+        "dimensions.",
+    ),
 ]
 
 
@@ -501,7 +507,7 @@ def _legs(
     """Return the embedding and the text that the mode searches with."""
     embedding = None
     if embedder is not None and mode is not Mode.text:
-        vector = embedder.embed([question])[0]
+        vector = embed_query(embedder, question)
         embedding = vector if vector.any() else None
     return embedding, None if mode is Mode.vector else question
 

@@ -15,16 +15,12 @@ from second_brain.database import migrations
 from second_brain.errors import SecondBrainError, safe_message
 
 Connection = psycopg.Connection[Any]
-Status = Literal["ok", "warning", "error"]
+Status = Literal["ok", "info", "warning", "error"]
 _Findings = Iterator[tuple[Status, str, str | None]]
 
 MINIMUM_SERVER = 15
 MINIMUM_PGVECTOR = (0, 8)
-# Below this many rows the planner is right not to use an index.
-_LARGE = 1000
-_SEARCH_INDEXES = ("public.knowledge_chunks_embedding", "public.knowledge_chunks_content_tsv")
 _APPLY = "Apply the migrations: `supabase db push` or `second-brain migrate`."
-_ANALYSE = "Run: analyze public.knowledge_chunks; select public.refresh_knowledge_statistics()"
 
 _FUNCTION = re.compile(
     r"^(create|drop) (?:or replace )?function (?:if exists )?public\.(\w+)", re.MULTILINE
@@ -34,8 +30,10 @@ _GRANT = re.compile(
 )
 _TABLE = re.compile(r"^create table (?:if not exists )?(\w+\.\w+)", re.MULTILINE)
 _INDEX = re.compile(
-    r"^create (?:unique )?index (?:if not exists )?(\w+)\s+on (\w+)\.", re.MULTILINE
+    r"^create (?:unique )?index (?:if not exists )?(\w+)\s+on (\w+)\.([^;]*);", re.MULTILINE
 )
+# The indexes of the two legs may have other names; the database knows them by what they are.
+_LEG = re.compile(r"using hnsw|\(content_tsv\)")
 _API_ROLES = ("anon", "authenticated", "service_role")
 
 _SERVER = "select current_setting('server_version_num')::int / 10000"
@@ -65,33 +63,8 @@ select wanted.name, class.relrowsecurity
   from unnest(%s::text[]) as wanted (name)
   left join pg_catalog.pg_class as class on class.oid = to_regclass(wanted.name)
 """
-_INDEXES = """
-select wanted.name, index.indisvalid, usage.idx_scan
-  from unnest(%s::text[]) as wanted (name)
-  left join pg_catalog.pg_index as index on index.indexrelid = to_regclass(wanted.name)
-  left join pg_catalog.pg_stat_user_indexes as usage on usage.indexrelid = index.indexrelid
-"""
-_CHUNK_ESTIMATE = """
-select reltuples::bigint from pg_catalog.pg_class where oid = 'public.knowledge_chunks'::regclass
-"""
-_CHUNKS = """
-select embedding_model, count(*), count(embedding)
-  from public.knowledge_chunks
- where status = 'active'
- group by embedding_model
- order by count(*) desc, embedding_model
-"""
-_ANALYSED = """
-select greatest(last_analyze, last_autoanalyze)::timestamptz(0),
-       n_live_tup,
-       n_mod_since_analyze
-  from pg_catalog.pg_stat_user_tables
- where relid = 'public.knowledge_chunks'::regclass
-"""
-_STATISTICS = """
-select refreshed_at::timestamptz(0), document_count::bigint
-  from knowledge_internal.corpus_statistics
-"""
+_MISSING = "select name from unnest(%s::text[]) as wanted (name) where to_regclass(name) is null"
+_HEALTH = "select public.knowledge_search_health()"
 
 
 @dataclass(frozen=True)
@@ -124,22 +97,24 @@ def examine(connection: Connection) -> list[Finding]:
         *_run("functions", lambda: _functions(connection, text)),
         *_run("row level security", lambda: _row_security(connection, text)),
         *_run("indexes", lambda: _indexes(connection, text)),
-        *_run("embeddings", lambda: _embeddings(connection)),
-        *_run("statistics", lambda: _statistics(connection)),
+        *_guarded("health", lambda: _health(connection)),
     ]
 
 
 def _run(name: str, check: Callable[[], _Findings]) -> Iterator[Finding]:
+    return _guarded(name, lambda: (Finding(name, *told) for told in check()))
+
+
+def _guarded(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     try:
-        for status, message, remedy in check():
-            yield Finding(name, status, message, remedy)
+        yield from check()
     except psycopg.OperationalError:
         raise
     except SecondBrainError as exc:
         yield Finding(name, "error", str(exc), exc.remedy)
     except psycopg.Error as exc:
-        if exc.sqlstate in ("42P01", "3F000", "42704"):
-            yield Finding(name, "error", "its tables are missing", _APPLY)
+        if exc.sqlstate in ("42P01", "3F000", "42704", "42883"):
+            yield Finding(name, "error", "what it reads is missing", _APPLY)
         elif exc.sqlstate == "42501":
             yield Finding(name, "error", safe_message(exc), "Connect as the owner of the tables.")
         else:
@@ -257,76 +232,51 @@ def _row_security(connection: Connection, text: str) -> _Findings:
 
 
 def _indexes(connection: Connection, text: str) -> _Findings:
-    names = sorted({f"{schema}.{name}" for name, schema in _INDEX.findall(text)})
-    rows = connection.execute(_INDEXES, [names]).fetchall()
-    missing = [name for name, valid, _ in rows if valid is None]
+    names = sorted(
+        f"{schema}.{name}"
+        for name, schema, definition in _INDEX.findall(text)
+        if not _LEG.search(definition)
+    )
+    missing = [name for (name,) in connection.execute(_MISSING, [names]).fetchall()]
     if missing:
         yield (
             "error",
             f"missing: {', '.join(missing)}",
-            "Create them again as the migrations do: searches read the whole table without them.",
-        )
-    broken = [name for name, valid, _ in rows if valid is False]
-    for name in broken:
-        yield "error", f"{name} is not valid", f"Run: reindex index concurrently {name}"
-    if missing or broken:
-        return
-    unused = [name for name, _, scans in rows if not scans]
-    used = f"{len(rows) - len(unused)} of {len(rows)} used since the counters were reset"
-    yield "ok", f"{len(rows)} there and valid, {used}", None
-    (chunks,) = connection.execute(_CHUNK_ESTIMATE).fetchone() or (0,)
-    searched = [name for name in unused if name in _SEARCH_INDEXES]
-    if searched and chunks >= _LARGE:
-        yield (
-            "warning",
-            f"{', '.join(searched)} never used",
-            "Nothing to do before the first search; after it, run: analyze public.knowledge_chunks",
+            "Create them again as the migrations do: filters read the whole table without them.",
         )
 
 
-def _embeddings(connection: Connection) -> _Findings:
-    dimensions = migrations.stored_dimensions(connection)
-    rows = connection.execute(_CHUNKS).fetchall()
-    chunks = sum(count for _, count, _ in rows)
-    embedded = sum(count for _, _, count in rows)
-    models = [(model or "unnamed", count) for model, _, count in rows if count]
-    if not chunks:
-        yield "ok", f"{dimensions} dimensions, no active chunk yet", None
-        return
-    named = ", ".join(f"{model} ({count})" for model, count in models) or "no model"
-    yield "ok", f"{dimensions} dimensions; embedded by {named}", None
-    if len(models) > 1:
-        yield (
-            "warning",
-            f"{len(models)} models: similarities between their embeddings mean nothing",
-            "Embed everything with one model.",
-        )
-    if embedded < chunks:
-        share = 100 * (chunks - embedded) / chunks
-        yield (
-            "warning",
-            f"{chunks - embedded} of {chunks} chunks ({share:.1f} %) have no embedding",
-            "They are found by text only. Ingest them again with an embedder.",
-        )
+def _health(connection: Connection) -> Iterator[Finding]:
+    """Show what the database finds in itself, each after how that part is."""
+    health: dict[str, Any]
+    ((health,),) = connection.execute(_HEALTH).fetchall()
+    summary = _summary(health)
+    found = [
+        Finding(one["check"], one["severity"], one["what"], one["remedy"])
+        for one in health["findings"]
+    ]
+    for check, message in summary.items():
+        yield Finding(check, "ok", message)
+        yield from (one for one in found if one.check == check)
+    # pgvector was examined before, as it is where there is no migration yet.
+    yield from (one for one in found if one.check not in {*summary, "pgvector"})
 
 
-def _statistics(connection: Connection) -> _Findings:
-    analysed, rows, changed = connection.execute(_ANALYSED).fetchone() or (None, 0, 0)
-    if not rows:
-        yield "ok", "nothing to analyse yet", None
-        return
-    if analysed is None:
-        yield "warning", "knowledge_chunks was never analysed", _ANALYSE
-    elif changed > rows / 2:
-        yield "warning", f"{changed} of {rows} rows changed since {analysed}", _ANALYSE
-    else:
-        yield "ok", f"knowledge_chunks was analysed at {analysed}", None
-    counted = connection.execute(_STATISTICS).fetchone()
-    if counted is None:
-        yield "warning", "words were never counted, so all weigh the same", _ANALYSE
-        return
-    refreshed, documents = counted
-    if abs(documents - rows) > rows / 2:
-        yield "warning", f"words were counted over {documents} of {rows} rows", _ANALYSE
-    else:
-        yield "ok", f"words were counted over {documents} rows at {refreshed}", None
+def _summary(health: dict[str, Any]) -> dict[str, str]:
+    rows, indexes, counted = health["rows"], health["indexes"], health["statistics"]
+    models = ", ".join(
+        f"{one['model'] or 'unnamed'} ({one['chunks']})" for one in health["embedding_models"]
+    )
+    used = sum(1 for index in indexes if index["scans"])
+    dead = sum(table["dead_rows"] for table in health["tables"])
+    memory = {name: f"{size >> 20} MB" for name, size in health["memory"].items()}
+    return {
+        "indexes": f"{len(indexes)} there, {used} used since the counters were reset",
+        "embeddings": f"{health['dimensions']} dimensions; embedded by {models or 'no model yet'}",
+        "statistics": f"words were counted over {counted['rows']} rows at {counted['refreshed_at']}"
+        if counted
+        else "words were not counted yet",
+        "dead rows": f"{dead}, beside {rows['total']} chunks",
+        "memory": f"{memory['vector_index']} of vector index,"
+        f" {memory['shared_buffers']} of shared_buffers",
+    }

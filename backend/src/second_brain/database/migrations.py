@@ -95,7 +95,7 @@ def find(directory: Path | None = None) -> list[Migration]:
 def render(migrations: Sequence[Migration], dimensions: int) -> list[Migration]:
     """Return the migrations with `dimensions` as the size of the embedding column.
 
-    Raises ConfigurationError for a size that an HNSW index does not take, and when not exactly one
+    Raises ConfigurationError for a size that pgvector does not store, and when not exactly one
     place names the size.
     """
     _check_dimensions(dimensions)
@@ -179,7 +179,7 @@ def apply(
     if stored is not None and dimensions not in (None, stored):
         raise ConfigurationError(
             f"the database has embeddings of {stored} dimensions, not {dimensions}",
-            remedy=f"Use --dimensions {stored}, or a new database for the other model.",
+            remedy=f"Use --dimensions {stored}; `second-brain reembed start` changes the model.",
         )
     wanted = stored if dimensions is None else dimensions
     if wanted is not None:
@@ -366,7 +366,7 @@ def _moments_after(versions: Sequence[str]) -> Iterator[str]:
 def _check_dimensions(dimensions: int) -> None:
     if not 1 <= dimensions <= MAX_DIMENSIONS:
         raise ConfigurationError(
-            f"{dimensions} dimensions: pgvector's HNSW index takes 1 to {MAX_DIMENSIONS}",
+            f"{dimensions} dimensions: pgvector's type vector stores 1 to {MAX_DIMENSIONS}",
             remedy=(
                 "Have the model return shorter embeddings (OpenAI: `dimensions`, Voyage: "
                 "`output_dimension`), or cut and normalise those of a Matryoshka model."

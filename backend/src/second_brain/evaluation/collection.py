@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from second_brain.database.migrations import MAX_DIMENSIONS
-from second_brain.embedders import Embedder
+from second_brain.embedders import Embedder, embed_queries
 from second_brain.errors import ConfigurationError
 
 Embeddings = NDArray[np.floating[Any]]
@@ -175,7 +175,7 @@ def embed(collection: Collection, embedder: Embedder) -> Vectors:
     texts = [f"{document.title}\n{document.text}" for document in collection.documents]
     queries = np.zeros((collection.queries_in_file, embedder.dimensions), np.float32)
     rows = [query.row for query in collection.queries]
-    queries[rows] = embedder.embed([query.text for query in collection.queries])
+    queries[rows] = embed_queries(embedder, [query.text for query in collection.queries])
     return Vectors(embedder.model, embedder.embed(texts), queries)
 
 

@@ -1,13 +1,20 @@
 """Search over Supabase's REST API: one `rpc` per call, no logic of its own."""
 
+import asyncio
 import os
 import threading
-from collections.abc import Iterable, Mapping
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from second_brain.errors import ConfigurationError
 from second_brain.services.provider import (
+    RETRIES,
+    AsyncSearchProvider,
     ClientUnavailableError,
     SearchProvider,
     without_defaults,
@@ -17,18 +24,80 @@ from second_brain.services.results import Source
 if TYPE_CHECKING:
     import httpx
 
-    from supabase import Client
+    from supabase import AsyncClient, Client
 
 TIMEOUT = 30.0
 """Seconds. Supabase ends a statement long before; this is for a connection that says nothing."""
 
+AnyClient = TypeVar("AnyClient")
+AnyHttp = TypeVar("AnyHttp")
 
-class SupabaseProvider(SearchProvider):
+_timeout: ContextVar[float | None] = ContextVar("_timeout", default=TIMEOUT)
+
+
+class _Project(ABC, Generic[AnyClient, AnyHttp]):
+    """A Supabase project's client: made once, when it is first needed, or given."""
+
+    def __init__(self, config: Mapping[str, Any] | None, client: AnyClient | None) -> None:
+        self._config = dict(config or {})
+        self._client: Any = client
+        self._http: AnyHttp | None = None
+        self._lock = threading.Lock()
+
+    @abstractmethod
+    def _make(self, url: str, key: str) -> tuple[AnyClient, AnyHttp]:
+        """Make a client, and the HTTP client that it uses; raise when the URL is none."""
+
+    def _load_client(self) -> AnyClient | None:
+        """Return the client, made on first use; None without credentials.
+
+        Raises ConfigurationError when the URL is not one.
+        """
+        with self._lock:
+            if self._client is None:
+                url, key = self._credentials()
+                if url and key:
+                    try:
+                        self._client, self._http = self._make(url, key)
+                    except Exception as error:
+                        raise ConfigurationError(
+                            "no Supabase client can be made of this URL and key",
+                            remedy="Check SUPABASE_URL (https://….supabase.co) and SUPABASE_KEY.",
+                        ) from error
+            client: AnyClient | None = self._client
+            return client
+
+    def _needed_client(self) -> Any:
+        client = self._load_client()
+        if client is None:
+            raise ClientUnavailableError("no Supabase URL and key")
+        return client
+
+    def _released_http(self) -> AnyHttp | None:
+        with self._lock:
+            http = self._http
+            if http is not None:
+                self._http = self._client = None
+            return http
+
+    def _credentials(self) -> tuple[str, str]:
+        return self._setting("supabase_url"), self._setting("supabase_key")
+
+    def _setting(self, name: str) -> str:
+        # A newline at the end of a key, as files and secret stores leave it, is no header.
+        return str(self._config.get(name) or os.environ.get(name.upper()) or "").strip()
+
+    def _secrets(self) -> Iterable[object]:
+        return self._credentials()
+
+
+class SupabaseProvider(_Project["Client", "httpx.Client"], SearchProvider):
     """Search through a Supabase project's REST API with the service role's key.
 
     `config` has `supabase_url` and `supabase_key`; what it does not say is read from SUPABASE_URL
-    and SUPABASE_KEY when the client is first needed. A `client` that is given is used as it is: one
-    that carries a user's token is for `search_my_knowledge`. One provider serves many threads.
+    and SUPABASE_KEY when the client is first needed. A `client` that is given is used as it is,
+    with its own timeouts: one that carries a user's token is for `search_my_knowledge`. One
+    provider serves many threads.
     """
 
     name: ClassVar[Source] = "supabase"
@@ -38,15 +107,15 @@ class SupabaseProvider(SearchProvider):
         config: Mapping[str, Any] | None = None,
         *,
         client: "Client | None" = None,
-        timeout: float = TIMEOUT,
+        timeout: float | None = TIMEOUT,
         multi_tenant: bool = False,
+        retries: int = RETRIES,
+        sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        super().__init__(multi_tenant=multi_tenant)
-        self._config = dict(config or {})
-        self._client: Any = client
-        self._timeout = timeout
-        self._http: httpx.Client | None = None
-        self._lock = threading.Lock()
+        _Project.__init__(self, config, client)
+        SearchProvider.__init__(
+            self, multi_tenant=multi_tenant, timeout=timeout, retries=retries, sleep=sleep
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -61,59 +130,108 @@ class SupabaseProvider(SearchProvider):
 
     def close(self) -> None:
         """Close the connections of a client that this provider made; a later call makes another."""
-        with self._lock:
-            if self._http is not None:
-                self._http.close()
-                self._http = self._client = None
+        http = self._released_http()
+        if http is not None:
+            http.close()
 
-    def _load_client(self) -> "Client | None":
-        """Return the client, made on first use; None without credentials.
-
-        Raises ConfigurationError when the URL is not one.
-        """
-        with self._lock:
-            if self._client is None:
-                url, key = self._credentials()
-                if url and key:
-                    self._client = self._make_client(url, key)
-            return self._client
-
-    def _make_client(self, url: str, key: str) -> "Client":
+    def _make(self, url: str, key: str) -> "tuple[Client, httpx.Client]":
         import httpx
         from supabase.lib.client_options import SyncClientOptions
 
         from supabase import create_client
 
         # HTTP/1.1: httpx's HTTP/2 connections are shared by all threads, and one that the server
-        # ends takes every call on it along; a POST is not tried again.
+        # ends takes every call on it along.
         # No redirects: the apikey header would go along to whatever host is named.
-        http = httpx.Client(timeout=self._timeout, follow_redirects=False)
+        http = httpx.Client(follow_redirects=False, event_hooks={"request": [_limit]})
         options = SyncClientOptions(
             httpx_client=http, auto_refresh_token=False, persist_session=False
         )
         try:
-            client = create_client(url, key, options)
-        except Exception as error:
+            return create_client(url, key, options), http
+        except BaseException:
             http.close()
-            raise ConfigurationError(
-                "no Supabase client can be made of this URL and key",
-                remedy="Check SUPABASE_URL (https://….supabase.co) and SUPABASE_KEY.",
-            ) from error
-        self._http = http
-        return client
+            raise
 
-    def _credentials(self) -> tuple[str, str]:
-        return self._setting("supabase_url"), self._setting("supabase_key")
+    def _call(self, function: str, arguments: dict[str, Any], timeout: float | None) -> object:
+        client = self._needed_client()
+        with _limited(timeout):
+            return client.rpc(function, without_defaults(arguments)).execute().data
 
-    def _setting(self, name: str) -> str:
-        # A newline at the end of a key, as files and secret stores leave it, is no header.
-        return str(self._config.get(name) or os.environ.get(name.upper()) or "").strip()
 
-    def _secrets(self) -> Iterable[object]:
-        return self._credentials()
+class AsyncSupabaseProvider(_Project["AsyncClient", "httpx.AsyncClient"], AsyncSearchProvider):
+    """`SupabaseProvider` for an event loop, with supabase-py's AsyncClient; one for each loop."""
 
-    def _call(self, function: str, arguments: dict[str, Any]) -> object:
-        client = self._load_client()
-        if client is None:
-            raise ClientUnavailableError("no Supabase URL and key")
-        return client.rpc(function, without_defaults(arguments)).execute().data
+    name: ClassVar[Source] = "supabase"
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        *,
+        client: "AsyncClient | None" = None,
+        timeout: float | None = TIMEOUT,
+        multi_tenant: bool = False,
+        retries: int = RETRIES,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        _Project.__init__(self, config, client)
+        AsyncSearchProvider.__init__(
+            self, multi_tenant=multi_tenant, timeout=timeout, retries=retries, sleep=sleep
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections of a client that this provider made; a later call makes another."""
+        http = self._released_http()
+        if http is not None:
+            await http.aclose()
+
+    def _make(self, url: str, key: str) -> "tuple[AsyncClient, httpx.AsyncClient]":
+        import httpx
+        from supabase.lib.client_options import AsyncClientOptions
+
+        from supabase import AsyncClient
+
+        http = httpx.AsyncClient(follow_redirects=False, event_hooks={"request": [_limit_async]})
+        options = AsyncClientOptions(
+            httpx_client=http, auto_refresh_token=False, persist_session=False
+        )
+        # What acreate_client adds is looking for a stored session, and there is none.
+        return AsyncClient(url, key, options), http
+
+    async def _call(
+        self, function: str, arguments: dict[str, Any], timeout: float | None
+    ) -> object:
+        client = self._needed_client()
+        with _limited(timeout):
+            return (await client.rpc(function, without_defaults(arguments)).execute()).data
+
+
+@contextmanager
+def _limited(timeout: float | None) -> Iterator[None]:
+    token = _timeout.set(timeout)
+    try:
+        yield
+    finally:
+        _timeout.reset(token)
+
+
+def _limit(request: "httpx.Request") -> None:
+    # supabase-py takes no timeout for a single call.
+    request.extensions["timeout"] = dict.fromkeys(
+        ("connect", "read", "write", "pool"), _timeout.get()
+    )
+
+
+async def _limit_async(request: "httpx.Request") -> None:
+    _limit(request)

@@ -1,0 +1,231 @@
+"""Commands on a database in use: index, reembed. What they do is in `database/`."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Annotated
+
+import psycopg
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as ProgressDisplay
+from rich.table import Table
+
+from second_brain.cli.database import DsnOption, resolve_dsn
+from second_brain.database import reembedding, vector_index
+from second_brain.database.maintenance import Progress, Tell
+from second_brain.embedders import EMBEDDER_NAMES, load_embedder
+
+
+class Kind(StrEnum):
+    """What a vector index holds of an embedding."""
+
+    halfvec = "halfvec"
+    vector = "vector"
+
+
+MemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Memory to build with, such as 2GB; else the server's maintenance_work_mem.",
+        show_default=False,
+    ),
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(help="Parallel workers to build with; else as the server does.", min=0),
+]
+
+index = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog="""\b
+Examples:
+  second-brain index show
+  second-brain index build --m 24 --ef-construction 128 --memory 4GB --workers 3
+  second-brain index build --kind vector
+  second-brain index drop
+""",
+)
+reembed = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog="""\b
+Examples:
+  second-brain reembed start --embedder voyage:voyage-4-large --memory 4GB
+  second-brain reembed status
+  second-brain reembed cancel
+""",
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.add_typer(index, name="index", help="The vector index: show, build another kind, drop.")
+    app.add_typer(reembed, name="reembed", help="Change the embedding model of a table in use.")
+
+
+@index.command("show")
+def show_index(dsn: DsnOption = None) -> None:
+    """Show the vector index and the text index."""
+    with psycopg.connect(resolve_dsn(dsn), autocommit=True) as connection:
+        _print_indexes(vector_index.show(connection))
+
+
+@index.command("build")
+def build_index(
+    kind: Annotated[
+        Kind, typer.Option(help="halfvec: half the memory; vector: up to 2,000 dimensions.")
+    ] = Kind.halfvec,
+    m: Annotated[int, typer.Option("--m", help="Neighbours of a node, 2 to 100.")] = 16,
+    ef_construction: Annotated[
+        int, typer.Option(help="Candidates looked at for a node, from twice m to 1000.")
+    ] = 64,
+    memory: MemoryOption = None,
+    workers: WorkersOption = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Build a vector index beside the one in use, and put it in its place.
+
+    Searches and writes go on. A missing text index is built too. Run it again after an
+    interruption. Connect directly or through a session pooler.
+    """
+    wanted = vector_index.Wanted(kind.value, m, ef_construction, memory, workers)
+    with _progress() as tell:
+        indexes = vector_index.build(resolve_dsn(dsn), wanted, tell=tell)
+    _print_indexes(indexes)
+
+
+@index.command("drop")
+def drop_index(dsn: DsnOption = None) -> None:
+    """Drop the vector index and the text index before a bulk load; `index build` makes them again.
+
+    Until then searches read all rows.
+    """
+    with _progress() as tell:
+        vector_index.drop(resolve_dsn(dsn), tell=tell)
+    typer.echo("Dropped. After the load: second-brain index build")
+
+
+@reembed.command("start")
+def start_reembedding(
+    embedder: Annotated[
+        str, typer.Option(help=f"The new model: {', '.join(EMBEDDER_NAMES)}.", show_default=False)
+    ],
+    keep_old: Annotated[
+        bool, typer.Option("--keep-old", help="Keep the old embeddings until `reembed finish`.")
+    ] = False,
+    batch_size: Annotated[
+        int, typer.Option(help="Texts embedded at once.", min=1, max=2000)
+    ] = reembedding.BATCH_SIZE,
+    memory: MemoryOption = None,
+    workers: WorkersOption = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Embed all chunks with another model beside the old embeddings, then switch.
+
+    Searches and writes go on. Run it again after an interruption: it goes on where it was. Connect
+    directly or through a session pooler.
+    """
+    target = resolve_dsn(dsn)
+    model = load_embedder(embedder)
+    with _progress() as tell:
+        report = reembedding.start(
+            target,
+            model,
+            memory=memory,
+            workers=workers,
+            keep_old=keep_old,
+            batch_size=batch_size,
+            tell=tell,
+        )
+    typer.echo(f"{report.embedded:,} chunks embedded with {model.model}, which is in use.")
+    if report.without_direction:
+        typer.echo(
+            f"{report.without_direction:,} texts mean nothing to the model: found by text only.",
+            err=True,
+        )
+    if report.old_is_kept:
+        typer.echo("Drop the old embeddings with: second-brain reembed finish", err=True)
+
+
+@reembed.command("status")
+def show_reembedding(dsn: DsnOption = None) -> None:
+    """Say how far a change of the model is."""
+    with psycopg.connect(resolve_dsn(dsn), autocommit=True) as connection:
+        now = reembedding.state(connection)
+        if now.stage == "none":
+            typer.echo(f"No change of the model under way; {now.dimensions} dimensions in use.")
+        elif now.stage == "switched":
+            typer.echo(f"{now.model} is in use; the old embeddings are still there.")
+        else:
+            done, chunks = reembedding.count(connection)
+            typer.echo(f"{done:,} of {chunks:,} chunks are embedded with {now.model}.")
+
+
+@reembed.command("finish")
+def finish_reembedding(dsn: DsnOption = None) -> None:
+    """Drop the old embeddings after the switch."""
+    with _progress() as tell:
+        done = reembedding.finish(resolve_dsn(dsn), tell=tell)
+    typer.echo("Dropped the old embeddings." if done else "There are no old embeddings.")
+
+
+@reembed.command("cancel")
+def cancel_reembedding(dsn: DsnOption = None) -> None:
+    """Take the new embeddings away again, before the switch."""
+    with _progress() as tell:
+        done = reembedding.cancel(resolve_dsn(dsn), tell=tell)
+    typer.echo("Dropped the new embeddings." if done else "There is nothing to cancel.")
+
+
+def _print_indexes(indexes: list[vector_index.Index]) -> None:
+    console = Console()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("index", no_wrap=True)
+    table.add_column("kind")
+    for name in ("m", "ef_construction", "size"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for one in indexes:
+        table.add_row(
+            one.name,
+            one.kind,
+            str(one.m or ""),
+            str(one.ef_construction or ""),
+            f"{one.size / 2**20:,.1f} MB",
+            "" if one.is_valid else "not valid: run `second-brain index build`",
+        )
+    console.print(table if indexes else "No index: searches read all rows.", soft_wrap=True)
+
+
+@contextmanager
+def _progress() -> Iterator[Tell]:
+    """Show on the terminal what is being done; in a log, each step once."""
+    console = Console(stderr=True)
+    with ProgressDisplay(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as display:
+        task = display.add_task("", total=None)
+        told: set[str] = set()
+
+        def tell(progress: Progress) -> None:
+            display.update(
+                task,
+                description=progress.step,
+                total=None if progress.share is None else 1,
+                completed=progress.share or 0,
+            )
+            step = progress.step.partition(":")[0]
+            if not console.is_terminal and step not in told:
+                told.add(step)
+                console.print(step, markup=False, highlight=False)
+
+        yield tell

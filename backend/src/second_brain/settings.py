@@ -1,0 +1,99 @@
+"""What an operator sets of the retrieval service, by environment variables or by name.
+
+The names are those that comparable projects read. `docs/service.md` says what each does, and how
+limits combine; nothing is read before `SearchSettings()` is called.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+MATCH_COUNT_BOUND = 1000
+"""The most rows and candidates that the SQL function takes."""
+
+LIMIT_BOUND = 100
+"""The most results that a search returns at once."""
+
+_ALIASES = {"bm25": "text"}
+
+
+def _without_alias(mode: object) -> object:
+    return _ALIASES.get(mode, mode) if isinstance(mode, str) else mode
+
+
+ModeName = Literal["hybrid", "vector", "text", "rerank"]
+
+Mode = Annotated[ModeName, BeforeValidator(_without_alias)]
+"""How a search is run; `bm25` is read as `text`."""
+
+Fusion = Literal["auto", "relative_score", "rrf"]
+
+
+def _not_empty(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be empty")
+    return text
+
+
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class SearchSettings(BaseSettings):
+    """The settings of `RetrievalService`; each is the environment variable of its name.
+
+    Raises pydantic's ValidationError, naming the setting, for a value out of bounds.
+    """
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_ignore_empty=True)
+
+    search_default_mode: Mode = "hybrid"
+    use_hybrid_search: bool = True
+    use_reranking: bool = False
+
+    search_default_limit: int = Field(default=10, ge=1, le=LIMIT_BOUND)
+    vector_match_count: int = Field(default=10, ge=1, le=LIMIT_BOUND)
+    max_hybrid_search_results: int = Field(default=MATCH_COUNT_BOUND, ge=1, le=MATCH_COUNT_BOUND)
+    hybrid_candidate_count: int = Field(default=50, ge=1, le=MATCH_COUNT_BOUND)
+    overfetch_multiplier: int = Field(default=3, ge=1, le=100)
+    reranking_candidate_multiplier: int = Field(default=5, ge=1, le=100)
+
+    similarity_threshold: float = Field(default=0.0, ge=-1, le=1)
+    vector_weight: Weight = 1.0
+    text_weight: Weight = 1.0
+    search_fusion: Fusion = "auto"
+    rrf_constant: float = Field(default=60.0, gt=0, allow_inf_nan=False)
+
+    crossencoder_model: Annotated[str, AfterValidator(_not_empty)] = (
+        "cross-encoder/ms-marco-MiniLM-L6-v2"
+    )
+    crossencoder_max_length: int = Field(default=512, ge=1, le=8192)
+
+    search_timeout_seconds: Seconds | None = 30.0
+    search_model_check_seconds: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+
+    search_cache_enabled: bool = False
+    search_cache_ttl_seconds: Seconds = 300.0
+    search_cache_max_entries: int = Field(default=1000, ge=1, le=1_000_000)
+
+    search_log_queries: bool = False
+
+    @model_validator(mode="after")
+    def _one_leg_counts(self) -> Self:
+        if self.vector_weight == 0 and self.text_weight == 0:
+            raise ValueError("vector_weight and text_weight must not both be 0")
+        return self
+
+    @property
+    def default_mode(self) -> ModeName:
+        """The mode of a search that names none: the default, as the two switches change it."""
+        if self.search_default_mode != "hybrid":
+            return self.search_default_mode
+        if self.use_reranking:
+            return "rerank"
+        return "hybrid" if self.use_hybrid_search else "vector"
+
+    def default_limit(self, mode: str) -> int:
+        """Return how many results a search of this mode has when it names no limit."""
+        return self.vector_match_count if mode == "vector" else self.search_default_limit

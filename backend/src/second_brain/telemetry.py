@@ -1,0 +1,151 @@
+"""What operators see of a search: its parts' times, one log line, and spans.
+
+The log line goes to `second_brain.search`, INFO, or WARNING when a part failed; its fields are
+attributes of the record, as JSON formatters read them. Spans are OpenTelemetry's, when the package
+`opentelemetry-api` is there and a tracer is set up. Neither has the question's text unless asked.
+"""
+
+import functools
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Literal
+
+from second_brain.errors import safe_message, translate
+from second_brain.services.models import QueryTime, SearchResponse
+
+logger = logging.getLogger("second_brain.search")
+
+Part = Literal["embed", "search", "rerank"]
+
+
+class Watch:
+    """Times one search and its parts; `response` is set when there is an answer."""
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self.response: SearchResponse | None = None
+        self._fields = fields
+        self._milliseconds: dict[Part, float] = {}
+        self._start = time.perf_counter()
+
+    @contextmanager
+    def part(self, name: Part) -> Iterator[None]:
+        """Time a part, and give it a span within the search's."""
+        start = time.perf_counter()
+        try:
+            with _span(name):
+                yield
+        finally:
+            spent = (time.perf_counter() - start) * 1000
+            self._milliseconds[name] = self._milliseconds.get(name, 0.0) + spent
+
+    def times(self) -> QueryTime:
+        """Return the milliseconds so far."""
+        return QueryTime(
+            embed=self._milliseconds.get("embed", 0.0),
+            search=self._milliseconds.get("search", 0.0),
+            rerank=self._milliseconds.get("rerank", 0.0),
+            total=(time.perf_counter() - self._start) * 1000,
+        )
+
+    def told(self, error: BaseException | None) -> dict[str, Any]:
+        """Return what is to be said of the search: numbers, flags and names."""
+        told = {"event": "search", **self._fields}
+        response = self.response
+        if response is not None:
+            told |= {
+                "mode_used": response.mode_used,
+                "results": len(response.results),
+                "total_count": response.total_count,
+                "vector_hits": sum(one.vector_rank is not None for one in response.results),
+                "text_hits": sum(one.text_rank is not None for one in response.results),
+                "cached": response.cached,
+            }
+            first = response.degraded
+            if first is not None:
+                parts = [one.part for one in (first, first.also) if one is not None]
+                told |= {"degraded": ",".join(parts), "degraded_kind": first.kind}
+        if error is not None:
+            told["error_kind"] = (
+                translate(error).kind if isinstance(error, Exception) else type(error).__name__
+            )
+        times = self.times() if response is None else response.query_time_ms
+        for name in ("embed", "search", "rerank", "total"):
+            told[f"{name}_ms"] = round(getattr(times, name), 3)
+        return told
+
+
+@contextmanager
+def watched(**fields: Any) -> Iterator[Watch]:
+    """Time a search, with a span around it and one log line at its end."""
+    watch = Watch(fields)
+    error: BaseException | None = None
+    with _span("search", whole=True) as span:
+        try:
+            yield watch
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            response = watch.response
+            is_whole = response is not None and response.degraded is None
+            level = logging.INFO if is_whole else logging.WARNING
+            is_recording = span is not None and span.is_recording()
+            if is_recording or logger.isEnabledFor(level):
+                told = watch.told(error)
+                if is_recording:
+                    span.set_attributes(
+                        {
+                            f"second_brain.{name}": value
+                            for name, value in told.items()
+                            if value is not None and name != "event"
+                        }
+                    )
+                _log(level, told)
+
+
+def _log(level: int, told: dict[str, Any]) -> None:
+    if "error_kind" in told:
+        outcome = f"failed: {told['error_kind']}"
+    else:
+        outcome = f"{told['results']} results by {told['mode_used']}"
+        if "degraded" in told:
+            outcome += f", without {told['degraded']}: {told['degraded_kind']}"
+    logger.log(level, "search %s: %s, %.1f ms", told["mode"], outcome, told["total_ms"], extra=told)
+
+
+@functools.cache
+def _trace() -> Any:
+    try:
+        from opentelemetry import trace
+    except ImportError:
+        return None
+    return trace
+
+
+@functools.cache
+def _tracer() -> Any:
+    # Before the application has set up its own this is a proxy, which finds it later.
+    return _trace().get_tracer("second_brain")
+
+
+def _span(name: str, *, whole: bool = False) -> AbstractContextManager[Any]:
+    if _trace() is None:
+        return nullcontext()
+    return _recorded(f"second_brain.{'retrieval' if whole else name}")
+
+
+@contextmanager
+def _recorded(name: str) -> Iterator[Any]:
+    # OpenTelemetry's own record of an exception is its whole text and trace.
+    with _tracer().start_as_current_span(
+        name, record_exception=False, set_status_on_exception=False
+    ) as span:
+        try:
+            yield span
+        except Exception as error:
+            if span.is_recording():
+                status = _trace().Status(_trace().StatusCode.ERROR, safe_message(error))
+                span.set_status(status)
+            raise

@@ -1,0 +1,111 @@
+"""The exact answers of each leg, by comparing every row: what recall and overlap are shares of."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.peers.system import POOL, Client, Corpus, PostgresSystem, Query
+
+COUNT = 10
+RECALL = ("vector only", "filtered 10 %", "filtered 0.1 %")
+OVERLAP = ("text only", "rare words", "common words", "filtered 10 %", "filtered 0.1 %")
+
+
+class Exact:
+    """The exact answers over a corpus; the text leg's need `read_words` first."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self._embeddings = corpus.embeddings
+        self._types = np.array(corpus.types)
+        self._postings: dict[str, tuple[NDArray[np.int32], NDArray[np.float32]]] = {}
+        self._lexemes: dict[str, dict[str, int]] = {}
+        self._least_similarity: dict[tuple[bytes, str | None], tuple[int, float]] = {}
+
+    def read_words(self, system: PostgresSystem, texts: set[str]) -> None:
+        """Read where the words of these queries stand, from the project's loaded table."""
+        for text in texts:
+            found = system.connection.execute(
+                "select lexeme, cardinality(positions) from unnest(to_tsvector('english', %s))",
+                [text],
+            ).fetchall()
+            self._lexemes[text] = dict(found)
+        wanted = sorted({lexeme for found in self._lexemes.values() for lexeme in found})
+        lengths = np.zeros(len(self._types))
+        # A server-side cursor and arrays as bytes: a million rows are too many for Python objects.
+        with system.connection.transaction():
+            with system.connection.cursor(name="lengths", binary=True) as cursor:
+                cursor.itersize = 50_000
+                cursor.execute("select chunk_index, text_length from public.knowledge_chunks")
+                for row, length in cursor:
+                    lengths[row] = length
+            norm = 1.2 * (0.25 + 0.75 * lengths / lengths.mean())
+            with system.connection.cursor(name="postings", binary=True) as cursor:
+                cursor.itersize = 10
+                cursor.execute(
+                    "select word.lexeme,"
+                    "       string_agg(int4send(chunk.chunk_index), ''::bytea),"
+                    "       string_agg(int4send(cardinality(word.positions)), ''::bytea)"
+                    "  from public.knowledge_chunks as chunk, unnest(chunk.content_tsv) as word"
+                    " where word.lexeme = any (%s) group by word.lexeme",
+                    [wanted],
+                )
+                for lexeme, rows, counts in cursor:
+                    places = np.frombuffer(rows, dtype=">i4").astype(np.int32)
+                    occurrences = np.frombuffer(counts, dtype=">i4").astype(float)
+                    idf = np.log(1 + (len(lengths) - len(places) + 0.5) / (len(places) + 0.5))
+                    weights = idf * occurrences * 2.2 / (occurrences + norm[places])
+                    self._postings[lexeme] = (places, weights.astype(np.float32))
+
+    def recall(self, query: Query, ids: Sequence[int]) -> float:
+        """Return the share of the 50 nearest rows that is among the ids."""
+        assert query.embedding is not None
+        wanted, least = self._nearest(query.embedding, query.kept)
+        found = self._embeddings[np.array(ids, dtype=int)] @ query.embedding
+        return min(float(np.sum(found >= least)) / wanted, 1.0)
+
+    def _nearest(self, embedding: NDArray[np.float32], kept: str | None) -> tuple[int, float]:
+        asked = embedding.tobytes()
+        if (asked, kept) not in self._least_similarity:
+            # For all filters at once: comparing a million rows is what takes long.
+            similarities = self._embeddings @ embedding
+            masks = {name: self._types == name for name in np.unique(self._types)}
+            for name, mask in {None: slice(None), **masks}.items():
+                passing = similarities[mask]
+                wanted = min(POOL, len(passing))
+                least = np.partition(passing, -wanted)[-wanted] - 1e-6
+                self._least_similarity[asked, name] = wanted, float(least)
+        return self._least_similarity[asked, kept]
+
+    def overlap(self, query: Query, ids: Sequence[int]) -> float | None:
+        """Return the share of the ten best rows that is among the ids; None without any."""
+        assert query.text is not None
+        scores = np.zeros(len(self._types))
+        for lexeme, times in self._lexemes.get(query.text, {}).items():
+            if lexeme in self._postings:
+                rows, weights = self._postings[lexeme]
+                scores[rows] += times * weights
+        if query.kept:
+            scores[self._types != query.kept] = 0
+        wanted = min(COUNT, int(np.sum(scores > 0)))
+        if not wanted:
+            return None
+        least = np.partition(scores, -wanted)[-wanted] * (1 - 1e-4)
+        return min(float(np.sum(scores[np.array(ids, dtype=int)] >= least)) / wanted, 1.0)
+
+    def mean_recall(self, client: Client, queries: Sequence[Query]) -> dict[str, float]:
+        """Return the mean and the least recall of the vector leg alone, asked for 50 rows."""
+        recalls = [
+            self.recall(query, client.search(replace(query, text=None), POOL)) for query in queries
+        ]
+        return {"recall": float(np.mean(recalls)), "recall_least": min(recalls)}
+
+    def mean_overlap(self, client: Client, queries: Sequence[Query]) -> float | None:
+        """Return the mean overlap of the text leg alone, asked for ten rows."""
+        overlaps = [
+            self.overlap(query, client.search(replace(query, embedding=None), COUNT))
+            for query in queries
+        ]
+        known = [overlap for overlap in overlaps if overlap is not None]
+        return float(np.mean(known)) if known else None

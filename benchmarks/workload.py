@@ -1,0 +1,106 @@
+"""What is stored and what is asked: the same for the same seeds and the same Python version.
+
+The passages come from the documentation of the Python that runs, so a kept load is known by a
+digest of its texts too.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from benchmarks.corpus import EmbeddingSpace
+from benchmarks.features import Library
+from benchmarks.peers.system import Corpus, Query
+
+SPACE_SEED, QUERY_SEED, CORPUS_SEED = 5, 6, 7
+NATURAL = "natural question"
+TENTH, THOUSANDTH, MOST = "task", "playbook", "note"
+STOP_WORDS = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        about above after again also been before being below between both cannot could does doing
+        down during each from further have having here into itself just more most only other over
+        same should some such than that their them then there these they this those through under
+        until very were what when where which while will with would your
+        """,
+    )
+)
+
+Queries = dict[str, list[Query]]
+
+
+def make_corpus(library: Library, space: EmbeddingSpace, chunks: int, seed: int) -> Corpus:
+    """Return passages with an embedding near the centre of their topic."""
+    random = Random(seed)
+    topics = [random.randrange(space.topics) for _ in range(chunks)]
+    return Corpus(
+        [""] * chunks,
+        [library.passage(random, topic) for topic in topics],
+        [
+            THOUSANDTH if row % 1000 == 0 else TENTH if row % 10 == 5 else MOST
+            for row in range(chunks)
+        ],
+        space.draw(topics, seed),
+    )
+
+
+def fingerprint(corpus: Corpus, major: int) -> dict[str, Any]:
+    """Return what a load has to have in common with another to be used in its place."""
+    texts = hashlib.sha256()
+    for text in corpus.texts:
+        texts.update(text.encode())
+    chunks, dimensions = corpus.embeddings.shape
+    return {
+        "seed": CORPUS_SEED,
+        "dimensions": dimensions,
+        "chunks": chunks,
+        "major": major,
+        "texts": texts.hexdigest(),
+    }
+
+
+def make_queries(library: Library, space: EmbeddingSpace, count: int, seed: int) -> Queries:
+    """Return so many queries of each kind, in the order of the tables."""
+    random = Random(seed)
+    sentences = [sentence for _, found in library.modules for sentence in found]
+    frequencies: dict[str, int] = {}
+    runs = []
+    for sentence in sentences:
+        words = sentence.rstrip(".!?:").split()
+        plain = [word.isascii() and word.isalpha() and len(word) > 3 for word in words]
+        for word in {word.lower() for word, good in zip(words, plain, strict=True) if good}:
+            frequencies[word] = frequencies.get(word, 0) + 1
+        for begin in range(len(words) - 2):
+            run = words[begin : begin + 3]
+            if all(plain[begin : begin + 3]) and not STOP_WORDS & {word.lower() for word in run}:
+                runs.append(run)
+    telling = sorted(set(frequencies) - STOP_WORDS)
+    rare = [word for word in telling if frequencies[word] <= 2]
+    common = sorted(telling, key=lambda word: -frequencies[word])[:20]
+
+    natural = [
+        Query(asked.text, np.array(json.loads(asked.embedding), dtype=np.float32))
+        for asked in library.questions(space, count, seed)
+    ]
+
+    def words_of(choice: Callable[[], Sequence[str]]) -> list[Query]:
+        return [replace(query, text=" ".join(choice())) for query in natural]
+
+    phrases = words_of(lambda: random.choice(runs)[: random.randint(2, 3)])
+    return {
+        NATURAL: natural,
+        "rare words": words_of(lambda: random.sample(rare, random.randint(1, 3))),
+        "common words": words_of(lambda: random.sample(common, random.randint(1, 5))),
+        "phrase": [replace(query, phrase=True) for query in phrases],
+        "filtered 10 %": [replace(query, kept=TENTH) for query in natural],
+        "filtered 0.1 %": [replace(query, kept=THOUSANDTH) for query in natural],
+        "text only": [replace(query, embedding=None) for query in natural],
+        "vector only": [replace(query, text=None) for query in natural],
+    }

@@ -1,0 +1,240 @@
+"""Writing with all indexes in place, and what it does to the searches meanwhile.
+
+Documents of ten chunks go through `upsert_knowledge_document` with ready embeddings. Ingest:
+documents, as JSON made beforehand, one after the other by each writer, with a connection of its
+own. Write load: one writer at a steady rate, most documents new, the others with half of their
+chunks changed; meanwhile a client asks questions. Windows at rest and under the load alternate,
+each of whole passes over the questions; the percentiles are over all single times, not over
+medians, which would hide what a write does now and then.
+
+Afterwards everything written is deleted, and the table vacuumed.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import psycopg
+
+from benchmarks.corpus import EmbeddingSpace
+from benchmarks.features import Library
+from benchmarks.peers.system import Client, Query
+from benchmarks.timing import percentiles, timed
+
+CHUNKS = 10
+PREFIX = "benchmark-writing/"
+UPSERT = "select public.upsert_knowledge_document(%s::jsonb, %s::jsonb)"
+WINDOWS = 3
+
+
+@dataclass(frozen=True)
+class Options:
+    """A load of so many chunks a second, a share of them changed, in windows of so many seconds.
+
+    `documents` are what each measure of ingest writes.
+    """
+
+    rate: float
+    changed: float
+    seconds: float
+    documents: int
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A document to be written; its chunks as objects."""
+
+    name: str
+    chunks: list[dict[str, Any]]
+
+    def arguments(self) -> tuple[str, str]:
+        """Return what the function takes."""
+        document = {"external_key": PREFIX + self.name, "knowledge_type": "note"}
+        return json.dumps(document), json.dumps(self.chunks)
+
+
+class Drafts:
+    """New documents without end."""
+
+    def __init__(self, library: Library, space: EmbeddingSpace, seed: int) -> None:
+        self._library = library
+        self._space = space
+        self._random = Random(seed)
+        self._count = 0
+
+    def new(self) -> Draft:
+        """Return a document that was not there before."""
+        self._count += 1
+        return Draft(str(self._count), self._chunks(CHUNKS))
+
+    def changed(self, draft: Draft) -> Draft:
+        """Return the document with every second chunk rewritten."""
+        fresh = self._chunks(CHUNKS // 2)
+        pairs = zip(fresh, draft.chunks[1::2], strict=True)
+        return Draft(draft.name, [chunk for pair in pairs for chunk in pair])
+
+    def _chunks(self, count: int) -> list[dict[str, Any]]:
+        topics = [self._random.randrange(self._space.topics) for _ in range(count)]
+        embeddings = self._space.draw(topics, self._random.randrange(2**31))
+        return [
+            {
+                "content": self._library.passage(self._random, topic),
+                "embedding": [round(float(value), 6) for value in embedding],
+                "embedding_model": "benchmark",
+            }
+            for topic, embedding in zip(topics, embeddings, strict=True)
+        ]
+
+    def mixed(self, written: list[Draft], changed: float) -> Iterator[tuple[str, str]]:
+        """Yield the arguments of writes without end; changed documents are among those written."""
+        while True:
+            if self._random.random() < changed:
+                place = self._random.randrange(len(written))
+                written[place] = self.changed(written[place])
+                yield written[place].arguments()
+            else:
+                written.append(self.new())
+                yield written[-1].arguments()
+
+
+class SteadyWriter:
+    """A thread that writes at a rate until it is stopped; `lag` is the most it was behind."""
+
+    def __init__(self, dsn: str, writes: Iterator[tuple[str, str]], rate: float) -> None:
+        self._connection = psycopg.connect(dsn, autocommit=True)
+        self._writes = writes
+        self._every = CHUNKS / rate
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._write)
+        self._failure: BaseException | None = None
+        self.times: list[float] = []
+        self.lag = 0.0
+        self._thread.start()
+
+    def _write(self) -> None:
+        try:
+            due = time.perf_counter() + self._every / 2
+            for arguments in self._writes:
+                if self._stop.wait(max(due - time.perf_counter(), 0.0)):
+                    break
+                begin = time.perf_counter()
+                self.lag = max(self.lag, begin - due)
+                self._connection.execute(UPSERT, arguments)
+                self.times.append(1000 * (time.perf_counter() - begin))
+                due += self._every
+        except BaseException as exc:  # noqa: BLE001 - raised again by stop
+            self._failure = exc
+
+    def stop(self) -> None:
+        """Wait for the write that is under way; raises what a write has raised."""
+        self._stop.set()
+        self._thread.join()
+        self._connection.close()
+        if self._failure is not None:
+            raise self._failure
+
+
+def ingest(dsn: str, drafts: Drafts, writers: int, documents: int) -> float:
+    """Return the chunks a second of so many writers."""
+    share = documents // writers
+    prepared = [[drafts.new().arguments() for _ in range(share)] for _ in range(writers)]
+    connections = [psycopg.connect(dsn, autocommit=True) for _ in range(writers)]
+    failures: list[BaseException] = []
+
+    def write(place: int) -> None:
+        try:
+            for arguments in prepared[place]:
+                connections[place].execute(UPSERT, arguments)
+        except BaseException as exc:  # noqa: BLE001 - raised again below, in the main thread
+            failures.append(exc)
+
+    threads = [threading.Thread(target=write, args=(place,)) for place in range(writers)]
+    begin = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    taken = time.perf_counter() - begin
+    for connection in connections:
+        connection.close()
+    if failures:
+        raise failures[0]
+    return share * writers * CHUNKS / taken
+
+
+def ask(client: Client, queries: Sequence[Query], seconds: float) -> list[float]:
+    """Return the milliseconds of each question, over whole passes until the time is over."""
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        times += [timed(client, query)[1] for query in queries]
+    return times
+
+
+def under_load(
+    dsn: str, client: Client, queries: Sequence[Query], drafts: Drafts, options: Options
+) -> dict[str, Any]:
+    """Return the times of the questions at rest and under the load, and how the writer kept up."""
+    written = [drafts.new() for _ in range(max(options.documents // 4, 5))]
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for draft in written:
+            connection.execute(UPSERT, draft.arguments())
+    writes_to_come = drafts.mixed(written, options.changed)
+    for query in queries:
+        timed(client, query)
+    rest: list[float] = []
+    loaded: list[float] = []
+    writes: list[float] = []
+    taken = lag = 0.0
+    for window in range(WINDOWS):
+        for busy in (window % 2 == 1, window % 2 == 0):
+            if not busy:
+                rest += ask(client, queries, options.seconds)
+                continue
+            begin = time.perf_counter()
+            writer = SteadyWriter(dsn, writes_to_come, options.rate)
+            try:
+                loaded += ask(client, queries, options.seconds)
+                taken += time.perf_counter() - begin
+            finally:
+                writer.stop()
+            writes += writer.times
+            lag = max(lag, writer.lag)
+    return {
+        "rate": options.rate,
+        "achieved": len(writes) * CHUNKS / taken,
+        "changed": options.changed,
+        "lag_seconds": lag,
+        "write": percentiles(writes),
+        "rest": {**percentiles(rest), "queries": len(rest)},
+        "loaded": {**percentiles(loaded), "queries": len(loaded)},
+        "p95_ratio": percentiles(loaded)["p95"] / percentiles(rest)["p95"],
+    }
+
+
+def remove_written(dsn: str) -> None:
+    """Delete what this module has written, and vacuum the table."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        deleted = connection.execute(
+            "delete from public.knowledge_documents where starts_with(external_key, %s)", [PREFIX]
+        )
+        if deleted.rowcount:
+            connection.execute("vacuum public.knowledge_chunks")
+
+
+def measure(
+    dsn: str, client: Client, queries: Sequence[Query], drafts: Drafts, options: Options
+) -> dict[str, Any]:
+    """Return the figures of the write load and of ingest; the table is as it was afterwards."""
+    try:
+        load = under_load(dsn, client, queries, drafts, options)
+        rates = {
+            str(writers): ingest(dsn, drafts, writers, options.documents) for writers in (1, 2)
+        }
+    finally:
+        remove_written(dsn)
+    return {"chunks_per_document": CHUNKS, "ingest": rates, "load": load}

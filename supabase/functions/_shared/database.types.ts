@@ -1,0 +1,544 @@
+// Written by `supabase gen types`: UPDATE_GOLDEN=1 pytest tests/test_frontend.py
+
+export type Json = string | number | boolean | null | { [key: string]: Json | undefined } | Json[];
+
+export type Database = {
+  "public": {
+    Tables: {
+      "knowledge_chunks": {
+        Row: {
+          "bm25": unknown;
+          "chunk_index": number | null;
+          "collection": string;
+          "content": string;
+          "content_hash": string;
+          "content_tsv": unknown;
+          "created_at": string;
+          "document_date": string | null;
+          "document_id": string | null;
+          "embedding": string | null;
+          "embedding_bits": unknown;
+          "embedding_model": string | null;
+          "heading": string | null;
+          "id": string;
+          "knowledge_type": string;
+          "language": string;
+          "metadata": NonNullable<Json>;
+          "owner_id": string | null;
+          "sensitivity": string | null;
+          "source_id": string | null;
+          "source_origin": string;
+          "status": string;
+          "text_length": number;
+          "updated_at": string;
+          "version": number;
+          "visibility": string;
+        };
+        ComputedFields: never;
+        Insert: {
+          "bm25"?: unknown;
+          "chunk_index"?: number | null;
+          "collection": string;
+          "content": string;
+          "content_hash": string;
+          "content_tsv": unknown;
+          "created_at"?: string;
+          "document_date"?: string | null;
+          "document_id"?: string | null;
+          "embedding"?: string | null;
+          "embedding_bits"?: unknown;
+          "embedding_model"?: string | null;
+          "heading"?: string | null;
+          "id"?: string;
+          "knowledge_type"?: string;
+          "language"?: string;
+          "metadata"?: NonNullable<Json>;
+          "owner_id"?: string | null;
+          "sensitivity"?: string | null;
+          "source_id"?: string | null;
+          "source_origin"?: string;
+          "status"?: string;
+          "text_length": number;
+          "updated_at"?: string;
+          "version"?: number;
+          "visibility"?: string;
+        };
+        Update: {
+          "bm25"?: unknown;
+          "chunk_index"?: number | null;
+          "collection"?: string;
+          "content"?: string;
+          "content_hash"?: string;
+          "content_tsv"?: unknown;
+          "created_at"?: string;
+          "document_date"?: string | null;
+          "document_id"?: string | null;
+          "embedding"?: string | null;
+          "embedding_bits"?: unknown;
+          "embedding_model"?: string | null;
+          "heading"?: string | null;
+          "id"?: string;
+          "knowledge_type"?: string;
+          "language"?: string;
+          "metadata"?: NonNullable<Json>;
+          "owner_id"?: string | null;
+          "sensitivity"?: string | null;
+          "source_id"?: string | null;
+          "source_origin"?: string;
+          "status"?: string;
+          "text_length"?: number;
+          "updated_at"?: string;
+          "version"?: number;
+          "visibility"?: string;
+        };
+        Relationships: [
+          {
+            foreignKeyName: "knowledge_chunks_document_id_fkey";
+            columns: ["document_id"];
+            isOneToOne: false;
+            referencedRelation: "knowledge_documents";
+            referencedColumns: ["id"];
+          },
+          {
+            foreignKeyName: "knowledge_chunks_source_id_fkey";
+            columns: ["source_id"];
+            isOneToOne: false;
+            referencedRelation: "knowledge_sources";
+            referencedColumns: ["id"];
+          },
+        ];
+      };
+      "knowledge_documents": {
+        Row: {
+          "author": string | null;
+          "collection": string;
+          "content_hash": string | null;
+          "created_at": string;
+          "document_date": string | null;
+          "external_key": string;
+          "id": string;
+          "knowledge_type": string;
+          "language": string;
+          "metadata": NonNullable<Json>;
+          "owner_id": string | null;
+          "sensitivity": string | null;
+          "source_id": string | null;
+          "source_origin": string;
+          "source_url": string | null;
+          "title": string | null;
+          "updated_at": string;
+          "visibility": string;
+        };
+        ComputedFields: never;
+        Insert: {
+          "author"?: string | null;
+          "collection"?: string;
+          "content_hash"?: string | null;
+          "created_at"?: string;
+          "document_date"?: string | null;
+          "external_key": string;
+          "id"?: string;
+          "knowledge_type"?: string;
+          "language"?: string;
+          "metadata"?: NonNullable<Json>;
+          "owner_id"?: string | null;
+          "sensitivity"?: string | null;
+          "source_id"?: string | null;
+          "source_origin"?: string;
+          "source_url"?: string | null;
+          "title"?: string | null;
+          "updated_at"?: string;
+          "visibility"?: string;
+        };
+        Update: {
+          "author"?: string | null;
+          "collection"?: string;
+          "content_hash"?: string | null;
+          "created_at"?: string;
+          "document_date"?: string | null;
+          "external_key"?: string;
+          "id"?: string;
+          "knowledge_type"?: string;
+          "language"?: string;
+          "metadata"?: NonNullable<Json>;
+          "owner_id"?: string | null;
+          "sensitivity"?: string | null;
+          "source_id"?: string | null;
+          "source_origin"?: string;
+          "source_url"?: string | null;
+          "title"?: string | null;
+          "updated_at"?: string;
+          "visibility"?: string;
+        };
+        Relationships: [
+          {
+            foreignKeyName: "knowledge_documents_source_id_fkey";
+            columns: ["source_id"];
+            isOneToOne: false;
+            referencedRelation: "knowledge_sources";
+            referencedColumns: ["id"];
+          },
+        ];
+      };
+      "knowledge_sources": {
+        Row: {
+          "config": NonNullable<Json>;
+          "created_at": string;
+          "id": string;
+          "name": string;
+          "origin": string;
+        };
+        ComputedFields: never;
+        Insert: {
+          "config"?: NonNullable<Json>;
+          "created_at"?: string;
+          "id"?: string;
+          "name": string;
+          "origin"?: string;
+        };
+        Update: {
+          "config"?: NonNullable<Json>;
+          "created_at"?: string;
+          "id"?: string;
+          "name"?: string;
+          "origin"?: string;
+        };
+        Relationships: [];
+      };
+    };
+    Views: {
+      [_ in never]: never;
+    };
+    Functions: {
+      "delete_knowledge_document": { Args: { "document_key": string }; Returns: number };
+      "delete_knowledge_owner": {
+        Args: { "owner": string };
+        Returns: {
+          "chunks_deleted": number;
+          "documents_deleted": number;
+        }[];
+      };
+      "explain_hybrid_search": {
+        Args: {
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "filter_type"?: string;
+          "filters"?: Json;
+          "formulations"?: Json;
+          "fusion"?: string;
+          "match_count"?: number;
+          "match_offset"?: number;
+          "match_threshold"?: number;
+          "neighbor_window"?: number;
+          "one_per_document"?: boolean;
+          "pool_size"?: number;
+          "public_only"?: boolean;
+          "query_embedding"?: string;
+          "query_text"?: string;
+          "recency_half_life"?: number;
+          "rrf_k"?: number;
+          "search_mode"?: string;
+          "snippet"?: boolean;
+          "text_weight"?: number;
+          "vector_weight"?: number;
+          "viewer_id"?: string;
+        };
+        Returns: Json;
+      };
+      "hybrid_search_knowledge_chunks": {
+        Args: {
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "filter_type"?: string;
+          "filters"?: Json;
+          "formulations"?: Json;
+          "fusion"?: string;
+          "match_count"?: number;
+          "match_offset"?: number;
+          "match_threshold"?: number;
+          "neighbor_window"?: number;
+          "one_per_document"?: boolean;
+          "pool_size"?: number;
+          "public_only"?: boolean;
+          "query_embedding"?: string;
+          "query_text"?: string;
+          "recency_half_life"?: number;
+          "rrf_k"?: number;
+          "search_mode"?: string;
+          "snippet"?: boolean;
+          "text_weight"?: number;
+          "vector_weight"?: number;
+          "viewer_id"?: string;
+        };
+        Returns: Database["public"]["CompositeTypes"]["knowledge_search_hit"][];
+        SetofOptions: {
+          from: "*";
+          to: "knowledge_search_hit";
+          isOneToOne: false;
+          isSetofReturn: true;
+        };
+      };
+      "hybrid_search_knowledge_chunks_batch": {
+        Args: { "fuse"?: boolean; "queries": Json };
+        Returns: {
+          "chunk_index": number;
+          "collection": string;
+          "content": string;
+          "context": string;
+          "document_date": string;
+          "document_id": string;
+          "id": string;
+          "knowledge_type": string;
+          "match_type": string;
+          "matched_terms": (string)[];
+          "metadata": Json;
+          "query_index": number;
+          "rrf_score": number;
+          "similarity": number;
+          "snippet": string;
+          "source_origin": string;
+          "source_url": string;
+          "text_rank": number;
+          "text_score": number;
+          "title": string;
+          "total_count": number;
+          "vector_rank": number;
+        }[];
+      };
+      "knowledge_content_hash": { Args: { "content": string; "heading": string }; Returns: string };
+      "knowledge_embedding_models": {
+        Args: Record<PropertyKey, never>;
+        Returns: {
+          "chunks": number;
+          "dimensions": number;
+          "model": string;
+        }[];
+      };
+      "knowledge_search_health": { Args: Record<PropertyKey, never>; Returns: Json };
+      "match_knowledge_chunks": {
+        Args: {
+          "filter_type"?: string;
+          "match_count"?: number;
+          "match_threshold"?: number;
+          "query_embedding": string;
+        };
+        Returns: {
+          "chunk_index": number;
+          "content": string;
+          "document_id": string;
+          "id": string;
+          "knowledge_type": string;
+          "metadata": Json;
+          "similarity": number;
+          "source_origin": string;
+        }[];
+      };
+      "missing_knowledge_embeddings": {
+        Args: { "content_hashes": (string)[]; "model": string };
+        Returns: string[];
+      };
+      "purge_knowledge_chunks": { Args: { "older_than"?: string }; Returns: number };
+      "refresh_knowledge_statistics": { Args: Record<PropertyKey, never>; Returns: boolean };
+      "search_knowledge_chunks_fulltext": {
+        Args: {
+          "filter_type"?: string;
+          "match_count"?: number;
+          "query_text": string;
+          "search_mode"?: string;
+        };
+        Returns: {
+          "chunk_index": number;
+          "content": string;
+          "document_id": string;
+          "id": string;
+          "knowledge_type": string;
+          "metadata": Json;
+          "rank": number;
+          "source_origin": string;
+        }[];
+      };
+      "search_my_knowledge_chunks": {
+        Args: {
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "filter_type"?: string;
+          "filters"?: Json;
+          "formulations"?: Json;
+          "fusion"?: string;
+          "match_count"?: number;
+          "match_offset"?: number;
+          "match_threshold"?: number;
+          "neighbor_window"?: number;
+          "one_per_document"?: boolean;
+          "pool_size"?: number;
+          "public_only"?: boolean;
+          "query_embedding"?: string;
+          "query_text"?: string;
+          "recency_half_life"?: number;
+          "rrf_k"?: number;
+          "search_mode"?: string;
+          "snippet"?: boolean;
+          "text_weight"?: number;
+          "vector_weight"?: number;
+        };
+        Returns: Database["public"]["CompositeTypes"]["knowledge_search_hit"][];
+        SetofOptions: {
+          from: "*";
+          to: "knowledge_search_hit";
+          isOneToOne: false;
+          isSetofReturn: true;
+        };
+      };
+      "upsert_knowledge_document": {
+        Args: { "chunks": Json; "document": Json };
+        Returns: {
+          "chunks_added": number;
+          "chunks_changed": number;
+          "chunks_removed": number;
+          "chunks_unchanged": number;
+          "document_id": string;
+          "embeddings_missing": number;
+          "embeddings_reused": number;
+        }[];
+      };
+    };
+    Enums: {
+      [_ in never]: never;
+    };
+    CompositeTypes: {
+      "knowledge_search_hit": {
+        "id": string | null;
+        "content": string | null;
+        "knowledge_type": string | null;
+        "document_id": string | null;
+        "chunk_index": number | null;
+        "source_origin": string | null;
+        "metadata": Json | null;
+        "rrf_score": number | null;
+        "vector_rank": number | null;
+        "text_rank": number | null;
+        "similarity": number | null;
+        "text_score": number | null;
+        "match_type": string | null;
+        "matched_terms": (string)[] | null;
+        "title": string | null;
+        "source_url": string | null;
+        "collection": string | null;
+        "document_date": string | null;
+        "snippet": string | null;
+        "context": string | null;
+        "total_count": number | null;
+      };
+    };
+  };
+};
+
+type DatabaseWithoutInternals = Omit<Database, "__InternalSupabase">;
+
+type DefaultSchema = DatabaseWithoutInternals[Extract<keyof Database, "public">];
+
+export type Tables<
+  DefaultSchemaTableNameOrOptions extends
+    | keyof (DefaultSchema["Tables"] & DefaultSchema["Views"])
+    | { schema: keyof DatabaseWithoutInternals },
+  TableName extends DefaultSchemaTableNameOrOptions extends {
+    schema: keyof DatabaseWithoutInternals;
+  } ? keyof (
+      & DatabaseWithoutInternals[DefaultSchemaTableNameOrOptions["schema"]]["Tables"]
+      & DatabaseWithoutInternals[DefaultSchemaTableNameOrOptions["schema"]]["Views"]
+    )
+    : never = never,
+> = DefaultSchemaTableNameOrOptions extends { schema: keyof DatabaseWithoutInternals } ? (
+    & DatabaseWithoutInternals[DefaultSchemaTableNameOrOptions["schema"]]["Tables"]
+    & DatabaseWithoutInternals[DefaultSchemaTableNameOrOptions["schema"]]["Views"]
+  )[TableName] extends {
+    Row: infer R;
+  } ? R
+  : never
+  : DefaultSchemaTableNameOrOptions extends keyof (DefaultSchema["Tables"] & DefaultSchema["Views"])
+    ? (DefaultSchema["Tables"] & DefaultSchema["Views"])[DefaultSchemaTableNameOrOptions] extends {
+      Row: infer R;
+    } ? R
+    : never
+  : never;
+
+export type TablesInsert<
+  DefaultSchemaTableNameOrOptions extends
+    | keyof DefaultSchema["Tables"]
+    | { schema: keyof DatabaseWithoutInternals },
+  TableName extends DefaultSchemaTableNameOrOptions extends {
+    schema: keyof DatabaseWithoutInternals;
+  } ? keyof DatabaseWithoutInternals[DefaultSchemaTableNameOrOptions["schema"]]["Tables"]
+    : never = never,
+> = DefaultSchemaTableNameOrOptions extends { schema: keyof DatabaseWithoutInternals }
+  ? DatabaseWithoutInternals[DefaultSchemaTableNameOrOptions["schema"]]["Tables"][TableName] extends
+    {
+      Insert: infer I;
+    } ? I
+  : never
+  : DefaultSchemaTableNameOrOptions extends keyof DefaultSchema["Tables"]
+    ? DefaultSchema["Tables"][DefaultSchemaTableNameOrOptions] extends {
+      Insert: infer I;
+    } ? I
+    : never
+  : never;
+
+export type TablesUpdate<
+  DefaultSchemaTableNameOrOptions extends
+    | keyof DefaultSchema["Tables"]
+    | { schema: keyof DatabaseWithoutInternals },
+  TableName extends DefaultSchemaTableNameOrOptions extends {
+    schema: keyof DatabaseWithoutInternals;
+  } ? keyof DatabaseWithoutInternals[DefaultSchemaTableNameOrOptions["schema"]]["Tables"]
+    : never = never,
+> = DefaultSchemaTableNameOrOptions extends { schema: keyof DatabaseWithoutInternals }
+  ? DatabaseWithoutInternals[DefaultSchemaTableNameOrOptions["schema"]]["Tables"][TableName] extends
+    {
+      Update: infer U;
+    } ? U
+  : never
+  : DefaultSchemaTableNameOrOptions extends keyof DefaultSchema["Tables"]
+    ? DefaultSchema["Tables"][DefaultSchemaTableNameOrOptions] extends {
+      Update: infer U;
+    } ? U
+    : never
+  : never;
+
+export type Enums<
+  DefaultSchemaEnumNameOrOptions extends
+    | keyof DefaultSchema["Enums"]
+    | { schema: keyof DatabaseWithoutInternals },
+  EnumName extends DefaultSchemaEnumNameOrOptions extends {
+    schema: keyof DatabaseWithoutInternals;
+  } ? keyof DatabaseWithoutInternals[DefaultSchemaEnumNameOrOptions["schema"]]["Enums"]
+    : never = never,
+> = DefaultSchemaEnumNameOrOptions extends { schema: keyof DatabaseWithoutInternals }
+  ? DatabaseWithoutInternals[DefaultSchemaEnumNameOrOptions["schema"]]["Enums"][EnumName]
+  : DefaultSchemaEnumNameOrOptions extends keyof DefaultSchema["Enums"]
+    ? DefaultSchema["Enums"][DefaultSchemaEnumNameOrOptions]
+  : never;
+
+export type CompositeTypes<
+  PublicCompositeTypeNameOrOptions extends
+    | keyof DefaultSchema["CompositeTypes"]
+    | { schema: keyof DatabaseWithoutInternals },
+  CompositeTypeName extends PublicCompositeTypeNameOrOptions extends {
+    schema: keyof DatabaseWithoutInternals;
+  } ? keyof DatabaseWithoutInternals[PublicCompositeTypeNameOrOptions["schema"]]["CompositeTypes"]
+    : never = never,
+> = PublicCompositeTypeNameOrOptions extends { schema: keyof DatabaseWithoutInternals }
+  ? DatabaseWithoutInternals[PublicCompositeTypeNameOrOptions["schema"]]["CompositeTypes"][
+    CompositeTypeName
+  ]
+  : PublicCompositeTypeNameOrOptions extends keyof DefaultSchema["CompositeTypes"]
+    ? DefaultSchema["CompositeTypes"][PublicCompositeTypeNameOrOptions]
+  : never;
+
+export const Constants = {
+  "public": {
+    Enums: {},
+  },
+} as const;

@@ -1,0 +1,104 @@
+"""A local HTTP server that stands in for a paid API of embeddings or reranking."""
+
+import base64
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+
+
+@dataclass
+class Request:
+    """What a client sent."""
+
+    path: str
+    headers: dict[str, str]
+    body: Any
+
+
+@dataclass
+class Answer:
+    """What the server sends back: JSON, or bytes as they are."""
+
+    body: Any
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class ProviderServer:
+    """Answers by `answer`, but first by what stands in `before`; None breaks the connection."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.requests: list[Request] = []
+        self.before: deque[Answer | None] = deque()
+        self.answer: Callable[[Request], Answer | None] = lambda _: Answer({}, 500)
+
+    def bodies(self) -> list[Any]:
+        """Return what was sent, request by request."""
+        return [request.body for request in self.requests]
+
+
+@contextmanager
+def provider_server() -> Iterator[ProviderServer]:
+    """Serve on a free port of this machine."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            length = int(self.headers["content-length"])
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            request = Request(self.path, headers, json.loads(self.rfile.read(length)))
+            served.requests.append(request)
+            answer = served.before.popleft() if served.before else served.answer(request)
+            if answer is None:
+                self.close_connection = True
+                return
+            is_raw = isinstance(answer.body, bytes)
+            body = answer.body if is_raw else json.dumps(answer.body).encode()
+            self.send_response(answer.status)
+            kind = "text/html" if is_raw else "application/json"
+            headers = {"Content-Type": kind, "Content-Length": str(len(body)), **answer.headers}
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    served = ProviderServer(f"http://127.0.0.1:{server.server_port}")
+    # Polled often, so that the test ends at once.
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield served
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def as_openai(vectors: Sequence[Sequence[float]], encoding: str | None = None) -> Answer:
+    """Return the answer of OpenAI and Voyage, last vector first: what counts is `index`."""
+    data = [
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": (
+                base64.b64encode(np.array(vector, "<f4").tobytes()).decode()
+                if encoding == "base64"
+                else list(vector)
+            ),
+        }
+        for index, vector in enumerate(vectors)
+    ]
+    return Answer({"object": "list", "data": data[::-1], "model": "m", "usage": {}})

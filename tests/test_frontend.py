@@ -1,0 +1,389 @@
+"""What front ends get: the TypeScript types, and the Edge Function `search`, run by Deno.
+
+The function runs as it is deployed, with supabase-js, over a real database. Two things stand in for
+Supabase: `edge_runtime.ts` for the built-in model, and a server on this machine for the gateway and
+PostgREST. `make cli` installs what is needed.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import httpx
+import jwt
+import psycopg
+import pytest
+
+from conftest import Connection, Server, copy_of
+from test_supabase_cli import PROGRAM, url
+
+ROOT = Path(__file__).parents[1]
+FUNCTION = ROOT / "supabase" / "functions" / "search" / "index.ts"
+TYPES = ROOT / "supabase" / "functions" / "_shared" / "database.types.ts"
+WRITTEN_BY = "// Written by `supabase gen types`: UPDATE_GOLDEN=1 pytest tests/test_frontend.py"
+INSTALLED = ROOT / "node_modules" / ".bin" / "deno"
+DENO = str(INSTALLED) if INSTALLED.exists() else shutil.which("deno")
+OFFLINE = ("--no-lock", "--cached-only", "--node-modules-dir=manual")
+
+needs_deno = pytest.mark.skipif(DENO is None, reason="Deno is absent: make cli")
+needs_cli = pytest.mark.skipif(PROGRAM is None, reason="the Supabase CLI is absent: make cli")
+
+SECRET = "a secret of at least thirty-two characters"
+ANA, BEN = UUID(int=1), UUID(int=2)
+ARGUMENT_TYPES = {
+    "query_embedding": "extensions.vector",
+    "query_text": "text",
+    "match_count": "integer",
+    "match_offset": "integer",
+    "filters": "jsonb",
+    "snippet": "boolean",
+}
+
+
+def deno(*arguments: str, home: Path, given: str | None = None) -> str:
+    done = subprocess.run(
+        [str(DENO), *arguments],
+        cwd=ROOT,
+        env={**os.environ, "DENO_DIR": str(home), "NO_COLOR": "1"},
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@needs_cli
+@needs_deno
+def test_the_types_are_those_of_the_migrations(dsn: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            *(str(PROGRAM), "gen", "types", "--lang=typescript", "--schema=public"),
+            *(f"--remote={url(dsn)}", f"--workdir={ROOT}", "--yes"),
+        ],
+        env={
+            **os.environ,
+            "HOME": str(tmp_path),
+            "PGSSLMODE": "disable",
+            "SUPABASE_TELEMETRY_DISABLED": "1",
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    text = deno(
+        "fmt",
+        "--no-config",
+        "--ext=ts",
+        "--line-width=100",
+        "-",
+        home=tmp_path,
+        given=f"{WRITTEN_BY}\n{done.stdout}",
+    )
+    if os.environ.get("UPDATE_GOLDEN"):
+        TYPES.write_text(text, "utf-8")
+    assert text == TYPES.read_text("utf-8")
+
+
+@needs_deno
+def test_the_function_is_typed_formatted_and_linted(tmp_path: Path) -> None:
+    deno("check", *OFFLINE, str(FUNCTION), home=tmp_path)
+    deno("fmt", "--check", "--line-width=100", str(FUNCTION), home=tmp_path)
+    deno("lint", str(FUNCTION), home=tmp_path)
+
+
+@needs_deno
+def test_the_code_of_the_page_is_typed(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "frontend.md").read_text("utf-8")
+    examples = re.findall(r"^```ts\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert examples
+    shutil.copy(ROOT / "package.json", tmp_path)
+    shutil.copy(TYPES, tmp_path)
+    (tmp_path / "node_modules").symlink_to(ROOT / "node_modules")
+    for number, example in enumerate(examples):
+        file = tmp_path / f"example_{number}.ts"
+        file.write_text(example, "utf-8")
+        deno("check", *OFFLINE, str(file), home=tmp_path / "deno")
+
+
+class Rest(ThreadingHTTPServer):
+    """PostgREST as Supabase has it, for one function: checks the token, and calls as its role."""
+
+    daemon_threads = True
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Request)
+        self.dsn = dsn
+        self.failure: tuple[int, dict[str, Any]] | None = None
+
+    def call(self, path: str, headers: Any, arguments: dict[str, Any]) -> tuple[int, object]:
+        """Answer as PostgREST would."""
+        assert path == "/rest/v1/rpc/search_my_knowledge_chunks"
+        assert headers["apikey"] == "the anon key"
+        if self.failure is not None:
+            return self.failure
+        token = headers["Authorization"].removeprefix("Bearer ")
+        try:
+            claims = jwt.decode(token, SECRET, algorithms=["HS256"])
+        except jwt.ExpiredSignatureError:
+            return 401, {"code": "PGRST303", "message": "JWT expired", "hint": None}
+        named = ", ".join(f"{name} => %({name})s::{ARGUMENT_TYPES[name]}" for name in arguments)
+        given = {
+            name: json.dumps(value) if name == "filters" and value is not None else value
+            for name, value in arguments.items()
+        }
+        with psycopg.connect(self.dsn) as connection:
+            connection.execute(f"set role {claims['role']}".encode())
+            connection.execute(
+                "select set_config('request.jwt.claims', %s, true)", [json.dumps(claims)]
+            )
+            try:
+                rows = connection.execute(
+                    "select coalesce(json_agg(hit), '[]')"
+                    f" from public.search_my_knowledge_chunks({named}) as hit".encode(),
+                    given,
+                ).fetchall()
+            except psycopg.Error as error:
+                status = {"42501": 403}.get(error.sqlstate or "", 400)
+                told = {"code": error.sqlstate, "message": error.diag.message_primary}
+                return status, {**told, "details": None, "hint": error.diag.message_hint}
+        return 200, rows[0][0]
+
+
+class _Request(BaseHTTPRequestHandler):
+    server: Rest
+
+    def do_POST(self) -> None:
+        arguments = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        status, body = self.server.call(self.path, self.headers, arguments)
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """The running function, the PostgREST that it calls, and the database's owner."""
+
+    url: str
+    rest: Rest
+    owner: Connection
+
+    def ask(self, body: object, token: str | None = None, **options: Any) -> httpx.Response:
+        """Send a request as a front end does; without a token as Ana."""
+        headers = {"Authorization": f"Bearer {token or signed(ANA)}"}
+        content = body if isinstance(body, str) else json.dumps(body)
+        return httpx.post(self.url, content=content, headers=headers, timeout=60, **options)
+
+
+def signed(user: UUID, **claims: Any) -> str:
+    lasting = {"role": "authenticated", "sub": str(user), "exp": int(time.time()) + 600}
+    return jwt.encode({**lasting, **claims}, SECRET, algorithm="HS256")
+
+
+def store(owner: Connection, key: str, user: UUID, content: str, axis: int) -> None:
+    embedding = [0.0] * 384
+    embedding[axis] = 1.0
+    document = {"external_key": key, "title": key, "owner_id": str(user)}
+    chunk = {"content": content, "embedding": embedding, "embedding_model": "gte-small"}
+    owner.execute(
+        "select * from public.upsert_knowledge_document(%s, %s)",
+        [json.dumps(document), json.dumps([chunk])],
+    )
+
+
+@pytest.fixture(scope="module")
+def running(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
+    """The function under Deno, over a database with a chunk about money and one about cats."""
+    for dsn in copy_of(server, server.template(384)):
+        rest = Rest(dsn)
+        threading.Thread(target=rest.serve_forever, daemon=True).start()
+        process = subprocess.Popen(
+            [
+                *(str(DENO), "run", *OFFLINE, "--allow-net=127.0.0.1", "--allow-env"),
+                *(f"--preload={ROOT / 'tests' / 'edge_runtime.ts'}", str(FUNCTION)),
+            ],
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "DENO_DIR": str(tmp_path_factory.mktemp("deno")),
+                "DENO_SERVE_ADDRESS": "tcp:127.0.0.1:0",
+                "NO_COLOR": "1",
+                "SUPABASE_URL": f"http://127.0.0.1:{rest.server_port}",
+                "SUPABASE_ANON_KEY": "the anon key",
+            },
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stderr
+        said = ""
+        for line in process.stderr:
+            said += line
+            if listening := re.search(r"Listening on (\S+)", line):
+                break
+        else:
+            pytest.fail(said)
+        drain = threading.Thread(target=process.stderr.read, daemon=True)
+        drain.start()
+        try:
+            with psycopg.connect(dsn, autocommit=True) as owner:
+                store(owner, "billing", ANA, "An invoice is due after 14 days.", 0)
+                store(owner, "pets", ANA, "Cats sleep for most of the day.", 1)
+                store(owner, "salary", BEN, "The invoice of another user.", 0)
+                yield Edge(listening[1], rest, owner)
+        finally:
+            process.terminate()
+            process.wait()
+            drain.join()
+            process.stderr.close()
+            rest.shutdown()
+            rest.server_close()
+
+
+@pytest.fixture
+def edge(running: Edge) -> Iterator[Edge]:
+    """The running function, with a PostgREST that does not fail."""
+    yield running
+    running.rest.failure = None
+
+
+@needs_deno
+def test_a_question_finds_by_meaning_what_the_user_may_see(edge: Edge) -> None:
+    answer = edge.ask({"query": "money that people owe us", "limit": 1})
+    assert answer.status_code == 200, answer.text
+    told = answer.json()
+    (hit,) = told["results"]
+    assert (hit["title"], hit["vector_rank"], hit["text_rank"]) == ("billing", 1, None)
+    assert told["total_count"] == 2
+    assert told["degraded"] is None
+
+
+@needs_deno
+def test_another_user_finds_other_chunks(edge: Edge) -> None:
+    told = edge.ask({"query": "invoice"}, token=signed(BEN)).json()
+    assert [hit["title"] for hit in told["results"]] == ["salary"]
+    assert "<mark>invoice</mark>" in told["results"][0]["snippet"]
+
+
+@needs_deno
+def test_pages_and_filters_are_passed_on(edge: Edge) -> None:
+    second = edge.ask({"query": "invoice", "limit": 1, "offset": 1}).json()
+    assert [hit["title"] for hit in second["results"]] == ["pets"]
+    none = edge.ask(
+        {"query": "invoice", "filters": [{"field": "metadata.a", "op": "eq", "value": 1}]}
+    )
+    assert none.json() == {"results": [], "total_count": 0, "degraded": None}
+
+
+@needs_deno
+def test_a_model_that_fails_leaves_the_words_and_says_so(edge: Edge) -> None:
+    told = edge.ask({"query": "invoice out of memory"}).json()
+    assert [hit["match_type"] for hit in told["results"]] == ["text"]
+    assert "gte-small failed" in told["degraded"]
+
+
+@needs_deno
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        ("{", "body"),
+        ("[]", "body"),
+        ("null", "body"),
+        ({}, "query"),
+        ({"query": " "}, "query"),
+        ({"query": 7}, "query"),
+        ({"query": "x" * 1001}, "query"),
+        ({"query": "x", "limit": 0}, "limit"),
+        ({"query": "x", "limit": 51}, "limit"),
+        ({"query": "x", "limit": "5"}, "limit"),
+        ({"query": "x", "limit": None}, "limit"),
+        ({"query": "x", "offset": -1}, "offset"),
+        ({"query": "x", "offset": 0.5}, "offset"),
+        ({"query": "x", "filters": "a = 1"}, "filters"),
+        ({"query": "x", "viewer_id": str(BEN)}, "viewer_id"),
+        ({"query": "x", "filters": [{"field": "nowhere", "op": "eq", "value": 1}]}, "nowhere"),
+    ],
+)
+def test_a_wrong_request_is_refused_by_name(edge: Edge, body: object, names: str) -> None:
+    answer = edge.ask(body)
+    assert answer.status_code == 400
+    assert names in answer.json()["error"]
+    assert answer.json()["remedy"]
+
+
+@needs_deno
+def test_who_is_no_user_is_refused(edge: Edge) -> None:
+    without = httpx.post(edge.url, json={"query": "x"})
+    expired = edge.ask({"query": "x"}, token=signed(ANA, exp=1))
+    visitor = edge.ask({"query": "x"}, token=signed(ANA, role="anon"))
+    for answer in (without, expired, visitor):
+        assert answer.status_code == 401
+        assert "user's own access token" in answer.json()["remedy"]
+
+
+@needs_deno
+@pytest.mark.parametrize(
+    ("failure", "status", "remedy"),
+    [
+        ((500, {"code": "57014", "message": "canceling statement"}), 504, "Narrow"),
+        ((404, {"code": "PGRST202", "message": "no function"}), 500, "supabase db push"),
+        ((503, {"code": "PGRST002", "message": "no database"}), 502, "log"),
+        (
+            (
+                400,
+                {
+                    "code": "22023",
+                    "message": "query_embedding has 384 dimensions, the stored embeddings have 3",
+                },
+            ),
+            500,
+            "384",
+        ),
+    ],
+)
+def test_a_failure_of_the_database_names_its_remedy(
+    edge: Edge, failure: tuple[int, dict[str, Any]], status: int, remedy: str
+) -> None:
+    edge.rest.failure = failure
+    answer = edge.ask({"query": "invoice"})
+    assert (answer.status_code, remedy in answer.json()["remedy"]) == (status, True)
+
+
+@needs_deno
+def test_browsers_are_let_in(edge: Edge) -> None:
+    preflight = httpx.options(edge.url)
+    assert preflight.status_code == 204
+    for answer in (preflight, edge.ask({"query": "invoice"}), edge.ask("{")):
+        assert answer.headers["Access-Control-Allow-Origin"] == "*"
+    assert "authorization" in preflight.headers["Access-Control-Allow-Headers"]
+    assert httpx.get(edge.url, headers={"Authorization": "Bearer x"}).status_code == 405
+
+
+def test_the_message_that_the_function_looks_for_is_the_databases(database: Connection) -> None:
+    with pytest.raises(psycopg.Error, match="the stored embeddings have") as raised:
+        database.execute(
+            "select * from public.hybrid_search_knowledge_chunks(query_embedding => '[1, 2]')"
+        )
+    assert raised.value.sqlstate == "22023"

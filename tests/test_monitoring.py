@@ -1,0 +1,422 @@
+"""What the database says of its own state: the models it holds, and each finding of its health.
+
+Every rule is broken for real, one at a time, but for the two that need another server: those are
+given the figures that such a server would give.
+"""
+
+import json
+from typing import Any
+
+import psycopg
+import pytest
+
+from conftest import Connect, Connection, Server
+
+Health = dict[str, Any]
+
+# More chunks than statistics are done without, written the short way.
+MANY = """
+insert into public.knowledge_chunks (content, embedding, embedding_model)
+select 'chunk ' || number, '[1, 2, 3]', 'm' from generate_series(1, 1100) as number
+"""
+RENEWED = (
+    "select pg_stat_force_next_flush()",
+    "analyze public.knowledge_chunks",
+    "select public.refresh_knowledge_statistics()",
+    "select pg_stat_force_next_flush()",
+)
+
+
+def ingest(connection: Connection, key: str, *models: str | None) -> None:
+    """Store a document with a chunk for each model; None: a chunk without an embedding."""
+    chunks = [
+        {"content": f"{key} {number}"}
+        | ({} if model is None else {"embedding": [1, 2, 3], "embedding_model": model})
+        for number, model in enumerate(models)
+    ]
+    connection.execute(
+        "select * from public.upsert_knowledge_document(%s, %s)",
+        [json.dumps({"external_key": key}), json.dumps(chunks)],
+    )
+
+
+def models(connection: Connection) -> list[tuple[Any, ...]]:
+    return connection.execute("select * from public.knowledge_embedding_models()").fetchall()
+
+
+def health(connection: Connection) -> Health:
+    found: Health
+    ((found,),) = connection.execute("select public.knowledge_search_health()").fetchall()
+    return found
+
+
+def findings(connection: Connection) -> list[tuple[str, str]]:
+    return [(one["severity"], one["check"]) for one in health(connection)["findings"]]
+
+
+def run(connection: Connection, *statements: str) -> None:
+    for statement in statements:
+        connection.execute(statement.encode())
+
+
+@pytest.fixture
+def admin(server: Server, dsn: str) -> Any:
+    """The superuser in this test's database."""
+    name = str(psycopg.conninfo.conninfo_to_dict(dsn)["dbname"])
+    with psycopg.connect(server.admin_dsn(name), autocommit=True) as connection:
+        yield connection
+
+
+def test_models_are_known_at_once_and_most_chunks_come_first(database: Connection) -> None:
+    assert models(database) == []
+    ingest(database, "a", "m")
+    assert models(database) == [("m", 3, 1)]
+    ingest(database, "b", "n", "n", None)
+    assert models(database) == [("n", 3, 2), ("m", 3, 1)]
+
+
+def test_an_embedding_without_a_model_counts_as_the_model_null(database: Connection) -> None:
+    ingest(database, "a", "m")
+    database.execute("update public.knowledge_chunks set embedding_model = null")
+    assert models(database) == [(None, 3, 1)]
+
+
+def test_only_active_chunks_have_models(database: Connection) -> None:
+    ingest(database, "a", "m", "m")
+    ingest(database, "a", "n")
+    assert models(database) == [("n", 3, 1)]
+    database.execute("update public.knowledge_chunks set status = 'archived'")
+    assert models(database) == []
+
+
+@pytest.mark.parametrize("dimensions", [7])
+def test_dimensions_are_the_columns(database: Connection) -> None:
+    database.execute(
+        "insert into public.knowledge_chunks (content, embedding) values ('a', '[1,2,3,4,5,6,7]')"
+    )
+    assert models(database) == [(None, 7, 1)]
+
+
+@pytest.fixture
+def large(admin: Connection, database: Connection) -> Connection:
+    """A table above what is counted: 2,500 rows, each in a page of its own, five of them rare."""
+    # Without triggers and vector index: text and vectors do not matter here.
+    run(
+        admin,
+        "drop index public.knowledge_chunks_embedding",
+        "alter table public.knowledge_chunks set (fillfactor = 10, autovacuum_enabled = off)",
+        "set session_replication_role = replica",
+        "insert into public.knowledge_chunks (content, embedding, embedding_model, collection,"
+        "  content_hash, content_tsv, text_length, metadata)"
+        " select 'x', '[1,2,3]', case when number % 500 = 7 then 'rare' else 'main' end, 'c',"
+        "        number::text, '', 0, jsonb_build_object('filler', repeat(md5(number::text), 20))"
+        "   from generate_series(1, 2500) as number",
+        "set session_replication_role = origin",
+    )
+    return database
+
+
+def test_models_of_a_large_table_are_estimated_without_reading_it(large: Connection) -> None:
+    scans = (
+        "select seq_scan from pg_stat_user_tables where relid = 'public.knowledge_chunks'::regclass"
+    )
+    run(large, "select pg_stat_force_next_flush()")
+    before = large.execute(scans).fetchone()
+    ((model, dimensions, chunks),) = models(large)
+    assert (model, dimensions) == ("main", 3)
+    assert chunks == pytest.approx(2500, rel=0.1)
+    run(large, "select pg_stat_force_next_flush()")
+    assert large.execute(scans).fetchone() == before
+
+
+def test_rare_models_of_a_large_table_are_those_that_analyze_listed(large: Connection) -> None:
+    large.execute("analyze public.knowledge_chunks")
+    (main, _, _), (rare, _, chunks) = models(large)
+    assert (main, rare, chunks) == ("main", "rare", 5)
+
+
+def test_a_model_written_after_analyze_is_noticed_at_the_end_of_a_large_table(
+    large: Connection,
+) -> None:
+    large.execute("analyze public.knowledge_chunks")
+    large.execute(
+        "insert into public.knowledge_chunks (content, embedding, embedding_model)"
+        " values ('new', '[1,2,3]', 'new')"
+    )
+    assert ("new", 3, 1) in models(large)
+
+
+def test_a_model_that_is_gone_is_not_named_for_the_statistics_sake(
+    large: Connection, admin: Connection
+) -> None:
+    large.execute("analyze public.knowledge_chunks")
+    run(
+        admin,
+        "set session_replication_role = replica",
+        "update public.knowledge_chunks set embedding_model = 'next'",
+    )
+    assert models(large)[0][0] == "next"
+    assert "main" not in {model for model, *_ in models(large)}
+
+
+def test_superseded_chunks_of_a_large_table_lend_it_no_model(
+    large: Connection, admin: Connection
+) -> None:
+    run(
+        admin,
+        "set session_replication_role = replica",
+        "update public.knowledge_chunks set status = 'superseded' where embedding_model = 'rare'",
+        "analyze public.knowledge_chunks",
+    )
+    assert [model for model, *_ in models(large)] == ["main"]
+
+
+def test_a_fresh_database_has_nothing_to_say(database: Connection) -> None:
+    told = health(database)
+    assert told["findings"] == []
+    assert told["rows"]["total"] == 0
+    assert told["dimensions"] == 3
+    assert told["versions"]["pgvector"]
+    assert [one["name"] for one in told["tables"]] == [
+        "public.knowledge_chunks",
+        "public.knowledge_documents",
+        "public.knowledge_sources",
+    ]
+    assert {one["leg"] for one in told["indexes"]} == {"vector", "text", None}
+
+
+def test_a_database_in_use_has_nothing_to_say(database: Connection) -> None:
+    ingest(database, "a", "m", "m")
+    run(database, *RENEWED)
+    told = health(database)
+    assert told["findings"] == []
+    assert told["rows"] == {
+        "total": 2,
+        "active": 2,
+        "by_status": {"active": 2},
+        "embedded": 2,
+        "without_embedding": 0,
+        "without_words": 0,
+        "without_bits": 0,
+        "is_estimated": False,
+    }
+    assert told["embedding_models"] == [{"model": "m", "chunks": 2}]
+    assert told["statistics"]["rows"] == 2
+
+
+def test_service_role_is_told_what_the_owner_is_told(
+    database: Connection, service_role: Connection
+) -> None:
+    ingest(database, "a", "m", "n")
+    assert health(service_role)["findings"] == health(database)["findings"] != []
+
+
+def remedy_of(connection: Connection, check: str) -> str:
+    (one,) = [one for one in health(connection)["findings"] if one["check"] == check]
+    assert one["remedy"].startswith("Run: ")
+    return str(one["remedy"].removeprefix("Run: "))
+
+
+DROPPED = {
+    "vector": "drop index public.knowledge_chunks_embedding",
+    "text": "drop index public.knowledge_chunks_content_tsv",
+}
+
+
+@pytest.mark.parametrize(
+    ("damage", "word"), [(DROPPED["vector"], "hnsw"), (DROPPED["text"], "gin on content_tsv")]
+)
+def test_a_leg_without_its_index_is_an_error(database: Connection, damage: str, word: str) -> None:
+    database.execute(damage.encode())
+    (one,) = health(database)["findings"]
+    assert (one["severity"], one["check"]) == ("error", "indexes")
+    assert word in one["what"]
+    assert one["remedy"]
+
+
+def test_the_vector_index_may_be_over_an_expression(database: Connection) -> None:
+    run(
+        database,
+        DROPPED["vector"],
+        "create index on public.knowledge_chunks"
+        " using hnsw ((embedding::extensions.halfvec(3)) extensions.halfvec_cosine_ops)",
+    )
+    assert findings(database) == []
+
+
+def test_an_invalid_index_is_an_error_whose_remedy_mends_it(
+    database: Connection, admin: Connection
+) -> None:
+    admin.execute(
+        "update pg_index set indisvalid = false"
+        " where indexrelid = 'public.knowledge_chunks_owner'::regclass"
+    )
+    assert findings(database) == [("error", "indexes")]
+    run(database, remedy_of(database, "indexes"))
+    assert findings(database) == []
+
+
+def test_an_index_that_is_being_built_is_waited_for(connect: Connect) -> None:
+    database, writer, builder = connect(), connect(), connect()
+    ingest(database, "a", "m")
+    run(database, *RENEWED)
+    # A build waits for whoever wrote before it, so it can be looked at half-way.
+    writer.execute("begin")
+    ingest(writer, "b", "m")
+    builder.pgconn.send_query(
+        b"create index concurrently waited on public.knowledge_chunks (sensitivity)"
+    )
+    for _ in range(1000):
+        if told := health(database)["findings"]:
+            break
+    writer.execute("rollback")
+    (one,) = told
+    assert (one["severity"], one["check"], one["remedy"]) == ("warning", "indexes", None)
+    assert one["what"].startswith("public.waited is being built (waiting for writers")
+    while result := builder.pgconn.get_result():
+        assert result.status == psycopg.pq.ExecStatus.COMMAND_OK
+    assert findings(database) == []
+
+
+def test_an_index_of_a_leg_that_no_search_reads_is_remarked_on(database: Connection) -> None:
+    run(database, MANY, *RENEWED)
+    assert findings(database) == [("warning", "indexes")]
+    (one,) = health(database)["findings"]
+    assert "knowledge_chunks_embedding" in one["what"]
+    assert "knowledge_chunks_content_tsv" in one["what"]
+
+
+def test_a_disabled_trigger_is_an_error_whose_remedy_mends_it(database: Connection) -> None:
+    database.execute("alter table public.knowledge_chunks disable trigger complete_chunk")
+    assert findings(database) == [("error", "triggers")]
+    run(database, remedy_of(database, "triggers"))
+    assert findings(database) == []
+
+
+@pytest.mark.parametrize(("column", "word"), [("bm25", "words"), ("embedding_bits", "filter")])
+def test_what_was_loaded_without_triggers_is_an_error_whose_remedy_mends_it(
+    database: Connection, admin: Connection, column: str, word: str
+) -> None:
+    ingest(database, "a", "m", "m")
+    run(database, *RENEWED)
+    run(
+        admin,
+        "set session_replication_role = replica",
+        f"update public.knowledge_chunks set {column} = null where chunk_index = 1",
+    )
+    (one,) = health(database)["findings"]
+    assert (one["severity"], one["check"]) == ("error", "chunks")
+    assert one["what"].startswith("1 chunks have")
+    assert word in one["what"]
+    run(database, remedy_of(database, "chunks"))
+    assert findings(database) == []
+
+
+def test_a_chunk_without_words_lacks_none(database: Connection) -> None:
+    database.execute(
+        "insert into public.knowledge_chunks (content, embedding) values ('...', '[1,2,3]')"
+    )
+    run(database, *RENEWED)
+    assert findings(database) == []
+
+
+def test_models_side_by_side_and_chunks_without_an_embedding_are_remarked_on(
+    database: Connection,
+) -> None:
+    ingest(database, "a", "m", "m", "n", None)
+    run(database, *RENEWED)
+    several, missing = health(database)["findings"]
+    assert {one["severity"] for one in (several, missing)} == {"warning"}
+    assert missing["what"].startswith("2 models")
+    assert missing["what"].endswith("1 chunks are not of m")
+    assert several["what"] == "1 of 4 chunks (25.0 %) have no embedding"
+
+
+def test_statistics_that_are_missing_matter_to_a_large_table_only(database: Connection) -> None:
+    ingest(database, "a", "m")
+    assert findings(database) == [("info", "statistics")] * 2
+    database.execute(MANY.encode())
+    database.execute("alter table public.knowledge_chunks set (autovacuum_enabled = off)")
+    assert [one for one in findings(database) if one[1] == "statistics"] == [
+        ("warning", "statistics")
+    ] * 2
+    (remedy,) = {
+        one["remedy"] for one in health(database)["findings"] if one["check"] == "statistics"
+    }
+    run(database, *remedy.removeprefix("Run: ").split("; "))
+    assert [one for one in findings(database) if one[1] == "statistics"] == []
+
+
+def test_statistics_that_are_stale_are_remarked_on(database: Connection) -> None:
+    database.execute("alter table public.knowledge_chunks set (autovacuum_enabled = off)")
+    ingest(database, "a", "m")
+    run(database, *RENEWED, MANY, "select pg_stat_force_next_flush()")
+    changed, counted = (
+        one["what"] for one in health(database)["findings"] if one["check"] == "statistics"
+    )
+    assert changed.startswith("110")
+    assert "rows changed since the last ANALYZE at " in changed
+    assert counted.startswith("words were counted over 1 of 1101 rows at ")
+
+
+def test_dead_rows_are_remarked_on_and_vacuumed_by_the_remedy(database: Connection) -> None:
+    database.execute("alter table public.knowledge_chunks set (autovacuum_enabled = off)")
+    run(database, MANY, MANY, MANY, "delete from public.knowledge_chunks", *RENEWED)
+    assert ("warning", "dead rows") in findings(database)
+    run(database, remedy_of(database, "dead rows"), "select pg_stat_force_next_flush()")
+    assert "dead rows" not in [check for _, check in findings(database)]
+
+
+def test_a_vector_index_larger_than_memory_is_remarked_on(database: Connection) -> None:
+    assert findings(database) == []
+    database.execute("set effective_cache_size = '8kB'")
+    assert findings(database) == [("warning", "memory")]
+
+
+def findings_of(connection: Connection, told: Health) -> list[dict[str, Any]]:
+    rows = connection.execute(
+        "select knowledge_internal.health_findings(%s)", [json.dumps(told)]
+    ).fetchall()
+    return list(rows[0][0])
+
+
+def test_a_vector_index_larger_than_shared_buffers_is_told(database: Connection) -> None:
+    told = health(database)
+    told["memory"] = {
+        "shared_buffers": 2**30,
+        "effective_cache_size": 3 * 2**30,
+        "vector_index": 2 * 2**30,
+    }
+    (one,) = findings_of(database, told)
+    assert (one["severity"], one["check"]) == ("info", "memory")
+    assert "2048 MB" in one["what"]
+
+
+@pytest.mark.parametrize("version", ["0.7.4", "0.5.1", None])
+def test_a_pgvector_without_iterative_scans_is_an_error(
+    database: Connection, version: str | None
+) -> None:
+    told = health(database)
+    assert findings_of(database, told) == []
+    told["versions"]["pgvector"] = version
+    (one,) = findings_of(database, told)
+    assert (one["severity"], one["check"]) == ("error", "pgvector")
+
+
+@pytest.mark.parametrize("version", ["0.8.0", "0.10.1", "1.0"])
+def test_a_later_pgvector_will_do(database: Connection, version: str) -> None:
+    told = health(database)
+    told["versions"]["pgvector"] = version
+    assert findings_of(database, told) == []
+
+
+def test_large_indexes_that_nothing_reads_are_told(database: Connection) -> None:
+    told = health(database)
+    for index in told["indexes"]:
+        index["bytes"] = 20 * 2**20
+    (one,) = findings_of(database, told)
+    assert (one["severity"], one["check"]) == ("info", "indexes")
+    assert "knowledge_chunks_owner" in one["what"]
+    # What keeps rows unique is never idle.
+    assert "pkey" not in one["what"]
+    assert "knowledge_sources_name_key" not in one["what"]

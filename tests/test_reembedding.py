@@ -1,0 +1,580 @@
+"""Changing the model of a table in use: without downtime, and from wherever a run stopped."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psycopg
+import pytest
+from numpy.typing import NDArray
+from psycopg.types.json import Jsonb
+from typer.testing import CliRunner
+
+from conftest import Connect, Connection, Server, copy_of
+from second_brain.cli import app
+from second_brain.database import reembedding, vector_index
+from second_brain.database.maintenance import Progress
+from second_brain.errors import ConfigurationError, InvalidInputError
+
+DOCUMENTS = 12
+CHUNKS = 5
+OLD, NEW = 6, 9
+SEARCH = """
+select id::text, similarity, vector_rank
+  from public.hybrid_search_knowledge_chunks(
+         query_embedding => %s::extensions.vector, match_count => 200, match_threshold => -1
+       )
+"""
+
+
+class Hashed:
+    """An embedder whose vectors follow from the text alone; `silent` texts have none."""
+
+    def __init__(self, model: str, dimensions: int, silent: str = "\0") -> None:
+        self.model = model
+        self.dimensions = dimensions
+        self.silent = silent
+        self.texts: list[str] = []
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Embed, and keep what was asked for."""
+        self.texts += texts
+        return np.array([self._vector(text) for text in texts], np.float32).reshape(
+            -1, self.dimensions
+        )
+
+    def _vector(self, text: str) -> NDArray[np.float32]:
+        if self.silent in text:
+            return np.zeros(self.dimensions, np.float32)
+        seed = hashlib.sha256(f"{self.model} {text}".encode()).digest()[:8]
+        vector = np.random.default_rng(list(seed)).standard_normal(self.dimensions)
+        return (vector / np.linalg.norm(vector)).astype(np.float32)
+
+
+def literal(vector: NDArray[np.float32]) -> str:
+    return str(vector.tolist())
+
+
+def upsert(connection: Connection, key: str, texts: Sequence[str], embedder: Hashed) -> Any:
+    chunks = [
+        {
+            "heading": "Title",
+            "content": text,
+            "embedding": embedder.embed([f"Title\n{text}"])[0].tolist(),
+            "embedding_model": embedder.model,
+        }
+        for text in texts
+    ]
+    return connection.execute(
+        "select * from public.upsert_knowledge_document(%s, %s)",
+        [Jsonb({"external_key": key, "title": "Title"}), Jsonb(chunks)],
+    ).fetchone()
+
+
+def texts_of(number: int) -> list[str]:
+    return [f"passage {number} {part}" for part in range(CHUNKS - 1)] + ["in every document"]
+
+
+@pytest.fixture(scope="module")
+def template(server: Server) -> Iterator[str]:
+    """A database with documents of the old model, to be copied."""
+    for dsn in copy_of(server, server.template(OLD)):
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            for number in range(DOCUMENTS):
+                upsert(connection, f"document {number}", texts_of(number), Hashed("old", OLD))
+            # Leaves a superseded chunk.
+            upsert(connection, "document 0", texts_of(0)[:-1], Hashed("old", OLD))
+            connection.execute("insert into public.knowledge_chunks (content) values ('by text')")
+            connection.execute("analyze public.knowledge_chunks")
+        yield str(psycopg.conninfo.conninfo_to_dict(dsn)["dbname"])
+
+
+@pytest.fixture
+def dsn(server: Server, template: str) -> Iterator[str]:
+    """A database of this test's own with those documents."""
+    yield from copy_of(server, template)
+
+
+ACTIVE = DOCUMENTS * CHUNKS
+COLUMNS = """
+select attribute.attname,
+       format_type(attribute.atttypid, attribute.atttypmod),
+       attribute.attstorage::text,
+       col_description(attribute.attrelid, attribute.attnum)
+  from pg_attribute as attribute
+ where attribute.attrelid = 'public.knowledge_chunks'::regclass
+   and attribute.attnum > 0
+   and not attribute.attisdropped
+ order by attribute.attname
+"""
+OBJECTS = """
+select 'index ' || indexrelid::regclass || ' ' || indisvalid from pg_index
+ where indrelid = 'public.knowledge_chunks'::regclass
+union all
+select 'trigger ' || tgname from pg_trigger
+ where tgrelid = 'public.knowledge_chunks'::regclass and not tgisinternal
+union all
+select 'constraint ' || conname || ' ' || convalidated from pg_constraint
+ where conrelid = 'public.knowledge_chunks'::regclass
+union all
+select 'function ' || oid::regprocedure::text from pg_proc
+ where pronamespace = 'knowledge_internal'::regnamespace
+union all
+select 'column ' || attname from pg_attribute
+ where attrelid = 'knowledge_internal.searchable_chunks'::regclass and attnum > 0
+ order by 1
+"""
+
+
+def catalog(dsn: str) -> tuple[list[Any], list[Any]]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        return (
+            connection.execute(COLUMNS.encode()).fetchall(),
+            connection.execute(OBJECTS.encode()).fetchall(),
+        )
+
+
+def expected_similarities(connection: Connection, query: NDArray[np.float32]) -> dict[str, float]:
+    """Compare every active chunk as the new model embeds it."""
+    rows = connection.execute(
+        "select id::text, concat_ws(E'\\n', heading, content) from public.knowledge_chunks"
+        " where status = 'active'"
+    ).fetchall()
+    vectors = Hashed("new", NEW).embed([text for _, text in rows])
+    return {id_: float(one @ query) for (id_, _), one in zip(rows, vectors, strict=True)}
+
+
+def assert_switched(dsn: str, before: tuple[list[Any], list[Any]]) -> None:
+    """Nothing but the model differs, and every chunk is embedded with it."""
+    columns, objects = catalog(dsn)
+    old_columns = [
+        (name, f"extensions.vector({NEW})" if name == "embedding" else kind, *rest)
+        for name, kind, *rest in before[0]
+    ]
+    assert [column[0] for column in columns] == [column[0] for column in old_columns]
+    assert columns == [
+        (name, kind.replace(f"vector({OLD})", f"vector({NEW})"), *rest)
+        for name, kind, *rest in before[0]
+    ]
+    assert objects == before[1]
+    query = Hashed("new", NEW).embed(["a question"])[0]
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        found = connection.execute(SEARCH, [literal(query)]).fetchall()
+        expected = expected_similarities(connection, query)
+        assert {id_: pytest.approx(one, abs=1e-5) for id_, one, _ in found} == expected
+        assert connection.execute(
+            "select count(*) from public.knowledge_chunks where status = 'active'"
+            " and (embedding_model is distinct from 'new'"
+            "      or embedding_bits <> knowledge_internal.embedding_bits(embedding))"
+        ).fetchone() == (0,)
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match=f"have {NEW}"):
+            connection.execute(SEARCH, [str([1.0] * OLD)])
+
+
+def test_every_chunk_is_embedded_anew_and_nothing_else_changes(dsn: str, connect: Connect) -> None:
+    before = catalog(dsn)
+    connection = connect()
+    times = "select id, updated_at, created_at from public.knowledge_chunks order by id"
+    updated = connection.execute(times).fetchall()
+    embedder = Hashed("new", NEW)
+    report = reembedding.start(dsn, embedder, batch_size=7)
+    assert report == reembedding.Report(embedded=ACTIVE, without_direction=0)
+    assert_switched(dsn, before)
+    assert connection.execute(times).fetchall() == updated
+    # Equal texts once.
+    assert len(embedder.texts) == len(set(embedder.texts)) == ACTIVE - (DOCUMENTS - 1) + 1
+
+
+def test_documents_go_on_as_before(dsn: str, connect: Connect) -> None:
+    reembedding.start(dsn, Hashed("new", NEW))
+    connection = connect()
+    (hashes,) = connection.execute(
+        "select array_agg(content_hash) from public.knowledge_chunks where status = 'active'"
+    ).fetchone() or ([],)
+    for model, missing in (("new", 0), ("old", len(set(hashes)))):
+        assert connection.execute(
+            "select count(*) from public.missing_knowledge_embeddings(%s, %s)", [hashes, model]
+        ).fetchone() == (missing,)
+    chunks = [
+        {"heading": "Title", "content": text, "embedding_model": "new"}
+        for text in ["in every document", "passage 1 0", "not known"]
+    ]
+    counts = connection.execute(
+        "select embeddings_reused, embeddings_missing"
+        "  from public.upsert_knowledge_document(%s, %s)",
+        [Jsonb({"external_key": "another", "title": "Title"}), Jsonb(chunks)],
+    ).fetchone()
+    assert counts == (2, 1)
+
+
+def test_texts_without_a_direction_stay_without_an_embedding(dsn: str, connect: Connect) -> None:
+    report = reembedding.start(dsn, Hashed("new", NEW, silent="in every document"))
+    assert (report.embedded, report.without_direction) == (ACTIVE - DOCUMENTS + 1, 1)
+    found = connect().execute(
+        "select distinct content, embedding_model, embedding_bits from public.knowledge_chunks"
+        " where status = 'active' and embedding is null"
+    )
+    assert found.fetchall() == [("in every document", None, None)]
+
+
+class Interruption(Exception):  # noqa: N818
+    """What ends a run."""
+
+
+def interrupted_at(place: int) -> Callable[[Progress], None]:
+    told = 0
+
+    def tell(progress: Progress) -> None:
+        nonlocal told
+        # The watching thread's are not always the same.
+        if ": building" not in progress.step and ": waiting" not in progress.step:
+            told += 1
+            if told == place:
+                raise Interruption(progress.step)
+
+    return tell
+
+
+def test_after_an_interruption_at_any_step_it_goes_on(server: Server, template: str) -> None:
+    steps: list[str] = []
+    for place in range(1, 50):
+        for dsn in copy_of(server, template):
+            before = catalog(dsn)
+            try:
+                reembedding.start(
+                    dsn, Hashed("new", NEW), batch_size=30, tell=interrupted_at(place)
+                )
+            except Interruption as step:
+                steps.append(str(step))
+            else:
+                assert_switched(dsn, before)
+                assert len(steps) == place - 1
+                assert [step for step in steps if not step.startswith("embedding")] == [
+                    "adding the columns",
+                    "checking what is embedded",
+                    "indexing what is left",
+                    "building the vector index",
+                    "switching to the new embeddings",
+                    "analysing the table",
+                    "dropping the old index",
+                    "dropping the old columns",
+                ]
+                return
+            reembedding.start(dsn, Hashed("new", NEW), batch_size=30)
+            assert_switched(dsn, before)
+    pytest.fail("it has no end")
+
+
+CHILD = """
+import sys
+import numpy as np
+sys.path.insert(0, sys.argv[2])
+from test_reembedding import NEW, Hashed
+from second_brain.database import reembedding
+
+print("begun", flush=True)
+class Slow(Hashed):
+    def embed(self, texts):
+        if self.texts:
+            print("embedding", flush=True)
+            sys.stdin.read()
+        return super().embed(texts)
+reembedding.start(sys.argv[1], Slow("new", NEW), batch_size=10)
+"""
+
+
+def test_a_killed_process_loses_no_batch(dsn: str, connect: Connect) -> None:
+    before = catalog(dsn)
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, dsn, str(Path(__file__).parent)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["begun\n", "embedding\n"]
+        os.kill(process.pid, signal.SIGKILL)
+    connection = connect()
+    now = reembedding.state(connection)
+    assert now == reembedding.State("embedding", OLD, "new")
+    done, chunks = reembedding.count(connection)
+    assert 0 < done < chunks == ACTIVE
+    # The server ends the session once it sees that nobody is there.
+    connection.execute(
+        "select pg_terminate_backend(pid, 10000) from pg_locks where locktype = 'advisory'"
+    )
+    report = reembedding.start(dsn, Hashed("new", NEW))
+    assert report.embedded == ACTIVE - done
+    assert_switched(dsn, before)
+
+
+def test_a_lost_connection_while_switching_leaves_the_old_model(dsn: str, connect: Connect) -> None:
+    before = catalog(dsn)
+    killer = connect()
+
+    def tell(progress: Progress) -> None:
+        if progress.step == "switching to the new embeddings":
+            killer.execute(
+                "select pg_terminate_backend(pid, 10000) from pg_locks where locktype = 'advisory'"
+            )
+
+    with pytest.raises(psycopg.OperationalError):
+        reembedding.start(dsn, Hashed("new", NEW), tell=tell)
+    query = Hashed("old", OLD).embed(["a question"])[0]
+    assert len(connect().execute(SEARCH, [literal(query)]).fetchall()) == ACTIVE - 1
+    reembedding.start(dsn, Hashed("new", NEW))
+    assert_switched(dsn, before)
+
+
+@contextmanager
+def running(*works: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run these all along; what failed is raised at the end."""
+    failures: list[BaseException] = []
+    over = threading.Event()
+
+    def run(work: Callable[[threading.Event], None]) -> None:
+        try:
+            work(over)
+        except BaseException as error:  # noqa: BLE001
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=[work]) for work in works]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+
+
+def test_searches_and_writes_go_on_and_lose_nothing(dsn: str) -> None:
+    before = catalog(dsn)
+    written = 0
+    searches = {"old": 0, "new": 0}
+    fixed = {f"passage {number} {part}" for number in range(5, 9) for part in range(CHUNKS - 1)}
+
+    def write(over: threading.Event) -> None:
+        nonlocal written
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            while not over.is_set():
+                # The service writes with the old model until the column has the new size.
+                (size,) = connection.execute(
+                    "select dimensions from public.knowledge_embedding_models() limit 1"
+                ).fetchone() or (OLD,)
+                embedder = Hashed("old", OLD) if size == OLD else Hashed("new", NEW)
+                texts = [f"written {written} {part}" for part in range(3)]
+                try:
+                    upsert(connection, f"document {written % 3}", texts, embedder)
+                except psycopg.DataError:
+                    assert embedder.model == "old"
+                else:
+                    written += 1
+
+    def search(over: threading.Event) -> None:
+        embedders = {"old": Hashed("old", OLD), "new": Hashed("new", NEW)}
+        queries = {name: one.embed(["a question"])[0] for name, one in embedders.items()}
+        model = "old"
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            while not over.is_set():
+                try:
+                    found = connection.execute(
+                        "select content, vector_rank from public.hybrid_search_knowledge_chunks("
+                        " query_embedding => %s::extensions.vector, match_count => 500,"
+                        " match_threshold => -1)",
+                        [literal(queries[model])],
+                    ).fetchall()
+                except psycopg.DataError:
+                    # Refused by its size: the service takes the other embedder.
+                    assert model == "old"
+                    model = "new"
+                    continue
+                searches[model] += 1
+                assert fixed <= {content for content, _ in found}
+
+    with running(write, search, search):
+        reembedding.start(dsn, Hashed("new", NEW), batch_size=5)
+        while searches["new"] < 5:
+            threading.Event().wait(0.01)
+    assert min(written, *searches.values()) > 3
+    assert_switched(dsn, before)
+
+
+def test_a_text_that_changes_meanwhile_is_embedded_again(dsn: str, connect: Connect) -> None:
+    before = catalog(dsn)
+    writer = connect("service_role")
+    changed: list[str] = []
+
+    def tell(progress: Progress) -> None:
+        if progress.step == "checking what is embedded":
+            rows = writer.execute(
+                "update public.knowledge_chunks set content = content || ' changed'"
+                " where content like 'passage 3 %' returning id::text"
+            )
+            changed.extend(row[0] for row in rows.fetchall())
+
+    embedder = Hashed("new", NEW)
+    reembedding.start(dsn, embedder, tell=tell)
+    assert len(changed) == CHUNKS - 1
+    assert sum(text.endswith(" changed") for text in embedder.texts) == CHUNKS - 1
+    assert_switched(dsn, before)
+
+
+def test_chunks_that_never_stop_coming_are_embedded_in_the_switch(
+    dsn: str, connect: Connect
+) -> None:
+    before = catalog(dsn)
+    writer = connect()
+    switches = 0
+
+    def tell(progress: Progress) -> None:
+        nonlocal switches
+        if progress.step == "switching to the new embeddings":
+            switches += 1
+            upsert(writer, f"late {switches}", [f"late {switches}"], Hashed("old", OLD))
+
+    reembedding.start(dsn, Hashed("new", NEW), tell=tell)
+    assert switches == 6
+    assert_switched(dsn, before)
+
+
+def test_a_row_that_a_writer_holds_is_waited_for_and_not_blocked(
+    dsn: str, connect: Connect
+) -> None:
+    before = catalog(dsn)
+    with psycopg.connect(dsn) as writer:
+        rounds = 0
+
+        class Held(Hashed):
+            def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+                """Embed while a writer has changed a chunk and not committed."""
+                if not self.texts:
+                    writer.execute(
+                        "update public.knowledge_chunks set metadata = '{\"held\": true}'"
+                        " where content = 'passage 4 0'"
+                    )
+                return super().embed(texts)
+
+        def tell(progress: Progress) -> None:
+            nonlocal rounds
+            rounds += progress.step.startswith("embedding")
+            if rounds == 3:
+                writer.commit()
+
+        reembedding.start(dsn, Held("new", NEW), tell=tell)
+    assert rounds >= 3
+    assert_switched(dsn, before)
+
+
+def test_the_old_embeddings_can_be_kept_until_finish(dsn: str, connect: Connect) -> None:
+    before = catalog(dsn)
+    report = reembedding.start(dsn, Hashed("new", NEW), keep_old=True)
+    assert report.old_is_kept
+    connection = connect()
+    assert reembedding.state(connection) == reembedding.State("switched", NEW, "new")
+    assert connection.execute(
+        "select count(embedding_old) from public.knowledge_chunks where status = 'active'"
+    ).fetchone() == (ACTIVE - 1,)
+    with pytest.raises(ConfigurationError, match="in use already"):
+        reembedding.cancel(dsn)
+    with pytest.raises(ConfigurationError, match="of the model new, not newer") as refused:
+        reembedding.start(dsn, Hashed("newer", NEW))
+    assert "reembed finish" in (refused.value.remedy or "")
+    assert reembedding.finish(dsn)
+    assert_switched(dsn, before)
+    assert not reembedding.finish(dsn)
+
+
+def test_a_view_on_the_old_column_is_named_and_kept(dsn: str, connect: Connect) -> None:
+    before = catalog(dsn)
+    connection = connect()
+    connection.execute("create view public.mine as select embedding from public.knowledge_chunks")
+    with pytest.raises(ConfigurationError, match="view mine depends on column embedding_old"):
+        reembedding.start(dsn, Hashed("new", NEW))
+    connection.execute("drop view public.mine")
+    reembedding.start(dsn, Hashed("new", NEW))
+    assert_switched(dsn, before)
+
+
+@pytest.mark.parametrize("place", [2, 4, 5, 6])
+def test_cancelling_leaves_everything_as_it_was(dsn: str, place: int) -> None:
+    before = catalog(dsn)
+    with pytest.raises(Interruption):
+        reembedding.start(dsn, Hashed("new", NEW), tell=interrupted_at(place))
+    assert catalog(dsn) != before
+    with pytest.raises(ConfigurationError, match="not in use yet"):
+        reembedding.finish(dsn)
+    with pytest.raises(ConfigurationError, match="of the model new, not other") as refused:
+        reembedding.start(dsn, Hashed("other", NEW))
+    assert "reembed cancel" in (refused.value.remedy or "")
+    with pytest.raises(Interruption):
+        reembedding.cancel(dsn, tell=interrupted_at(3))
+    assert reembedding.cancel(dsn)
+    assert catalog(dsn) == before
+    assert not reembedding.cancel(dsn)
+
+
+def test_what_another_model_wrote_after_the_switch_is_embedded_in_place(
+    dsn: str, connect: Connect
+) -> None:
+    before = catalog(dsn)
+    embedder = Hashed("new", OLD)
+    reembedding.start(dsn, embedder)
+    upsert(connect(), "late", ["late"], Hashed("old", OLD))
+    report = reembedding.start(dsn, embedder)
+    assert report.embedded == 1
+    assert catalog(dsn) == before
+    assert connect().execute(
+        "select distinct embedding_model from public.knowledge_chunks where status = 'active'"
+    ).fetchall() == [("new",)]
+
+
+def test_the_index_is_like_the_one_before(dsn: str, connect: Connect) -> None:
+    vector_index.build(dsn, vector_index.Wanted("vector", 8, 40))
+    reembedding.start(dsn, Hashed("new", NEW))
+    index = vector_index.show(connect())[0]
+    assert (index.kind, index.m, index.ef_construction, index.is_valid) == ("vector", 8, 40, True)
+
+
+def test_more_dimensions_than_a_vector_index_takes_get_a_halfvec_index(
+    dsn: str, connect: Connect
+) -> None:
+    vector_index.build(dsn, vector_index.Wanted("vector"))
+    reembedding.start(dsn, Hashed("new", 4200))
+    index = vector_index.show(connect())[0]
+    assert (index.kind, index.is_valid) == ("halfvec", True)
+
+
+@pytest.mark.parametrize("dimensions", [0, 16_001])
+def test_dimensions_that_pgvector_does_not_store_are_refused(dsn: str, dimensions: int) -> None:
+    before = catalog(dsn)
+    with pytest.raises(InvalidInputError, match=f"{dimensions} dimensions"):
+        reembedding.start(dsn, Hashed("new", dimensions))
+    assert catalog(dsn) == before
+
+
+def command(*arguments: str) -> str:
+    result = CliRunner().invoke(app, [*arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_commands_change_the_model_to_a_real_one(dsn: str) -> None:
+    assert "6 dimensions" in command("reembed", "status", "--dsn", dsn)
+    changed = command("reembed", "start", "--embedder", "wordllama", "--keep-old", "--dsn", dsn)
+    assert f"{ACTIVE} chunks embedded with wordllama-l2-256" in changed
+    assert "building the vector index" in changed
+    assert "old embeddings are still there" in command("reembed", "status", "--dsn", dsn)
+    assert "Dropped the old" in command("reembed", "finish", "--dsn", dsn)
+    assert "nothing to cancel" in command("reembed", "cancel", "--dsn", dsn)
+    assert "256 dimensions" in command("reembed", "status", "--dsn", dsn)

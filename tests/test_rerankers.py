@@ -1,0 +1,287 @@
+"""Rerankers: a cross-encoder that is loaded as a real one is, and hosted ones over HTTP.
+
+A local server stands in for the paid APIs; everything on this side of it is the real client code.
+"""
+
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provider_server import Answer, ProviderServer, provider_server
+from second_brain.errors import (
+    AuthenticationError,
+    ConfigurationError,
+    InvalidInputError,
+    MissingExtraError,
+    UnavailableError,
+    UnexpectedAnswerError,
+)
+from second_brain.hosted import QuotaExceededError, RateLimit
+from second_brain.rerankers import (
+    CohereReranker,
+    CrossEncoderReranker,
+    VoyageReranker,
+    rerank_scores,
+)
+from tiny_models import needs_models, save_tiny_bert
+
+KEY = "a-secret-of-the-account"
+
+
+def test_any_function_is_a_reranker() -> None:
+    def longest(query: str, texts: Sequence[str]) -> list[int]:
+        return [len(query) + len(text) for text in texts]
+
+    assert rerank_scores(longest, "q", ["a", "bcd"]) == [2.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("scores", "told"),
+    [
+        ([1.0], "1 scores for 2 texts"),
+        ([1.0, 2.0, 3.0], "3 scores for 2 texts"),
+        ([1.0, float("nan")], "NaN"),
+        ([1.0, float("inf")], "infinite"),
+        ([1.0, None], "not numbers"),
+        ([[1.0, 2.0], [3.0, 4.0]], "not numbers"),
+        (None, "not numbers"),
+    ],
+)
+def test_scores_are_finite_numbers_one_for_each_text(scores: Any, told: str) -> None:
+    with pytest.raises(UnexpectedAnswerError, match=told):
+        rerank_scores(lambda _query, _texts: scores, "q", ["a", "b"])
+
+
+@pytest.fixture
+def api() -> Iterator[ProviderServer]:
+    """The API of a provider, which scores a text by its length in hundredths, best first."""
+    with provider_server() as served:
+
+        def answer(request: Any) -> Answer:
+            scores = [len(text) / 100 for text in request.body["documents"]]
+            results = [{"index": one, "relevance_score": s} for one, s in enumerate(scores)]
+            results.sort(key=lambda result: -result["relevance_score"])
+            return Answer({"results" if request.path == "/v2/rerank" else "data": results})
+
+        served.answer = answer
+        yield served
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What would have been waited, in seconds."""
+    waited: list[float] = []
+    monkeypatch.setattr("second_brain.hosted.sleep", waited.append)
+    return waited
+
+
+Hosted = CohereReranker | VoyageReranker
+Make = Callable[..., Hosted]
+
+
+@pytest.fixture(params=[CohereReranker, VoyageReranker], ids=["cohere", "voyage"])
+def make(request: pytest.FixtureRequest, api: ProviderServer, waits: list[float]) -> Iterator[Make]:
+    """Make the reranker of a provider, which is closed at the end."""
+    made: list[Hosted] = []
+
+    def make_one(**options: Any) -> Hosted:
+        made.append(request.param(**{"api_key": KEY, "base_url": api.url, **options}))
+        return made[-1]
+
+    yield make_one
+    for one in made:
+        one.close()
+
+
+def test_scores_come_back_in_the_order_of_the_texts(make: Make, api: ProviderServer) -> None:
+    texts = ["four", "a", "the longest", "two"]
+    assert rerank_scores(make(model="best"), "which?", texts) == [0.04, 0.01, 0.11, 0.03]
+    (request,) = api.requests
+    assert request.headers["authorization"] == f"Bearer {KEY}"
+    assert request.body == {"model": "best", "query": "which?", "documents": texts}
+
+
+def test_nothing_to_score_asks_nobody(make: Make, api: ProviderServer) -> None:
+    assert make()("q", []) == []
+    assert api.requests == []
+
+
+def test_the_environment_is_asked_for_the_key_when_a_reranker_is_made(
+    monkeypatch: pytest.MonkeyPatch, api: ProviderServer
+) -> None:
+    variables = {"CO_API_KEY": CohereReranker, "COHERE_API_KEY": CohereReranker}
+    for variable in (*variables, "VOYAGE_API_KEY"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, reranker in {**variables, "VOYAGE_API_KEY": VoyageReranker}.items():
+        with pytest.raises(ConfigurationError) as caught:
+            reranker(base_url=api.url)
+        assert variable in (caught.value.remedy or "")
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, KEY)
+            with reranker(base_url=api.url) as made:
+                made("q", ["a"])
+        assert api.requests[-1].headers["authorization"] == f"Bearer {KEY}"
+
+
+def test_a_busy_provider_is_asked_again(
+    make: Make, api: ProviderServer, waits: list[float]
+) -> None:
+    api.before.extend([Answer({}, 429, {"Retry-After": "3"}), None, Answer({}, 503)])
+    assert make(retries=3)("q", ["a"]) == [0.01]
+    assert len(waits) == 3
+    assert 3 < waits[0] < 4
+
+
+def test_a_provider_that_stays_busy_is_an_error_of_its_kind(
+    make: Make, api: ProviderServer
+) -> None:
+    api.answer = lambda _: Answer({"message": "Trial key"}, 429)
+    with pytest.raises(QuotaExceededError, match="Trial key"):
+        make(retries=1)("q", ["a"])
+    api.answer = lambda _: Answer({}, 502)
+    with pytest.raises(UnavailableError):
+        make(retries=1)("q", ["a"])
+    assert len(api.requests) == 4
+
+
+def test_a_refused_key_is_told_without_the_key(
+    make: Make, api: ProviderServer, waits: list[float]
+) -> None:
+    api.answer = lambda _: Answer({"message": f"invalid api token {KEY}"}, 401)
+    with pytest.raises(AuthenticationError) as caught:
+        make()("q", ["a"])
+    assert KEY not in "".join(traceback.format_exception(caught.value))
+    assert waits == []
+
+
+def test_arguments_that_are_refused_are_told(make: Make, api: ProviderServer) -> None:
+    api.answer = lambda _: Answer({"detail": "too many documents", "key": KEY}, 400)
+    with pytest.raises(InvalidInputError, match="too many documents"):
+        make()("q", ["a"])
+
+
+def test_calls_wait_for_the_limit(make: Make, waits: list[float]) -> None:
+    reranker = make(rate_limit=RateLimit(requests_per_minute=1, clock=lambda: 0.0))
+    assert [reranker("q", ["a"]) for _ in range(2)] == [[0.01], [0.01]]
+    assert waits == [60]
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        None,
+        [],
+        [{"index": 0, "relevance_score": 0.5}],
+        [{"index": 0, "relevance_score": 0.5}, {"index": 0, "relevance_score": 0.5}],
+        [{"index": 0, "relevance_score": 0.5}, {"index": 2, "relevance_score": 0.5}],
+        [{"index": 0, "relevance_score": 0.5}, {"index": 1, "relevance_score": float("nan")}],
+        [{"index": 0, "relevance_score": 0.5}, {"index": 1, "relevance_score": None}],
+        [{"index": 0}, {"index": 1}],
+    ],
+)
+def test_an_answer_of_another_form_is_refused(
+    make: Make, api: ProviderServer, results: Any
+) -> None:
+    api.answer = lambda _: Answer({"results": results, "data": results})
+    with pytest.raises(UnexpectedAnswerError):
+        make()("q", ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(b"<html>a proxy</html>"),
+        Answer(b"not gzip", headers={"Content-Encoding": "gzip"}),
+        Answer({}),
+        Answer([]),
+        Answer("text"),
+        Answer({}, status=302, headers={"Location": "/login"}),
+    ],
+    ids=str,
+)
+def test_an_answer_of_another_service_is_refused(
+    make: Make, api: ProviderServer, answer: Answer
+) -> None:
+    api.answer = lambda _: answer
+    with pytest.raises(UnexpectedAnswerError):
+        make()("q", ["a"])
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:8000", "ftp://localhost", "https://localhost:port", "/path"]
+)
+def test_an_address_that_is_none_is_a_setting_to_correct(make: Make, url: str) -> None:
+    with pytest.raises(ConfigurationError, match="not a URL"):
+        make(base_url=url)("q", ["a"])
+
+
+def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    reranker = CrossEncoderReranker()
+    assert reranker("q", []) == []
+    with pytest.raises(MissingExtraError) as caught:
+        reranker("q", ["a"])
+    assert "second-brain[rerank]" in (caught.value.remedy or "")
+
+
+@needs_models
+def test_a_cross_encoder_scores_each_text_whatever_stands_beside_it(tmp_path: Path) -> None:
+    reranker = CrossEncoderReranker(save_tiny_bert(tmp_path / "tiny", labels=1), batch_size=2)
+    texts = ["the key", "yellow banana", "", "rotate the service role key " * 20, "car"]
+    scores = rerank_scores(reranker, "rotate the key", texts)
+    assert len(set(scores)) == len(texts)
+    alone = [rerank_scores(reranker, "rotate the key", [text])[0] for text in texts]
+    assert scores == pytest.approx(alone, abs=1e-5)
+
+
+@needs_models
+def test_a_long_text_is_cut_to_what_the_model_reads(tmp_path: Path) -> None:
+    folder = save_tiny_bert(tmp_path / "tiny", labels=1)
+    long = "banana " * 3000
+    assert len(set(CrossEncoderReranker(folder)("key", [long, long + "engine"]))) == 1
+    # Three special tokens, one of the query, four of the text.
+    short = CrossEncoderReranker(folder, max_length=8)
+    kept, cut, other = short("key", ["car " * 4, "car " * 4 + "banana", "car " * 3 + "banana"])
+    assert kept == pytest.approx(cut, abs=1e-6)
+    assert kept != pytest.approx(other, abs=1e-6)
+
+
+@needs_models
+def test_a_model_is_loaded_on_first_use_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sentence_transformers
+
+    loaded: list[str] = []
+
+    class Counted(sentence_transformers.CrossEncoder):  # type: ignore[misc]
+        def __init__(self, name: str, **options: Any) -> None:
+            loaded.append(name)
+            super().__init__(name, **options)
+
+    monkeypatch.setattr(sentence_transformers, "CrossEncoder", Counted)
+    folder = save_tiny_bert(tmp_path / "tiny", labels=1)
+    reranker = CrossEncoderReranker(folder)
+    assert loaded == []
+    texts = ["the key", "banana " * 50]
+    with ThreadPoolExecutor(4) as threads:
+        scores = list(threads.map(lambda _: reranker("key", texts), range(8)))
+    assert loaded == [folder]
+    assert all(one == pytest.approx(scores[0], abs=1e-5) for one in scores)
+
+
+@needs_models
+def test_a_model_with_several_outputs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnexpectedAnswerError, match="not numbers"):
+        CrossEncoderReranker(save_tiny_bert(tmp_path / "tiny", labels=2))("key", ["a"])
+
+
+@needs_models
+def test_a_folder_without_a_model_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot load"):
+        CrossEncoderReranker(str(tmp_path))("key", ["a"])

@@ -1,0 +1,358 @@
+"""The settings of the retrieval service: what is read, what is refused, and what each changes."""
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from logging.handlers import BufferingHandler
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psycopg
+import pytest
+from pydantic import ValidationError
+
+from second_brain.embedders import CallableEmbedder
+from second_brain.errors import SearchTimeoutError
+from second_brain.services.models import SearchResponse
+from second_brain.services.postgres import KnowledgeWriter, PostgresProvider
+from second_brain.services.provider import EmbeddingModel, Results
+from second_brain.services.retrieval import RetrievalService
+from second_brain.settings import SearchSettings
+
+EMBEDDINGS = [[1.0, number / 20, number / 50] for number in range(40)]
+BY_HAND = CallableEmbedder(lambda texts: [[1.0, 0.5, 0.0]] * len(texts), "by-hand", 3)
+PAGE = Path(__file__).parents[1] / "docs" / "service.md"
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SearchSettings.model_fields:
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+def test_settings_are_read_when_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = SearchSettings()
+    monkeypatch.setenv("SEARCH_DEFAULT_MODE", "bm25")
+    monkeypatch.setenv("SEARCH_DEFAULT_LIMIT", "7")
+    monkeypatch.setenv("USE_RERANKING", "true")
+    monkeypatch.setenv("TEXT_WEIGHT", "")  # as a compose file leaves what is not set
+    read = SearchSettings()
+    assert (read.search_default_mode, read.search_default_limit) == ("text", 7)
+    assert read.use_reranking
+    assert read.text_weight == 1.0
+    assert (before.search_default_mode, before.search_default_limit) == ("hybrid", 10)
+    assert SearchSettings(search_default_limit=3).search_default_limit == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SEARCH_DEFAULT_MODE", "semantic"),
+        ("USE_HYBRID_SEARCH", "perhaps"),
+        ("SEARCH_DEFAULT_LIMIT", "0"),
+        ("SEARCH_DEFAULT_LIMIT", "101"),
+        ("VECTOR_MATCH_COUNT", "101"),
+        ("MAX_HYBRID_SEARCH_RESULTS", "1001"),
+        ("HYBRID_CANDIDATE_COUNT", "1001"),
+        ("OVERFETCH_MULTIPLIER", "0"),
+        ("RERANKING_CANDIDATE_MULTIPLIER", "0"),
+        ("SIMILARITY_THRESHOLD", "1.1"),
+        ("SIMILARITY_THRESHOLD", "nan"),
+        ("VECTOR_WEIGHT", "-1"),
+        ("TEXT_WEIGHT", "inf"),
+        ("SEARCH_FUSION", "sum"),
+        ("RRF_CONSTANT", "0"),
+        ("CROSSENCODER_MODEL", " "),
+        ("CROSSENCODER_MAX_LENGTH", "0"),
+        ("SEARCH_TIMEOUT_SECONDS", "0"),
+        ("SEARCH_MODEL_CHECK_SECONDS", "-1"),
+        ("SEARCH_CACHE_TTL_SECONDS", "0"),
+        ("SEARCH_CACHE_MAX_ENTRIES", "0"),
+    ],
+)
+def test_a_setting_out_of_bounds_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValidationError, match=name.lower()):
+        SearchSettings()
+
+
+def test_one_leg_must_count() -> None:
+    with pytest.raises(ValidationError, match="must not both be 0"):
+        SearchSettings(vector_weight=0, text_weight=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "mode"),
+    [
+        ({}, "hybrid"),
+        ({"use_hybrid_search": False}, "vector"),
+        ({"use_reranking": True}, "rerank"),
+        ({"use_reranking": True, "use_hybrid_search": False}, "rerank"),
+        ({"use_reranking": True, "search_default_mode": "text"}, "text"),
+        ({"use_hybrid_search": False, "search_default_mode": "rerank"}, "rerank"),
+    ],
+)
+def test_the_switches_change_a_default_of_hybrid(given: dict[str, Any], mode: str) -> None:
+    assert SearchSettings(**given).default_mode == mode
+
+
+class Watched(PostgresProvider):
+    """The real provider, which notes what it is asked."""
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(dsn)
+        self.asked: list[dict[str, Any]] = []
+        self.lookups = 0
+
+    def hybrid_search(self, *question: Any, **options: Any) -> Results:
+        """Search, and note the options."""
+        self.asked.append(options)
+        return super().hybrid_search(*question, **options)
+
+    def embedding_models(self, *, timeout: float | None = None) -> list[EmbeddingModel]:
+        """Look the models up, and count it."""
+        self.lookups += 1
+        return super().embedding_models(timeout=timeout)
+
+
+class Trial:
+    """A service with some settings over a real corpus, and what can be seen of it."""
+
+    def __init__(self, dsn: str, given: dict[str, Any]) -> None:
+        self.provider = Watched(dsn)
+        self.passages: list[int] = []
+        self.service = RetrievalService(
+            self.provider, BY_HAND, self._score, SearchSettings(**given)
+        )
+
+    def _score(self, question: str, passages: Sequence[str]) -> list[float]:
+        self.passages.append(len(passages))
+        return [0.0] * len(passages)
+
+    def search(self, **options: Any) -> SearchResponse:
+        """Search for a word that all chunks have."""
+        return self.service.search("zebra", **options)
+
+    def asked(self, name: str, **options: Any) -> Any:
+        """Search, and return what the provider was given under a name."""
+        self.search(**options)
+        return self.provider.asked[-1][name]
+
+    def best_score(self, **options: Any) -> float:
+        """Search, and return the fused score of the first result."""
+        return self.search(**options).results[0].rrf_score or 0.0
+
+    def reranked(self, limit: int) -> int:
+        """Search with the reranker, and return how many passages it was given."""
+        self.search(mode="rerank", limit=limit)
+        return self.passages[-1]
+
+
+@pytest.fixture(scope="module")
+def corpus(shared_dsn: str) -> str:
+    with psycopg.connect(shared_dsn, autocommit=True) as connection:
+        KnowledgeWriter(connection).upsert_document(
+            {"external_key": "zebras"},
+            [
+                {
+                    "content": f"A zebra, told of for the {number}. time." + " Grass." * number,
+                    "embedding": embedding,
+                    "embedding_model": "by-hand",
+                }
+                for number, embedding in enumerate(EMBEDDINGS)
+            ],
+        )
+    return shared_dsn
+
+
+def cross_encoder(trial: Trial) -> Any:
+    """Return the model and the length of the reranker that the service makes when it has none."""
+    made = RetrievalService(trial.provider, BY_HAND, None, trial.service.settings)
+    reranker: Any = made._reranker
+    return reranker._name, reranker._max_length
+
+
+def logged_question(trial: Trial) -> str | None:
+    log, records = logging.getLogger("second_brain.search"), BufferingHandler(capacity=10)
+    level = log.level
+    log.addHandler(records)
+    log.setLevel(logging.INFO)
+    try:
+        trial.search()
+    finally:
+        log.removeHandler(records)
+        log.setLevel(level)
+    return getattr(records.buffer[-1], "query", None)
+
+
+CACHE = {"search_cache_enabled": True}
+
+# For each setting: what else is set, its other value, what is looked at, and what is seen without
+# and with it.
+EFFECTS: dict[str, tuple[dict[str, Any], Any, Callable[[Trial], Any], Any, Any]] = {
+    "search_default_mode": ({}, "text", lambda at: at.search().mode_used, "hybrid", "text"),
+    "use_hybrid_search": ({}, False, lambda at: at.search().mode_used, "hybrid", "vector"),
+    "use_reranking": ({}, True, lambda at: at.search().mode_used, "hybrid", "rerank"),
+    "search_default_limit": ({}, 4, lambda at: len(at.search().results), 10, 4),
+    "vector_match_count": ({}, 4, lambda at: len(at.search(mode="vector").results), 10, 4),
+    "max_hybrid_search_results": (
+        {},
+        20,
+        lambda at: (at.search(limit=30).limit, at.reranked(10)),
+        (30, 40),
+        (20, 20),
+    ),
+    "hybrid_candidate_count": (
+        {},
+        12,
+        lambda at: at.search(mode="vector", limit=3).total_count,
+        40,
+        12,
+    ),
+    "overfetch_multiplier": (
+        {"hybrid_candidate_count": 1},
+        7,
+        lambda at: at.asked("pool_size", limit=5),
+        15,
+        35,
+    ),
+    "reranking_candidate_multiplier": ({}, 2, lambda at: at.reranked(5), 25, 10),
+    "similarity_threshold": (
+        {},
+        0.98,
+        lambda at: at.search(mode="vector", limit=100).total_count,
+        40,
+        sum(
+            np.dot([1, 0.5, 0], vector) / np.linalg.norm([1, 0.5, 0]) / np.linalg.norm(vector)
+            >= 0.98
+            for vector in EMBEDDINGS
+        ),
+    ),
+    "vector_weight": (
+        {"search_fusion": "rrf"},
+        3.0,
+        lambda at: at.asked("vector_weight"),
+        1.0,
+        3.0,
+    ),
+    "text_weight": ({"search_fusion": "rrf"}, 3.0, lambda at: at.asked("text_weight"), 1.0, 3.0),
+    "search_fusion": ({}, "rrf", lambda at: at.best_score() > 0.1, True, False),
+    "rrf_constant": (
+        {"search_fusion": "rrf"},
+        1.0,
+        lambda at: round(at.best_score(mode="text"), 6),
+        round(1 / 61, 6),
+        0.5,
+    ),
+    "crossencoder_model": (
+        {},
+        "cross-encoder/other",
+        lambda at: cross_encoder(at)[0],
+        "cross-encoder/ms-marco-MiniLM-L6-v2",
+        "cross-encoder/other",
+    ),
+    "crossencoder_max_length": ({}, 128, lambda at: cross_encoder(at)[1], 512, 128),
+    "search_timeout_seconds": (
+        {},
+        0.3,
+        lambda at: round(at.asked("timeout", mode="text")),
+        30,
+        0,
+    ),
+    "search_model_check_seconds": (
+        {},
+        0,
+        lambda at: (at.search(), at.search(), at.provider.lookups)[-1],
+        1,
+        2,
+    ),
+    "search_cache_enabled": (
+        {},
+        True,
+        lambda at: (at.search(), at.search())[1].cached,
+        False,
+        True,
+    ),
+    "search_cache_ttl_seconds": (
+        CACHE,
+        1e-9,
+        lambda at: (at.search(), at.search())[1].cached,
+        True,
+        False,
+    ),
+    "search_cache_max_entries": (
+        CACHE,
+        1,
+        lambda at: (at.search(), at.search(limit=1), at.search())[2].cached,
+        True,
+        False,
+    ),
+    "search_log_queries": ({}, True, logged_question, None, "zebra"),
+}
+
+
+@pytest.mark.parametrize("name", SearchSettings.model_fields)
+def test_every_setting_has_its_effect(corpus: str, name: str) -> None:
+    beside, other, look, without, with_it = EFFECTS[name]
+    assert look(Trial(corpus, beside)) == without
+    assert look(Trial(corpus, {**beside, name: other})) == with_it
+
+
+def test_the_default_timeout_ends_a_search(corpus: str) -> None:
+    trial = Trial(corpus, {"search_timeout_seconds": 0.3})
+    with psycopg.connect(corpus) as locking:
+        locking.execute("lock table public.knowledge_chunks in access exclusive mode")
+        with pytest.raises(SearchTimeoutError):
+            trial.search(mode="text")
+
+
+def test_a_weight_of_nothing_leaves_the_other_leg_alone_whole(corpus: str) -> None:
+    trial = Trial(corpus, {"vector_weight": 0})
+    assert {one.match_type for one in trial.search().results} == {"text"}
+    assert {one.match_type for one in trial.search(mode="vector").results} == {"vector"}
+
+
+def test_what_is_reranked_comes_from_the_vector_leg_without_hybrid_search(corpus: str) -> None:
+    trial = Trial(corpus, {"use_hybrid_search": False})
+    response = trial.search(mode="rerank")
+    assert response.mode_used == "rerank"
+    assert {one.match_type for one in response.results} == {"vector"}
+
+
+def bounds(name: str) -> str:
+    """Say a setting's bounds as the page does."""
+    properties = SearchSettings.model_json_schema()["properties"][name]
+    said = next((one for one in properties.get("anyOf", []) if one["type"] != "null"), properties)
+    if "enum" in said:
+        return ", ".join(f"`{value}`" for value in said["enum"])
+    if said["type"] == "boolean":
+        return "`true`, `false`"
+    if "minimum" in said and "maximum" in said:
+        return f"{said['minimum']:g} to {said['maximum']:,g}".replace("1e+06", "1,000,000")
+    if "minimum" in said:
+        return f"at least {said['minimum']:g}"
+    if "exclusiveMinimum" in said:
+        return f"above {said['exclusiveMinimum']:g}"
+    return "text"
+
+
+def test_the_page_s_table_is_the_class() -> None:
+    rows = re.findall(
+        r"^\| `([A-Z_]+)` \| ([^|]*) \| ([^|]*) \| [^|]+ \|$", PAGE.read_text("utf-8"), re.MULTILINE
+    )
+    documented = {name: (default.strip("` "), bound) for name, default, bound in rows}
+    expected = {
+        name.upper(): (
+            str(field.default).lower()
+            if isinstance(field.default, bool)
+            else f"{field.default:g}"
+            if isinstance(field.default, float | int)
+            else str(field.default),
+            bounds(name),
+        )
+        for name, field in SearchSettings.model_fields.items()
+    }
+    assert documented == expected

@@ -1,0 +1,459 @@
+"""Building, switching and dropping the vector index while searches go on."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from typer.testing import CliRunner
+
+from conftest import Connect, Connection, Server
+from second_brain.cli import app
+from second_brain.database import maintenance, migrations, vector_index
+from second_brain.database.maintenance import Progress
+from second_brain.database.vector_index import Wanted
+from second_brain.errors import (
+    ConfigurationError,
+    ConflictError,
+    InvalidInputError,
+    MigrationMissingError,
+    PermissionDeniedError,
+)
+
+CHUNKS = 1200
+QUERY = str([1.0, -1.0, 0.5, 0.0, 0.0, 0.25, -0.5, 1.0])
+FILL = """
+insert into public.knowledge_chunks (
+  content, content_hash, content_tsv, text_length, collection, embedding, embedding_model
+)
+select 'passage ' || number,
+       public.knowledge_content_hash(null, 'passage ' || number),
+       to_tsvector('english', 'passage ' || number),
+       2,
+       'knowledge',
+       made.embedding::extensions.vector,
+       'old'
+  from generate_series(1, %(chunks)s) as number
+ cross join lateral (
+         select array_agg(
+                  -- Sixty clusters.
+                  sin(number %% 60 * 7919 + place * place) + 0.3 * sin(number * 104729 + place)
+                  order by place
+                ) as embedding
+           from generate_series(1, %(dimensions)s) as place
+       ) as made
+"""
+EXPLAIN = "select public.explain_hybrid_search(query_embedding => %s::extensions.vector)"
+
+
+@pytest.fixture
+def dimensions() -> int:
+    """Eight, unless a test says otherwise."""
+    return 8
+
+
+@pytest.fixture
+def filled(dsn: str, dimensions: int) -> str:
+    """The DSN of a database whose searches use the index."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        # Nothing here is about the text.
+        connection.execute("alter table public.knowledge_chunks disable trigger user")
+        connection.execute(FILL.encode(), {"chunks": CHUNKS, "dimensions": dimensions})
+        connection.execute("alter table public.knowledge_chunks enable trigger user")
+        connection.execute("analyze public.knowledge_chunks")
+    return dsn
+
+
+def show(dsn: str) -> dict[str, tuple[Any, ...]]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        return {
+            one.name: (one.kind, one.m, one.ef_construction, one.is_valid)
+            for one in vector_index.show(connection)
+        }
+
+
+def explained(connection: Connection, query: str = QUERY) -> tuple[str, list[str]]:
+    ((told,),) = connection.execute(EXPLAIN, [query]).fetchall()
+    return told["vector"]["strategy"], [hit["id"] for hit in told["hits"]]
+
+
+def is_indexed(connection: Connection, query: str = QUERY) -> bool:
+    """Say whether the plan of the vector leg reads a vector index, as `strategy` cannot."""
+    with connection.transaction():
+        connection.execute("set local enable_sort = off")
+        connection.execute("set local enable_seqscan = off")
+        plan = connection.execute(
+            "explain select id from knowledge_internal.searchable_chunks"
+            " where status = 'active' and embedding is not null"
+            " order by indexed_embedding operator(extensions.<=>)"
+            "   extensions.l2_normalize(extensions.subvector(%s::extensions.vector, 1, 4000))"
+            " limit 100",
+            [query],
+        ).fetchall()
+    return any("Index Scan using knowledge_chunks_embedding" in line for (line,) in plan)
+
+
+def nearest(connection: Connection, query: str = QUERY) -> list[str]:
+    rows = connection.execute(
+        "select id::text from (select id, embedding from public.knowledge_chunks offset 0) as chunk"
+        " order by embedding operator(extensions.<=>) %s::extensions.vector, id limit 10",
+        [query],
+    )
+    return [row[0] for row in rows]
+
+
+@contextmanager
+def searching(dsn: str, query: str = QUERY) -> Iterator[list[tuple[str, list[str]]]]:
+    """Search from two sessions all along; what failed is raised at the end."""
+    answers: list[tuple[str, list[str]]] = []
+    failures: list[BaseException] = []
+    over = threading.Event()
+
+    def search() -> None:
+        try:
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                while not over.is_set():
+                    strategy, hits = explained(connection, query)
+                    indexed = strategy if is_indexed(connection, query) else "no index"
+                    answers.append((indexed, hits))
+        except BaseException as error:  # noqa: BLE001
+            failures.append(error)
+
+    threads = [threading.Thread(target=search) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield answers
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+
+
+DEFAULT = {
+    "knowledge_chunks_embedding": ("halfvec", 16, 64, True),
+    "knowledge_chunks_content_tsv": ("text", None, None, True),
+}
+
+
+def test_the_indexes_are_shown(filled: str) -> None:
+    assert show(filled) == DEFAULT
+
+
+def test_searches_use_an_index_all_the_while_another_is_built(filled: str) -> None:
+    with psycopg.connect(filled, autocommit=True) as connection:
+        expected = nearest(connection)
+        # Has its plan from before the switch.
+        assert explained(connection) == ("index", expected)
+        with searching(filled) as answers:
+            for wanted in (Wanted("vector", 8, 32), Wanted("halfvec", 24, 100), Wanted("vector")):
+                seen = len(answers)
+                vector_index.build(filled, wanted)
+                assert len(answers) > seen
+                found = show(filled)["knowledge_chunks_embedding"]
+                assert found == (wanted.kind, wanted.m, wanted.ef_construction, True)
+                assert explained(connection) == ("index", expected)
+        assert {strategy for strategy, _ in answers} == {"index"}
+        assert {tuple(hits) for _, hits in answers} == {tuple(expected)}
+    assert len(show(filled)) == 2
+
+
+def test_building_the_kind_in_use_waits_for_no_search(filled: str) -> None:
+    steps: list[str] = []
+    with psycopg.connect(filled) as reader:
+
+        def tell(progress: Progress) -> None:
+            steps.append(progress.step)
+            if progress.step == "switching to the new index":
+                explained(reader)
+            if progress.step == "dropping the old index":
+                reader.rollback()
+
+        vector_index.build(filled, Wanted(m=8), tell=tell)
+    assert steps[-2:] == ["switching to the new index", "dropping the old index"]
+
+
+def test_a_long_search_delays_the_switch_of_kinds_and_is_not_disturbed(filled: str) -> None:
+    steps: list[str] = []
+    with psycopg.connect(filled) as reader:
+
+        def tell(progress: Progress) -> None:
+            steps.append(progress.step)
+            if progress.step == "switching to the new index":
+                explained(reader)
+            if progress.step.startswith("waiting for a long"):
+                assert explained(reader)[0] == "index"
+                reader.rollback()
+
+        vector_index.build(filled, Wanted("vector"), tell=tell)
+    assert any(step.startswith("waiting for a long") for step in steps)
+    assert show(filled)["knowledge_chunks_embedding"] == ("vector", 16, 64, True)
+
+
+def test_a_table_that_is_never_free_of_locks_is_told(filled: str, connect: Connect) -> None:
+    with psycopg.connect(filled) as reader, maintenance.session(filled) as connection:
+        explained(reader)
+        with pytest.raises(ConflictError, match="never free of locks for 0 seconds"):
+            maintenance.in_short_transaction(
+                connection,
+                lambda: connection.execute("drop view knowledge_internal.searchable_chunks"),
+                patience=0,
+            )
+    assert explained(connect())[0] == "index"
+
+
+class Interruption(Exception):  # noqa: N818
+    """What ends a run."""
+
+
+def interrupted_at(place: int) -> Callable[[Progress], None]:
+    steps: list[str] = []
+
+    def tell(progress: Progress) -> None:
+        # The watching thread's are not always the same.
+        if ": " not in progress.step:
+            steps.append(progress.step)
+            if len(steps) == place:
+                raise Interruption
+
+    return tell
+
+
+def test_after_an_interruption_at_any_step_it_goes_on(filled: str) -> None:
+    kinds: list[vector_index.Kind] = ["vector", "halfvec"] * 5
+    place = 0
+    for place, kind in enumerate(kinds, start=1):
+        wanted = Wanted(kind, m=4 + place)
+        try:
+            vector_index.build(filled, wanted, tell=interrupted_at(place))
+        except Interruption:
+            with psycopg.connect(filled, autocommit=True) as connection:
+                assert explained(connection)[0] == "index"
+            vector_index.build(filled, wanted)
+            assert show(filled) == {
+                **DEFAULT,
+                "knowledge_chunks_embedding": (kind, 4 + place, 64, True),
+            }
+        else:
+            break
+    assert place == 4
+
+
+def test_what_is_built_and_not_yet_in_use_is_not_built_again(filled: str) -> None:
+    wanted = Wanted(m=8)
+    with pytest.raises(Interruption):
+        vector_index.build(filled, wanted, tell=interrupted_at(2))
+    assert show(filled)["knowledge_chunks_embedding_building"] == ("halfvec", 8, 64, True)
+    steps: list[str] = []
+    vector_index.build(filled, wanted, tell=lambda progress: steps.append(progress.step))
+    assert steps == ["switching to the new index", "dropping the old index"]
+
+
+def test_an_index_that_a_killed_build_left_is_built_anew(filled: str, connect: Connect) -> None:
+    killer = connect()
+    with psycopg.connect(filled) as writer:
+        writer.execute("update public.knowledge_chunks set metadata = '{}' where false")
+
+        def tell(progress: Progress) -> None:
+            # It waits for the writer.
+            if "waiting for writers" in progress.step:
+                killer.execute(
+                    "select pg_terminate_backend(pid) from pg_stat_progress_create_index"
+                )
+
+        with pytest.raises(psycopg.OperationalError):
+            vector_index.build(filled, Wanted("vector"), tell=tell)
+    assert show(filled)["knowledge_chunks_embedding_building"][-1] is False
+    assert show(filled)["knowledge_chunks_embedding"] == ("halfvec", 16, 64, True)
+    vector_index.build(filled, Wanted("vector"))
+    assert show(filled) == {**DEFAULT, "knowledge_chunks_embedding": ("vector", 16, 64, True)}
+
+
+def test_a_time_limit_that_cancels_the_build_names_the_pooler(filled: str) -> None:
+    with (
+        psycopg.connect(filled) as writer,
+        psycopg.connect(filled, autocommit=True) as canceller,
+    ):
+        writer.execute("update public.knowledge_chunks set metadata = '{}' where false")
+
+        def tell(progress: Progress) -> None:
+            if "waiting for writers" in progress.step:
+                canceller.execute(
+                    "select pg_cancel_backend(pid) from pg_stat_progress_create_index"
+                )
+
+        with pytest.raises(ConfigurationError, match="cancelled") as refused:
+            vector_index.build(filled, Wanted("vector"), tell=tell)
+    assert "5432, not 6543" in (refused.value.remedy or "")
+
+
+def test_a_second_run_at_the_same_time_is_refused(dsn: str) -> None:
+    with maintenance.session(dsn) as first:
+        with pytest.raises(ConflictError, match=f"process {first.info.backend_pid}") as refused:
+            vector_index.build(dsn)
+        assert f"pg_terminate_backend({first.info.backend_pid})" in (refused.value.remedy or "")
+        with pytest.raises(ConflictError):
+            vector_index.drop(dsn)
+    vector_index.build(dsn)
+
+
+def test_a_session_that_a_pooler_reset_is_noticed(dsn: str) -> None:
+    # What PgBouncer sends between two clients.
+    with maintenance.session(dsn) as connection:
+        maintenance.check_session(connection)
+        connection.execute("discard all")
+        with pytest.raises(ConfigurationError, match="transaction pooler") as refused:
+            maintenance.check_session(connection)
+    assert "directly" in (refused.value.remedy or "")
+
+
+def test_the_time_limits_of_the_role_do_not_hold(dsn: str, database: Connection) -> None:
+    for setting in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
+        database.execute(
+            sql.SQL("alter database {} set {} = '10ms'").format(
+                sql.Identifier(database.info.dbname), sql.Identifier(setting)
+            )
+        )
+    built = vector_index.build(dsn, Wanted("vector"))
+    assert [one.kind for one in built] == ["vector", "text"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"kind": "bit"}, "kind must be vector or halfvec, not bit"),
+        ({"m": 1}, "m must be between 2 and 100, not 1"),
+        ({"m": 101}, "m must be between 2 and 100, not 101"),
+        ({"ef_construction": 3}, "ef_construction must be between 32"),
+        ({"m": 40}, "between 80 .twice m. and 1000, not 64"),
+        ({"ef_construction": 1001}, "not 1001"),
+        ({"workers": -1}, "workers must be"),
+    ],
+)
+def test_parameters_that_hnsw_does_not_take_are_refused(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        Wanted(**arguments)
+
+
+def test_memory_that_postgres_cannot_read_is_refused(dsn: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"memory: .*much") as refused:
+        vector_index.build(dsn, Wanted(memory="much"))
+    assert "2GB" in (refused.value.remedy or "")
+
+
+@pytest.mark.parametrize("dimensions", [2001])
+def test_a_vector_index_above_2000_dimensions_is_refused(dsn: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"2000 dimensions, .* have 2001") as refused:
+        vector_index.build(dsn, Wanted("vector"))
+    assert "halfvec" in (refused.value.remedy or "")
+    assert show(dsn) == DEFAULT
+
+
+def test_only_the_owner_may_build(server: Server, dsn: str) -> None:
+    admin = server.admin_dsn(str(conninfo_to_dict(dsn)["dbname"]))
+    with psycopg.connect(admin, autocommit=True) as connection:
+        connection.execute("drop role if exists stranger")
+        connection.execute("create role stranger login password 'stranger'")
+    with pytest.raises(PermissionDeniedError, match="only postgres, the owner") as refused:
+        vector_index.build(make_conninfo(dsn, user="stranger", password="stranger"))
+    assert refused.value.remedy == "Connect as postgres."
+
+
+def test_what_a_superuser_builds_is_the_owners(
+    server: Server, filled: str, connect: Connect
+) -> None:
+    admin = server.admin_dsn(str(conninfo_to_dict(filled)["dbname"]))
+    vector_index.build(admin, Wanted("vector"))
+    owners = connect().execute(
+        "select distinct relowner::regrole::text from pg_class"
+        " where relname in ('searchable_chunks', 'knowledge_chunks_embedding')"
+    )
+    assert owners.fetchall() == [("postgres",)]
+    assert explained(connect("service_role"))[0] == "index"
+
+
+def test_without_the_migrations_it_says_so(plain_dsn: str) -> None:
+    with pytest.raises(MigrationMissingError):
+        vector_index.build(plain_dsn)
+
+
+DEFINITIONS = """
+select indexrelid::regclass::text, pg_get_indexdef(indexrelid)
+  from pg_index
+ where indrelid = 'public.knowledge_chunks'::regclass
+ order by 1
+"""
+
+
+def test_dropping_and_building_gives_what_the_migrations_made(
+    filled: str, connect: Connect
+) -> None:
+    connection = connect()
+    before = connection.execute(DEFINITIONS.encode()).fetchall()
+    expected = explained(connection)[1]
+    vector_index.drop(filled)
+    assert show(filled) == {}
+    assert not is_indexed(connection)
+    assert explained(connection)[1] == expected
+    vector_index.build(filled)
+    assert is_indexed(connection)
+    assert connection.execute(DEFINITIONS.encode()).fetchall() == before
+    assert explained(connection) == ("index", expected)
+
+
+def test_dropping_while_searches_run_loses_no_result(filled: str) -> None:
+    with searching(filled) as answers:
+        vector_index.drop(filled)
+        vector_index.build(filled)
+    assert len({tuple(hits) for _, hits in answers}) == 1
+
+
+@pytest.mark.parametrize("dimensions", [3072, 4096])
+def test_long_embeddings_are_found_through_the_index_and_compared_in_full(
+    filled: str, connect: Connect, dimensions: int
+) -> None:
+    connection = connect()
+    ((query,),) = connection.execute(
+        "select embedding::text from public.knowledge_chunks where content = 'passage 77'"
+    ).fetchall()
+    assert is_indexed(connection, query)
+    assert explained(connection, query) == ("index", nearest(connection, query))
+    with connection.transaction(force_rollback=True):
+        # Those that only the dimensions past the 4,000th tell apart.
+        connection.execute(
+            "insert into public.knowledge_chunks (content, embedding)"
+            " select 'twin ' || number, (embedding::real[])[:%(dimensions)s - 1]"
+            "          || (array[number / 100.0]::real[])"
+            "   from public.knowledge_chunks, generate_series(1, 5) as number"
+            "  where content = 'passage 77'",
+            {"dimensions": dimensions},
+        )
+        strategy, hits = explained(connection, query)
+        assert (strategy, hits) == ("index", nearest(connection, query))
+
+
+def test_more_dimensions_than_pgvector_stores_cannot_be_migrated(plain_dsn: str) -> None:
+    with pytest.raises(ConfigurationError, match="1 to 16000"):
+        migrations.apply(plain_dsn, dimensions=16_001)
+
+
+def command(*arguments: str) -> str:
+    result = CliRunner().invoke(app, [*arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_commands_show_build_and_drop(filled: str) -> None:
+    assert "halfvec" in command("index", "show", "--dsn", filled)
+    built = command("index", "build", "--kind", "vector", "--m", "8", "--dsn", filled)
+    assert "building the vector index" in built
+    assert "vector" in built.splitlines()[-2]
+    assert "index build" in command("index", "drop", "--dsn", filled)
+    assert "No index" in command("index", "show", "--dsn", filled)
