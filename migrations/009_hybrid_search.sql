@@ -80,6 +80,8 @@ set max_parallel_workers_per_gather = 0
 -- without sequential scans, the text index is the only way to the words.
 set enable_sort = off
 set enable_seqscan = off
+-- It takes words to draw more rows than they do, and would read all of a filter's index to skip some.
+set cpu_index_tuple_cost = 0.5
 as $$
 declare
   knowledge_types constant text[] := array[

@@ -193,6 +193,19 @@ def test_every_chunk_is_embedded_anew_and_nothing_else_changes(dsn: str, connect
     assert len(embedder.texts) == len(set(embedder.texts)) == ACTIVE - (DOCUMENTS - 1) + 1
 
 
+def test_a_session_with_plans_from_before_the_switch_goes_on(dsn: str, connect: Connect) -> None:
+    session = connect()
+    old, new = Hashed("old", OLD), Hashed("new", NEW)
+    questions = [literal(one.embed(["a question"])[0]) for one in (old, new)]
+    upsert(session, "mine", ["one"], old)
+    assert len(session.execute(SEARCH, [questions[0]]).fetchall()) == ACTIVE
+    reembedding.start(dsn, new)
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=f"have {NEW}"):
+        session.execute(SEARCH, [questions[0]])
+    upsert(session, "mine", ["one", "two"], new)
+    assert len(session.execute(SEARCH, [questions[1]]).fetchall()) == ACTIVE + 2
+
+
 def test_documents_go_on_as_before(dsn: str, connect: Connect) -> None:
     reembedding.start(dsn, Hashed("new", NEW))
     connection = connect()

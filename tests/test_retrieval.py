@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import date
+from pathlib import Path
 from typing import Any, get_type_hints
 from uuid import UUID
 
@@ -340,6 +342,26 @@ def test_what_is_given_by_name_are_the_fields_of_a_request() -> None:
     assert get_type_hints(QueryOptions).keys() | {"query"} == SearchQuery.model_fields.keys()
     schema = json.dumps(SearchQuery.model_json_schema())
     assert '"maximum": 100' in schema
+
+
+def test_the_page_has_every_argument_with_its_default() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "service.md").read_text("utf-8")
+    table = text.split("| argument of `search` |")[1].split("\n\n")[0]
+    documented = {
+        name: default.strip("` ")
+        for names, default in re.findall(r"^\| (`[^|]+) \| ([^|]*)\|", table, re.MULTILINE)
+        for name in re.findall(r"\w+", names)
+    }
+    assert documented.pop("timeout") == "settings"
+    of_settings = {"mode", "limit", "min_similarity"}
+    assert documented == {
+        name: "settings"
+        if name in of_settings
+        else ""
+        if field.is_required() or field.default in (None, ())
+        else str(field.default).lower()
+        for name, field in SearchQuery.model_fields.items()
+    }
 
 
 def test_what_only_the_database_can_judge_is_its_refusal(make: Make, corpus: str) -> None:
@@ -712,6 +734,31 @@ def test_chunks_that_name_no_model_are_any_model_s_of_their_size(make: Make, dsn
         make(dsn, CallableEmbedder(embedded, "small", 2))("leaked key")
 
 
+def test_one_chunk_without_a_model_does_not_open_the_corpus_to_another(
+    make: Make, dsn: str
+) -> None:
+    fill(dsn)
+    with psycopg.connect(dsn) as connection:
+        connection.execute(
+            "update public.knowledge_chunks set embedding_model = null where content = %s", [LEAK]
+        )
+    with pytest.raises(ConfigurationError, match="by-hand"):
+        make(dsn, CallableEmbedder(embedded, "other-model", 3))("leaked key")
+
+
+def test_of_two_models_in_the_corpus_the_more_frequent_one_is_asked(
+    make: Make, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(dsn)
+    with psycopg.connect(dsn) as connection:
+        connection.execute(
+            "update public.knowledge_chunks set embedding_model = 'new' where content = %s", [LEAK]
+        )
+    response = make(dsn, [CallableEmbedder(embedded, "new", 3), BY_HAND])("leaked key")
+    assert response.embedding_model == "by-hand"
+    assert "1 embeddings of another model than by-hand" in caplog.text
+
+
 def test_an_empty_corpus_takes_any_embedder(make: Make, dsn: str) -> None:
     response = make(dsn)("leaked key")
     assert (response.results, response.total_count) == ([], 0)
@@ -945,6 +992,13 @@ def test_an_embedder_s_own_form_for_questions_is_used(make: Make, corpus: str) -
     assert contents(response)[0] == RECORDER
 
 
+def test_a_provider_of_the_other_kind_is_refused(corpus: str) -> None:
+    with pytest.raises(TypeError, match="AsyncRetrievalService"):
+        RetrievalService(AsyncPostgresProvider(corpus), BY_HAND)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="for RetrievalService"):
+        AsyncRetrievalService(PostgresProvider(corpus), BY_HAND)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("embedder", "reranker"), [(AwaitedEmbedder(), None), (BY_HAND, awaited_scores)]
 )
@@ -974,6 +1028,18 @@ def test_a_blocking_embedder_does_not_block_the_loop(corpus: str) -> None:
         return await search
 
     assert asyncio.run(searching()).degraded is None
+
+
+def test_a_stuck_awaitable_embedder_leaves_time_to_search_by_words(corpus: str) -> None:
+    class Stuck(AwaitedEmbedder):
+        async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    response = async_search(corpus, Stuck())("leaked key", timeout=2)
+    assert contents(response) == [LEAK, ROTATION]
+    assert response.degraded is not None
+    assert response.degraded.kind == "timeout"
 
 
 def test_a_cancelled_search_ends(corpus: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -338,6 +338,8 @@ def start(
             tell(Progress("adding the columns"))
             in_short_transaction(connection, lambda: _add_columns(connection, embedder), tell=tell)
         if before.stage != "switched":
+            done, chunks = count(connection)
+            run.chunks = chunks - done
             run.embed_all()
             tell(Progress("checking what is embedded"))
             connection.execute(_VALIDATE)
@@ -396,6 +398,8 @@ class _Run:
     store: LiteralString
     without: set[str] = field(default_factory=set)
     embedded: int = 0
+    chunks: int | None = None
+    """How many there are to embed, where that was counted."""
 
     def lacking(self, after: UUID | None = None, more: int = 0) -> Sequence[tuple[UUID, str, str]]:
         """List chunks to embed, a batch and some more: id, content_hash, text."""
@@ -444,7 +448,8 @@ class _Run:
                 met += len(chunks)
                 after = chunks[-1][0]
                 stored += self.embed(chunks)
-                self.tell(Progress(f"embedding: {self.embedded:,} chunks"))
+                share = min(self.embedded / self.chunks, 1) if self.chunks else None
+                self.tell(Progress(f"embedding: {self.embedded:,} chunks", share))
             if stored:
                 begun = time.monotonic()
             elif not self.lacking():

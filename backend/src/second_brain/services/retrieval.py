@@ -393,6 +393,8 @@ class RetrievalService(_Retrieval):
         settings: SearchSettings | None = None,
     ) -> None:
         super().__init__(embedder, reranker, settings)
+        if isinstance(provider, AsyncSearchProvider):
+            raise TypeError(f"{type(provider).__name__} is for AsyncRetrievalService")
         self._provider = provider
         if _is_async(self._reranker) or any(_is_async(_embedding(one)) for one in self._embedders):
             raise ConfigurationError(
@@ -444,6 +446,8 @@ class AsyncRetrievalService(_Retrieval):
         settings: SearchSettings | None = None,
     ) -> None:
         super().__init__(embedder, reranker, settings)
+        if isinstance(provider, SearchProvider):
+            raise TypeError(f"{type(provider).__name__} is for RetrievalService")
         self._provider = provider
 
     async def search(
@@ -567,8 +571,8 @@ def _matching(embedders: Sequence[AnyEmbedder], models: Sequence[EmbeddingModel]
                 others = sum(one.chunks for one in named if one is not stored)
                 if others:
                     logger.warning(
-                        "%d chunks are embedded with another model than %s, and no question "
-                        "compares with them",
+                        "the corpus has %d embeddings of another model than %s, "
+                        "which no question compares with",
                         others,
                         embedder.model,
                     )
@@ -633,6 +637,8 @@ def _error(details: Details) -> SecondBrainError:
 
 
 def _derived(base: type[SecondBrainError]) -> Iterable[type[SecondBrainError]]:
-    yield base
+    # Some take other arguments than a message; no provider says their kinds.
+    if base.__init__ is SecondBrainError.__init__:
+        yield base
     for one in base.__subclasses__():
         yield from _derived(one)
