@@ -5,7 +5,8 @@ INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-slow test-docker test-models lint format cli \
-  bench bench-full benchmark-vector benchmark-text benchmark-quality benchmark-features benchmark-service clean
+  bench bench-full benchmark-vector benchmark-index benchmark-text benchmark-quality \
+  benchmark-features benchmark-service clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -51,6 +52,9 @@ node_modules/.bin/supabase: package.json
 
 benchmark-vector: $(INSTALLED) ## rows, recall and time of the vector leg at 100,000 chunks
 	$(BIN)/python -m benchmarks.vector_leg
+
+benchmark-index: $(INSTALLED) ## build time, size, recall and time of vector indexes by kind and parameters
+	$(BIN)/python -m benchmarks.vector_index
 
 benchmark-text: $(INSTALLED) ## time and exactness of the text leg; COLLECTIONS='DIR ...' in BEIR layout
 	$(BIN)/python -m benchmarks.text_leg $(addprefix --collection ,$(COLLECTIONS))

@@ -18,9 +18,11 @@ import numpy as np
 import psycopg
 from numpy.typing import NDArray
 from pgvector.psycopg import register_vector
+from psycopg.conninfo import make_conninfo
 
 from benchmarks import scratch
 from benchmarks.corpus import EmbeddingSpace, Vectors
+from second_brain.database import vector_index
 
 SHARES = {
     "note": 50.0,
@@ -48,21 +50,20 @@ select id from public.hybrid_search_knowledge_chunks(
 """
 DEFAULT_EF_SEARCH = 40
 BARE = """
-select id from public.knowledge_chunks
- where status = 'active' order by embedding operator(extensions.<=>) %(query)s limit %(pool)s
+select id
+  from knowledge_internal.searchable_chunks
+ where status = 'active'
+ order by indexed_embedding operator(extensions.<=>) %(query)s::extensions.halfvec
+ limit %(pool)s
 """
 
 
 def load(connection: "psycopg.Connection[Any]", vectors: Vectors, seed: int) -> NDArray[np.str_]:
-    """Store the vectors with their types; return the types. The index is built afterwards."""
+    """Store the vectors with their types, and no vector index; return the types."""
     random = np.random.default_rng(seed)
     counts = [max(1, round(len(vectors) * share / 100)) for share in SHARES.values()]
     counts[0] += len(vectors) - sum(counts)
     types = random.permutation(np.repeat(list(SHARES), counts))
-    index = connection.execute(
-        "select pg_get_indexdef('knowledge_chunks_embedding'::regclass)"
-    ).fetchone()
-    assert index is not None
     connection.execute("drop index public.knowledge_chunks_embedding")
     with (
         connection.cursor() as cursor,
@@ -74,9 +75,22 @@ def load(connection: "psycopg.Connection[Any]", vectors: Vectors, seed: int) -> 
         copy.set_types(["int4", "text", "text", "vector"])
         for number, (kind, vector) in enumerate(zip(types, vectors, strict=True)):
             copy.write_row((number, f"chunk {number}", str(kind), vector))
-    connection.execute(index[0])
     connection.execute("vacuum analyze public.knowledge_chunks")
     return types
+
+
+def chunk_indexes(connection: "psycopg.Connection[Any]") -> dict[Any, int]:
+    """Return the place of each row's vector by the row's id."""
+    rows = connection.execute("select id, chunk_index from public.knowledge_chunks").fetchall()
+    return dict(rows)
+
+
+def least_similarity(vectors: Vectors, query: Vectors, wanted: int) -> float:
+    """Return the similarity of the last of the exact nearest.
+
+    A row as near as that one counts, whichever of the equals was taken.
+    """
+    return float(np.partition(vectors @ query, -wanted)[-wanted]) - 1e-6
 
 
 def timed(
@@ -110,9 +124,7 @@ def measure(
     pools: Sequence[int],
 ) -> list[dict[str, Any]]:
     """Return a row of figures for each pool and filter."""
-    numbers = dict(
-        connection.execute("select id, chunk_index from public.knowledge_chunks").fetchall()
-    )
+    numbers = chunk_indexes(connection)
     figures = []
     for pool in pools:
         bare = bare_milliseconds(connection, queries, pool)
@@ -120,10 +132,8 @@ def measure(
             rows = np.flatnonzero(types == kept) if kept else np.arange(len(vectors))
             recalls, times, fewest = [], [], len(vectors)
             for query in queries:
-                similarities = vectors[rows] @ query
                 wanted = min(pool, len(rows))
-                # A row as near as the last exact one counts, whichever of the equals was taken.
-                least = np.partition(similarities, -wanted)[-wanted] - 1e-6
+                least = least_similarity(vectors[rows], query, wanted)
                 ids, milliseconds = timed(
                     connection, SEARCH, {"query": query, "pool": pool, "kept": kept}
                 )
@@ -166,6 +176,7 @@ def main() -> None:
     with scratch.database(options.dimensions) as connection:
         register_vector(connection)
         types = load(connection, vectors, seed=4)
+        vector_index.build(make_conninfo(connection.info.dsn, password=connection.info.password))
         figures = measure(connection, vectors, types, queries, options.pools)
     if options.json:
         print(json.dumps(figures, indent=2))

@@ -34,6 +34,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from second_brain.errors import ClientTimeoutError, ConnectionLostError, translate
 from second_brain.filters import json_default
+from second_brain.services import cache
 from second_brain.services.provider import RETRIES, AsyncSearchProvider, SearchProvider
 from second_brain.services.results import Source
 
@@ -254,7 +255,8 @@ class PostgresProvider(_Postgres, SearchProvider):
         if isinstance(self._database, psycopg.Connection):
             yield self._database
         elif isinstance(self._database, ConnectionPool):
-            with self._database.connection(timeout) as connection:
+            wait = _wait(timeout, self._database.timeout)
+            with self._database.connection(wait) as connection:
                 # It is this call's alone, which needs no transaction.
                 as_it_was = connection.autocommit
                 connection.autocommit = True
@@ -339,7 +341,8 @@ class AsyncPostgresProvider(_Postgres, AsyncSearchProvider):
         if isinstance(self._database, psycopg.AsyncConnection):
             yield self._database
         elif isinstance(self._database, AsyncConnectionPool):
-            async with self._database.connection(timeout) as connection:
+            wait = _wait(timeout, self._database.timeout)
+            async with self._database.connection(wait) as connection:
                 as_it_was = connection.autocommit
                 await connection.set_autocommit(True)
                 try:
@@ -557,6 +560,11 @@ def _after(seconds: float, function: Callable[[], None]) -> _Cancellable:
     return timer
 
 
+def _wait(timeout: float | None, pools_own: float) -> float:
+    # A pool whose database is gone keeps a caller waiting: no longer than its owner thought right.
+    return pools_own if timeout is None else min(timeout, pools_own)
+
+
 def _connect_timeout(timeout: float | None) -> dict[str, Any]:
     # libpq takes whole seconds, and two at least.
     return {} if timeout is None else {"connect_timeout": max(math.ceil(timeout), 2)}
@@ -602,7 +610,7 @@ class KnowledgeWriter:
         numpy array; a chunk without one takes it from a stored chunk with the same text and
         `embedding_model`.
         """
-        with _translated():
+        with _writing():
             return _fetch(
                 self._connection,
                 class_row(UpsertCounts),
@@ -628,7 +636,7 @@ class KnowledgeWriter:
 
     def delete_owner(self, owner_id: UUID | str) -> DeletedCounts:
         """Delete everything that one owner has."""
-        with _translated():
+        with _writing():
             arguments = {"owner_id": owner_id}
             return _fetch(self._connection, class_row(DeletedCounts), _DELETE_OWNER, arguments)[0]
 
@@ -641,7 +649,7 @@ class KnowledgeWriter:
         return bool(self._count(_REFRESH_STATISTICS, {}))
 
     def _count(self, query: LiteralString, arguments: Mapping[str, object]) -> int:
-        with _translated():
+        with _writing():
             return int(_fetch(self._connection, scalar_row, query, arguments)[0])
 
 
@@ -663,6 +671,13 @@ def _translated() -> Iterator[None]:
         yield
     except (psycopg.Error, ValueError, TypeError) as error:
         raise translate(error) from error
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    with _translated():
+        yield
+    cache.written()
 
 
 def _jsonb(value: object) -> Jsonb:
