@@ -79,8 +79,8 @@ alter table public.knowledge_chunks set (toast_tuple_target = 1536);
 -- most common lexemes.
 alter table public.knowledge_chunks alter column content_tsv set statistics 1000;
 
--- Half precision is enough to find the nearest rows, which are then compared in full, and takes half
--- the memory. HNSW holds 2,000 dimensions of a vector, 4,000 of a halfvec.
+-- Half precision is enough to find the nearest rows, which are then compared in full, and takes
+-- half the memory. HNSW holds 2,000 dimensions of a vector, 4,000 of a halfvec.
 create or replace function knowledge_internal.indexed_embedding(
   kind text, embedding_column name default 'embedding'
 )

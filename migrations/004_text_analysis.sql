@@ -3,13 +3,15 @@
 
 create or replace function public.knowledge_content_hash(heading text, content text)
 returns text
-language sql
+language plpgsql
 immutable
 parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
-  select encode(sha256(convert_to(coalesce(heading, '') || E'\n' || content, 'UTF8')), 'hex')
+begin
+  return encode(sha256(convert_to(coalesce(heading, '') || E'\n' || content, 'UTF8')), 'hex');
+end
 $$;
 
 comment on function public.knowledge_content_hash(text, text) is
@@ -21,13 +23,14 @@ grant execute on function public.knowledge_content_hash(text, text) to service_r
 
 create or replace function knowledge_internal.text_configuration(language text)
 returns regconfig
-language sql
+language plpgsql
 stable
 parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
-  select coalesce(
+begin
+  return coalesce(
     (
       select configuration.oid::regconfig
         from pg_catalog.pg_ts_config as configuration
@@ -51,7 +54,8 @@ as $$
          )
     ),
     'pg_catalog.simple'::regconfig
-  )
+  );
+end
 $$;
 
 comment on function knowledge_internal.text_configuration(text) is
@@ -149,27 +153,31 @@ comment on function knowledge_internal.apart(text) is
 
 create or replace function knowledge_internal.joined(source text)
 returns text
-language sql
+language plpgsql
 immutable
 parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
-  select coalesce(
-           string_agg(
-             regexp_replace(
-               regexp_replace(compound.parts[1], '^\.', 'dot'), '[^[:alnum:]]+', '', 'g'
+begin
+  return (
+    select coalesce(
+             string_agg(
+               regexp_replace(
+                 regexp_replace(compound.parts[1], '^\.', 'dot'), '[^[:alnum:]]+', '', 'g'
+               ),
+               ' '
              ),
-             ' '
-           ),
-           ''
-         )
-    from regexp_matches(
-           knowledge_internal.normalised(source),
-           '[[:alnum:]]+(?:[-_/.@:\\][[:alnum:]]+)+|\d{1,3}(?:,\d{3})+'
-             '|(?<![^\s(])\.[[:alpha:]]+',
-           'g'
-         ) as compound (parts)
+             ''
+           )
+      from regexp_matches(
+             knowledge_internal.normalised(source),
+             '[[:alnum:]]+(?:[-_/.@:\\][[:alnum:]]+)+|\d{1,3}(?:,\d{3})+'
+               '|(?<![^\s(])\.[[:alpha:]]+',
+             'g'
+           ) as compound (parts)
+  );
+end
 $$;
 
 comment on function knowledge_internal.joined(text) is
@@ -177,13 +185,15 @@ comment on function knowledge_internal.joined(text) is
 
 create or replace function knowledge_internal.apart_and_joined(source text)
 returns text
-language sql
+language plpgsql
 immutable
 parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
-  select knowledge_internal.apart(source) || ' ' || knowledge_internal.joined(source)
+begin
+  return knowledge_internal.apart(source) || ' ' || knowledge_internal.joined(source);
+end
 $$;
 
 comment on function knowledge_internal.apart_and_joined(text) is
@@ -282,14 +292,18 @@ comment on function knowledge_internal.lexemes(regconfig, text, text) is
 
 create or replace function knowledge_internal.text_length(content_tsv tsvector)
 returns integer
-language sql
+language plpgsql
 immutable
 parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
-  select coalesce(sum(cardinality(posting.positions)), 0)::integer
-    from unnest(content_tsv) as posting
+begin
+  return (
+    select coalesce(sum(cardinality(posting.positions)), 0)::integer
+      from unnest(content_tsv) as posting
+  );
+end
 $$;
 
 comment on function knowledge_internal.text_length(tsvector) is
@@ -297,26 +311,32 @@ comment on function knowledge_internal.text_length(tsvector) is
 
 create or replace function knowledge_internal.lexeme_vector(lexemes text[], weights float8[])
 returns extensions.sparsevec
-language sql
+language plpgsql
 immutable
 parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
+begin
   -- A lexeme's dimension is its hash in 2^29 buckets; a sparsevec holds at most 16,000 elements.
-  select (
-           '{'
-             || string_agg(bucket.dimension || ':' || bucket.weight, ',' order by bucket.dimension)
-             || '}/536870912'
-         )::extensions.sparsevec
-    from (
-      select (hashtextextended(entry.lexeme collate "C", 0) & 536870911) + 1 as dimension,
-             sum(entry.weight)::real as weight
-        from unnest(lexemes, weights) as entry (lexeme, weight)
-       group by 1
-       order by 2 desc, 1
-       limit 16000
-    ) as bucket
+  return (
+    select (
+             '{'
+               || string_agg(
+                    bucket.dimension || ':' || bucket.weight, ',' order by bucket.dimension
+                  )
+               || '}/536870912'
+           )::extensions.sparsevec
+      from (
+        select (hashtextextended(entry.lexeme collate "C", 0) & 536870911) + 1 as dimension,
+               sum(entry.weight)::real as weight
+          from unnest(lexemes, weights) as entry (lexeme, weight)
+         group by 1
+         order by 2 desc, 1
+         limit 16000
+      ) as bucket
+  );
+end
 $$;
 
 comment on function knowledge_internal.lexeme_vector(text[], float8[]) is
@@ -325,13 +345,15 @@ comment on function knowledge_internal.lexeme_vector(text[], float8[]) is
 
 create or replace function knowledge_internal.term_weights(content_tsv tsvector, mean_length float8)
 returns table (lexeme text, weight float8)
-language sql
+language plpgsql
 immutable
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
+begin
   -- BM25 without its idf: tf (k1 + 1) / (tf + k1 (1 - b + b dl / avgdl)), k1 1.2, b 0.75
   -- (Robertson and Zaragoza 2009).
+  return query
   select posting.lexeme,
          posting.tf * 2.2 / (posting.tf + 1.2 * (0.25 + 0.75 * posting.dl / mean_length))
     from (
@@ -340,7 +362,8 @@ as $$
              sum(cardinality(word.positions)) over ()::float8 as dl
         from unnest(content_tsv) as word
        where word.positions is not null
-    ) as posting
+    ) as posting;
+end
 $$;
 
 comment on function knowledge_internal.term_weights(tsvector, float8) is
@@ -349,13 +372,15 @@ comment on function knowledge_internal.term_weights(tsvector, float8) is
 
 create or replace function knowledge_internal.mark_levels()
 returns float8[]
-language sql
+language plpgsql
 immutable
 parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
-  select array[1.3, 1.55, 1.75, 1.9]::float8[]
+begin
+  return array[1.3, 1.55, 1.75, 1.9]::float8[];
+end
 $$;
 
 comment on function knowledge_internal.mark_levels() is

@@ -4,21 +4,25 @@
 
 create or replace function knowledge_internal.embedding_bits(embedding extensions.vector)
 returns bit varying
-language sql
+language plpgsql
 immutable
 parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
-  select extensions.binary_quantize(scaled.direction operator(extensions.+) scaled.step)
-           || extensions.binary_quantize(scaled.direction)
-           || extensions.binary_quantize(scaled.direction operator(extensions.-) scaled.step)
-    from (
-      select extensions.l2_normalize(embedding) as direction,
-             array_fill((0.7 / sqrt(size.dimensions))::real, array[size.dimensions])
-               ::extensions.vector as step
-        from (select coalesce(extensions.vector_dims(embedding), 1)) as size (dimensions)
-    ) as scaled
+begin
+  return (
+    select extensions.binary_quantize(scaled.direction operator(extensions.+) scaled.step)
+             || extensions.binary_quantize(scaled.direction)
+             || extensions.binary_quantize(scaled.direction operator(extensions.-) scaled.step)
+      from (
+        select extensions.l2_normalize(embedding) as direction,
+               array_fill((0.7 / sqrt(size.dimensions))::real, array[size.dimensions])
+                 ::extensions.vector as step
+          from (select coalesce(extensions.vector_dims(embedding), 1)) as size (dimensions)
+      ) as scaled
+  );
+end
 $$;
 
 comment on function knowledge_internal.embedding_bits(extensions.vector) is

@@ -571,15 +571,19 @@ comment on function knowledge_internal.compile_filter(jsonb, text, date, date, b
 
 create or replace function knowledge_internal.is_listed(element jsonb, list jsonb)
 returns boolean
-language sql
+language plpgsql
 immutable
 parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
-  select exists (
-    select from jsonb_array_elements(list) as listed (value) where listed.value = element
-  )
+begin
+  return (
+    select exists (
+      select from jsonb_array_elements(list) as listed (value) where listed.value = element
+    )
+  );
+end
 $$;
 
 comment on function knowledge_internal.is_listed(jsonb, jsonb) is

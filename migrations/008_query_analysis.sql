@@ -50,7 +50,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   scored_in_full constant float8 := 3000; -- rows
-  row_budget constant float8 := 1000 * effort; -- rows expected, of more than that
+  row_budget constant float8 := 700 * effort; -- rows expected, of more than that
   posting_budget float8 := 5000 * effort; -- postings that the index reads to find them
   thinned_budget constant float8 := 40000 * effort; -- the same with one common word
   partner_count constant integer := 7;
@@ -219,8 +219,8 @@ $$;
 
 comment on function knowledge_internal.candidate_query is
   'The rows of a query that are worth scoring: those with its rarest words, with several of its '
-  'common words, or with a common word that they are about. One to two thousand rows for effort 1; '
-  'null when no more than 3,000 rows match at all.';
+  'common words, or with a common word that they are about. About a thousand rows for effort 1, so '
+  'many times more for a greater one; null when no more than 3,000 rows match at all.';
 
 create or replace function knowledge_internal.analyse_query(query_text text, search_mode text)
 returns knowledge_internal.query_analysis
@@ -453,18 +453,22 @@ comment on function knowledge_internal.analyse_query(text, text) is
 
 create or replace function knowledge_internal.rank_steps()
 returns float8[]
-language sql
+language plpgsql
 immutable
 parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
-  select array_agg(step.least order by step.tf)
-    from (
-      select occurrence.tf,
-             sum(1.0 / occurrence.tf ^ 2) over (order by occurrence.tf) - 0.000001 as least
-        from generate_series(1, 256) as occurrence (tf)
-    ) as step
+begin
+  return (
+    select array_agg(step.least order by step.tf)
+      from (
+        select occurrence.tf,
+               sum(1.0 / occurrence.tf ^ 2) over (order by occurrence.tf) - 0.000001 as least
+          from generate_series(1, 256) as occurrence (tf)
+      ) as step
+  );
+end
 $$;
 
 comment on function knowledge_internal.rank_steps() is

@@ -80,7 +80,8 @@ set max_parallel_workers_per_gather = 0
 -- without sequential scans, the text index is the only way to the words.
 set enable_sort = off
 set enable_seqscan = off
--- It takes words to draw more rows than they do, and would read all of a filter's index to skip some.
+-- It takes words to draw more rows than they do, and would read all of a filter's index to skip
+-- some.
 set cpu_index_tuple_cost = 0.5
 as $$
 declare
@@ -99,7 +100,7 @@ declare
   index_cost constant integer := 20; -- a row of the vector index, against one that is compared
   most_indexed constant integer := 4000; -- dimensions
   most_scanned constant integer := 20000; -- rows of it, before it gives up
-  candidate_rows constant integer := 1500; -- what the words of a query draw, about
+  candidate_rows constant integer := 1000; -- what the words of a query draw, about
   most_read_by_filter constant integer := 20000; -- rows
   wider_effort constant float8 := 20; -- of what is drawn where candidates are too few
   rows_on_a_page constant integer := 5; -- of a table that was never analysed
