@@ -123,12 +123,18 @@ begin
   drop view if exists knowledge_internal.searchable_chunks;
   execute format(
     'create view knowledge_internal.searchable_chunks with (security_invoker = true) as'
-    ' select chunk.*, %s as indexed_embedding from public.knowledge_chunks as chunk',
+    ' select chunk.id, chunk.document_id, chunk.content, chunk.embedding, chunk.embedding_model,'
+    '        chunk.knowledge_type, chunk.chunk_index, chunk.source_id, chunk.source_origin,'
+    '        chunk.collection, chunk.language, chunk.document_date, chunk.owner_id,'
+    '        chunk.visibility, chunk.sensitivity, chunk.metadata, chunk.status,'
+    '        chunk.content_tsv, chunk.text_length, chunk.bm25, chunk.embedding_bits,'
+    '        chunk.created_at, chunk.updated_at, %s as indexed_embedding'
+    '   from public.knowledge_chunks as chunk',
     knowledge_internal.indexed_embedding(kind)
   );
   comment on view knowledge_internal.searchable_chunks is
-    'The chunks, and what the vector index holds of them: a search orders by that column, whatever '
-    'kind of index there is. Made by use_vector_index.';
+    'What a search reads of the chunks, and what the vector index holds of them: it orders by that '
+    'column, whatever kind of index there is. Made by use_vector_index.';
 end
 $$;
 

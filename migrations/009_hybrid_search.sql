@@ -681,21 +681,23 @@ begin
               limit scored_exactly
            ) as best
     union all
-    -- Where few rows pass the filters, the index of these finds them. Concatenating nothing keeps
-    -- the text index out of it.
+    -- Where few rows pass the filters, the index of these finds them.
     select searches.search, best.id, best.content_tsv, best.text_length
       from searches
       join incomplete on incomplete.search = searches.search and incomplete.is_narrow
      cross join lateral (
-             select chunk.id, chunk.content_tsv, chunk.text_length
-               from matching_chunks as chunk
-              where chunk.bm25 operator(extensions.<#>) searches.weight_vector < 0
-                and (
-                  searches.is_optional
-                  or (chunk.content_tsv || ''::tsvector) @@ searches.full_query
-                )
-                and (collections is null or chunk.collection = searches.collection)
-              order by chunk.bm25 operator(extensions.<#>) searches.weight_vector, chunk.id
+             select drawn.id, drawn.content_tsv, drawn.text_length
+               from (
+                 select chunk.id, chunk.content_tsv, chunk.text_length,
+                        chunk.bm25 operator(extensions.<#>) searches.weight_vector as product
+                   from matching_chunks as chunk
+                  where chunk.bm25 operator(extensions.<#>) searches.weight_vector < 0
+                    and (collections is null or chunk.collection = searches.collection)
+                  order by product, chunk.id
+                 offset 0
+               ) as drawn
+              where (drawn.content_tsv || ''::tsvector) @@ searches.full_query
+              order by drawn.product, drawn.id
               limit scored_exactly
            ) as best
   ),
@@ -1007,6 +1009,7 @@ begin
                       )
                  from visible_chunks as neighbour
                 where neighbour.document_id = chunk.document_id
+                  and neighbour.collection = chunk.collection
                   and neighbour.chunk_index between chunk.chunk_index::bigint - neighbor_window
                                                 and chunk.chunk_index::bigint + neighbor_window
              ),
