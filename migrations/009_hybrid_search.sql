@@ -100,6 +100,7 @@ declare
   index_cost constant integer := 20; -- a row of the vector index, against one that is compared
   most_indexed constant integer := 4000; -- dimensions
   most_scanned constant integer := 20000; -- rows of it, before it gives up
+  effort_per_magnitude constant integer := 50; -- of hnsw.ef_search, for each tenfold of the table
   candidate_rows constant integer := 1000; -- what the words of a query draw, about
   most_read_by_filter constant integer := 20000; -- rows
   wider_effort constant float8 := 20; -- of what is drawn where candidates are too few
@@ -112,6 +113,7 @@ declare
   most_compared double precision;
   compared_exactly integer;
   nearest_by_bits integer;
+  effort integer;
   scored_exactly integer;
   is_filtered boolean;
   is_indexed boolean;
@@ -348,6 +350,10 @@ begin
     select corpus.sample into sample from knowledge_internal.corpus_statistics as corpus
      where corpus.document_count > small_corpus;
   end if;
+  -- In a large graph of clusters a search that keeps few rows in mind may not find the right one.
+  effort := least(
+    greatest(2 * pool, effort_per_magnitude * (round(log(greatest(chunk_count, 100000))) - 1)), 1000
+  );
   compared_exactly := greatest(pool, ordinary_rank);
   -- Of those whose bits are nearest; of all, where vectors are short.
   nearest_by_bits := case when column_dimensions >= quantized_from then 5 * compared_exactly end;
@@ -373,7 +379,7 @@ begin
             case when is_filtered and not is_indexed then 'on' else 'off' end,
             true
           ),
-          set_config('hnsw.ef_search', least(greatest(2 * pool, 200), 1000)::text, true),
+          set_config('hnsw.ef_search', effort::text, true),
           set_config('hnsw.iterative_scan', 'relaxed_order', true),
           set_config('hnsw.max_scan_tuples', most_scanned::text, true);
 

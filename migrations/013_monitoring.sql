@@ -216,8 +216,8 @@ as $$
               end,
            case
              when build.phase is null
-               then 'Create it again as migration 003 does: searches read the whole table without '
-                    'it.'
+               then 'Run `second-brain index build`, or create it as migration 003 does: searches '
+                    'read the whole table without it.'
            end
       from (values ('vector'), ('text')) as leg (name)
       left join build on build."table" = 'public.knowledge_chunks' and build.name is null
