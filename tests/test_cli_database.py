@@ -58,12 +58,14 @@ def run(folder: Path) -> Run:
 
 
 def fails(done: "subprocess.CompletedProcess[str]") -> str:
-    """Return the one line of a user's error."""
+    """Return the one line of a user's error, after the one that names the database."""
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stdout == ""
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    return done.stderr
+    *said, error = done.stderr.splitlines()
+    assert all(line.startswith("Database: ") for line in said[:1])
+    assert len(said) <= 1
+    assert error.startswith("error: ")
+    return error
 
 
 def test_a_dev_database_from_start_to_reset(run: Run, folder: Path) -> None:
@@ -76,8 +78,15 @@ def test_a_dev_database_from_start_to_reset(run: Run, folder: Path) -> None:
     assert stat.S_IMODE((folder / ".second-brain/postgres/server.json").stat().st_mode) == 0o600
     assert (folder / ".second-brain/.gitignore").read_text() == "*\n"
     assert run("dev", "start").stdout.strip() == dsn
+    assert "DATABASE_URL" not in started.stderr + run("dev", "start", DATABASE_URL=dsn).stderr
+    hidden = run("dev", "start", DATABASE_URL=NOWHERE)
+    assert hidden.stdout.strip() == dsn
+    assert "do not use it while $DATABASE_URL names another database" in hidden.stderr
+    assert "hunter2" not in hidden.stderr
 
-    assert run("migrate", "--dimensions", "5").returncode == 0
+    migrated = run("migrate", "--dimensions", "5")
+    assert migrated.returncode == 0
+    assert "from .second-brain/ of this folder\n" in migrated.stderr
     with psycopg.connect(dsn) as connection:
         assert migrations.stored_dimensions(connection) == 5
     assert run("doctor").returncode == 0
@@ -123,6 +132,23 @@ def test_the_dsn_comes_from_the_option_then_either_variable(run: Run, dsn: str) 
     assert run("doctor", SECOND_BRAIN_DSN=dsn, DATABASE_URL=NOWHERE).returncode == 0
     assert run("doctor", DATABASE_URL=dsn).returncode == 0
     assert "dev start" in fails(run("doctor"))
+
+
+def test_a_database_that_the_command_line_does_not_name_is_named(run: Run, dsn: str) -> None:
+    place = "Database: nowhere at 127.0.0.1, port 1, from ${}\n"
+    for variable in ("SECOND_BRAIN_DSN", "DATABASE_URL"):
+        told = run("doctor", **{variable: NOWHERE}).stderr
+        assert told.startswith(place.format(variable))
+        assert "hunter2" not in told
+    assert "Database" not in run("doctor", "--dsn", dsn, DATABASE_URL=NOWHERE).stderr
+
+
+@pytest.mark.parametrize("password", ["hunt@er2", "1/hunt@er2"])
+def test_a_password_that_libpq_takes_for_the_host_is_not_told(run: Run, password: str) -> None:
+    told = run("doctor", DATABASE_URL=f"postgresql://somebody:{password}@127.0.0.1:1/nowhere")
+    assert told.returncode == 1
+    assert "from $DATABASE_URL\n" in told.stderr
+    assert "er2" not in told.stderr, told.stderr
 
 
 def test_the_prelude_prepares_a_plain_database(run: Run, server: Any) -> None:

@@ -5,6 +5,8 @@ A local server stands in for the paid APIs; everything on this side of it is the
 
 import json
 import logging
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -44,6 +47,7 @@ from second_brain.embedders import (
     embed_query,
     load_embedder,
 )
+from second_brain.embedders.cached import CacheKey
 from second_brain.errors import (
     AuthenticationError,
     ClientTimeoutError,
@@ -213,6 +217,38 @@ def test_any_function_is_an_embedder_of_unit_vectors() -> None:
     embedder = CallableEmbedder(lambda texts: [[3.0, 4.0] for _ in texts], "mine", 2)
     np.testing.assert_allclose(embedder.embed(["a", "b"]), [[0.6, 0.8], [0.6, 0.8]], rtol=1e-6)
     assert (embedder.model, embedder.dimensions) == ("mine", 2)
+
+
+async def awaited(texts: list[str]) -> list[list[float]]:
+    return [[1.0, 0.0] for _ in texts]
+
+
+class Awaited:
+    """An object whose call is to be awaited."""
+
+    async def __call__(self, texts: list[str]) -> list[list[float]]:
+        """Embed as `awaited` does."""
+        return await awaited(texts)
+
+
+@pytest.mark.parametrize("function", [awaited, Awaited(), partial(awaited)])
+def test_a_function_that_is_to_be_awaited_is_no_embedder(function: Any) -> None:
+    with pytest.raises(ConfigurationError, match="coroutine function") as refused:
+        CallableEmbedder(function, "mine", 2)
+    assert "AsyncRetrievalService" in refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (([[1.0]], "mine", 2), "function"),
+        ((len, None, 2), "model"),
+        ((len, "mine", "2"), "dimensions"),
+    ],
+)
+def test_an_argument_of_another_type_is_named(arguments: Any, name: str) -> None:
+    with pytest.raises(TypeError, match=f"^{name} must be"):
+        CallableEmbedder(*arguments)
 
 
 def test_a_blank_text_is_not_given_to_the_function_and_has_a_zero_row() -> None:
@@ -674,6 +710,19 @@ def test_a_file_outlives_the_process(tmp_path: Path) -> None:
         with SqliteCache(file) as cache:
             CachedEmbedder(model, cache).embed(["one", "two"])
     assert model.documents == {"one": 1, "two": 1}
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_reads_the_file_that_a_thread_was_busy_with(tmp_path: Path) -> None:
+    with SqliteCache(tmp_path / "cache.db") as cache:
+        key = CacheKey("model", 2, "document", b"hash")
+        cache.keep({key: np.ones(2, np.float32)})
+        with cache._lock:
+            child = os.fork()
+            if child == 0:
+                signal.alarm(20)
+                os._exit(0 if key in cache.find([key]) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_file_of_another_kind_is_refused_by_name(tmp_path: Path) -> None:

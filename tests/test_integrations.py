@@ -16,6 +16,7 @@ from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import MetadataMode, NodeWithScore
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from second_brain.errors import InvalidInputError, UnavailableError
 from second_brain.integrations import langchain, llama_index
@@ -115,6 +116,33 @@ def nodes(dsn: str, how: str, **options: Any) -> list[NodeWithScore]:
 WAYS = pytest.mark.parametrize("how", ["invoke", "ainvoke", "ainvoke in a thread"])
 
 
+@pytest.mark.parametrize("how", ["invoke", "ainvoke"])
+@pytest.mark.parametrize("has_async", [False, True])
+def test_langchain_s_own_arguments_are_options_of_one_search(
+    filled: str, how: str, has_async: bool
+) -> None:
+    retriever = langchain.SecondBrainRetriever(
+        service=service(filled),
+        async_service=async_service(filled) if has_async else None,
+        options={"limit": 2, "mode": "text"},
+    )
+    found = (
+        retriever.invoke("rotated keys", limit=1)
+        if how == "invoke"
+        else asyncio.run(retriever.ainvoke("rotated keys", limit=1))
+    )
+    assert [document.metadata["vector_rank"] for document in found] == [None]
+
+
+def test_a_retriever_without_a_service_or_with_an_unknown_argument_is_refused(filled: str) -> None:
+    unknown: dict[str, Any] = {"service": service(filled), "search_kwargs": {"k": 1}}
+    for arguments in ({}, unknown):
+        with pytest.raises(ValidationError, match=r"service|search_kwargs"):
+            langchain.SecondBrainRetriever(**arguments)
+    with pytest.raises(TypeError, match="async_service"):
+        llama_index.SecondBrainRetriever()
+
+
 @WAYS
 def test_langchain_gets_documents_with_id_text_and_metadata(filled: str, how: str) -> None:
     best, second = documents(filled, how, limit=2)
@@ -151,6 +179,7 @@ def test_a_model_reads_of_a_node_where_it_is_from_and_no_scores(filled: str) -> 
     assert "title: API keys" in shown
     assert KEYS in shown
     assert "rrf_score" not in shown
+    assert "document_date" not in shown  # it has none
     assert best.node.get_content(MetadataMode.EMBED) == KEYS
 
 

@@ -578,7 +578,9 @@ def test_http_serves_both_kinds_of_clients_and_refuses_another_host(corpus: str)
 
 
 def test_http_asks_for_the_token_and_keeps_to_the_viewer(corpus: str) -> None:
-    variables = {TOKEN_NAME: TOKEN, "SECOND_BRAIN_VIEWER_ID": ANA, "SECOND_BRAIN_DSN": corpus}
+    # With the newline that a file of secrets ends in.
+    token = {TOKEN_NAME: f"{TOKEN}\n"}
+    variables = {**token, "SECOND_BRAIN_VIEWER_ID": ANA, "SECOND_BRAIN_DSN": corpus}
     with http_server(**variables) as url:
         for given in (None, "another"):
             headers = {"Authorization": f"Bearer {given}"} if given else {}
@@ -594,6 +596,8 @@ def test_http_asks_for_the_token_and_keeps_to_the_viewer(corpus: str) -> None:
     [
         (["--transport", "http", "--host", "0.0.0.0"], {}, "Set SECOND_BRAIN_MCP_TOKEN"),
         (["--transport", "http"], {"SECOND_BRAIN_MCP_TOKEN": " "}, "TOKEN is empty"),
+        (["--transport", "http"], {"SECOND_BRAIN_MCP_TOKEN": "schlüssel"}, "no caller can send"),
+        (["--transport", "http"], {"SECOND_BRAIN_MCP_TOKEN": "two\nlines"}, "no caller can send"),
         ([], {"SECOND_BRAIN_VIEWER_ID": ""}, "'' is no UUID: --viewer-id or $SECOND_BRAIN_VIEWER"),
         (["--viewer-id", "ana"], {}, "'ana' is no UUID"),
         ([], {"VECTOR_WEIGHT": "-1"}, "VECTOR_WEIGHT: Input should be greater than or equal to 0"),

@@ -599,6 +599,11 @@ def test_something_else_than_a_database_is_refused_at_once() -> None:
         PostgresProvider({})  # type: ignore[arg-type]
 
 
+def test_a_writer_takes_a_connection_and_no_dsn(dsn: str) -> None:
+    with pytest.raises(TypeError, match="connection must be a psycopg Connection, not str"):
+        KnowledgeWriter(dsn)  # type: ignore[arg-type]
+
+
 def test_an_upsert_counts_what_it_changed(writer: KnowledgeWriter, corpus: UUID) -> None:
     changed: list[dict[str, object]] = [*CHUNKS[:1], {"content": "A zebra runs."}]
     assert writer.upsert_document(

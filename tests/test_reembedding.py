@@ -22,7 +22,7 @@ from conftest import Connect, Connection, Server, copy_of
 from second_brain.cli import app
 from second_brain.database import reembedding, vector_index
 from second_brain.database.maintenance import Progress
-from second_brain.errors import ConfigurationError, InvalidInputError
+from second_brain.errors import ConfigurationError, InvalidInputError, UnexpectedAnswerError
 
 DOCUMENTS = 12
 CHUNKS = 5
@@ -236,6 +236,16 @@ def test_texts_without_a_direction_stay_without_an_embedding(dsn: str, connect: 
         " where status = 'active' and embedding is null"
     )
     assert found.fetchall() == [("in every document", None, None)]
+
+
+def test_vectors_that_are_not_finite_are_refused_by_the_models_name(dsn: str) -> None:
+    class Broken(Hashed):
+        def _vector(self, text: str) -> NDArray[np.float32]:
+            return np.full(self.dimensions, np.nan, np.float32)
+
+    with pytest.raises(UnexpectedAnswerError, match="broken gave a vector with NaN"):
+        reembedding.start(dsn, Broken("broken", NEW))
+    assert reembedding.cancel(dsn)
 
 
 class Interruption(Exception):  # noqa: N818

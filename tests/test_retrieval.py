@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import threading
 import time
@@ -365,7 +366,7 @@ def test_the_page_has_every_argument_with_its_default() -> None:
 
 
 def test_what_only_the_database_can_judge_is_its_refusal(make: Make, corpus: str) -> None:
-    with pytest.raises(InvalidInputError, match="filter_type must be one of") as refused:
+    with pytest.raises(InvalidInputError, match=r"^category must be one of") as refused:
         make(corpus)("key", category="poem")
     assert refused.value.code == "22023"
 
@@ -869,6 +870,23 @@ def test_an_answer_is_kept_for_the_very_same_question(
     assert search("leaked key", limit=10, mode="hybrid").cached
 
 
+def test_a_text_that_is_not_unicode_is_invalid_input_with_a_cache_too(
+    make: Make, corpus: str
+) -> None:
+    for settings in ({}, {"search_cache_enabled": True}):
+        with pytest.raises(InvalidInputError):
+            make(corpus, **settings)("leaked key", category="\ud800")
+
+
+def test_a_half_life_without_end_is_not_answered_from_what_is_kept_without_one(
+    make: Make, corpus: str
+) -> None:
+    search = make(corpus, search_cache_enabled=True)
+    search("leaked key")
+    with pytest.raises(InvalidInputError, match="recency_half_life"):
+        search("leaked key", recency_half_life=float("inf"))
+
+
 def test_what_a_caller_does_to_an_answer_stays_the_callers(make: Make, corpus: str) -> None:
     search = make(corpus, search_cache_enabled=True)
     for _ in range(3):
@@ -939,6 +957,32 @@ def test_one_service_serves_many_threads(corpus: str) -> None:
     assert found == [LEAK, CREDIT_NOTE, RECORDER, REMINDER] * 8
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_service_that_has_searched_serves_a_forked_process(corpus: str) -> None:
+    service = RetrievalService(PostgresProvider(corpus), BY_HAND)
+    assert service.search("leaked key").mode_used == "hybrid"
+    child = os.fork()
+    if child == 0:
+        is_whole = False
+        try:
+            is_whole = service.search("leaked key", timeout=20).degraded is None
+        finally:
+            os._exit(0 if is_whole else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_an_embedder_that_raises_stop_iteration_keeps_nobody_waiting(
+    make: Make, corpus: str
+) -> None:
+    def stop(_: Sequence[str]) -> list[list[float]]:
+        raise StopIteration
+
+    search = make(corpus, CallableEmbedder(stop, "by-hand", 3), search_timeout_seconds=60)
+    degraded = search("leaked key").degraded
+    assert degraded is not None
+    assert degraded.kind == "error"
+
+
 class AwaitedEmbedder:
     """An embedder whose calls are awaited on the event loop."""
 
@@ -997,6 +1041,43 @@ def test_a_provider_of_the_other_kind_is_refused(corpus: str) -> None:
         RetrievalService(AsyncPostgresProvider(corpus), BY_HAND)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="for RetrievalService"):
         AsyncRetrievalService(PostgresProvider(corpus), BY_HAND)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("provider", "postgresql://localhost/postgres"),
+        ("provider", None),
+        ("embedder", embedded),
+        ("embedder", None),
+        ("embedder", "wordllama"),
+        ("embedder", [BY_HAND, embedded]),
+        ("reranker", "cross-encoder"),
+        ("settings", {"vector_weight": 2}),
+    ],
+)
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_an_argument_of_another_type_is_named(
+    corpus: str, name: str, value: Any, is_awaited: bool
+) -> None:
+    service: Any = AsyncRetrievalService if is_awaited else RetrievalService
+    provider = AsyncPostgresProvider if is_awaited else PostgresProvider
+    with pytest.raises(TypeError, match=f"^{name} must "):
+        service(**{"provider": provider(corpus), "embedder": BY_HAND, name: value})
+
+
+@pytest.mark.parametrize("timeout", ["soon", 0, float("nan")])
+def test_a_timeout_that_is_none_is_refused(make: Make, corpus: str, timeout: Any) -> None:
+    with pytest.raises(InvalidInputError, match="timeout must be above 0"):
+        make(corpus)("leaked key", timeout=timeout)
+
+
+def test_a_pool_that_is_closed_is_told_to_be_opened(corpus: str) -> None:
+    pool = ConnectionPool(corpus, min_size=1, open=True)
+    pool.close()
+    with pytest.raises(UnavailableError) as refused:
+        RetrievalService(PostgresProvider(pool), BY_HAND).search("leaked key")
+    assert "while it is open" in refused.value.remedy
 
 
 @pytest.mark.parametrize(

@@ -225,7 +225,7 @@ def test_a_span_of_a_failed_search_is_an_error_without_a_trace(
         service(corpus).search("zebra", category="poem")
     whole = by_name(spans)["second_brain.retrieval"]
     assert whole.status.status_code is StatusCode.ERROR
-    assert "filter_type" in (whole.status.description or "")
+    assert "category" in (whole.status.description or "")
     assert whole.events == ()
     assert (whole.attributes or {})["second_brain.error_kind"] == "invalid_input"
 

@@ -408,6 +408,33 @@ def test_dropping_and_building_gives_what_the_migrations_made(
     assert explained(connection) == ("index", expected)
 
 
+def test_building_brings_back_a_view_that_is_gone(filled: str, connect: Connect) -> None:
+    connection = connect()
+    before = explained(connection)
+    connection.execute("drop view knowledge_internal.searchable_chunks")
+    vector_index.build(filled)
+    assert explained(connection) == before
+
+
+def test_what_is_not_given_is_as_in_the_index_that_is_there(filled: str) -> None:
+    def built(*options: str) -> tuple[str, int | None, int | None]:
+        command("index", "build", *options, "--dsn", filled)
+        with psycopg.connect(filled) as connection:
+            (one,) = [
+                one
+                for one in vector_index.show(connection)
+                if one.name == vector_index.VECTOR_INDEX
+            ]
+        return one.kind, one.m, one.ef_construction
+
+    assert built("--kind", "vector", "--m", "8", "--ef-construction", "40") == ("vector", 8, 40)
+    assert built() == ("vector", 8, 40)
+    assert built("--m", "12") == ("vector", 12, 40)
+    assert built("--kind", "halfvec") == ("halfvec", 12, 40)
+    vector_index.drop(filled)
+    assert built() == ("halfvec", 16, 64)
+
+
 def test_dropping_while_searches_run_loses_no_result(filled: str) -> None:
     with searching(filled) as answers:
         vector_index.drop(filled)

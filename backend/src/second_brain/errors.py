@@ -228,7 +228,8 @@ _GATEWAY_REFUSAL = re.compile(r"api key|unauthorized|jwt", re.IGNORECASE)
 _WRONG_CONNECTION_STRING = re.compile(
     r'connection info string|connection option|(?:database|role) ".*" does not exist'
 )
-_QUOTED = re.compile(r'"[^"]*"')
+# psycopg, which looks hosts up itself, quotes them singly.
+_QUOTED = re.compile(r""""[^"]*"|(?<=host )'.*@[^']*'""")
 
 _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), replacement)
@@ -242,6 +243,8 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (r"eyJ[\w-]{6,}(?:\.[\w-]*){0,4}", "[key]"),
         (r"\bsb(?:p|_secret|_publishable)_\S+", "[key]"),
+        # OpenAI's, Voyage's and Hugging Face's.
+        (r"\b(?:sk-[\w-]{16,}|pa-[\w-]{30,}|hf_[a-z0-9]{20,})", "[key]"),
         (r"[^\s:@/]{1,100}:[^\s@]{1,200}@[^\s]+", "[connection]"),
         (r"[\w.-]{1,200}\.supabase\.(?:co|com|net|in)\b", "[host]"),
     )
@@ -327,6 +330,7 @@ def _from_code(code: str | None, message: str, *, hint: str | None) -> SecondBra
 
 def _from_psycopg(error: "psycopg.Error") -> SecondBrainError:
     import psycopg
+    import psycopg_pool
 
     if error.sqlstate is not None:
         message = error.diag.message_primary or str(error)
@@ -341,6 +345,8 @@ def _from_psycopg(error: "psycopg.Error") -> SecondBrainError:
         return ConfigurationError(text, remedy="Check the connection string.")
     if "authentication failed" in original or "no password supplied" in original:
         return AuthenticationError(text)
+    if isinstance(error, psycopg_pool.PoolClosed):
+        return UnavailableError(text, remedy="Open the pool before, and search while it is open.")
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return UnavailableError(text)
     return SecondBrainError(text)

@@ -4,10 +4,19 @@ The names are those that comparable projects read. `docs/service.md` says what e
 limits combine; nothing is read before `SearchSettings()` is called.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from second_brain.errors import ConfigurationError
 
 MATCH_COUNT_BOUND = 1000
 """The most rows and candidates that the SQL function takes."""
@@ -43,7 +52,7 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class SearchSettings(BaseSettings):
     """The settings of `RetrievalService`; each is the environment variable of its name.
 
-    Raises pydantic's ValidationError, naming the setting, for a value out of bounds.
+    Raises ConfigurationError, naming the variable, for a value out of bounds.
     """
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_ignore_empty=True)
@@ -84,6 +93,22 @@ class SearchSettings(BaseSettings):
         if self.vector_weight == 0 and self.text_weight == 0:
             raise ValueError("vector_weight and text_weight must not both be 0")
         return self
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _named_by_variable(cls, given: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return handler(given)
+        except ValidationError as error:
+            faults = [
+                ": ".join([*(str(name).upper() for name in fault["loc"]), fault["msg"]])
+                for fault in error.errors()
+            ]
+            raise ConfigurationError(
+                "; ".join(faults),
+                remedy="Correct it in the environment, or where SearchSettings is made; "
+                "docs/service.md has the bounds.",
+            ) from error
 
     @property
     def default_mode(self) -> ModeName:

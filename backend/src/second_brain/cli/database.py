@@ -8,13 +8,15 @@ from typing import Annotated
 
 import psycopg
 import typer
-from psycopg.conninfo import make_conninfo
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from second_brain.database import doctor, migrations
 from second_brain.database.embedded import OWNER, EmbeddedPostgres, apply_prelude
 from second_brain.errors import ConfigurationError
 
 STATE = Path(".second-brain")
+_VARIABLES = ("SECOND_BRAIN_DSN", "DATABASE_URL")
 
 DsnOption = Annotated[
     str | None,
@@ -66,19 +68,47 @@ def register(app: typer.Typer) -> None:
 def resolve_dsn(dsn: str | None) -> str:
     """Return the DSN given, else $SECOND_BRAIN_DSN, $DATABASE_URL or the running dev database's.
 
-    Raises ConfigurationError when there is none.
+    Says on stderr which one it is, unless the command line does. Raises ConfigurationError when
+    there is none.
     """
-    given = dsn or os.environ.get("SECOND_BRAIN_DSN") or os.environ.get("DATABASE_URL")
-    if given:
-        return given
+    if dsn:
+        return dsn
+    variable = dsn_variable()
+    if variable:
+        _tell_database(os.environ[variable], f"${variable}")
+        return os.environ[variable]
     server = _dev_server()
     if server.status == "running":
+        _tell_database(server.dsn(), f"{STATE}/ of this folder")
         return server.dsn()
     stopped = server.status == "stopped"
     raise ConfigurationError(
         "the dev database of this folder is stopped" if stopped else "no database is given",
         remedy="Start one here with `second-brain dev start`, or pass --dsn or SECOND_BRAIN_DSN.",
     )
+
+
+def dsn_variable() -> str | None:
+    """Return the name of the environment variable that names the database, None without one."""
+    return next((name for name in _VARIABLES if os.environ.get(name)), None)
+
+
+def _tell_database(dsn: str, source: str) -> None:
+    try:
+        given = conninfo_to_dict(dsn)
+    except psycopg.Error:
+        # Connecting says what is wrong with it.
+        return
+    own = {one.keyword.decode(): (one.val or b"").decode() for one in pq.Conninfo.get_defaults()}
+    host, port, name = (
+        str(given.get(keyword) or own.get(keyword) or "") for keyword in ("host", "port", "dbname")
+    )
+    host = host or str(given.get("hostaddr") or "this machine")
+    if "@" in host + port + name:
+        # A password with an @ or a / in it, which libpq cuts in the wrong place.
+        typer.echo(f"Database: from {source}", err=True)
+    else:
+        typer.echo(f"Database: {name} at {host}, port {port}, from {source}", err=True)
 
 
 @dev.command(
@@ -100,6 +130,13 @@ def start(postgres_major: MajorOption = None) -> None:
     (STATE / ".gitignore").write_text("*\n")
     how = "was already running" if already else "is running"
     typer.echo(f"PostgreSQL {server.major} {how}; stop it with `second-brain dev stop`.", err=True)
+    variable = dsn_variable()
+    if variable and os.environ[variable] != server.dsn():
+        typer.echo(
+            f"Commands do not use it while ${variable} names another database: unset that, or "
+            "pass --dsn.",
+            err=True,
+        )
     typer.echo(server.dsn())
 
 

@@ -76,24 +76,44 @@ def show_index(dsn: DsnOption = None) -> None:
 @index.command("build")
 def build_index(
     kind: Annotated[
-        Kind, typer.Option(help="halfvec: half the memory; vector: up to 2,000 dimensions.")
-    ] = Kind.halfvec,
-    m: Annotated[int, typer.Option("--m", help="Neighbours of a node, 2 to 100.")] = 16,
+        Kind | None,
+        typer.Option(
+            help="halfvec: half the memory; vector: up to 2,000 dimensions.", show_default=False
+        ),
+    ] = None,
+    m: Annotated[
+        int | None,
+        typer.Option("--m", help="Neighbours of a node, 2 to 100.", show_default=False),
+    ] = None,
     ef_construction: Annotated[
-        int, typer.Option(help="Candidates looked at for a node, from twice m to 1000.")
-    ] = 64,
+        int | None,
+        typer.Option(
+            help="Candidates looked at for a node, from twice m to 1000.", show_default=False
+        ),
+    ] = None,
     memory: MemoryOption = None,
     workers: WorkersOption = None,
     dsn: DsnOption = None,
 ) -> None:
     """Build a vector index beside the one in use, and put it in its place.
 
-    Searches and writes go on. A missing text index is built too. Run it again after an
-    interruption. Connect directly or through a session pooler.
+    Without --kind, --m or --ef-construction it is as in the index that is there; without an index,
+    as after `index drop`, halfvec, 16 and 64. Searches and writes go on. A missing text index is
+    built too. Run it again after an interruption, with the same options. Connect directly or
+    through a session pooler.
     """
-    wanted = vector_index.Wanted(kind.value, m, ef_construction, memory, workers)
+    target = resolve_dsn(dsn)
+    with psycopg.connect(target, autocommit=True) as connection:
+        wanted = vector_index.like_the_one_in_use(
+            connection,
+            kind=None if kind is None else kind.value,
+            m=m,
+            ef_construction=ef_construction,
+            memory=memory,
+            workers=workers,
+        )
     with _progress() as tell:
-        indexes = vector_index.build(resolve_dsn(dsn), wanted, tell=tell)
+        indexes = vector_index.build(target, wanted, tell=tell)
     _print_indexes(indexes)
 
 
@@ -101,7 +121,8 @@ def build_index(
 def drop_index(dsn: DsnOption = None) -> None:
     """Drop the vector index and the text index before a bulk load; `index build` makes them again.
 
-    Until then searches read all rows.
+    Until then searches read all rows. What kind of index it was is forgotten: give `index build`
+    the options again that it was built with.
     """
     with _progress() as tell:
         vector_index.drop(resolve_dsn(dsn), tell=tell)

@@ -13,9 +13,8 @@ from typing import Annotated
 from uuid import UUID
 
 import typer
-from pydantic import ValidationError
 
-from second_brain.cli.database import DsnOption, resolve_dsn
+from second_brain.cli.database import DsnOption, dsn_variable, resolve_dsn
 from second_brain.embedders import EMBEDDER_NAMES, load_embedder
 from second_brain.errors import ConfigurationError, MissingExtraError
 from second_brain.services.postgres import AsyncPostgresProvider, async_connection_pool
@@ -113,7 +112,7 @@ def _mcp(
     token = _token()
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("second_brain").setLevel(logging.INFO)
-    settings = _settings()
+    settings = SearchSettings()
     embedders = [load_embedder(name) for name in embedder_names]
     is_limited = scope.viewer_id is not None or public_only
 
@@ -140,8 +139,9 @@ async def _provider(
     dsn: str | None, *, pooled: bool, limited: bool
 ) -> AsyncIterator[AsyncSearchProvider]:
     """Open what searches: over SQL, or over a Supabase project's API when only that is named."""
-    is_sql = dsn or os.environ.get("SECOND_BRAIN_DSN") or os.environ.get("DATABASE_URL")
+    is_sql = dsn or dsn_variable()
     if not is_sql and os.environ.get("SUPABASE_URL") and os.environ.get("SUPABASE_KEY"):
+        typer.echo("Database: the Supabase project of $SUPABASE_URL", err=True)
         async with AsyncSupabaseProvider(multi_tenant=limited) as provider:
             yield provider
     elif pooled:
@@ -149,19 +149,6 @@ async def _provider(
             yield AsyncPostgresProvider(pool, multi_tenant=limited)
     else:
         yield AsyncPostgresProvider(resolve_dsn(dsn), multi_tenant=limited)
-
-
-def _settings() -> SearchSettings:
-    try:
-        return SearchSettings()
-    except ValidationError as error:
-        faults = [
-            ": ".join([*(str(name).upper() for name in fault["loc"]), fault["msg"]])
-            for fault in error.errors()
-        ]
-        raise ConfigurationError(
-            "; ".join(faults), remedy="Correct the environment; docs/service.md has the bounds."
-        ) from error
 
 
 def _viewer(given: str | None) -> UUID | None:
@@ -176,12 +163,21 @@ def _viewer(given: str | None) -> UUID | None:
 
 
 def _token() -> str | None:
-    token = os.environ.get(TOKEN)
-    if token is None or token.strip():
-        return token
-    raise ConfigurationError(
-        f"{TOKEN} is empty", remedy="Set it to a token of your own, or take it out."
-    )
+    given = os.environ.get(TOKEN)
+    if given is None:
+        return None
+    # A newline at its end, as files and secret stores leave it, is in no header.
+    token = given.strip()
+    if not token:
+        raise ConfigurationError(
+            f"{TOKEN} is empty", remedy="Set it to a token of your own, or take it out."
+        )
+    if not (token.isascii() and token.isprintable()):
+        raise ConfigurationError(
+            f"{TOKEN} has characters that no caller can send in a header",
+            remedy="Set it to a token of ASCII letters, digits and signs.",
+        )
+    return token
 
 
 def _listen(host: str, port: int, *, protected: bool) -> socket.socket:

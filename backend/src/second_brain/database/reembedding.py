@@ -11,7 +11,7 @@ goes on from there:
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, LiteralString, cast
 from uuid import UUID
@@ -33,12 +33,11 @@ from second_brain.database.maintenance import (
     tell_nobody,
 )
 from second_brain.database.migrations import MAX_DIMENSIONS
-from second_brain.embedders import Embedder
+from second_brain.embedders import Embedder, unit_vectors
 from second_brain.errors import (
     ConfigurationError,
     ConflictError,
     InvalidInputError,
-    UnexpectedAnswerError,
 )
 
 Stage = Literal["none", "embedding", "switched"]
@@ -414,14 +413,12 @@ class _Run:
     def embed(self, chunks: Sequence[tuple[UUID, str, str]]) -> int:
         """Embed these chunks and all others with the same text; return how many were stored."""
         texts = {content_hash: text for _, content_hash, text in chunks}
-        vectors = self.embedder.embed(list(texts.values()))
-        if vectors.shape != (len(texts), self.embedder.dimensions):
-            raise UnexpectedAnswerError(
-                f"{self.embedder.model} gave an array of shape {vectors.shape} for "
-                f"{len(texts)} texts",
-                remedy="An embedder must give one vector of "
-                f"{self.embedder.dimensions} numbers per text.",
-            )
+        vectors = unit_vectors(
+            self.embedder.embed(list(texts.values())),
+            len(texts),
+            self.embedder.dimensions,
+            self.embedder.model,
+        )
         made = {
             content_hash: str(vector.tolist())
             for content_hash, vector in zip(texts, vectors, strict=True)
@@ -472,19 +469,9 @@ def _is_in_use(connection: Connection, embedder: Embedder, now: State) -> bool:
 def _index_like(
     connection: Connection, dimensions: int, memory: str | None, workers: int | None
 ) -> vector_index.Wanted:
-    used = next(
-        (one for one in vector_index.show(connection) if one.name == vector_index.VECTOR_INDEX),
-        None,
-    )
-    wanted = vector_index.Wanted(memory=memory, workers=workers)
-    if used is None or used.m is None or used.ef_construction is None:
-        return wanted
     takes_vector = dimensions <= vector_index.MAX_VECTOR_DIMENSIONS
-    return replace(
-        wanted,
-        kind="vector" if used.kind == "vector" and takes_vector else "halfvec",
-        m=used.m,
-        ef_construction=used.ef_construction,
+    return vector_index.like_the_one_in_use(
+        connection, kind=None if takes_vector else "halfvec", memory=memory, workers=workers
     )
 
 
@@ -577,7 +564,7 @@ def _drop_old(connection: Connection, tell: Tell) -> None:
 def _drop_columns(connection: Connection, statements: Sequence[LiteralString]) -> None:
     kind = vector_index.kind_in_use(connection)
     try:
-        # The view has every column.
+        # The view reads columns that change.
         for statement in (*_LOCK, *statements):
             connection.execute(statement)
     except psycopg.errors.DependentObjectsStillExist as error:

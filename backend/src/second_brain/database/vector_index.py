@@ -162,14 +162,42 @@ def show(connection: Connection) -> list[Index]:
         return cursor.execute(_SHOW).fetchall()
 
 
+def like_the_one_in_use(
+    connection: Connection,
+    *,
+    kind: Kind | None = None,
+    m: int | None = None,
+    ef_construction: int | None = None,
+    memory: str | None = None,
+    workers: int | None = None,
+) -> Wanted:
+    """Return what is given, and what is None as the index has it that searches use.
+
+    Without an index it is the default. Raises InvalidInputError as `Wanted` does.
+    """
+    used = next((one for one in show(connection) if one.name == VECTOR_INDEX), None)
+    default = Wanted()
+    if used is not None and used.m and used.ef_construction:
+        found: Kind = "vector" if used.kind == "vector" else "halfvec"
+        default = Wanted(found, used.m, used.ef_construction)
+    return Wanted(
+        kind or default.kind,
+        default.m if m is None else m,
+        default.ef_construction if ef_construction is None else ef_construction,
+        memory,
+        workers,
+    )
+
+
 def build(dsn: str, wanted: Wanted | None = None, *, tell: Tell = tell_nobody) -> list[Index]:
     """Build a vector index beside the one in use, put it in its place, and drop the old one.
 
-    A text index is built too where there is none. Run again after an interruption, it goes on from
-    there. Raises InvalidInputError for parameters, and as `maintenance.session` does.
+    Without `wanted` it is built as the one in use is, or with the defaults. A text index is built
+    too where there is none. Run again after an interruption, it goes on from there. Raises
+    InvalidInputError for parameters, and as `maintenance.session` does.
     """
-    wanted = wanted or Wanted()
     with session(dsn) as connection:
+        wanted = wanted or like_the_one_in_use(connection)
         wanted.check_dimensions(_dimensions(connection))
         set_resources(connection, wanted)
         _build_text_index(connection, dsn, tell)
@@ -250,8 +278,9 @@ def _build_text_index(connection: Connection, dsn: str, tell: Tell) -> None:
 
 
 def _switch(connection: Connection, kind: Kind) -> None:
-    # Renaming locks out no search, and the view is locked before anything else is.
-    if kind_in_use(connection) != kind:
+    # Renaming locks out no search, and the view is locked before anything else is. A view that is
+    # gone, as after a `drop … cascade`, is made again.
+    if connection.execute(_KIND_IN_USE).fetchone() != (kind,):
         connection.execute(_USE, [kind])
     connection.execute(_SET_ASIDE)
     connection.execute(_TAKE_ITS_PLACE)

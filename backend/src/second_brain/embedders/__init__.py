@@ -14,6 +14,7 @@ from second_brain.embedders.embedder import (
     QueryEmbedder,
     embed_queries,
     embed_query,
+    is_async,
     unit_vectors,
 )
 from second_brain.embedders.openai import OpenAIEmbedder
@@ -41,6 +42,7 @@ __all__ = [
     "WordLlamaEmbedder",
     "embed_queries",
     "embed_query",
+    "is_async",
     "load_embedder",
     "unit_vectors",
 ]

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import os
 import sqlite3
 import threading
 from collections import OrderedDict
@@ -108,24 +109,35 @@ class SqliteCache:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._lock = threading.Lock()
+        self._path = path
         try:
-            self._connection = sqlite3.connect(
-                path, timeout=10, isolation_level=None, check_same_thread=False
-            )
-            try:
-                self._connection.execute("pragma journal_mode = wal")
-                # A loss of power may cost the last embeddings, never the file.
-                self._connection.execute("pragma synchronous = normal")
-                self._connection.execute(_SCHEMA)
-            except sqlite3.Error:
-                self._connection.close()
-                raise
+            self._open()
         except sqlite3.Error as exc:
             raise ConfigurationError(
                 f"{path} cannot be used as a cache: {exc}",
                 remedy="Give a file of its own, in a folder that can be written to.",
             ) from exc
+
+    def _open(self) -> None:
+        connection = sqlite3.connect(
+            self._path, timeout=10, isolation_level=None, check_same_thread=False
+        )
+        try:
+            connection.execute("pragma journal_mode = wal")
+            # A loss of power may cost the last embeddings, never the file.
+            connection.execute("pragma synchronous = normal")
+            connection.execute(_SCHEMA)
+        except sqlite3.Error:
+            connection.close()
+            raise
+        self._connection, self._lock, self._process = connection, threading.Lock(), os.getpid()
+
+    def _after_fork(self) -> None:
+        if self._process != os.getpid():
+            # SQLite's connections are one process's, and a lock that another thread held at the
+            # fork is never given back. The old one stays open: it is the parent's to close.
+            self._parents = self._connection
+            self._open()
 
     def close(self) -> None:
         """Close the file."""
@@ -142,6 +154,7 @@ class SqliteCache:
         """Return what is kept of these."""
         found = {}
         try:
+            self._after_fork()
             with self._lock:
                 for key in keys:
                     row = self._connection.execute(_FIND, key).fetchone()
@@ -155,6 +168,7 @@ class SqliteCache:
         """Keep these."""
         rows = [(*key, vector.astype("<f4").tobytes()) for key, vector in vectors.items()]
         try:
+            self._after_fork()
             with self._lock:
                 self._connection.execute("begin immediate")
                 try:

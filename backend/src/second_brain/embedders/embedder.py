@@ -1,12 +1,13 @@
 """What an embedder is, and any function as one."""
 
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from second_brain.errors import UnexpectedAnswerError
+from second_brain.errors import ConfigurationError, UnexpectedAnswerError
 
 
 class Embedder(Protocol):
@@ -87,16 +88,34 @@ def unit_vectors(
     return unit
 
 
+def is_async(function: Callable[..., Any]) -> bool:
+    """Say whether what a function, or an object that can be called, gives is to be awaited."""
+    return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
+
+
 class CallableEmbedder:
     """Any function from a list of texts to one vector for each: a model that runs elsewhere.
 
     `function` is called once for each `embed` and must be as safe to call from several threads as
-    the embedder is to be. A blank text is not given to it and has a zero row.
+    the embedder is to be. A blank text is not given to it and has a zero row. Raises TypeError for
+    what is no function, and ConfigurationError for a coroutine function.
     """
 
     def __init__(
         self, function: Callable[[list[str]], ArrayLike], model: str, dimensions: int
     ) -> None:
+        if not callable(function):
+            raise TypeError(f"function must be callable, not {type(function).__name__}")
+        if is_async(function):
+            raise ConfigurationError(
+                "function is a coroutine function, and CallableEmbedder awaits nothing",
+                remedy="Give AsyncRetrievalService an object of your own with model, dimensions "
+                "and `async def embed(self, texts)`.",
+            )
+        if not isinstance(model, str):
+            raise TypeError(f"model must be a text, not {type(model).__name__}")
+        if not isinstance(dimensions, int):
+            raise TypeError(f"dimensions must be an integer, not {type(dimensions).__name__}")
         self._function = function
         self._model = model
         self._dimensions = dimensions

@@ -37,6 +37,8 @@ class SecondBrainRetriever(BaseRetriever):
         options: Mapping[str, Any] | None = None,
         callback_manager: CallbackManager | None = None,
     ) -> None:
+        if service is None and async_service is None:
+            raise TypeError("give a service, an async_service, or both")
         super().__init__(callback_manager=callback_manager)
         self._service = service
         self._async_service = async_service
@@ -61,7 +63,11 @@ def _nodes(response: SearchResponse) -> list[NodeWithScore]:
             id_=hit.id,
             text=text(hit),
             metadata=metadata,
-            excluded_llm_metadata_keys=[key for key in metadata if key not in SHOWN_TO_MODELS],
+            excluded_llm_metadata_keys=[
+                key
+                for key, value in metadata.items()
+                if key not in SHOWN_TO_MODELS or value is None
+            ],
             excluded_embed_metadata_keys=list(metadata),
         )
         if hit.document_id is not None:

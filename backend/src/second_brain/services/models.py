@@ -93,7 +93,10 @@ class SearchQuery(BaseModel):
     )
     one_per_document: bool = Field(default=False, description="The best chunk of each document.")
     recency_half_life: float | None = Field(
-        default=None, gt=0, description="Days after which a score counts half."
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Days after which a score counts half.",
     )
     snippet: bool = Field(default=False, description="An excerpt in HTML with <mark>.")
     search_mode: Literal["websearch", "simple", "phrase"] = Field(

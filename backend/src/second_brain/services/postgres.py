@@ -599,6 +599,10 @@ class KnowledgeWriter:
     """
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        if not isinstance(connection, psycopg.Connection):
+            raise TypeError(
+                f"connection must be a psycopg Connection, not {type(connection).__name__}"
+            )
         self._connection = connection
 
     def upsert_document(

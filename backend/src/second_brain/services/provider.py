@@ -834,9 +834,11 @@ def _question(
 
 
 def _seconds(timeout: float | None) -> float | None:
-    if timeout is not None and not 0 < timeout <= LONGEST_TIMEOUT:
+    if timeout is not None and not (
+        isinstance(timeout, int | float) and 0 < timeout <= LONGEST_TIMEOUT
+    ):
         raise InvalidInputError(
-            f"timeout must be above 0 and at most {LONGEST_TIMEOUT:g} seconds, not {timeout}"
+            f"timeout must be above 0 and at most {LONGEST_TIMEOUT:g} seconds, not {timeout!r:.100}"
         )
     return timeout
 

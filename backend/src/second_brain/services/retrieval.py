@@ -7,8 +7,8 @@ a step is waited for. Ranking, fusing and filtering are the database's, and retr
 
 import asyncio
 import contextvars
-import inspect
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +19,9 @@ from typing import Any, Literal, NoReturn, Protocol, TypeAlias, TypeVar, Unpack
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
 
-from second_brain.embedders import Embedder, embed_queries, unit_vectors
+from second_brain.embedders import Embedder, embed_queries, is_async, unit_vectors
 from second_brain.errors import (
     ConfigurationError,
     DimensionMismatchError,
@@ -140,7 +141,10 @@ class _Plan:
 
     def key(self) -> str:
         """Return everything that decides the answer, beside what a service has for good."""
-        rest = self.query.model_dump_json(exclude={"mode", "limit", "min_similarity"})
+        try:
+            rest = self.query.model_dump_json(exclude={"mode", "limit", "min_similarity"})
+        except PydanticSerializationError as error:
+            raise InvalidInputError("a text of the query is not Unicode") from error
         return f"{self.mode} {self.limit} {self.threshold} {rest}"
 
 
@@ -153,8 +157,21 @@ class _Retrieval:
         reranker: AnyReranker | None,
         settings: SearchSettings | None,
     ) -> None:
+        if not isinstance(settings, SearchSettings | None):
+            raise TypeError(f"settings must be SearchSettings, not {type(settings).__name__}")
+        if not (reranker is None or callable(reranker)):
+            raise TypeError(
+                "reranker must be a function of a question and texts, "
+                f"not {type(reranker).__name__}"
+            )
         self.settings = SearchSettings() if settings is None else settings
         self._embedders = list(embedder) if isinstance(embedder, Sequence) else [embedder]
+        for one in self._embedders:
+            if not all(hasattr(one, name) for name in ("model", "dimensions", "embed")):
+                raise TypeError(
+                    "embedder must have model, dimensions and embed, as CallableEmbedder gives "
+                    f"them to a function; {type(one).__name__} lacks them"
+                )
         if not self._embedders:
             raise ConfigurationError("no embedder is given", remedy="Give at least one embedder.")
         self._reranker: AnyReranker = reranker or CrossEncoderReranker(
@@ -168,16 +185,22 @@ class _Retrieval:
             else None
         )
         self._chosen: tuple[AnyEmbedder, float] | None = None
-        self._threads = ThreadPoolExecutor(MODEL_THREADS, "second-brain-models")
+        self._pool = _pool()
 
     def clear_cache(self) -> None:
         """Drop the answers that are kept, after a write that this process did not make."""
         if self._cache is not None:
             self._cache.clear()
 
+    def _threads(self) -> ThreadPoolExecutor:
+        # A fork copies a pool without its threads.
+        if self._pool[0] != os.getpid():
+            self._pool = _pool()
+        return self._pool[1]
+
     def _in_thread(self, call: Callable[[], Outcome]) -> Callable[[], Outcome]:
         # A span that the model's client starts belongs to the search's.
-        return partial(contextvars.copy_context().run, call)
+        return partial(contextvars.copy_context().run, _without_stop, call)
 
     def _search(
         self, question: str | SearchQuery, timeout: float | None, options: QueryOptions
@@ -371,7 +394,7 @@ class _Retrieval:
             "the reranker",
             lambda: reranker(question, passages),
             deadline.left(),
-            _is_async(reranker),
+            is_async(reranker),
         )
         return rerank_scores(lambda *_: given, question, passages)
 
@@ -392,11 +415,10 @@ class RetrievalService(_Retrieval):
         reranker: Reranker | None = None,
         settings: SearchSettings | None = None,
     ) -> None:
+        _check_provider(provider, SearchProvider)
         super().__init__(embedder, reranker, settings)
-        if isinstance(provider, AsyncSearchProvider):
-            raise TypeError(f"{type(provider).__name__} is for AsyncRetrievalService")
         self._provider = provider
-        if _is_async(self._reranker) or any(_is_async(_embedding(one)) for one in self._embedders):
+        if is_async(self._reranker) or any(is_async(_embedding(one)) for one in self._embedders):
             raise ConfigurationError(
                 "an embedder or the reranker is a coroutine function",
                 remedy="Use AsyncRetrievalService.",
@@ -423,7 +445,7 @@ class RetrievalService(_Retrieval):
             return getattr(self._provider, step.method)(*step.arguments, **step.options)
         if step.timeout is None:
             return step.call()
-        future = self._threads.submit(self._in_thread(step.call))
+        future = self._threads().submit(self._in_thread(step.call))
         try:
             return future.result(step.timeout)
         except TimeoutError as error:
@@ -445,9 +467,8 @@ class AsyncRetrievalService(_Retrieval):
         reranker: AnyReranker | None = None,
         settings: SearchSettings | None = None,
     ) -> None:
+        _check_provider(provider, AsyncSearchProvider)
         super().__init__(embedder, reranker, settings)
-        if isinstance(provider, SearchProvider):
-            raise TypeError(f"{type(provider).__name__} is for RetrievalService")
         self._provider = provider
 
     async def search(
@@ -468,9 +489,37 @@ class AsyncRetrievalService(_Retrieval):
                 if step.is_async:
                     return await step.call()
                 loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._threads, self._in_thread(step.call))
+                return await loop.run_in_executor(self._threads(), self._in_thread(step.call))
         except TimeoutError as error:
             raise _late(step) from error
+
+
+def _pool() -> tuple[int, ThreadPoolExecutor]:
+    return os.getpid(), ThreadPoolExecutor(MODEL_THREADS, "second-brain-models")
+
+
+def _without_stop(call: Callable[[], Outcome]) -> Outcome:
+    try:
+        return call()
+    except StopIteration as error:
+        # No future takes it: who waits for one would wait for ever.
+        raise RuntimeError("the model raised StopIteration") from error
+
+
+def _check_provider(
+    provider: object, wanted: type[SearchProvider] | type[AsyncSearchProvider]
+) -> None:
+    if isinstance(provider, wanted):
+        return
+    name = type(provider).__name__
+    if isinstance(provider, SearchProvider):
+        raise TypeError(f"provider: {name} is for RetrievalService")
+    if isinstance(provider, AsyncSearchProvider):
+        raise TypeError(f"provider: {name} is for AsyncRetrievalService")
+    kind = "PostgresProvider or SupabaseProvider"
+    if wanted is AsyncSearchProvider:
+        kind = "AsyncPostgresProvider or AsyncSupabaseProvider"
+    raise TypeError(f"provider must be one, such as {kind}, not {name}")
 
 
 def _query(question: str | SearchQuery, options: QueryOptions) -> SearchQuery:
@@ -505,8 +554,8 @@ def _applied_filters(query: SearchQuery, threshold: float | None) -> dict[str, A
 
 
 def _seconds(timeout: float) -> float:
-    if not 0 < timeout < float("inf"):
-        raise InvalidInputError(f"timeout must be above 0 seconds, not {timeout}")
+    if not isinstance(timeout, int | float) or not 0 < timeout < float("inf"):
+        raise InvalidInputError(f"timeout must be above 0 seconds, not {timeout!r:.100}")
     return timeout
 
 
@@ -533,15 +582,15 @@ def _embed(
 ) -> _Steps[list[NDArray[np.float32] | None]]:
     """Return a vector for each text; None for one that the model knows nothing in."""
     embedding = _embedding(embedder)
-    is_async = _is_async(embedding)
+    is_awaited = is_async(embedding)
     call: Callable[[], Any] = partial(embed_queries, embedder, texts)  # type: ignore[arg-type]
-    if is_async and hasattr(embedder, "embed_query"):
+    if is_awaited and hasattr(embedder, "embed_query"):
 
         async def call() -> Any:
             return await asyncio.gather(*map(embedding, texts))
-    elif is_async:
+    elif is_awaited:
         call = partial(embedding, texts)
-    given = yield Compute("the embedder", call, deadline.left(EMBEDDING_SHARE), is_async)
+    given = yield Compute("the embedder", call, deadline.left(EMBEDDING_SHARE), is_awaited)
     vectors = unit_vectors(given, len(texts), embedder.dimensions, embedder.model)
     if not vectors[0].any():
         raise InvalidInputError(
@@ -553,10 +602,6 @@ def _embed(
 
 def _embedding(embedder: AnyEmbedder) -> Callable[..., Any]:
     return getattr(embedder, "embed_query", None) or embedder.embed
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
 
 def _matching(embedders: Sequence[AnyEmbedder], models: Sequence[EmbeddingModel]) -> AnyEmbedder:
@@ -633,7 +678,11 @@ def _error(details: Details) -> SecondBrainError:
         return ClientUnavailableError("there are no credentials", remedy=details["remedy"])
     kinds = {one.kind: one for one in _derived(SecondBrainError)}
     found = kinds.get(details["error_kind"], SecondBrainError)
-    return found(details["error_message"], code=details["code"], remedy=details["remedy"])
+    message = details["error_message"]
+    if message.startswith("filter_type "):
+        # The provider's name of it.
+        message = message.replace("filter_type", "category", 1)
+    return found(message, code=details["code"], remedy=details["remedy"])
 
 
 def _derived(base: type[SecondBrainError]) -> Iterable[type[SecondBrainError]]:
