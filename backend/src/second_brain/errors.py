@@ -46,8 +46,8 @@ class DimensionMismatchError(InvalidInputError):
 
     kind = "dimension_mismatch"
     default_remedy = (
-        "Embed with the model that embedded the corpus, or apply the migrations "
-        "with the model's dimension (`second-brain migrate --dimensions N`) and embed again."
+        "Embed with the model that embedded the corpus, or change the corpus's: "
+        "`second-brain reembed start --embedder NAME`."
     )
 
 

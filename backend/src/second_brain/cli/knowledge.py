@@ -397,8 +397,9 @@ def _refuse_other_embedder(
         raise DimensionMismatchError(
             f"the database holds embeddings of {dimensions} dimensions and {embedder.model} makes "
             f"{embedder.dimensions}",
-            remedy="Search with --mode text, use the embedder of the corpus, or make a database "
-            f"for this one: second-brain migrate --dimensions {embedder.dimensions}",
+            remedy="Use the embedder of the corpus, or change the corpus's, which takes no time "
+            "while it is empty: second-brain reembed start --embedder NAME. A search needs none "
+            "with --mode text.",
         )
     others = [name for (name,) in connection.execute(_MODELS) if name != embedder.model]
     if others and not switch_model:
