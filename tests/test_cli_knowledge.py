@@ -375,7 +375,7 @@ def test_an_embedder_of_another_size_is_refused_with_the_remedy(
     done = brain(*command)
     assert (done.code, done.out) == (1, "")
     assert "of 3 dimensions and wordllama-l2-256 makes 256" in done.err
-    assert "second-brain migrate --dimensions 256" in done.err
+    assert "second-brain reembed start --embedder NAME" in done.err
 
 
 @pytest.mark.parametrize("dimensions", [3])

@@ -314,7 +314,7 @@ def test_a_broken_archive_is_refused(fruit: Path) -> None:
         (np.zeros((2, 3), np.float16), np.zeros((3, 3)), "2 rows, the collection has 3 documents"),
         (np.zeros((3, 3)), np.zeros((2, 3)), "2 rows, the collection has 3 queries"),
         (np.zeros((3, 3)), np.zeros((3, 4)), "3 dimensions"),
-        (np.zeros((3, 2001)), np.zeros((3, 2001)), "2001 dimensions"),
+        (np.zeros((3, 16_001)), np.zeros((3, 16_001)), "16001 dimensions"),
         (np.zeros(3), np.zeros((3, 3)), "two-dimensional array of floats, it is float64 (3,)"),
         (np.zeros((3, 3), int), np.zeros((3, 3)), "it is int64"),
         (np.full((3, 3), np.nan), np.zeros((3, 3)), "not finite"),

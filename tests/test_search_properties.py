@@ -730,7 +730,9 @@ def test_context_is_the_visible_chunks_around_a_hit(
         near = sorted(
             (one.chunk_index, number)
             for number, one in around.items()
-            if one.document and one.document == hit.document and one.chunk_index in reach
+            if one.document
+            and (one.document, one.collection) == (hit.document, hit.collection)
+            and one.chunk_index in reach
         )
         assert row["context"] == (
             "\n[CHUNK BOUNDARY]\n".join(around[number].content for _, number in near) or hit.content
