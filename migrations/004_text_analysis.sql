@@ -1,6 +1,8 @@
 -- 004_text_analysis: how text becomes lexemes, and lexemes become the document side of BM25.
 -- Adds: functions of schema knowledge_internal, knowledge_content_hash. Locks nothing that exists.
 
+-- What a search or a trigger calls is PL/pgSQL: PostgreSQL 17 plans an SQL function at every call.
+
 create or replace function public.knowledge_content_hash(heading text, content text)
 returns text
 language plpgsql

@@ -88,6 +88,18 @@ def unit_vectors(
     return unit
 
 
+def embed_written(
+    texts: Sequence[str], dimensions: int, model: str, function: Callable[[list[str]], ArrayLike]
+) -> NDArray[np.float32]:
+    """Return unit vectors of the texts by a function that is not given the blank ones."""
+    vectors = np.zeros((len(texts), dimensions), np.float32)
+    rows = [row for row, text in enumerate(texts) if text.strip()]
+    if rows:
+        given = function([texts[row] for row in rows])
+        vectors[rows] = unit_vectors(given, len(rows), dimensions, model)
+    return vectors
+
+
 def is_async(function: Callable[..., Any]) -> bool:
     """Say whether what a function, or an object that can be called, gives is to be awaited."""
     return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
@@ -132,9 +144,4 @@ class CallableEmbedder:
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Embed texts; raises UnexpectedAnswerError when the function gives something else."""
-        vectors = np.zeros((len(texts), self._dimensions), np.float32)
-        rows = [row for row, text in enumerate(texts) if text.strip()]
-        if rows:
-            given = self._function([texts[row] for row in rows])
-            vectors[rows] = unit_vectors(given, len(rows), self._dimensions, self._model)
-        return vectors
+        return embed_written(texts, self._dimensions, self._model, self._function)

@@ -1,6 +1,7 @@
 """What embedders of hosted models share: batches within the API's limits, and checked answers."""
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from second_brain.hosted import Calls, HostedModel, TextTooLongError, estimate_t
 Role = Literal["document", "query"]
 
 
-class HostedEmbedder(HostedModel):
+class HostedEmbedder(HostedModel, ABC):
     """Base of embedders whose model is behind an API; a provider adds `_request`.
 
     Safe to call from several threads. Blank texts are not sent and have zero rows.
@@ -72,9 +73,9 @@ class HostedEmbedder(HostedModel):
         """
         return self._embed(texts, "document")
 
+    @abstractmethod
     def _request(self, texts: Sequence[str], role: Role) -> Sequence[Any]:
         """Return a vector for each text from one request; raises FailedCallError."""
-        raise NotImplementedError
 
     def _embed(self, texts: Sequence[str], role: Role) -> NDArray[np.float32]:
         tokens = [estimate_tokens(text, f"texts[{row}]") for row, text in enumerate(texts)]

