@@ -1,4 +1,4 @@
-// Written by `supabase gen types`: UPDATE_GOLDEN=1 pytest tests/test_frontend.py
+// Written by `supabase gen types`: UPDATE_GOLDEN=1 pytest tests/supabase/test_frontend.py
 
 export type Json = string | number | boolean | null | { [key: string]: Json | undefined } | Json[];
 

@@ -21,7 +21,7 @@ from second_brain.settings import SearchSettings
 
 EMBEDDINGS = [[1.0, number / 20, number / 50] for number in range(40)]
 BY_HAND = CallableEmbedder(lambda texts: [[1.0, 0.5, 0.0]] * len(texts), "by-hand", 3)
-PAGE = Path(__file__).parents[1] / "docs" / "service.md"
+PAGE = Path(__file__).parents[2] / "docs" / "service.md"
 
 
 @pytest.fixture(autouse=True)

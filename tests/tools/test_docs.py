@@ -32,7 +32,7 @@ from second_brain.cli import app
 from second_brain.database.migrations import statements
 from second_brain.services.provider import SearchProvider
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 PAGES = [README, *sorted(DOCS.glob("*.md"))]

@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from second_brain.database import migrations
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 INSTALLED = ROOT / "node_modules" / ".bin" / "supabase"
 PROGRAM = os.environ.get("SUPABASE_CLI") or (
     str(INSTALLED) if INSTALLED.exists() else shutil.which("supabase")

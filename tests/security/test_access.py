@@ -1,6 +1,6 @@
 """Who may do what: properties of the catalog, a golden list, and the roles themselves.
 
-`UPDATE_GOLDEN=1 pytest tests/test_access.py` writes the golden file anew; review its diff.
+`UPDATE_GOLDEN=1 pytest tests/security/test_access.py` writes the golden file anew; review its diff.
 """
 
 import os

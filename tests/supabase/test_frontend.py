@@ -27,10 +27,12 @@ import pytest
 from conftest import Connection, Server, copy_of
 from test_supabase_cli import PROGRAM, url
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FUNCTION = ROOT / "supabase" / "functions" / "search" / "index.ts"
 TYPES = ROOT / "supabase" / "functions" / "_shared" / "database.types.ts"
-WRITTEN_BY = "// Written by `supabase gen types`: UPDATE_GOLDEN=1 pytest tests/test_frontend.py"
+WRITTEN_BY = (
+    "// Written by `supabase gen types`: UPDATE_GOLDEN=1 pytest tests/supabase/test_frontend.py"
+)
 INSTALLED = ROOT / "node_modules" / ".bin" / "deno"
 DENO = str(INSTALLED) if INSTALLED.exists() else shutil.which("deno")
 OFFLINE = ("--no-lock", "--cached-only", "--node-modules-dir=manual")
@@ -222,7 +224,7 @@ def running(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         process = subprocess.Popen(
             [
                 *(str(DENO), "run", *OFFLINE, "--allow-net=127.0.0.1", "--allow-env"),
-                *(f"--preload={ROOT / 'tests' / 'edge_runtime.ts'}", str(FUNCTION)),
+                *(f"--preload={ROOT / 'tests' / 'supabase' / 'edge_runtime.ts'}", str(FUNCTION)),
             ],
             cwd=ROOT,
             env={

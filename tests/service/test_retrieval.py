@@ -346,7 +346,7 @@ def test_what_is_given_by_name_are_the_fields_of_a_request() -> None:
 
 
 def test_the_page_has_every_argument_with_its_default() -> None:
-    text = (Path(__file__).parents[1] / "docs" / "service.md").read_text("utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")
     table = text.split("| argument of `search` |")[1].split("\n\n")[0]
     documented = {
         name: default.strip("` ")

@@ -1,0 +1,42 @@
+-- 001_extensions: pgvector 0.8 or later in schema extensions, and a schema for internal parts.
+-- Adds: extension vector (where it is missing), schema knowledge_internal.
+-- Locks nothing that exists.
+
+create extension if not exists vector with schema extensions;
+
+do $$
+declare
+  installed record;
+begin
+  select extension.extversion as version, namespace.nspname as schema
+    into strict installed
+    from pg_catalog.pg_extension as extension
+    join pg_catalog.pg_namespace as namespace on namespace.oid = extension.extnamespace
+   where extension.extname = 'vector';
+
+  if installed.schema <> 'extensions' then
+    raise exception 'pgvector is installed in schema %, it must be in schema extensions',
+                    installed.schema
+      using errcode = 'object_not_in_prerequisite_state',
+            hint = 'Run: alter extension vector set schema extensions;';
+  end if;
+
+  if (
+    string_to_array(substring(installed.version from '^\d+\.\d+'), '.')::int[] >= array[0, 8]
+  ) is not true then
+    raise exception 'pgvector is %, hybrid search needs 0.8 or later (iterative index scans)',
+                    installed.version
+      using errcode = 'object_not_in_prerequisite_state',
+            hint = 'Upgrade Postgres in the Supabase dashboard, '
+                   'or run: alter extension vector update;';
+  end if;
+end
+$$;
+
+create schema if not exists knowledge_internal;
+
+comment on schema knowledge_internal is
+  'Parts of hybrid search that are not called from outside: not exposed by PostgREST, '
+  'no role but the owner may use it.';
+
+revoke all on schema knowledge_internal from public, anon, authenticated, service_role;

@@ -1,0 +1,193 @@
+-- 003_chunks: the retrieval unit.
+-- Adds: table knowledge_chunks, its indexes, policy and grants, and the view that searches read.
+-- Locks nothing that exists.
+
+create table if not exists public.knowledge_chunks (
+  id uuid primary key default gen_random_uuid(),
+  document_id uuid references public.knowledge_documents (id) on delete cascade,
+  heading text,
+  content text not null,
+  embedding extensions.vector(1024)
+    constraint knowledge_chunks_embedding_not_zero
+    check ((embedding operator(extensions.<=>) embedding) < 0.5),
+  embedding_model text,
+  knowledge_type text not null default 'document'
+    check (knowledge_type in (
+      'note', 'document', 'decision', 'conversation', 'task', 'signal', 'playbook', 'case_study',
+      'transcript'
+    )),
+  chunk_index integer check (chunk_index >= 0),
+  source_id uuid references public.knowledge_sources (id) on delete set null,
+  source_origin text not null default 'manual'
+    check (source_origin in ('notion', 'obsidian', 'email', 'manual', 'youtube', 'web', 'other')),
+  collection text not null check (length(collection) between 1 and 200),
+  language text not null default 'english' check (length(language) between 1 and 60),
+  document_date date check (document_date between '0001-01-01' and '9999-12-31'),
+  owner_id uuid,
+  visibility text not null default 'private' check (visibility in ('private', 'public')),
+  sensitivity text,
+  metadata jsonb not null default '{}' check (jsonb_typeof(metadata) = 'object'),
+  status text not null default 'active'
+    check (status in ('active', 'superseded', 'archived', 'deleted')),
+  content_hash text not null,
+  version integer not null default 1 check (version >= 1),
+  content_tsv tsvector not null,
+  text_length integer not null,
+  bm25 extensions.sparsevec(536870912),
+  embedding_bits bit varying,
+  created_at timestamptz not null default now(),
+  updated_at timestamptz not null default now()
+);
+
+comment on table public.knowledge_chunks is
+  'A passage of a document: what a search returns. Only rows with status active are ever returned.';
+comment on column public.knowledge_chunks.heading is
+  'Title and section path; searched together with content.';
+comment on column public.knowledge_chunks.embedding is
+  'Null until embedded (found by text only). Never a vector without a direction that float4 can '
+  'hold, such as a zero vector: its cosine distance is NaN, and NaN passes every threshold.';
+comment on column public.knowledge_chunks.collection is
+  'The one given for the chunk, else its document''s, else knowledge.';
+comment on column public.knowledge_chunks.metadata is
+  'The chunk''s own keys over those of its document.';
+comment on column public.knowledge_chunks.content_hash is
+  'knowledge_content_hash(heading, content), set by the database: equal hashes mean equal text.';
+comment on column public.knowledge_chunks.version is
+  'Counts up each time the chunk at this place of its document is replaced.';
+comment on column public.knowledge_chunks.content_tsv is
+  'Lexemes of heading and content with their positions, and marks '
+  '(knowledge_internal.mark_levels), set by the database.';
+comment on column public.knowledge_chunks.text_length is
+  'Words in content_tsv, counted with repetition: the dl of BM25.';
+comment on column public.knowledge_chunks.bm25 is
+  'The document side of BM25, one dimension for each lexeme (knowledge_internal.lexeme_vector), '
+  'set by the database.';
+comment on column public.knowledge_chunks.embedding_bits is
+  'The embedding in three bits for each dimension (knowledge_internal.embedding_bits), set by the '
+  'database: what a search under a narrow filter compares first.';
+
+-- A search scores and filters thousands of rows: what it does that by stays in the row, what it
+-- only returns moves out of it.
+alter table public.knowledge_chunks alter column bm25 set storage external;
+alter table public.knowledge_chunks alter column content_tsv set storage external;
+alter table public.knowledge_chunks alter column content set storage external;
+alter table public.knowledge_chunks alter column metadata set storage main;
+alter table public.knowledge_chunks alter column embedding_bits set storage main;
+alter table public.knowledge_chunks set (toast_tuple_target = 1536);
+
+-- The default of 100 keeps too few document frequencies: at 1000 ANALYZE lists up to the 10,000
+-- most common lexemes.
+alter table public.knowledge_chunks alter column content_tsv set statistics 1000;
+
+-- Half precision is enough to find the nearest rows, which are then compared in full, and takes
+-- half the memory. HNSW holds 2,000 dimensions of a vector, 4,000 of a halfvec.
+create or replace function knowledge_internal.indexed_embedding(
+  kind text, embedding_column name default 'embedding'
+)
+returns text
+language sql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+  select case
+           when kind = 'vector' then format('%I', embedding_column)
+           when attribute.atttypmod <= 4000 then
+             format(
+               'extensions.l2_normalize(%I)::extensions.halfvec(%s)',
+               embedding_column, attribute.atttypmod
+             )
+           else
+             format(
+               'extensions.l2_normalize(extensions.subvector(%I, 1, 4000))'
+                 '::extensions.halfvec(4000)',
+               embedding_column
+             )
+         end
+    from pg_catalog.pg_attribute as attribute
+   where attribute.attrelid = 'public.knowledge_chunks'::regclass
+     and attribute.attname = embedding_column
+$$;
+
+comment on function knowledge_internal.indexed_embedding(text, name) is
+  'What a vector index on that column holds of a row, as SQL. kind: vector or halfvec.';
+
+create or replace function knowledge_internal.use_vector_index(kind text)
+returns void
+language plpgsql
+volatile
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  drop view if exists knowledge_internal.searchable_chunks;
+  execute format(
+    'create view knowledge_internal.searchable_chunks with (security_invoker = true) as'
+    ' select chunk.id, chunk.document_id, chunk.content, chunk.embedding, chunk.embedding_model,'
+    '        chunk.knowledge_type, chunk.chunk_index, chunk.source_id, chunk.source_origin,'
+    '        chunk.collection, chunk.language, chunk.document_date, chunk.owner_id,'
+    '        chunk.visibility, chunk.sensitivity, chunk.metadata, chunk.status,'
+    '        chunk.content_tsv, chunk.text_length, chunk.bm25, chunk.embedding_bits,'
+    '        chunk.created_at, chunk.updated_at, %s as indexed_embedding'
+    '   from public.knowledge_chunks as chunk',
+    knowledge_internal.indexed_embedding(kind)
+  );
+  comment on view knowledge_internal.searchable_chunks is
+    'What a search reads of the chunks, and what the vector index holds of them: it orders by that '
+    'column, whatever kind of index there is. Made by use_vector_index.';
+end
+$$;
+
+comment on function knowledge_internal.use_vector_index(text) is
+  'Makes searches ask for a vector index of this kind, vector or halfvec.';
+
+-- Searches see active rows only: superseded ones are in no index that a leg reads.
+do $$
+begin
+  if to_regclass('public.knowledge_chunks_embedding') is null then
+    execute format(
+      'create index knowledge_chunks_embedding on public.knowledge_chunks'
+      ' using hnsw ((%s) extensions.halfvec_cosine_ops) with (m = 16, ef_construction = 64)'
+      ' where status = ''active''',
+      knowledge_internal.indexed_embedding('halfvec')
+    );
+    perform knowledge_internal.use_vector_index('halfvec');
+  end if;
+end
+$$;
+
+-- Without fastupdate a search never has to read a pending list that writers left behind.
+create index if not exists knowledge_chunks_content_tsv on public.knowledge_chunks
+  using gin (content_tsv) with (fastupdate = off)
+  where status = 'active';
+
+-- Not for active rows alone: the planner would read such an index from end to end, as a cheap way
+-- to all of them.
+create index if not exists knowledge_chunks_metadata on public.knowledge_chunks
+  using gin (metadata jsonb_path_ops) with (fastupdate = off);
+create index if not exists knowledge_chunks_knowledge_type
+  on public.knowledge_chunks (knowledge_type);
+create index if not exists knowledge_chunks_collection on public.knowledge_chunks (collection);
+create index if not exists knowledge_chunks_source_origin
+  on public.knowledge_chunks (source_origin);
+create index if not exists knowledge_chunks_document_date
+  on public.knowledge_chunks (document_date);
+create index if not exists knowledge_chunks_language on public.knowledge_chunks (language);
+create index if not exists knowledge_chunks_document
+  on public.knowledge_chunks (document_id, chunk_index);
+create index if not exists knowledge_chunks_source on public.knowledge_chunks (source_id);
+create index if not exists knowledge_chunks_owner on public.knowledge_chunks (owner_id);
+create index if not exists knowledge_chunks_visibility on public.knowledge_chunks (visibility);
+create index if not exists knowledge_chunks_content_hash on public.knowledge_chunks (content_hash);
+create index if not exists knowledge_chunks_status on public.knowledge_chunks (status, updated_at)
+  where status <> 'active';
+
+alter table public.knowledge_chunks enable row level security;
+revoke all on table public.knowledge_chunks from public, anon, authenticated;
+grant select on table public.knowledge_chunks to authenticated;
+grant select, insert, update, delete on table public.knowledge_chunks to service_role;
+
+drop policy if exists knowledge_chunks_read on public.knowledge_chunks;
+create policy knowledge_chunks_read on public.knowledge_chunks
+  for select to authenticated
+  using (status = 'active' and (visibility = 'public' or owner_id = (select auth.uid())));

@@ -1,0 +1,392 @@
+-- 004_text_analysis: how text becomes lexemes, and lexemes become the document side of BM25.
+-- Adds: functions of schema knowledge_internal, knowledge_content_hash. Locks nothing that exists.
+
+-- What a search or a trigger calls is PL/pgSQL: PostgreSQL 17 plans an SQL function at every call.
+
+create or replace function public.knowledge_content_hash(heading text, content text)
+returns text
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return encode(sha256(convert_to(coalesce(heading, '') || E'\n' || content, 'UTF8')), 'hex');
+end
+$$;
+
+comment on function public.knowledge_content_hash(text, text) is
+  'Hex SHA-256 of the UTF-8 bytes of heading (empty when null), a line feed and content: what '
+  'makes two chunks the same text.';
+revoke all on function public.knowledge_content_hash(text, text)
+  from public, anon, authenticated;
+grant execute on function public.knowledge_content_hash(text, text) to service_role;
+
+create or replace function knowledge_internal.text_configuration(language text)
+returns regconfig
+language plpgsql
+stable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return coalesce(
+    (
+      select configuration.oid::regconfig
+        from pg_catalog.pg_ts_config as configuration
+       where configuration.cfgnamespace = 'pg_catalog'::regnamespace
+         and configuration.cfgname = coalesce(
+           (
+             select known.name
+               from (values
+                 ('ar', 'arabic'), ('hy', 'armenian'), ('eu', 'basque'), ('ca', 'catalan'),
+                 ('da', 'danish'), ('nl', 'dutch'), ('en', 'english'), ('fi', 'finnish'),
+                 ('fr', 'french'), ('de', 'german'), ('el', 'greek'), ('hi', 'hindi'),
+                 ('hu', 'hungarian'), ('id', 'indonesian'), ('ga', 'irish'), ('it', 'italian'),
+                 ('lt', 'lithuanian'), ('ne', 'nepali'), ('no', 'norwegian'), ('nb', 'norwegian'),
+                 ('nn', 'norwegian'), ('pt', 'portuguese'), ('ro', 'romanian'), ('ru', 'russian'),
+                 ('sr', 'serbian'), ('es', 'spanish'), ('sv', 'swedish'), ('ta', 'tamil'),
+                 ('tr', 'turkish'), ('yi', 'yiddish')
+               ) as known (code, name)
+              where known.code = split_part(translate(lower(language), '_', '-'), '-', 1)
+           ),
+           lower(language)
+         )
+    ),
+    'pg_catalog.simple'::regconfig
+  );
+end
+$$;
+
+comment on function knowledge_internal.text_configuration(text) is
+  'The text search configuration for a language''s name or ISO 639-1 code (german, de, de-AT); '
+  'simple for any other text.';
+
+create or replace function knowledge_internal.normalised(source text)
+returns text
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  -- Each step is many times as dear as the look at whether it is needed.
+  if octet_length(source) = length(source) then
+    return source;
+  end if;
+  -- Sorting the marks on a letter takes quadratic time.
+  if source ~ '[\u0300-\u036F\u1AB0-\u1AFF\u1DC0-\u1DFF\u20D0-\u20FF\uFE20-\uFE2F]{32}' then
+    source := regexp_replace(
+      source,
+      '([\u0300-\u036F\u1AB0-\u1AFF\u1DC0-\u1DFF\u20D0-\u20FF\uFE20-\uFE2F]{32})'
+        '[\u0300-\u036F\u1AB0-\u1AFF\u1DC0-\u1DFF\u20D0-\u20FF\uFE20-\uFE2F]+',
+      '\1',
+      'g'
+    );
+  end if;
+  if source is not nfkc normalized then
+    source := normalize(source, nfkc);
+  end if;
+  -- Hyphens, dashes and the minus sign are one character. Soft hyphens, word joiners, byte order
+  -- marks and zero-width spaces go: nobody sees or types them.
+  if source ~ '[\u2010-\u2013\u2212\u00AD\u2060\uFEFF\u200B]' then
+    source := translate(
+      source, U&'\2010\2011\2012\2013\2212\00AD\2060\FEFF\200B', '-----'
+    );
+  end if;
+  return source;
+end
+$$;
+
+comment on function knowledge_internal.normalised(text) is
+  'Text with one code for what looks the same: full-width letters, composed accents, ligatures, '
+  'hyphens (Unicode NFKC).';
+
+create or replace function knowledge_internal.apart(source text)
+returns text
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  -- Thai, Lao, Myanmar, Khmer, kana, Bopomofo, Han, Hangul.
+  letters constant text := '\u0E01-\u0E30\u0E32\u0E33\u0E40-\u0E46\u0E81-\u0EB0\u0EB2\u0EB3'
+    '\u0EBD-\u0EC6\u0EDC-\u0EDF\u1000-\u102A\u103F\u1050-\u1055\u105A-\u105D\u1061\u1065\u1066'
+    '\u106E-\u1070\u1075-\u1081\u108E\u1780-\u17B3\u17D7\u17DC\u3005-\u3007\u3041-\u3096'
+    '\u309D-\u309F\u30A1-\u30FA\u30FC-\u30FF\u3105-\u312F\u31A0-\u31BF\u31F0-\u31FF'
+    '\u3400-\u4DBF\u4E00-\u9FFF\uA9E0-\uA9E4\uA9E6-\uA9EF\uA9FA-\uA9FE\uAA60-\uAA7A\uAA7E\uAA7F'
+    '\uAC00-\uD7A3\uF900-\uFAFF\U00020000-\U0003FFFD';
+  -- Vowels and tones that stand above, below or beside the letter before them.
+  marks constant text := '\u0E31\u0E34-\u0E3A\u0E47-\u0E4E\u0EB1\u0EB4-\u0EBC\u0EC8-\u0ECE'
+    '\u102B-\u103E\u1056-\u1059\u105E-\u1060\u1062-\u1064\u1067-\u106D\u1071-\u1074\u1082-\u108D'
+    '\u108F\u109A-\u109D\u17B4-\u17D3\u17DD\u3099\u309A\uA9E5\uAA7B-\uAA7D';
+begin
+  source := knowledge_internal.normalised(source);
+  if octet_length(source) <> length(source) and source ~ ('[' || letters || ']') then
+    -- Every inner letter twice makes a run ABCD into AB BC CD: in order, so that a phrase of its
+    -- pairs is a part of the run.
+    source := regexp_replace(source, '[' || letters || marks || ']+', ' \& ', 'g');
+    source := regexp_replace(
+      source,
+      '(?<=[' || letters || marks || '])[' || letters || '][' || marks || ']*'
+        '(?=[' || letters || '])',
+      '\& \&',
+      'g'
+    );
+  end if;
+  if source ~ '[+#]' then
+    source := regexp_replace(source, '\m([[:alpha:]])\+\+', '\1plusplus ', 'g');
+    source := regexp_replace(source, '\m([[:alpha:]])#(?![[:alnum:]])', '\1sharp ', 'g');
+  end if;
+  -- Postgres' parser reads DS-7604 as a word and a negative number, a/b as a file name and
+  -- List<String> as a tag.
+  return regexp_replace(source, '[-_/.@:\\#+<>&''’]+', ' ', 'g');
+end
+$$;
+
+comment on function knowledge_internal.apart(text) is
+  'Text with its compounds (part numbers, paths, snake_case, addresses) taken apart into words, '
+  'and writing without spaces into overlapping pairs of letters. C++ and C# are words.';
+
+create or replace function knowledge_internal.joined(source text)
+returns text
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return (
+    select coalesce(
+             string_agg(
+               regexp_replace(
+                 regexp_replace(compound.parts[1], '^\.', 'dot'), '[^[:alnum:]]+', '', 'g'
+               ),
+               ' '
+             ),
+             ''
+           )
+      from regexp_matches(
+             knowledge_internal.normalised(source),
+             '[[:alnum:]]+(?:[-_/.@:\\][[:alnum:]]+)+|\d{1,3}(?:,\d{3})+'
+               '|(?<![^\s(])\.[[:alpha:]]+',
+             'g'
+           ) as compound (parts)
+  );
+end
+$$;
+
+comment on function knowledge_internal.joined(text) is
+  'The compounds in a text, each as one word: DS-7604 as DS7604, 1,000 as 1000, .NET as dotNET.';
+
+create or replace function knowledge_internal.apart_and_joined(source text)
+returns text
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return knowledge_internal.apart(source) || ' ' || knowledge_internal.joined(source);
+end
+$$;
+
+comment on function knowledge_internal.apart_and_joined(text) is
+  'What is indexed and searched: a compound is found as it was typed, typed apart and typed '
+  'together.';
+
+create or replace function knowledge_internal.inner_words(source text)
+returns text
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  inner_words text := '';
+begin
+  if octet_length(source) <> length(source) then
+    inner_words := regexp_replace(
+      regexp_replace(
+        source,
+        '[^\u3007\u3400-\u4DBF\u4E00-\u9FFF\uAC00-\uD7A3\uF900-\uFAFF\U00020000-\U0003FFFD]+',
+        '',
+        'g'
+      ),
+      '.',
+      ' \&',
+      'g'
+    );
+  end if;
+  if source ~ '[[:lower:]]{2}[[:upper:]][[:lower:]]' then
+    inner_words := inner_words || (
+      select coalesce(
+               string_agg(
+                 ' ' || regexp_replace(
+                   camel.parts[1], '(?<=[[:lower:][:digit:]])(?=[[:upper:]])', ' ', 'g'
+                 ),
+                 ''
+               ),
+               ''
+             )
+        from regexp_matches(
+               source, '\m[[:alpha:]]*[[:lower:]]{2}[[:upper:]][[:lower:]][[:alnum:]]*', 'g'
+             ) as camel (parts)
+    );
+  end if;
+  return inner_words;
+end
+$$;
+
+comment on function knowledge_internal.inner_words(text) is
+  'Words inside the words of a normalised text, which are indexed too: Han and Hangul characters, '
+  'the parts of camelCase. A query is not read that way, so that it finds its own words first.';
+
+create or replace function knowledge_internal.lexemes(
+  configuration regconfig, heading text, content text
+)
+returns tsvector
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  -- A word that no text has, taken out again: it leaves a gap that no phrase reaches across.
+  gap constant text := '7318008135207';
+  boundary constant text := E'\n' || gap || E'\n';
+  -- A word of the heading counts twice: measured better on each of three collections.
+  source constant text := knowledge_internal.normalised(
+    concat_ws(boundary, heading, content, heading)
+  );
+  searchable text := concat_ws(
+    boundary,
+    knowledge_internal.apart(source),
+    knowledge_internal.joined(source),
+    knowledge_internal.inner_words(source)
+  );
+begin
+  -- A tsvector ends at 1 MB. Text that may exceed it is cut until it fits: its beginning stays
+  -- searchable.
+  if octet_length(searchable) < 262144 then
+    return ts_delete(to_tsvector(configuration, searchable), gap);
+  end if;
+  loop
+    begin
+      return ts_delete(to_tsvector(configuration, searchable), gap);
+    exception when program_limit_exceeded then
+      searchable := left(searchable, length(searchable) / 2);
+    end;
+  end loop;
+end
+$$;
+
+comment on function knowledge_internal.lexemes(regconfig, text, text) is
+  'Lexemes of a heading, which counts twice, and the content under it, with their positions.';
+
+create or replace function knowledge_internal.text_length(content_tsv tsvector)
+returns integer
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return (
+    select coalesce(sum(cardinality(posting.positions)), 0)::integer
+      from unnest(content_tsv) as posting
+  );
+end
+$$;
+
+comment on function knowledge_internal.text_length(tsvector) is
+  'Words in a tsvector, counted with repetition: the document length of BM25.';
+
+create or replace function knowledge_internal.lexeme_vector(lexemes text[], weights float8[])
+returns extensions.sparsevec
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  -- A lexeme's dimension is its hash in 2^29 buckets; a sparsevec holds at most 16,000 elements.
+  return (
+    select (
+             '{'
+               || string_agg(
+                    bucket.dimension || ':' || bucket.weight, ',' order by bucket.dimension
+                  )
+               || '}/536870912'
+           )::extensions.sparsevec
+      from (
+        select (hashtextextended(entry.lexeme collate "C", 0) & 536870911) + 1 as dimension,
+               sum(entry.weight)::real as weight
+          from unnest(lexemes, weights) as entry (lexeme, weight)
+         group by 1
+         order by 2 desc, 1
+         limit 16000
+      ) as bucket
+  );
+end
+$$;
+
+comment on function knowledge_internal.lexeme_vector(text[], float8[]) is
+  'Lexemes and their weights as a sparse vector, one dimension for each lexeme; null when there '
+  'are none.';
+
+create or replace function knowledge_internal.term_weights(content_tsv tsvector, mean_length float8)
+returns table (lexeme text, weight float8)
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  -- BM25 without its idf: tf (k1 + 1) / (tf + k1 (1 - b + b dl / avgdl)), k1 1.2, b 0.75
+  -- (Robertson and Zaragoza 2009).
+  return query
+  select posting.lexeme,
+         posting.tf * 2.2 / (posting.tf + 1.2 * (0.25 + 0.75 * posting.dl / mean_length))
+    from (
+      select word.lexeme,
+             cardinality(word.positions)::float8 as tf,
+             sum(cardinality(word.positions)) over ()::float8 as dl
+        from unnest(content_tsv) as word
+       where word.positions is not null
+    ) as posting;
+end
+$$;
+
+comment on function knowledge_internal.term_weights(tsvector, float8) is
+  'The document side of BM25 for each lexeme, 0 to 2.2. mean_length is the average text_length of '
+  'the corpus.';
+
+create or replace function knowledge_internal.mark_levels()
+returns float8[]
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return array[1.3, 1.55, 1.75, 1.9]::float8[];
+end
+$$;
+
+comment on function knowledge_internal.mark_levels() is
+  'Term weights from which a lexeme stands in content_tsv once more, as a mark (cell^1 to cell^4): '
+  'a search for a common word draws the chunks that are about it without reading all that have it.';
+
+notify pgrst, 'reload schema';

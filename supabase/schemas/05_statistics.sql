@@ -1,0 +1,273 @@
+-- 005_statistics: what BM25 weighs words by, and how far cosines spread, which fusion weighs by.
+-- Adds: tables corpus_statistics and lexeme_statistics, functions that read and renew them.
+-- Locks nothing that exists.
+
+create table if not exists knowledge_internal.corpus_statistics (
+  id boolean primary key default true check (id),
+  document_count float8 not null,
+  mean_length float8 not null,
+  cosine_spread float8 not null,
+  sample uuid[] not null,
+  analysed_at timestamptz,
+  analysed_rows float8,
+  refreshed_at timestamptz not null default now()
+);
+
+comment on table knowledge_internal.corpus_statistics is
+  'One row: the corpus as refresh_knowledge_statistics saw it. sample: ids of chunks drawn at '
+  'random, by which a search estimates how many pass its filters. analysed_at and analysed_rows '
+  'tell which ANALYZE it copied.';
+
+create table if not exists knowledge_internal.lexeme_statistics (
+  lexeme text collate "C" primary key,
+  frequency float8 not null
+);
+
+comment on table knowledge_internal.lexeme_statistics is
+  'The most common lexemes and the share of chunks that have them, copied from the planner''s '
+  'statistics, which are slow to parse.';
+
+create index if not exists lexeme_statistics_frequency
+  on knowledge_internal.lexeme_statistics (frequency);
+
+alter table knowledge_internal.corpus_statistics enable row level security;
+alter table knowledge_internal.lexeme_statistics enable row level security;
+revoke all on table knowledge_internal.corpus_statistics, knowledge_internal.lexeme_statistics
+  from public, anon, authenticated, service_role;
+
+create or replace function knowledge_internal.listed_frequencies()
+returns table (lexeme text, frequency float8)
+language sql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+  -- most_common_elem_freqs ends with the least, the greatest and the null frequency, which belong
+  -- to no lexeme.
+  select listed.lexeme, listed.frequency
+    from pg_catalog.pg_stats as statistics
+   cross join unnest(
+           statistics.most_common_elems::text::text[],
+           statistics.most_common_elem_freqs
+         ) as listed (lexeme, frequency)
+   where statistics.schemaname = 'public'
+     and statistics.tablename = 'knowledge_chunks'
+     and statistics.attname = 'content_tsv'
+     and listed.lexeme is not null
+$$;
+
+comment on function knowledge_internal.listed_frequencies() is
+  'The up to 10,000 most common lexemes with the share of chunks that have them, as ANALYZE found '
+  'them.';
+
+create or replace function knowledge_internal.cosine_spread(sample_size integer)
+returns float8
+language sql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+  -- Of twenty times as many pages as rows: neighbours in the table are about the same things. A
+  -- seed: the same data give the same answer.
+  with page as (
+    select greatest(pg_relation_size('public.knowledge_chunks') / 8192, 1)::float8 as pages
+  ),
+  -- Computed, a vector that lies outside its row is fetched once.
+  drawn as materialized (
+    select extensions.l2_normalize(picked.embedding) as direction,
+           row_number() over () as place
+      from (
+        select chunk.embedding
+          from public.knowledge_chunks as chunk
+               tablesample system (least(100, (select 2000 * sample_size / page.pages from page)))
+               repeatable (1)
+         where chunk.status = 'active'
+           and chunk.embedding is not null
+         order by hashtextextended(chunk.id::text, 0), chunk.id
+         limit sample_size
+      ) as picked
+  )
+  select case
+           when count(*) < 10 then 0.13
+           else greatest(stddev(one.direction operator(extensions.<#>) other.direction), 0.02)
+         end
+    from drawn as one
+    join drawn as other on other.place < one.place
+$$;
+
+comment on function knowledge_internal.cosine_spread(integer) is
+  'Standard deviation of the cosine similarity of random pairs of chunks: what makes the cosines '
+  'of different models comparable. 0.13 where there are too few embeddings to tell.';
+
+create or replace function public.refresh_knowledge_statistics()
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  chunks constant oid := 'public.knowledge_chunks'::regclass;
+  sampled_rows constant float8 := 5000;
+  kept_rows constant integer := 200;
+  last_analysed_at timestamptz := greatest(
+    pg_stat_get_last_analyze_time(chunks), pg_stat_get_last_autoanalyze_time(chunks)
+  );
+  estimated_rows float8;
+  sampled_mean float8;
+  kept uuid[];
+begin
+  select class.reltuples
+    into estimated_rows
+    from pg_catalog.pg_class as class
+   where class.oid = chunks;
+
+  -- Never analysed, nothing new since the last copy, or another session is at it: nobody waits.
+  if estimated_rows <= 0
+     or exists (
+       select from knowledge_internal.corpus_statistics as corpus
+        where corpus.analysed_at is not distinct from last_analysed_at
+          and corpus.analysed_rows = estimated_rows
+     )
+     or not pg_try_advisory_xact_lock(chunks::bigint)
+  then
+    return false;
+  end if;
+
+  select avg(sample.text_length),
+         (array_agg(sample.id order by hashtextextended(sample.id::text, 0)))[:kept_rows]
+    into sampled_mean, kept
+    from public.knowledge_chunks as sample
+         tablesample system (least(100, 100 * sampled_rows / estimated_rows))
+   where sample.status = 'active';
+  if sampled_mean is null then
+    return false;
+  end if;
+
+  delete from knowledge_internal.lexeme_statistics;
+  insert into knowledge_internal.lexeme_statistics (lexeme, frequency)
+  select listed.lexeme, listed.frequency from knowledge_internal.listed_frequencies() as listed;
+
+  insert into knowledge_internal.corpus_statistics as corpus
+         (document_count, mean_length, cosine_spread, sample, analysed_at, analysed_rows)
+  values (
+           estimated_rows, greatest(sampled_mean, 1), knowledge_internal.cosine_spread(300), kept,
+           last_analysed_at, estimated_rows
+         )
+      on conflict (id) do update
+     set document_count = excluded.document_count,
+         mean_length = excluded.mean_length,
+         cosine_spread = excluded.cosine_spread,
+         sample = excluded.sample,
+         analysed_at = excluded.analysed_at,
+         analysed_rows = excluded.analysed_rows,
+         refreshed_at = now();
+  return true;
+end
+$$;
+
+comment on function public.refresh_knowledge_statistics() is
+  'Copies document frequencies from the planner''s statistics after an ANALYZE, and samples mean '
+  'length and cosine_spread; true when there was something new. Every write to knowledge_chunks '
+  'calls it, so that it is needed only after an ANALYZE that no write follows.';
+revoke all on function public.refresh_knowledge_statistics() from public, anon, authenticated;
+grant execute on function public.refresh_knowledge_statistics() to service_role;
+
+create or replace function knowledge_internal.corpus_size(
+  out document_count float8, out mean_length float8, out cosine_spread float8, out is_small boolean
+)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The search that calls this turns it off.
+set enable_seqscan = on
+as $$
+declare
+  small constant integer := 1000;
+begin
+  select corpus.document_count, corpus.mean_length, corpus.cosine_spread, false
+    into document_count, mean_length, cosine_spread, is_small
+    from knowledge_internal.corpus_statistics as corpus
+   where corpus.document_count > small;
+  if found then
+    return;
+  end if;
+
+  -- A small or never analysed corpus is looked at as it is.
+  select count(*), greatest(avg(chunk.text_length), 1), count(*) <= small
+    into document_count, mean_length, is_small
+    from (
+      select active.text_length
+        from public.knowledge_chunks as active
+       where active.status = 'active'
+       limit small + 1
+    ) as chunk;
+  cosine_spread := coalesce(
+    (select corpus.cosine_spread from knowledge_internal.corpus_statistics as corpus),
+    knowledge_internal.cosine_spread(48)
+  );
+  if not is_small then
+    select greatest(class.reltuples, document_count)
+      into document_count
+      from pg_catalog.pg_class as class
+     where class.oid = 'public.knowledge_chunks'::regclass;
+  end if;
+end
+$$;
+
+comment on function knowledge_internal.corpus_size() is
+  'Number of chunks, their mean text_length and cosine_spread: as refresh_knowledge_statistics '
+  'left them; looked at where it has not run yet, number and length also while there are few '
+  'chunks.';
+
+create or replace function knowledge_internal.document_frequencies(
+  lexemes text[], corpus_is_small boolean, document_count float8
+)
+returns table (lexeme text, document_frequency float8)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  counted_at_most constant integer := 20000;
+begin
+  -- A lexeme that ANALYZE did not list is rare: counting it is cheap. In a small corpus every
+  -- count is.
+  return query
+  with listed as materialized (
+    select statistics.lexeme, statistics.frequency
+      from knowledge_internal.lexeme_statistics as statistics
+     where not corpus_is_small
+       and statistics.lexeme = any (lexemes)
+    union all
+    select statistics.lexeme, statistics.frequency
+      from knowledge_internal.listed_frequencies() as statistics
+     where not corpus_is_small
+       and not exists (select from knowledge_internal.corpus_statistics)
+       and statistics.lexeme = any (lexemes)
+  )
+  select asked.lexeme,
+         case
+           when listed.lexeme is not null then listed.frequency * document_count
+           else (
+             select count(*)
+               from (
+                 select
+                   from public.knowledge_chunks as chunk
+                  where chunk.status = 'active'
+                    and chunk.content_tsv @@ quote_literal(asked.lexeme)::tsquery
+                  limit counted_at_most
+               ) as having_it
+           )
+         end
+    from unnest(lexemes) as asked (lexeme)
+    left join listed on listed.lexeme = asked.lexeme;
+end
+$$;
+
+comment on function knowledge_internal.document_frequencies(text[], boolean, float8) is
+  'How many chunks have each lexeme: from the statistics where they list it, else counted.';
+
+notify pgrst, 'reload schema';

@@ -1,0 +1,650 @@
+-- 007_filters: what the filters of a search ask for.
+-- Adds: types metadata_condition and chunk_filter, functions is_input, filter_conditions,
+-- compile_filter, is_listed and passes. Locks nothing that exists.
+
+do $$
+begin
+  if to_regtype('knowledge_internal.metadata_condition') is null then
+    create type knowledge_internal.metadata_condition as (
+      path text[],
+      op text,
+      value jsonb
+    );
+  end if;
+
+  if to_regtype('knowledge_internal.chunk_filter') is null then
+    create type knowledge_internal.chunk_filter as (
+      knowledge_types text[],
+      source_origins text[],
+      collections text[],
+      languages text[],
+      visibilities text[],
+      sensitivities text[],
+      embedding_models text[],
+      document_ids uuid[],
+      source_ids uuid[],
+      owner_ids uuid[],
+      chunk_indexes int4multirange,
+      document_dates datemultirange,
+      created tstzmultirange,
+      updated tstzmultirange,
+      or_null text[],
+      excluded text[],
+      hidden text[],
+      required_metadata jsonb,
+      alternative_metadata jsonb[],
+      metadata_conditions knowledge_internal.metadata_condition[],
+      is_indexed boolean
+    );
+  end if;
+end
+$$;
+
+comment on type knowledge_internal.metadata_condition is
+  'What the value at a path of object keys must be. op and value: in and not_in with an array, '
+  'where null stands for no value; contains with a value; gte, gt, lte and lt with {"bound"}; '
+  'between with {"low", "high"}.';
+
+comment on type knowledge_internal.chunk_filter is
+  'What a chunk must be, all of it. Null is no restriction, an empty array or multirange lets no '
+  'value pass. knowledge_types to updated: the values of that column that pass; or_null: names of '
+  'those columns where a row without a value passes all the same. excluded: column=value, or the '
+  'column alone for no value, that a row must not have; hidden: the same for visibility, '
+  'sensitivity and owner_id, which decide what may be seen. required_metadata: metadata contains '
+  'it; alternative_metadata: it contains one of them; metadata_conditions: what these two cannot '
+  'say. is_indexed: an index serves a part of it.';
+
+create or replace function knowledge_internal.is_input(source text, kind text)
+returns boolean
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  -- Postgres 15 has no pg_input_is_valid.
+  case kind
+    when 'uuid' then perform source::uuid;
+    when 'date' then perform source::date;
+    when 'timestamp' then perform source::timestamptz;
+  end case;
+  return true;
+exception when data_exception then
+  return false;
+end
+$$;
+
+comment on function knowledge_internal.is_input(text, text) is
+  'Whether a text is a uuid, date or timestamp.';
+
+create or replace function knowledge_internal.filter_conditions(filters jsonb)
+returns table (field text, kind text, path text[], op text, value jsonb)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  deepest_nesting constant integer := 50; -- levels, also in the jsonpath below
+  most_conditions constant integer := 100;
+  most_values constant integer := 1000;
+  most_values_in_all constant integer := 2000;
+  longest_path constant integer := 20; -- keys
+  columns constant jsonb := '{
+    "knowledge_type": "text", "source_origin": "text", "collection": "text", "language": "text",
+    "visibility": "text", "sensitivity": "text", "embedding_model": "text",
+    "document_id": "uuid", "source_id": "uuid", "owner_id": "uuid",
+    "chunk_index": "integer", "document_date": "date",
+    "created_at": "timestamp", "updated_at": "timestamp"
+  }';
+  closed_lists constant jsonb := '{
+    "knowledge_type": [
+      "note", "document", "decision", "conversation", "task", "signal", "playbook", "case_study",
+      "transcript"
+    ],
+    "source_origin": ["notion", "obsidian", "email", "manual", "youtube", "web", "other"],
+    "visibility": ["private", "public"]
+  }';
+  iso_date constant text := '^\d{4}-\d{2}-\d{2}$';
+  iso_timestamp constant text :=
+    '^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}(:?\d{2})?)?)?$';
+  common_ops constant text[] := array['eq', 'ne', 'in', 'not_in', 'exists'];
+  list_ops constant text[] := array['in', 'not_in'];
+  range_ops constant text[] := array['gte', 'gt', 'lte', 'lt', 'between'];
+  allowed_ops text[];
+  elements jsonb;
+  value_count integer := 0;
+  given record;
+  place text;
+  problem text;
+begin
+  if coalesce(jsonb_typeof(filters), 'null') = 'null' then
+    return;
+  end if;
+  if jsonb_typeof(filters) not in ('array', 'object') then
+    raise exception 'filters must be a JSON array of conditions or an object, not %',
+                    left(filters::text, 100)
+      using errcode = '22023';
+  end if;
+  -- Thousands of levels can be read, but not compared: the stack ends.
+  if jsonb_path_exists(filters, 'strict $.**{50}') then
+    raise exception 'filters must be nested less than % levels deep', deepest_nesting
+      using errcode = '22023';
+  end if;
+
+  if jsonb_typeof(filters) = 'object' then
+    if (select count(*) from jsonb_object_keys(filters)) > most_conditions then
+      raise exception 'filters must have at most % keys, not %',
+                      most_conditions, (select count(*) from jsonb_object_keys(filters))
+        using errcode = '22023';
+    end if;
+    return query
+    select 'metadata', 'metadata', array[entry.key], 'in', jsonb_build_array(entry.value)
+      from jsonb_each(filters) as entry;
+    return;
+  end if;
+
+  if jsonb_array_length(filters) > most_conditions then
+    raise exception 'filters must have at most % conditions, not %',
+                    most_conditions, jsonb_array_length(filters)
+      using errcode = '22023';
+  end if;
+  for given in
+    select listed.condition, listed.ordinality - 1 as number
+      from jsonb_array_elements(filters) with ordinality as listed (condition, ordinality)
+  loop
+    place := format('filters[%s]', given.number);
+    problem := case
+      when jsonb_typeof(given.condition) <> 'object' then
+        format('%s must be an object, not %s', place, left(given.condition::text, 100))
+      when given.condition - array['field', 'op', 'operator', 'value'] <> '{}' then
+        format(
+          '%s must have no keys but field, op (or operator) and value, not %s',
+          place,
+          left((given.condition - array['field', 'op', 'operator', 'value'])::text, 100)
+        )
+      when given.condition ?& array['op', 'operator'] then
+        format('%s.op and %s.operator are both given, one is enough', place, place)
+      when not given.condition ? 'field' then
+        format('%s.field is missing', place)
+      when not given.condition ?| array['op', 'operator'] then
+        format('%s.op is missing', place)
+    end;
+    if problem is not null then
+      raise exception '%', problem using errcode = '22023';
+    end if;
+
+    field := given.condition ->> 'field';
+    kind := columns ->> field;
+    path := null;
+    if field = 'metadata' or starts_with(field, 'metadata.') then
+      kind := 'metadata';
+      path := (string_to_array(field, '.'))[2:];
+    end if;
+    op := coalesce(given.condition ->> 'op', given.condition ->> 'operator');
+    value := given.condition -> 'value';
+    allowed_ops := case
+      when path = '{}' then array['contains']
+      else
+        common_ops
+          || case when kind in ('text', 'uuid') then '{}' else range_ops end
+          || case when kind = 'metadata' then array['contains'] else '{}' end
+    end;
+    problem := case
+      when kind is null then
+        format(
+          '%s.field must be one of %s or metadata.<key>, not %s',
+          place,
+          (
+            select string_agg(listed.name, ', ' order by listed.name)
+              from jsonb_object_keys(columns) as listed (name)
+          ),
+          left((given.condition -> 'field')::text, 100)
+        )
+      when cardinality(path) > longest_path or '' = any (path) then
+        format(
+          '%s.field must name 1 to %s keys after metadata, none of them empty, not %s',
+          place, longest_path, left((given.condition -> 'field')::text, 100)
+        )
+      when (op = any (allowed_ops)) is not true then
+        format(
+          '%s.op must be one of %s for %s, not %s',
+          place,
+          array_to_string(allowed_ops, ', '),
+          left(field, 100),
+          left(coalesce(given.condition -> 'op', given.condition -> 'operator')::text, 100)
+        )
+      when op <> 'exists' and value is null then
+        format('%s.value is missing', place)
+      when op = 'exists' and jsonb_typeof(value) <> 'boolean' then
+        format('%s.value for exists must be true or false, not %s', place, left(value::text, 100))
+      when op = any (list_ops)
+        and case jsonb_typeof(value)
+              when 'array' then jsonb_array_length(value) > most_values
+              else true
+            end then
+        format(
+          '%s.value for %s must be an array of at most %s values, not %s',
+          place, op, most_values, left(value::text, 100)
+        )
+      when op = 'between'
+        and case jsonb_typeof(value)
+              when 'array' then
+                jsonb_array_length(value) <> 2
+                or jsonb_typeof(value -> 0) <> jsonb_typeof(value -> 1)
+              else true
+            end then
+        format(
+          '%s.value for between must be [low, high], two of a kind, not %s',
+          place, left(value::text, 100)
+        )
+    end;
+    if problem is not null then
+      raise exception '%', problem using errcode = '22023';
+    end if;
+
+    -- Equality is a list of one, and existence is equality with null.
+    elements := case
+      when op = 'exists' then '[null]'
+      when op = any (list_ops || 'between'::text) then value
+      else jsonb_build_array(value)
+    end;
+    value_count := value_count + jsonb_array_length(elements);
+    if value_count > most_values_in_all then
+      raise exception 'filters must have at most % values in all', most_values_in_all
+        using errcode = '22023';
+    end if;
+    select format(
+             '%s.value%s for %s must be %s, not %s',
+             place,
+             case when elements = value then format('[%s]', listed.ordinality - 1) end,
+             left(field, 100),
+             case
+               when closed_lists ? field then
+                 'one of '
+                   || (
+                     select string_agg(closed.name, ', ')
+                       from jsonb_array_elements_text(closed_lists -> field) as closed (name)
+                   )
+               when kind = 'text' then 'a string'
+               when kind = 'uuid' then 'a UUID'
+               when kind = 'integer' then 'an integer'
+               when kind = 'date' then 'an ISO date such as 2026-01-31'
+               when kind = 'timestamp' then 'an ISO timestamp such as 2026-01-31T12:00:00Z'
+               when path = '{}' then 'an object'
+               when op = 'contains' then 'a value'
+               else 'a number or a string'
+             end,
+             left(listed.element::text, 100)
+           )
+      into problem
+      from jsonb_array_elements(elements) with ordinality as listed (element, ordinality)
+     cross join lateral (
+             select jsonb_typeof(listed.element) as type, listed.element #>> '{}' as text
+           ) as read
+     where not case
+             when op = any (common_ops) and (kind = 'metadata' or read.text is null) then true
+             when path = '{}' then read.type = 'object'
+             when op = 'contains' then read.type <> 'null'
+             when kind = 'metadata' then read.type in ('number', 'string')
+             when kind = 'integer' then
+               case
+                 when read.type = 'number' then
+                   read.text::numeric between -2147483648 and 2147483647
+                   and read.text::numeric % 1 = 0
+                 else false
+               end
+             when read.type <> 'string' then false
+             when kind = 'text' then coalesce((closed_lists -> field) @> listed.element, true)
+             when kind = 'uuid' then knowledge_internal.is_input(read.text, 'uuid')
+             when kind = 'date' then
+               read.text ~ iso_date and knowledge_internal.is_input(read.text, 'date')
+             else
+               read.text ~ iso_timestamp and knowledge_internal.is_input(read.text, 'timestamp')
+           end
+     order by listed.ordinality
+     limit 1;
+    if problem is not null then
+      raise exception '%', problem using errcode = '22023';
+    end if;
+
+    op := case
+      when op = 'eq' or (op = 'exists' and value = 'false') then 'in'
+      when op in ('ne', 'exists') then 'not_in'
+      else op
+    end;
+    value := case when kind = 'metadata' and op <> all (list_ops) then value else elements end;
+    if kind in ('uuid', 'integer') then
+      value := coalesce(
+        (
+          select jsonb_agg(
+                   case
+                     when kind = 'uuid' then to_jsonb((listed.element #>> '{}')::uuid)
+                     else to_jsonb((listed.element #>> '{}')::numeric::integer)
+                   end
+                   order by listed.ordinality
+                 )
+            from jsonb_array_elements(elements) with ordinality as listed (element, ordinality)
+        ),
+        '[]'
+      );
+    end if;
+    if kind <> 'metadata' and op = 'between' then
+      elements := value;
+      op := 'gte';
+      value := jsonb_build_array(elements -> 0);
+      return next;
+      op := 'lte';
+      value := jsonb_build_array(elements -> 1);
+    end if;
+    return next;
+  end loop;
+end
+$$;
+
+comment on function knowledge_internal.filter_conditions(jsonb) is
+  'The conditions of a filter, checked and brought to fewer ops: eq, ne and exists become in and '
+  'not_in, where null stands for no value. kind: text, uuid, integer, date, timestamp or metadata; '
+  'path: the keys after metadata. Raises 22023 naming the place, such as filters[2].op.';
+
+create or replace function knowledge_internal.compile_filter(
+  filters jsonb, filter_type text, date_from date, date_to date, public_only boolean
+)
+returns knowledge_internal.chunk_filter
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- A timestamp without an offset is UTC; ranges are kept as text on the way.
+set timezone = 'UTC'
+set datestyle = 'ISO'
+as $$
+declare
+  parts constant jsonb := '{
+    "knowledge_type": "knowledge_types", "source_origin": "source_origins",
+    "collection": "collections", "language": "languages", "visibility": "visibilities",
+    "sensitivity": "sensitivities", "embedding_model": "embedding_models",
+    "document_id": "document_ids", "source_id": "source_ids", "owner_id": "owner_ids",
+    "chunk_index": "chunk_indexes", "document_date": "document_dates",
+    "created_at": "created", "updated_at": "updated"
+  }';
+  indexed_parts constant text[] := array[
+    'knowledge_types', 'source_origins', 'collections', 'languages', 'visibilities',
+    'document_ids', 'source_ids', 'owner_ids'
+  ];
+  hidden_columns constant text[] := array['visibility', 'sensitivity', 'owner_id'];
+  -- Where the index does not find them, a row is compared with each: 100 take 30 microseconds.
+  most_alternatives constant integer := 100;
+  any_scalar constant jsonpath := 'strict $.** ? (@.type() != "array" && @.type() != "object")';
+  compiled knowledge_internal.chunk_filter;
+  condition record;
+  passing jsonb; -- values that pass, by part
+  part text;
+  before text; -- a multirange, as ranges is
+  ranges text;
+  is_negated boolean;
+  or_null text[] := '{}';
+  excluded text[];
+  hidden text[];
+  unwanted text[];
+  frame jsonb; -- null at the condition's path
+  wanted jsonb;
+  is_expressed boolean;
+begin
+  passing := jsonb_strip_nulls(jsonb_build_object(
+    'knowledge_types', case when filter_type is not null then jsonb_build_array(filter_type) end,
+    'visibilities', case when public_only then '["public"]'::jsonb end,
+    'document_dates', case
+      when date_from is not null or date_to is not null then
+        -- No date is later, and the range type looks for the next one.
+        datemultirange(
+          daterange(date_from, null)
+            * daterange(null, nullif(date_to, date '5874897-12-31'), '[]')
+        )::text
+    end
+  ));
+
+  for condition in select * from knowledge_internal.filter_conditions(filters) loop
+    part := parts ->> condition.field;
+
+    if condition.kind in ('text', 'uuid') and condition.op = 'not_in' then
+      unwanted := array(
+        select condition.field || coalesce('=' || listed.value, '')
+          from jsonb_array_elements_text(condition.value) as listed (value)
+      );
+      if condition.field = any (hidden_columns) then
+        hidden := hidden || unwanted;
+      else
+        excluded := excluded || unwanted;
+      end if;
+      continue;
+    end if;
+
+    if condition.kind <> 'metadata' then
+      if condition.op not in ('in', 'not_in')
+        or (condition.op = 'in') <> (condition.value @> 'null') then
+        or_null := array_remove(or_null, condition.field);
+      elsif not passing ? part then
+        or_null := or_null || condition.field;
+      end if;
+    end if;
+
+    if condition.kind in ('text', 'uuid') then
+      passing[part] := (
+        select coalesce(jsonb_agg(listed.value), '[]')
+          from jsonb_array_elements(condition.value) as listed (value)
+         where listed.value <> 'null'
+           and (
+             not passing ? part
+               or listed.value in (select jsonb_array_elements(passing -> part))
+           )
+      );
+      continue;
+    end if;
+
+    if condition.kind <> 'metadata' then
+      -- The range types look for the integer after the highest, so that one is left out.
+      ranges := (
+        select format(
+                 '{%s}',
+                 string_agg(
+                   format(
+                     '[%s,%s]',
+                     case when condition.op not in ('lte', 'gt') then listed.value end,
+                     case
+                       when condition.op not in ('gte', 'lt') then
+                         nullif(listed.value, '2147483647')
+                     end
+                   ),
+                   ','
+                 )
+               )
+          from jsonb_array_elements_text(condition.value) as listed (value)
+         where listed.value is not null
+      );
+      is_negated := condition.op in ('not_in', 'gt', 'lt');
+      before := coalesce(passing ->> part, '{(,)}');
+      passing[part] := to_jsonb(
+        case
+          when condition.kind = 'integer' and is_negated then
+            (before::int4multirange - ranges::int4multirange)::text
+          when condition.kind = 'integer' then
+            (before::int4multirange * ranges::int4multirange)::text
+          when condition.kind = 'date' and is_negated then
+            (before::datemultirange - ranges::datemultirange)::text
+          when condition.kind = 'date' then
+            (before::datemultirange * ranges::datemultirange)::text
+          when is_negated then (before::tstzmultirange - ranges::tstzmultirange)::text
+          else (before::tstzmultirange * ranges::tstzmultirange)::text
+        end
+      );
+      continue;
+    end if;
+
+    -- What is left is about metadata. Containment says the same as equality with a scalar, and
+    -- less than equality with an array or object; GIN finds it by the scalars in it.
+    frame := 'null';
+    for position in reverse cardinality(condition.path) .. 1 loop
+      frame := jsonb_build_object(condition.path[position], frame);
+    end loop;
+    is_expressed := false;
+    wanted := case
+      when condition.op = 'contains' then condition.value
+      when condition.op = 'in' and jsonb_array_length(condition.value) = 1
+        then condition.value -> 0
+    end;
+    if wanted <> 'null'
+      and jsonb_path_exists(wanted, any_scalar)
+      and not (condition.op = 'contains' and jsonb_typeof(wanted) not in ('array', 'object')) then
+      wanted := case
+        when condition.path = '{}' then wanted
+        else jsonb_set(frame, condition.path, wanted)
+      end;
+      if not coalesce(
+        compiled.required_metadata ?| array(select jsonb_object_keys(wanted)), false
+      ) then
+        compiled.required_metadata := coalesce(compiled.required_metadata, '{}') || wanted;
+        is_expressed := condition.op = 'contains'
+          or jsonb_typeof(condition.value -> 0) not in ('array', 'object');
+      end if;
+    elsif compiled.alternative_metadata is null then
+      if condition.op = 'contains' and jsonb_typeof(wanted) not in ('array', 'object') then
+        compiled.alternative_metadata := array[
+          jsonb_set(frame, condition.path, wanted),
+          jsonb_set(frame, condition.path, jsonb_build_array(wanted))
+        ];
+        is_expressed := true;
+      elsif condition.op = 'in'
+        and jsonb_array_length(condition.value) <= most_alternatives
+        and not jsonb_path_exists(
+          condition.value,
+          'strict $[*] ? (@.type() == "array" || @.type() == "object" || @ == null)'
+        ) then
+        compiled.alternative_metadata := array(
+          select jsonb_set(frame, condition.path, listed.value)
+            from jsonb_array_elements(condition.value) as listed (value)
+        );
+        is_expressed := true;
+      end if;
+    end if;
+    if not is_expressed then
+      compiled.metadata_conditions := compiled.metadata_conditions
+        || row(
+             condition.path,
+             condition.op,
+             case
+               when condition.op = 'between' then
+                 jsonb_build_object('low', condition.value -> 0, 'high', condition.value -> 1)
+               when condition.op in ('gte', 'gt', 'lte', 'lt') then
+                 jsonb_build_object('bound', condition.value)
+               else condition.value
+             end
+           )::knowledge_internal.metadata_condition;
+    end if;
+  end loop;
+
+  if passing = '{}'
+    and num_nulls(
+      excluded, hidden, compiled.required_metadata, compiled.alternative_metadata,
+      compiled.metadata_conditions
+    ) = 5 then
+    return null;
+  end if;
+  compiled := jsonb_populate_record(compiled, passing);
+  compiled.or_null := or_null;
+  compiled.excluded := excluded;
+  compiled.hidden := hidden;
+  compiled.is_indexed := passing ?| indexed_parts
+    or compiled.required_metadata is not null
+    or compiled.alternative_metadata is not null
+    or coalesce(
+      not (lower_inf(compiled.document_dates) and upper_inf(compiled.document_dates)), false
+    );
+  return compiled;
+end
+$$;
+
+comment on function knowledge_internal.compile_filter(jsonb, text, date, date, boolean) is
+  'What a search''s filter arguments ask for, ready to be compared with columns; null when that is '
+  'nothing. filters: a JSON array of conditions that must all hold, or an object, short for '
+  'equality of top-level keys of metadata. Raises 22023 naming the place, such as filters[2].op.';
+
+create or replace function knowledge_internal.is_listed(element jsonb, list jsonb)
+returns boolean
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return (
+    select exists (
+      select from jsonb_array_elements(list) as listed (value) where listed.value = element
+    )
+  );
+end
+$$;
+
+comment on function knowledge_internal.is_listed(jsonb, jsonb) is
+  'Whether an array has an element equal to this one. Containment says the same of a scalar, and '
+  'sooner.';
+
+create or replace function knowledge_internal.passes(
+  metadata jsonb, conditions knowledge_internal.metadata_condition[]
+)
+returns boolean
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  condition knowledge_internal.metadata_condition;
+  actual jsonb;
+begin
+  foreach condition in array conditions loop
+    actual := metadata;
+    -- Unlike #>, -> takes no key for a place in an array.
+    for level in 1 .. cardinality(condition.path) loop
+      actual := actual -> condition.path[level];
+    end loop;
+    -- One expression without a subquery: plpgsql runs those quickly. strict: a range is about the
+    -- value, not about the elements of an array.
+    if (
+      case condition.op
+        when 'in' then
+          case
+            when jsonb_typeof(actual) in ('array', 'object') then
+              knowledge_internal.is_listed(actual, condition.value)
+            else condition.value @> coalesce(actual, 'null')
+          end
+        when 'not_in' then
+          case
+            when jsonb_typeof(actual) in ('array', 'object') then
+              not knowledge_internal.is_listed(actual, condition.value)
+            else not condition.value @> coalesce(actual, 'null')
+          end
+        when 'contains' then actual @> condition.value
+        when 'gte' then jsonb_path_match(actual, 'strict $ >= $bound', condition.value, true)
+        when 'gt' then jsonb_path_match(actual, 'strict $ > $bound', condition.value, true)
+        when 'lte' then jsonb_path_match(actual, 'strict $ <= $bound', condition.value, true)
+        when 'lt' then jsonb_path_match(actual, 'strict $ < $bound', condition.value, true)
+        when 'between' then
+          jsonb_path_match(actual, 'strict $ >= $low && $ <= $high', condition.value, true)
+      end
+    ) is not true then
+      return false;
+    end if;
+  end loop;
+  return true;
+end
+$$;
+
+comment on function knowledge_internal.passes is
+  'Whether metadata meets every condition. A key that is missing or null is no value. A range '
+  'compares numbers with numbers and strings, by code point, with strings; nothing else is in it.';
+
+revoke all on all functions in schema knowledge_internal
+  from public, anon, authenticated, service_role;

@@ -1,0 +1,366 @@
+-- 010_search_variants: other ways to call the hybrid search; none ranks anything itself.
+-- Adds: type search_arguments, functions match_knowledge_chunks,
+-- search_knowledge_chunks_fulltext, search_my_knowledge_chunks,
+-- hybrid_search_knowledge_chunks_batch. Locks nothing that exists.
+
+create or replace function public.match_knowledge_chunks(
+  query_embedding extensions.vector,
+  match_count integer default 5,
+  match_threshold double precision default 0.6,
+  filter_type text default null
+)
+returns table (
+  id uuid,
+  content text,
+  knowledge_type text,
+  document_id uuid,
+  chunk_index integer,
+  source_origin text,
+  metadata jsonb,
+  similarity double precision
+)
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if query_embedding is null then
+    raise exception 'query_embedding is missing' using errcode = '22023';
+  end if;
+  return query
+  select hit.id, hit.content, hit.knowledge_type, hit.document_id, hit.chunk_index,
+         hit.source_origin, hit.metadata, hit.similarity
+    from public.hybrid_search_knowledge_chunks(
+           query_embedding => match_knowledge_chunks.query_embedding,
+           match_count => match_knowledge_chunks.match_count,
+           match_threshold => match_knowledge_chunks.match_threshold,
+           filter_type => match_knowledge_chunks.filter_type
+         ) as hit;
+end
+$$;
+
+comment on function public.match_knowledge_chunks is
+  'Chunks nearest to an embedding, best first: the vector leg of hybrid_search_knowledge_chunks. '
+  'match_threshold is the least cosine similarity. Raises 22023 for an argument out of bounds.';
+revoke all on function public.match_knowledge_chunks from public, anon, authenticated;
+grant execute on function public.match_knowledge_chunks to service_role;
+
+create or replace function public.search_knowledge_chunks_fulltext(
+  query_text text,
+  search_mode text default 'websearch',
+  filter_type text default null,
+  match_count integer default 10
+)
+returns table (
+  id uuid,
+  content text,
+  knowledge_type text,
+  document_id uuid,
+  chunk_index integer,
+  source_origin text,
+  metadata jsonb,
+  rank double precision
+)
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if coalesce(query_text, '') !~ '\S' then
+    raise exception 'query_text is missing' using errcode = '22023';
+  end if;
+  return query
+  select hit.id, hit.content, hit.knowledge_type, hit.document_id, hit.chunk_index,
+         hit.source_origin, hit.metadata, hit.text_score
+    from public.hybrid_search_knowledge_chunks(
+           query_text => search_knowledge_chunks_fulltext.query_text,
+           match_count => search_knowledge_chunks_fulltext.match_count,
+           filter_type => search_knowledge_chunks_fulltext.filter_type,
+           search_mode => search_knowledge_chunks_fulltext.search_mode
+         ) as hit;
+end
+$$;
+
+comment on function public.search_knowledge_chunks_fulltext is
+  'Chunks with the words of a query, best first: the text leg of hybrid_search_knowledge_chunks; '
+  'rank is the BM25 score. Raises 22023 for an argument out of bounds.';
+revoke all on function public.search_knowledge_chunks_fulltext from public, anon, authenticated;
+grant execute on function public.search_knowledge_chunks_fulltext to service_role;
+
+create or replace function public.search_my_knowledge_chunks(
+  query_embedding extensions.vector default null,
+  query_text text default null,
+  match_count integer default 10,
+  match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0,
+  text_weight double precision default 1.0,
+  filter_type text default null,
+  search_mode text default 'websearch',
+  pool_size integer default 50,
+  rrf_k double precision default 60,
+  fusion text default 'auto',
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  public_only boolean default false,
+  one_per_document boolean default false,
+  neighbor_window integer default 0,
+  recency_half_life double precision default null,
+  match_offset integer default 0,
+  snippet boolean default false,
+  formulations jsonb default null
+)
+returns setof public.knowledge_search_hit
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  viewer constant uuid := auth.uid();
+begin
+  -- Without a viewer the search would show everybody's.
+  if viewer is null then
+    raise exception 'search_my_knowledge_chunks needs a signed-in user, there is none'
+      using errcode = '42501', hint = 'Send the user''s own access token.';
+  end if;
+  -- What explain_hybrid_search reads is not for users.
+  perform set_config('knowledge_internal.tracing', 'off', true);
+  return query
+  select hit.*
+    from public.hybrid_search_knowledge_chunks(
+           query_embedding => search_my_knowledge_chunks.query_embedding,
+           query_text => search_my_knowledge_chunks.query_text,
+           match_count => search_my_knowledge_chunks.match_count,
+           match_threshold => search_my_knowledge_chunks.match_threshold,
+           vector_weight => search_my_knowledge_chunks.vector_weight,
+           text_weight => search_my_knowledge_chunks.text_weight,
+           filter_type => search_my_knowledge_chunks.filter_type,
+           search_mode => search_my_knowledge_chunks.search_mode,
+           pool_size => search_my_knowledge_chunks.pool_size,
+           rrf_k => search_my_knowledge_chunks.rrf_k,
+           fusion => search_my_knowledge_chunks.fusion,
+           filters => search_my_knowledge_chunks.filters,
+           date_from => search_my_knowledge_chunks.date_from,
+           date_to => search_my_knowledge_chunks.date_to,
+           collections => search_my_knowledge_chunks.collections,
+           public_only => search_my_knowledge_chunks.public_only,
+           one_per_document => search_my_knowledge_chunks.one_per_document,
+           neighbor_window => search_my_knowledge_chunks.neighbor_window,
+           recency_half_life => search_my_knowledge_chunks.recency_half_life,
+           match_offset => search_my_knowledge_chunks.match_offset,
+           snippet => search_my_knowledge_chunks.snippet,
+           formulations => search_my_knowledge_chunks.formulations,
+           viewer_id => viewer
+         ) as hit;
+end
+$$;
+
+comment on function public.search_my_knowledge_chunks is
+  'hybrid_search_knowledge_chunks for the signed-in user: what auth.uid() owns and what is public. '
+  'BM25''s document frequencies are those of all chunks. Raises 42501 without a user, 22023 for an '
+  'argument out of bounds.';
+revoke all on function public.search_my_knowledge_chunks
+  from public, anon, authenticated, service_role;
+grant execute on function public.search_my_knowledge_chunks to authenticated;
+
+do $$
+begin
+  if to_regtype('knowledge_internal.search_arguments') is null then
+    create type knowledge_internal.search_arguments as (
+      query_embedding extensions.vector,
+      query_text text,
+      match_count integer,
+      match_threshold double precision,
+      vector_weight double precision,
+      text_weight double precision,
+      filter_type text,
+      search_mode text,
+      pool_size integer,
+      rrf_k double precision,
+      fusion text,
+      filters jsonb,
+      date_from date,
+      date_to date,
+      collections text[],
+      viewer_id uuid,
+      public_only boolean,
+      one_per_document boolean,
+      neighbor_window integer,
+      recency_half_life double precision,
+      match_offset integer,
+      snippet boolean,
+      formulations jsonb
+    );
+  end if;
+end
+$$;
+
+comment on type knowledge_internal.search_arguments is
+  'The arguments of hybrid_search_knowledge_chunks.';
+
+create or replace function public.hybrid_search_knowledge_chunks_batch(
+  queries jsonb,
+  fuse boolean default false
+)
+returns table (
+  query_index integer,
+  id uuid,
+  content text,
+  knowledge_type text,
+  document_id uuid,
+  chunk_index integer,
+  source_origin text,
+  metadata jsonb,
+  rrf_score double precision,
+  vector_rank bigint,
+  text_rank bigint,
+  similarity double precision,
+  text_score double precision,
+  match_type text,
+  matched_terms text[],
+  title text,
+  source_url text,
+  collection text,
+  document_date date,
+  snippet text,
+  context text,
+  total_count bigint
+)
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most_queries constant integer := 50;
+  most_formulations constant integer := 11; -- the search's ten and its own
+  most_rows constant integer := 1000; -- PostgREST silently cuts an answer there
+  defaults constant jsonb := '{
+    "match_count": 10, "match_threshold": 0.0, "vector_weight": 1.0, "text_weight": 1.0,
+    "search_mode": "websearch", "pool_size": 50, "rrf_k": 60, "fusion": "auto",
+    "public_only": false, "one_per_document": false, "neighbor_window": 0, "match_offset": 0,
+    "snippet": false
+  }';
+  -- The names of the arguments.
+  known constant jsonb := to_jsonb(
+    jsonb_populate_record(null::knowledge_internal.search_arguments, '{}')
+  );
+  given knowledge_internal.search_arguments;
+  argument text;
+  asked record;
+  row_count integer;
+  rows_so_far integer := 0;
+begin
+  if jsonb_typeof(queries) is distinct from 'array'
+     or jsonb_array_length(queries) not between 1 and most_queries
+  then
+    raise exception 'queries must be an array of 1 to % objects', most_queries
+      using errcode = '22023';
+  end if;
+  if fuse is null then
+    raise exception 'fuse must be true or false, not null' using errcode = '22023';
+  end if;
+  for asked in
+    select item.query, item.number - 1 as number
+      from jsonb_array_elements(queries) with ordinality as item (query, number)
+     order by item.number
+  loop
+    if jsonb_typeof(asked.query) <> 'object' then
+      raise exception 'queries[%] must be an object of arguments', asked.number
+        using errcode = '22023';
+    end if;
+    if fuse and asked.number > 0
+       and asked.query - '{query_text,query_embedding}'::text[] <> '{}'
+    then
+      raise exception 'queries[%] may have query_text and query_embedding only, with fuse the '
+                      'other arguments are those of queries[0]', asked.number
+        using errcode = '22023';
+    end if;
+  end loop;
+  if fuse then
+    if jsonb_array_length(queries) > most_formulations then
+      raise exception 'queries must be an array of 1 to % objects with fuse', most_formulations
+        using errcode = '22023';
+    end if;
+    if queries -> 0 ? 'formulations' then
+      raise exception 'queries[0].formulations and fuse exclude each other' using errcode = '22023';
+    end if;
+    queries := jsonb_build_array(
+      (queries -> 0) || jsonb_build_object('formulations', queries - 0)
+    );
+  end if;
+
+  for asked in
+    select item.query, item.number - 1 as number
+      from jsonb_array_elements(queries) with ordinality as item (query, number)
+     order by item.number
+  loop
+    begin
+      for argument in select named.name from jsonb_object_keys(asked.query) as named (name) loop
+        if not known ? argument then
+          raise exception 'no argument of the search has this name' using errcode = '22023';
+        end if;
+        perform jsonb_populate_record(given, jsonb_build_object(argument, asked.query -> argument));
+      end loop;
+    exception when data_exception or program_limit_exceeded then
+      raise exception 'queries[%].%: %', asked.number, left(argument, 100), left(sqlerrm, 200)
+        using errcode = '22023';
+    end;
+    given := jsonb_populate_record(
+      null::knowledge_internal.search_arguments, defaults || asked.query
+    );
+    begin
+      return query
+      select asked.number::integer, hit.*
+        from public.hybrid_search_knowledge_chunks(
+               query_embedding => given.query_embedding,
+               query_text => given.query_text,
+               match_count => given.match_count,
+               match_threshold => given.match_threshold,
+               vector_weight => given.vector_weight,
+               text_weight => given.text_weight,
+               filter_type => given.filter_type,
+               search_mode => given.search_mode,
+               pool_size => given.pool_size,
+               rrf_k => given.rrf_k,
+               fusion => given.fusion,
+               filters => given.filters,
+               date_from => given.date_from,
+               date_to => given.date_to,
+               collections => given.collections,
+               viewer_id => given.viewer_id,
+               public_only => given.public_only,
+               one_per_document => given.one_per_document,
+               neighbor_window => given.neighbor_window,
+               recency_half_life => given.recency_half_life,
+               match_offset => given.match_offset,
+               snippet => given.snippet,
+               formulations => given.formulations
+             ) as hit;
+      get diagnostics row_count = row_count;
+    exception when data_exception then
+      raise exception 'queries[%]: %', asked.number, sqlerrm using errcode = '22023';
+    end;
+    rows_so_far := rows_so_far + row_count;
+    if rows_so_far > most_rows then
+      raise exception 'queries have more than % rows together, lower their match_count', most_rows
+        using errcode = '22023';
+    end if;
+  end loop;
+end
+$$;
+
+comment on function public.hybrid_search_knowledge_chunks_batch is
+  'Many searches in one call. queries: an array of 1 to 50 objects, each with arguments of '
+  'hybrid_search_knowledge_chunks by name; query_index: which of them a hit is for, from 0. '
+  'fuse: the objects are formulations of one question and give one list; the first holds the other '
+  'arguments too. Raises 22023 for what a search refuses, naming the query, and for more than '
+  '1,000 rows together.';
+revoke all on function public.hybrid_search_knowledge_chunks_batch from public, anon, authenticated;
+grant execute on function public.hybrid_search_knowledge_chunks_batch to service_role;
+
+notify pgrst, 'reload schema';
