@@ -198,6 +198,3 @@ create trigger pass_document_on
     )
   )
   execute function knowledge_internal.pass_document_on();
-
-revoke all on all functions in schema knowledge_internal
-  from public, anon, authenticated, service_role;

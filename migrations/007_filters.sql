@@ -77,6 +77,25 @@ $$;
 comment on function knowledge_internal.is_input(text, text) is
   'Whether a text is a uuid, date or timestamp.';
 
+create function knowledge_internal.known_values(field text)
+returns text[]
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return case field
+    when 'knowledge_type' then knowledge_internal.knowledge_type_names()
+    when 'source_origin' then knowledge_internal.source_origin_names()
+    when 'visibility' then array['private', 'public']
+  end;
+end
+$$;
+
+comment on function knowledge_internal.known_values(text) is
+  'The values that a field can have, where they are listed; null for a field with any values.';
+
 create or replace function knowledge_internal.filter_conditions(filters jsonb)
 returns table (field text, kind text, path text[], op text, value jsonb)
 language plpgsql
@@ -97,14 +116,6 @@ declare
     "chunk_index": "integer", "document_date": "date",
     "created_at": "timestamp", "updated_at": "timestamp"
   }';
-  closed_lists constant jsonb := '{
-    "knowledge_type": [
-      "note", "document", "decision", "conversation", "task", "signal", "playbook", "case_study",
-      "transcript"
-    ],
-    "source_origin": ["notion", "obsidian", "email", "manual", "youtube", "web", "other"],
-    "visibility": ["private", "public"]
-  }';
   iso_date constant text := '^\d{4}-\d{2}-\d{2}$';
   iso_timestamp constant text :=
     '^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}(:?\d{2})?)?)?$';
@@ -112,6 +123,7 @@ declare
   list_ops constant text[] := array['in', 'not_in'];
   range_ops constant text[] := array['gte', 'gt', 'lte', 'lt', 'between'];
   allowed_ops text[];
+  known text[];
   elements jsonb;
   value_count integer := 0;
   given record;
@@ -254,18 +266,14 @@ begin
       raise exception 'filters must have at most % values in all', most_values_in_all
         using errcode = '22023';
     end if;
+    known := knowledge_internal.known_values(field);
     select format(
              '%s.value%s for %s must be %s, not %s',
              place,
              case when elements = value then format('[%s]', listed.ordinality - 1) end,
              left(field, 100),
              case
-               when closed_lists ? field then
-                 'one of '
-                   || (
-                     select string_agg(closed.name, ', ')
-                       from jsonb_array_elements_text(closed_lists -> field) as closed (name)
-                   )
+               when known is not null then 'one of ' || array_to_string(known, ', ')
                when kind = 'text' then 'a string'
                when kind = 'uuid' then 'a UUID'
                when kind = 'integer' then 'an integer'
@@ -295,7 +303,7 @@ begin
                  else false
                end
              when read.type <> 'string' then false
-             when kind = 'text' then coalesce((closed_lists -> field) @> listed.element, true)
+             when kind = 'text' then coalesce(read.text = any (known), true)
              when kind = 'uuid' then knowledge_internal.is_input(read.text, 'uuid')
              when kind = 'date' then
                read.text ~ iso_date and knowledge_internal.is_input(read.text, 'date')
@@ -645,6 +653,3 @@ $$;
 comment on function knowledge_internal.passes is
   'Whether metadata meets every condition. A key that is missing or null is no value. A range '
   'compares numbers with numbers and strings, by code point, with strings; nothing else is in it.';
-
-revoke all on all functions in schema knowledge_internal
-  from public, anon, authenticated, service_role;

@@ -1,12 +1,95 @@
 -- 002_documents: where knowledge comes from, and the documents that chunks are cut from.
--- Adds: tables knowledge_sources, knowledge_documents, their policies and grants.
+-- Adds: tables knowledge_types, knowledge_source_origins, knowledge_sources, knowledge_documents,
+-- their policies and grants, and the functions that list the types and origins.
 -- Locks nothing that exists.
 
-create table if not exists public.knowledge_sources (
+create table public.knowledge_types (
+  name text primary key check (length(name) between 1 and 60),
+  created_at timestamptz not null default now()
+);
+
+comment on table public.knowledge_types is
+  'The values of knowledge_type. A project adds its own by insert. A type that a document or a '
+  'chunk has cannot be deleted.';
+
+create table public.knowledge_source_origins (
+  name text primary key check (length(name) between 1 and 60),
+  created_at timestamptz not null default now()
+);
+
+comment on table public.knowledge_source_origins is
+  'The values of source_origin, and of origin in knowledge_sources. A project adds its own by '
+  'insert. An origin that a source, a document or a chunk has cannot be deleted.';
+
+insert into public.knowledge_types (name)
+values ('note'), ('document'), ('decision'), ('conversation'), ('task'), ('signal'), ('playbook'),
+       ('case_study'), ('transcript');
+
+insert into public.knowledge_source_origins (name)
+values ('notion'), ('obsidian'), ('email'), ('manual'), ('youtube'), ('web'), ('zoom'), ('json'),
+       ('text'), ('leadworks'), ('other');
+
+-- Supabase grants every new table to the API roles by default, so they are named here.
+alter table public.knowledge_types enable row level security;
+alter table public.knowledge_source_origins enable row level security;
+revoke all on table public.knowledge_types, public.knowledge_source_origins
+  from public, anon, authenticated;
+grant select, insert, update, delete on table public.knowledge_types, public.knowledge_source_origins
+  to service_role;
+
+create function knowledge_internal.knowledge_type_names()
+returns text[]
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return array(
+    select type.name from public.knowledge_types as type order by type.name collate "C"
+  );
+end
+$$;
+
+comment on function knowledge_internal.knowledge_type_names() is
+  'The known values of knowledge_type, in alphabetical order.';
+
+create function knowledge_internal.source_origin_names()
+returns text[]
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return array(
+    select origin.name
+      from public.knowledge_source_origins as origin
+     order by origin.name collate "C"
+  );
+end
+$$;
+
+comment on function knowledge_internal.source_origin_names() is
+  'The known values of source_origin, in alphabetical order.';
+
+-- The body is parsed when the function is created, so no search_path changes its meaning and none
+-- is pinned: the planner then puts the expression in place of the call.
+create function knowledge_internal.current_viewer()
+returns uuid
+language sql
+stable
+parallel safe
+security invoker
+return auth.uid();
+
+comment on function knowledge_internal.current_viewer() is
+  'The signed-in user, whom the policies compare with owner_id; null without one.';
+
+create table public.knowledge_sources (
   id uuid primary key default gen_random_uuid(),
   name text not null unique,
-  origin text not null default 'manual'
-    check (origin in ('notion', 'obsidian', 'email', 'manual', 'youtube', 'web', 'other')),
+  origin text not null default 'manual' references public.knowledge_source_origins (name),
   config jsonb not null default '{}' check (jsonb_typeof(config) = 'object'),
   created_at timestamptz not null default now()
 );
@@ -17,24 +100,19 @@ comment on table public.knowledge_sources is
 comment on column public.knowledge_sources.config is
   'Connection settings of the source; may hold secrets.';
 
--- Supabase grants every new table to the API roles by default, so they are named here.
 alter table public.knowledge_sources enable row level security;
 revoke all on table public.knowledge_sources from public, anon, authenticated;
 grant select, insert, update, delete on table public.knowledge_sources to service_role;
 
-create table if not exists public.knowledge_documents (
+create table public.knowledge_documents (
   id uuid primary key default gen_random_uuid(),
   external_key text not null unique check (octet_length(external_key) between 1 and 2000),
   title text,
-  knowledge_type text not null default 'document'
-    check (knowledge_type in (
-      'note', 'document', 'decision', 'conversation', 'task', 'signal', 'playbook', 'case_study',
-      'transcript'
-    )),
+  knowledge_type text not null default 'document' references public.knowledge_types (name),
   source_id uuid references public.knowledge_sources (id) on delete set null,
   source_url text,
   source_origin text not null default 'manual'
-    check (source_origin in ('notion', 'obsidian', 'email', 'manual', 'youtube', 'web', 'other')),
+    references public.knowledge_source_origins (name),
   author text,
   document_date date check (document_date between '0001-01-01' and '9999-12-31'),
   owner_id uuid,
@@ -63,15 +141,14 @@ comment on column public.knowledge_documents.language is
 comment on column public.knowledge_documents.content_hash is
   'Digest of the chunks'' hashes in their order.';
 
-create index if not exists knowledge_documents_owner on public.knowledge_documents (owner_id);
-create index if not exists knowledge_documents_source on public.knowledge_documents (source_id);
+create index knowledge_documents_owner on public.knowledge_documents (owner_id);
+create index knowledge_documents_source on public.knowledge_documents (source_id);
 
 alter table public.knowledge_documents enable row level security;
 revoke all on table public.knowledge_documents from public, anon, authenticated;
 grant select on table public.knowledge_documents to authenticated;
 grant select, insert, update, delete on table public.knowledge_documents to service_role;
 
-drop policy if exists knowledge_documents_read on public.knowledge_documents;
 create policy knowledge_documents_read on public.knowledge_documents
   for select to authenticated
-  using (visibility = 'public' or owner_id = (select auth.uid()));
+  using (visibility = 'public' or owner_id = knowledge_internal.current_viewer());

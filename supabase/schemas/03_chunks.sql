@@ -2,7 +2,7 @@
 -- Adds: table knowledge_chunks, its indexes, policy and grants, and the view that searches read.
 -- Locks nothing that exists.
 
-create table if not exists public.knowledge_chunks (
+create table public.knowledge_chunks (
   id uuid primary key default gen_random_uuid(),
   document_id uuid references public.knowledge_documents (id) on delete cascade,
   heading text,
@@ -11,15 +11,11 @@ create table if not exists public.knowledge_chunks (
     constraint knowledge_chunks_embedding_not_zero
     check ((embedding operator(extensions.<=>) embedding) < 0.5),
   embedding_model text,
-  knowledge_type text not null default 'document'
-    check (knowledge_type in (
-      'note', 'document', 'decision', 'conversation', 'task', 'signal', 'playbook', 'case_study',
-      'transcript'
-    )),
+  knowledge_type text not null default 'document' references public.knowledge_types (name),
   chunk_index integer check (chunk_index >= 0),
   source_id uuid references public.knowledge_sources (id) on delete set null,
   source_origin text not null default 'manual'
-    check (source_origin in ('notion', 'obsidian', 'email', 'manual', 'youtube', 'web', 'other')),
+    references public.knowledge_source_origins (name),
   collection text not null check (length(collection) between 1 and 200),
   language text not null default 'english' check (length(language) between 1 and 60),
   document_date date check (document_date between '0001-01-01' and '9999-12-31'),
@@ -79,6 +75,95 @@ alter table public.knowledge_chunks set (toast_tuple_target = 1536);
 -- most common lexemes.
 alter table public.knowledge_chunks alter column content_tsv set statistics 1000;
 
+create function knowledge_internal.physical_table()
+returns regclass
+language sql
+stable
+parallel safe
+security invoker
+return 'public.knowledge_chunks'::regclass;
+
+comment on function knowledge_internal.physical_table() is
+  'The table that stores the chunks. Everything that reads the catalogue about it asks here.';
+
+create type knowledge_internal.chunk_table as (
+  relation regclass,
+  pages bigint,
+  estimated_rows float8,
+  analysed_rows float8,
+  dimensions integer
+);
+
+comment on type knowledge_internal.chunk_table is
+  'What the catalogue says about the table of chunks. estimated_rows: as the planner estimates '
+  'them, from the present pages; analysed_rows: as the last ANALYZE or VACUUM counted them, null '
+  'before the first one; dimensions: of the column embedding.';
+
+create function knowledge_internal.chunk_table()
+returns knowledge_internal.chunk_table
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  rows_on_a_page constant integer := 5; -- of a table that was never analysed
+  facts knowledge_internal.chunk_table;
+begin
+  facts.relation := knowledge_internal.physical_table();
+  facts.pages := pg_relation_size(facts.relation) / current_setting('block_size')::bigint;
+  select nullif(class.reltuples, -1),
+         facts.pages * coalesce(
+           nullif(class.reltuples, -1) / nullif(class.relpages, 0), rows_on_a_page
+         ),
+         nullif(attribute.atttypmod, -1)
+    into facts.analysed_rows, facts.estimated_rows, facts.dimensions
+    from pg_catalog.pg_class as class
+    join pg_catalog.pg_attribute as attribute
+      on attribute.attrelid = class.oid
+     and attribute.attname = 'embedding'
+   where class.oid = facts.relation;
+  return facts;
+end
+$$;
+
+comment on function knowledge_internal.chunk_table() is
+  'What the catalogue says about the table of chunks: one look at the catalogue.';
+
+create function knowledge_internal.column_statistics(column_name name)
+returns table (
+  most_common text[],
+  shares real[],
+  histogram text[],
+  elements text[],
+  element_shares real[]
+)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return query
+  select statistics.most_common_vals::text::text[],
+         statistics.most_common_freqs,
+         statistics.histogram_bounds::text::text[],
+         statistics.most_common_elems::text::text[],
+         statistics.most_common_elem_freqs
+    from pg_catalog.pg_class as class
+    join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
+    join pg_catalog.pg_stats as statistics
+      on statistics.schemaname = namespace.nspname
+     and statistics.tablename = class.relname
+   where class.oid = knowledge_internal.physical_table()
+     and statistics.attname = column_name;
+end
+$$;
+
+comment on function knowledge_internal.column_statistics(name) is
+  'What ANALYZE recorded about a column of the chunks, as pg_stats shows it: one row, or none '
+  'before the first ANALYZE.';
+
 -- Half precision is enough to find the nearest rows, which are then compared in full, and takes
 -- half the memory. HNSW holds 2,000 dimensions of a vector, 4,000 of a halfvec.
 create or replace function knowledge_internal.indexed_embedding(
@@ -105,7 +190,7 @@ as $$
              )
          end
     from pg_catalog.pg_attribute as attribute
-   where attribute.attrelid = 'public.knowledge_chunks'::regclass
+   where attribute.attrelid = knowledge_internal.physical_table()
      and attribute.attname = embedding_column
 $$;
 
@@ -142,44 +227,43 @@ comment on function knowledge_internal.use_vector_index(text) is
   'Makes searches ask for a vector index of this kind, vector or halfvec.';
 
 -- Searches see active rows only: superseded ones are in no index that a leg reads.
+-- In a block, because the indexed expression depends on the dimensions of the column.
 do $$
 begin
-  if to_regclass('public.knowledge_chunks_embedding') is null then
-    execute format(
-      'create index knowledge_chunks_embedding on public.knowledge_chunks'
-      ' using hnsw ((%s) extensions.halfvec_cosine_ops) with (m = 16, ef_construction = 64)'
-      ' where status = ''active''',
-      knowledge_internal.indexed_embedding('halfvec')
-    );
-    perform knowledge_internal.use_vector_index('halfvec');
-  end if;
+  execute format(
+    'create index knowledge_chunks_embedding on public.knowledge_chunks'
+    ' using hnsw ((%s) extensions.halfvec_cosine_ops) with (m = 16, ef_construction = 64)'
+    ' where status = ''active''',
+    knowledge_internal.indexed_embedding('halfvec')
+  );
+  perform knowledge_internal.use_vector_index('halfvec');
 end
 $$;
 
 -- Without fastupdate a search never has to read a pending list that writers left behind.
-create index if not exists knowledge_chunks_content_tsv on public.knowledge_chunks
+create index knowledge_chunks_content_tsv on public.knowledge_chunks
   using gin (content_tsv) with (fastupdate = off)
   where status = 'active';
 
 -- Not for active rows alone: the planner would read such an index from end to end, as a cheap way
 -- to all of them.
-create index if not exists knowledge_chunks_metadata on public.knowledge_chunks
+create index knowledge_chunks_metadata on public.knowledge_chunks
   using gin (metadata jsonb_path_ops) with (fastupdate = off);
-create index if not exists knowledge_chunks_knowledge_type
+create index knowledge_chunks_knowledge_type
   on public.knowledge_chunks (knowledge_type);
-create index if not exists knowledge_chunks_collection on public.knowledge_chunks (collection);
-create index if not exists knowledge_chunks_source_origin
+create index knowledge_chunks_collection on public.knowledge_chunks (collection);
+create index knowledge_chunks_source_origin
   on public.knowledge_chunks (source_origin);
-create index if not exists knowledge_chunks_document_date
+create index knowledge_chunks_document_date
   on public.knowledge_chunks (document_date);
-create index if not exists knowledge_chunks_language on public.knowledge_chunks (language);
-create index if not exists knowledge_chunks_document
+create index knowledge_chunks_language on public.knowledge_chunks (language);
+create index knowledge_chunks_document
   on public.knowledge_chunks (document_id, chunk_index);
-create index if not exists knowledge_chunks_source on public.knowledge_chunks (source_id);
-create index if not exists knowledge_chunks_owner on public.knowledge_chunks (owner_id);
-create index if not exists knowledge_chunks_visibility on public.knowledge_chunks (visibility);
-create index if not exists knowledge_chunks_content_hash on public.knowledge_chunks (content_hash);
-create index if not exists knowledge_chunks_status on public.knowledge_chunks (status, updated_at)
+create index knowledge_chunks_source on public.knowledge_chunks (source_id);
+create index knowledge_chunks_owner on public.knowledge_chunks (owner_id);
+create index knowledge_chunks_visibility on public.knowledge_chunks (visibility);
+create index knowledge_chunks_content_hash on public.knowledge_chunks (content_hash);
+create index knowledge_chunks_status on public.knowledge_chunks (status, updated_at)
   where status <> 'active';
 
 alter table public.knowledge_chunks enable row level security;
@@ -187,7 +271,6 @@ revoke all on table public.knowledge_chunks from public, anon, authenticated;
 grant select on table public.knowledge_chunks to authenticated;
 grant select, insert, update, delete on table public.knowledge_chunks to service_role;
 
-drop policy if exists knowledge_chunks_read on public.knowledge_chunks;
 create policy knowledge_chunks_read on public.knowledge_chunks
   for select to authenticated
-  using (status = 'active' and (visibility = 'public' or owner_id = (select auth.uid())));
+  using (status = 'active' and (visibility = 'public' or owner_id = knowledge_internal.current_viewer()));

@@ -345,6 +345,65 @@ comment on function knowledge_internal.lexeme_vector(text[], float8[]) is
   'Lexemes and their weights as a sparse vector, one dimension for each lexeme; null when there '
   'are none.';
 
+-- The formulas of BM25 are SQL expressions whose names are resolved when they are created: no
+-- search_path changes their meaning, so none is pinned, and the planner puts each expression in
+-- place of its call. A formula written in PL/pgSQL costs a call for each word of each row.
+
+create function knowledge_internal.bm25_k1()
+returns float8
+language sql
+immutable
+parallel safe
+security invoker
+return 1.2::float8;
+
+comment on function knowledge_internal.bm25_k1() is
+  'k1 of BM25: how fast the weight of a word approaches its maximum as the word is repeated.';
+
+create function knowledge_internal.bm25_b()
+returns float8
+language sql
+immutable
+parallel safe
+security invoker
+return 0.75::float8;
+
+comment on function knowledge_internal.bm25_b() is
+  'b of BM25: how much a text that is longer than the mean counts less, 0 (not at all) to 1.';
+
+create function knowledge_internal.bm25_weight(tf float8, text_length float8, mean_length float8)
+returns float8
+language sql
+immutable
+parallel safe
+security invoker
+return tf * (knowledge_internal.bm25_k1() + 1) / (
+  tf + knowledge_internal.bm25_k1() * (
+    1 - knowledge_internal.bm25_b() + knowledge_internal.bm25_b() * text_length / mean_length
+  )
+);
+
+comment on function knowledge_internal.bm25_weight(float8, float8, float8) is
+  'BM25 without its idf, for a word that a text has tf times (Robertson and Zaragoza 2009): '
+  'tf (k1 + 1) / (tf + k1 (1 - b + b dl / avgdl)), between 0 and k1 + 1.';
+
+create function knowledge_internal.inverse_document_frequency(
+  document_count float8, document_frequency float8
+)
+returns float8
+language sql
+immutable
+parallel safe
+security invoker
+return ln(
+  1 + greatest(document_count - document_frequency + 0.5::float8, 0.5::float8)
+        / (document_frequency + 0.5::float8)
+);
+
+comment on function knowledge_internal.inverse_document_frequency(float8, float8) is
+  'idf as Lucene defines it, ln(1 + (N - df + 0.5) / (df + 0.5)), for N documents of which df have '
+  'the word.';
+
 create or replace function knowledge_internal.term_weights(content_tsv tsvector, mean_length float8)
 returns table (lexeme text, weight float8)
 language plpgsql
@@ -353,15 +412,13 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  -- BM25 without its idf: tf (k1 + 1) / (tf + k1 (1 - b + b dl / avgdl)), k1 1.2, b 0.75
-  -- (Robertson and Zaragoza 2009).
   return query
   select posting.lexeme,
-         posting.tf * 2.2 / (posting.tf + 1.2 * (0.25 + 0.75 * posting.dl / mean_length))
+         knowledge_internal.bm25_weight(posting.tf, posting.text_length, mean_length)
     from (
       select word.lexeme,
              cardinality(word.positions)::float8 as tf,
-             sum(cardinality(word.positions)) over ()::float8 as dl
+             sum(cardinality(word.positions)) over ()::float8 as text_length
         from unnest(content_tsv) as word
        where word.positions is not null
     ) as posting;
@@ -369,8 +426,8 @@ end
 $$;
 
 comment on function knowledge_internal.term_weights(tsvector, float8) is
-  'The document side of BM25 for each lexeme, 0 to 2.2. mean_length is the average text_length of '
-  'the corpus.';
+  'The document side of BM25 for each lexeme: knowledge_internal.bm25_weight. mean_length is the '
+  'average text_length of the corpus.';
 
 create or replace function knowledge_internal.mark_levels()
 returns float8[]

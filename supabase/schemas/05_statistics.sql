@@ -2,7 +2,7 @@
 -- Adds: tables corpus_statistics and lexeme_statistics, functions that read and renew them.
 -- Locks nothing that exists.
 
-create table if not exists knowledge_internal.corpus_statistics (
+create table knowledge_internal.corpus_statistics (
   id boolean primary key default true check (id),
   document_count float8 not null,
   mean_length float8 not null,
@@ -18,7 +18,7 @@ comment on table knowledge_internal.corpus_statistics is
   'random, by which a search estimates how many pass its filters. analysed_at and analysed_rows '
   'tell which ANALYZE it copied.';
 
-create table if not exists knowledge_internal.lexeme_statistics (
+create table knowledge_internal.lexeme_statistics (
   lexeme text collate "C" primary key,
   frequency float8 not null
 );
@@ -27,7 +27,7 @@ comment on table knowledge_internal.lexeme_statistics is
   'The most common lexemes and the share of chunks that have them, copied from the planner''s '
   'statistics, which are slow to parse.';
 
-create index if not exists lexeme_statistics_frequency
+create index lexeme_statistics_frequency
   on knowledge_internal.lexeme_statistics (frequency);
 
 alter table knowledge_internal.corpus_statistics enable row level security;
@@ -45,15 +45,9 @@ as $$
   -- most_common_elem_freqs ends with the least, the greatest and the null frequency, which belong
   -- to no lexeme.
   select listed.lexeme, listed.frequency
-    from pg_catalog.pg_stats as statistics
-   cross join unnest(
-           statistics.most_common_elems::text::text[],
-           statistics.most_common_elem_freqs
-         ) as listed (lexeme, frequency)
-   where statistics.schemaname = 'public'
-     and statistics.tablename = 'knowledge_chunks'
-     and statistics.attname = 'content_tsv'
-     and listed.lexeme is not null
+    from knowledge_internal.column_statistics('content_tsv') as statistics
+   cross join unnest(statistics.elements, statistics.element_shares) as listed (lexeme, frequency)
+   where listed.lexeme is not null
 $$;
 
 comment on function knowledge_internal.listed_frequencies() is
@@ -70,7 +64,7 @@ as $$
   -- Of twenty times as many pages as rows: neighbours in the table are about the same things. A
   -- seed: the same data give the same answer.
   with page as (
-    select greatest(pg_relation_size('public.knowledge_chunks') / 8192, 1)::float8 as pages
+    select greatest(facts.pages, 1)::float8 as pages from knowledge_internal.chunk_table() as facts
   ),
   -- Computed, a vector that lies outside its row is fetched once.
   drawn as materialized (
@@ -107,29 +101,24 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  chunks constant oid := 'public.knowledge_chunks'::regclass;
+  chunks constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
   sampled_rows constant float8 := 5000;
   kept_rows constant integer := 200;
   last_analysed_at timestamptz := greatest(
-    pg_stat_get_last_analyze_time(chunks), pg_stat_get_last_autoanalyze_time(chunks)
+    pg_stat_get_last_analyze_time(chunks.relation),
+    pg_stat_get_last_autoanalyze_time(chunks.relation)
   );
-  estimated_rows float8;
   sampled_mean float8;
   kept uuid[];
 begin
-  select class.reltuples
-    into estimated_rows
-    from pg_catalog.pg_class as class
-   where class.oid = chunks;
-
-  -- Never analysed, nothing new since the last copy, or another session is at it: nobody waits.
-  if estimated_rows <= 0
+  -- Never analysed, nothing new since the last copy, or another session copies now: do not wait.
+  if coalesce(chunks.analysed_rows, 0) = 0
      or exists (
        select from knowledge_internal.corpus_statistics as corpus
         where corpus.analysed_at is not distinct from last_analysed_at
-          and corpus.analysed_rows = estimated_rows
+          and corpus.analysed_rows = chunks.analysed_rows
      )
-     or not pg_try_advisory_xact_lock(chunks::bigint)
+     or not pg_try_advisory_xact_lock(chunks.relation::oid::bigint)
   then
     return false;
   end if;
@@ -138,7 +127,7 @@ begin
          (array_agg(sample.id order by hashtextextended(sample.id::text, 0)))[:kept_rows]
     into sampled_mean, kept
     from public.knowledge_chunks as sample
-         tablesample system (least(100, 100 * sampled_rows / estimated_rows))
+         tablesample system (least(100, 100 * sampled_rows / chunks.analysed_rows))
    where sample.status = 'active';
   if sampled_mean is null then
     return false;
@@ -151,8 +140,8 @@ begin
   insert into knowledge_internal.corpus_statistics as corpus
          (document_count, mean_length, cosine_spread, sample, analysed_at, analysed_rows)
   values (
-           estimated_rows, greatest(sampled_mean, 1), knowledge_internal.cosine_spread(300), kept,
-           last_analysed_at, estimated_rows
+           chunks.analysed_rows, greatest(sampled_mean, 1), knowledge_internal.cosine_spread(300),
+           kept, last_analysed_at, chunks.analysed_rows
          )
       on conflict (id) do update
      set document_count = excluded.document_count,
@@ -208,10 +197,9 @@ begin
     knowledge_internal.cosine_spread(48)
   );
   if not is_small then
-    select greatest(class.reltuples, document_count)
+    select greatest(facts.analysed_rows, document_count)
       into document_count
-      from pg_catalog.pg_class as class
-     where class.oid = 'public.knowledge_chunks'::regclass;
+      from knowledge_internal.chunk_table() as facts;
   end if;
 end
 $$;

@@ -453,8 +453,8 @@ def nested(depth: int) -> Any:
         ),
         (
             one("source_origin", "eq", "fax"),
-            "filters[0].value for source_origin must be one of notion, obsidian, email, manual,"
-            ' youtube, web, other, not "fax"',
+            "filters[0].value for source_origin must be one of email, json, leadworks, manual,"
+            ' notion, obsidian, other, text, web, youtube, zoom, not "fax"',
         ),
         (
             one("document_id", "in", [str(ME), "me"]),

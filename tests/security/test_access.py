@@ -88,7 +88,9 @@ def test_every_function_has_a_comment_and_pins_its_search_path(database: Connect
     rows = database.execute(
         "select function.oid::regprocedure::text,"
         "       coalesce(obj_description(function.oid, 'pg_proc'), '') <> '',"
-        "       'search_path=pg_catalog, pg_temp' = any (function.proconfig)"
+        # The names in a body that is parsed when the function is created are resolved then.
+        "       function.prosqlbody is not null"
+        "         or 'search_path=pg_catalog, pg_temp' = any (function.proconfig)"
         "  from pg_proc as function"
         " where function.proowner = 'postgres'::regrole"
         "   and function.pronamespace"
@@ -96,6 +98,21 @@ def test_every_function_has_a_comment_and_pins_its_search_path(database: Connect
     ).fetchall()
     assert len(rows) > 10
     assert [row for row in rows if row[1:] != (True, True)] == []
+
+
+def test_a_role_may_execute_only_the_internal_function_of_the_policies(
+    database: Connection,
+) -> None:
+    rows = database.execute(
+        "select function.proname, granted.grantee::regrole::text"
+        "  from pg_proc as function"
+        " cross join aclexplode("
+        "         coalesce(function.proacl, acldefault('f', function.proowner))"
+        "       ) as granted"
+        " where function.pronamespace = 'knowledge_internal'::regnamespace"
+        "   and granted.grantee <> function.proowner"
+    ).fetchall()
+    assert rows == [("current_viewer", "authenticated")]
 
 
 def test_every_function_name_has_one_signature(database: Connection) -> None:
@@ -113,9 +130,7 @@ def test_every_table_has_row_level_security(database: Connection) -> None:
         " where relkind = 'r' and relowner = 'postgres'::regrole"
         " and relnamespace in ('public'::regnamespace, 'knowledge_internal'::regnamespace)"
     ).fetchall()
-    assert {"knowledge_chunks", "knowledge_documents", "knowledge_sources"} <= {
-        row[0] for row in rows
-    }
+    assert {*TABLES, *LISTS} <= {row[0] for row in rows}
     # Not forced: the owner would lose sight of pg_stats.
     assert [row for row in rows if row[1:] != (True, False)] == []
 
@@ -171,6 +186,7 @@ def test_the_internal_schema_is_closed(connect: Connect, role: Any) -> None:
 
 
 TABLES = ("knowledge_sources", "knowledge_documents", "knowledge_chunks")
+LISTS = ("knowledge_types", "knowledge_source_origins")
 
 
 def fill(connection: Connection) -> None:
@@ -234,12 +250,12 @@ def test_the_service_reads_everything(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("role", ["anon", "authenticated"])
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", [*TABLES, *LISTS])
 def test_only_the_service_writes(connect: Connect, role: Any, table: str) -> None:
     fill(connect("service_role"))
     connection = connect(role, uid=ME)
-    forbidden = ["insert into {} default values", "update {} set id = id", "delete from {}"]
-    if role == "anon" or table == "knowledge_sources":
+    forbidden = ["insert into {} default values", "update {} set created_at = now()", "delete from {}"]
+    if role == "anon" or table in ("knowledge_sources", *LISTS):
         forbidden.append("select from {}")
     for statement in forbidden:
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match=table):

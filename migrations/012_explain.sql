@@ -1,4 +1,4 @@
--- 011_explain: why a search answers as it does.
+-- 012_explain: why a search answers as it does.
 -- Adds: function explain_hybrid_search. Locks nothing that exists.
 
 create or replace function public.explain_hybrid_search(

@@ -1,4 +1,4 @@
--- 012_writing: documents and their chunks in, changed and out, each in one transaction.
+-- 013_writing: documents and their chunks in, changed and out, each in one transaction.
 -- Adds: functions upsert_knowledge_document, missing_knowledge_embeddings,
 -- delete_knowledge_document, delete_knowledge_owner, purge_knowledge_chunks.
 -- Locks nothing that exists.
@@ -27,7 +27,9 @@ declare
   chunk_keys constant text[] := array[
     'content', 'heading', 'embedding', 'embedding_model', 'collection', 'metadata'
   ];
+  listed_keys constant text[] := array['knowledge_type', 'source_origin', 'visibility'];
   unknown_key text;
+  listed_key text;
   wrong_chunk bigint;
   given public.knowledge_documents;
 begin
@@ -77,6 +79,15 @@ begin
                     unknown_key, array_to_string(document_keys, ', ')
       using errcode = '22023', hint = 'Keys of your own belong into document.metadata.';
   end if;
+  foreach listed_key in array listed_keys loop
+    if document ->> listed_key <> all (knowledge_internal.known_values(listed_key)) then
+      raise exception 'document.% must be one of %, not %',
+                      listed_key,
+                      array_to_string(knowledge_internal.known_values(listed_key), ', '),
+                      left(document ->> listed_key, 100)
+        using errcode = '22023';
+    end if;
+  end loop;
   select item.ordinality - 1
     into wrong_chunk
     from jsonb_array_elements(chunks) with ordinality as item (chunk, ordinality)

@@ -1,4 +1,4 @@
--- 010_search_variants: other ways to call the hybrid search; none ranks anything itself.
+-- 011_search_variants: other ways to call the hybrid search; none ranks anything itself.
 -- Adds: type search_arguments, functions match_knowledge_chunks,
 -- search_knowledge_chunks_fulltext, search_my_knowledge_chunks,
 -- hybrid_search_knowledge_chunks_batch. Locks nothing that exists.

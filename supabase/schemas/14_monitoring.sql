@@ -1,4 +1,4 @@
--- 013_monitoring: what is stored, and whether the database is in a state to search it fast.
+-- 014_monitoring: what is stored, and whether the database is in a state to search it fast.
 -- Adds: functions knowledge_embedding_models, knowledge_search_health. Locks nothing that exists.
 
 create or replace function knowledge_internal.chunk_sample(sampled_pages integer)
@@ -21,8 +21,7 @@ as $$
 declare
   newest_pages constant integer := 16;
   rows_in_page constant integer := 32;
-  pages bigint := pg_relation_size('public.knowledge_chunks')
-    / current_setting('block_size')::bigint;
+  pages bigint := (select facts.pages from knowledge_internal.chunk_table() as facts);
   older_pages bigint := pages - newest_pages;
 begin
   is_estimated := pages > 16 * sampled_pages;
@@ -79,15 +78,10 @@ as $$
      group by one.embedding_model
   ),
   statistics as materialized (
-    select column_of.attname as name,
-           column_of.most_common_vals::text::text[] as most_common,
-           column_of.most_common_freqs as shares,
-           column_of.histogram_bounds::text::text[] as others
-      from pg_catalog.pg_stats as column_of
-     where column_of.schemaname = 'public'
-       and column_of.tablename = 'knowledge_chunks'
-       and column_of.attname in ('embedding_model', 'status')
-       and (select bool_or(sample.is_estimated) from sample)
+    select analysed.name, recorded.most_common, recorded.shares, recorded.histogram
+      from (values ('embedding_model'), ('status')) as analysed (name)
+     cross join knowledge_internal.column_statistics(analysed.name) as recorded
+     where (select bool_or(sample.is_estimated) from sample)
   ),
   inactive as (
     select coalesce(sum(value.share), 0) as share
@@ -99,32 +93,30 @@ as $$
   listed as (
     select value.model, coalesce(value.share, 0) as share
       from statistics
-     cross join unnest(statistics.most_common || statistics.others, statistics.shares)
+     cross join unnest(statistics.most_common || statistics.histogram, statistics.shares)
                 as value (model, share)
      where statistics.name = 'embedding_model'
   ),
   rare as (
     select listed.model,
-           greatest(round(max(listed.share) * class.reltuples), 1)::bigint as chunks
+           greatest(round(max(listed.share) * facts.analysed_rows), 1)::bigint as chunks
       from listed
      cross join inactive
-      join pg_catalog.pg_class as class on class.oid = 'public.knowledge_chunks'::regclass
+     cross join knowledge_internal.chunk_table() as facts
      where not exists (select from sample where sample.model = listed.model)
-     group by listed.model, inactive.share, class.reltuples
+     group by listed.model, inactive.share, facts.analysed_rows
     -- In 64 pages a model of 15 % of the rows is missed once in 30,000 times: it is gone. One that
     -- no more rows have than are inactive may have superseded rows alone.
     having max(listed.share) < 0.15
        and (max(listed.share) > inactive.share or inactive.share = 0)
   )
-  select stored.model, nullif(attribute.atttypmod, -1), stored.chunks
+  select stored.model, facts.dimensions, stored.chunks
     from (
       select sample.model, sample.chunks from sample
        union all
       select rare.model, rare.chunks from rare
     ) as stored
-    join pg_catalog.pg_attribute as attribute
-      on attribute.attrelid = 'public.knowledge_chunks'::regclass
-     and attribute.attname = 'embedding'
+   cross join knowledge_internal.chunk_table() as facts
    order by stored.chunks desc, stored.model
 $$;
 
@@ -494,10 +486,7 @@ as $$
           from sample
       ),
       'dimensions', (
-        select nullif(attribute.atttypmod, -1)
-          from pg_catalog.pg_attribute as attribute
-         where attribute.attrelid = 'public.knowledge_chunks'::regclass
-           and attribute.attname = 'embedding'
+        select facts.dimensions from knowledge_internal.chunk_table() as facts
       ),
       'embedding_models', (
         select coalesce(
@@ -617,7 +606,7 @@ as $$
                )
           from knowledge_internal.corpus_statistics as corpus
           left join pg_catalog.pg_stat_user_tables as activity
-            on activity.relid = 'public.knowledge_chunks'::regclass
+            on activity.relid = knowledge_internal.physical_table()
       ),
       'memory', jsonb_build_object(
         'shared_buffers', pg_size_bytes(current_setting('shared_buffers')),
@@ -653,8 +642,5 @@ comment on function public.knowledge_search_health() is
   'bytes. Counters are of this server: a replica has its own.';
 revoke all on function public.knowledge_search_health() from public, anon, authenticated;
 grant execute on function public.knowledge_search_health() to service_role;
-
-revoke all on all functions in schema knowledge_internal
-  from public, anon, authenticated, service_role;
 
 notify pgrst, 'reload schema';
