@@ -1,45 +1,62 @@
--- 008_query_analysis: what a query's text asks for.
--- Adds: type query_analysis, functions candidate_query, analyse_query, rank_steps, leg_evidence.
+-- 008_query_analysis: what a query's text asks for, and how its words are weighed.
+-- Adds: types query_analysis, query_operand and asked_words, and the functions that read a query.
 -- Locks nothing that exists.
 
-do $$
-begin
-  if to_regtype('knowledge_internal.query_analysis') is null then
-    create type knowledge_internal.query_analysis as (
-      words text[],
-      word_queries tsquery[],
-      lexemes text[],
-      document_frequencies float8[],
-      weights float8[],
-      weight_vector extensions.sparsevec,
-      full_query tsquery,
-      candidate_query tsquery,
-      required_query tsquery,
-      is_partial boolean,
-      is_optional boolean,
-      document_count float8,
-      mean_length float8,
-      cosine_spread float8
-    );
-  end if;
-end
-$$;
+create type knowledge_internal.query_analysis as (
+  words text[],
+  word_queries tsquery[],
+  lexemes text[],
+  lexeme_queries tsquery[],
+  document_frequencies float8[],
+  weights float8[],
+  weight_vector extensions.sparsevec,
+  matching_query tsquery,
+  required_query tsquery,
+  candidate_query tsquery,
+  is_partial boolean,
+  is_optional boolean,
+  document_count float8,
+  mean_length float8,
+  cosine_spread float8
+);
 
 comment on type knowledge_internal.query_analysis is
-  'words: as typed, without stop words; word_queries: what finds each of them. lexemes with '
-  'document_frequencies and weights (idf times how often the query has it), rarest first; '
-  'weight_vector: the same for an inner product with bm25. full_query: the rows that match, null '
-  'when no row can; candidate_query: those to score first; required_query: the words that a row '
-  'must have, in whatever order; is_partial: whether candidate_query draws fewer rows than '
-  'full_query; is_optional: whether one word is enough. document_count, mean_length, '
-  'cosine_spread: of the corpus.';
+  'words: as typed, without stop words; word_queries: the condition for each of them. lexemes with '
+  'their conditions, document_frequencies and weights (idf times the occurrences in the query), '
+  'rarest first; weight_vector: the weights for an inner product with bm25. matching_query: the '
+  'rows that match, null when no row can; required_query: the words that a row must have, in any '
+  'order; candidate_query: the rows to score first; is_partial: candidate_query finds fewer rows '
+  'than matching_query; is_optional: one word is enough. document_count, mean_length and '
+  'cosine_spread are those of the corpus.';
 
-create or replace function knowledge_internal.candidate_query(
+create type knowledge_internal.asked_words as (
+  words text[],
+  word_queries tsquery[],
+  lexemes text[]
+);
+
+comment on type knowledge_internal.asked_words is
+  'The words of all questions of a search as typed, the condition for each, and their lexemes.';
+
+create type knowledge_internal.query_operand as (
+  source text,
+  is_phrase boolean,
+  is_required boolean,
+  is_excluded boolean,
+  is_alternative boolean
+);
+
+comment on type knowledge_internal.query_operand is
+  'A word or phrase of a query. is_alternative: the word or before it joins it to the operand '
+  'before.';
+
+create function knowledge_internal.candidate_query(
   lexemes text[],
   document_frequencies float8[],
   weights float8[],
+  required_query tsquery,
   document_count float8,
-  effort float8 default 1
+  effort float8
 )
 returns tsquery
 language plpgsql
@@ -49,19 +66,19 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   scored_in_full constant float8 := 3000; -- rows
-  row_budget constant float8 := 700 * effort; -- rows expected, of more than that
-  posting_budget float8 := 5000 * effort; -- postings that the index reads to find them
-  thinned_budget constant float8 := 40000 * effort; -- the same with one common word
+  row_budget constant float8 := 700 * effort; -- candidates
+  posting_budget float8 := 5000 * effort; -- index entries read to find them
+  thinned_budget constant float8 := 40000 * effort; -- the same, when partners thin out the rows
   partner_count constant integer := 7;
-  most_common_partner constant float8 := 0.3 * document_count; -- reading its postings costs more
+  most_common_partner constant float8 := 0.3 * document_count; -- reading its entries costs too much
   least_listed constant float8 := (
     select min(statistics.frequency) * document_count
       from knowledge_internal.lexeme_statistics as statistics
   );
   words_for_triples constant integer := 5;
   levels constant float8[] := knowledge_internal.mark_levels();
-  usual_shares constant float8[] := array[0.13, 0.03, 0.0045, 0.0005]; -- of postings, at each level
-  chosen tsquery;
+  usual_shares constant float8[] := array[0.13, 0.03, 0.0045, 0.0005]; -- of rows, by level
+  candidate_query tsquery;
 begin
   if (
     select sum(frequency.size) from unnest(document_frequencies) as frequency (size)
@@ -81,9 +98,9 @@ begin
       from unnest(lexemes, document_frequencies, weights)
            with ordinality as asked (lexeme, document_frequency, weight, place)
   ),
-  -- Rare words are looked up whole; a common one too when those are few, since partners thin it
-  -- out.
-  whole as (
+  -- Lexemes whose rows are all read: the rare ones, and a common one when the rare ones have few
+  -- rows and a partner thins out its own.
+  unmarked as (
     select word.*
       from word
      where word.postings <= posting_budget
@@ -97,7 +114,7 @@ begin
             )
         )
   ),
-  -- The room that is left goes to the marks of the others, those that weigh most first.
+  -- Of the other lexemes, only rows with a mark are read: those where the lexeme weighs much.
   mark as (
     select common.place,
            common.lexeme || '^' || level.number as lexeme,
@@ -106,43 +123,45 @@ begin
              listed.frequency * document_count,
              least(common.document_frequency * usual_shares[level.number], least_listed)
            ) as size,
-           common.weight * level.least as worth
+           common.weight * level.least as value
       from word as common
      cross join unnest(levels) with ordinality as level (least, number)
       left join knowledge_internal.lexeme_statistics as listed
         on listed.lexeme = common.lexeme || '^' || level.number
-     where common.place > (select count(*) from whole)
+     where common.place > (select count(*) from unmarked)
   ),
+  -- The marks that fit into the rest of the posting budget, by falling value.
   affordable as (
     select ordered.*
       from (
         select mark.*,
                sum(mark.size - coalesce(above.size, 0))
-                 over (order by mark.worth desc, mark.place) as room,
-               row_number() over (order by mark.worth desc, mark.place) as turn
+                 over (order by mark.value desc, mark.place) as postings,
+               row_number() over (order by mark.value desc, mark.place) as place_in_order
           from mark
           left join mark as above on above.place = mark.place and above.number = mark.number + 1
       ) as ordered
-     where ordered.room + (select coalesce(max(whole.postings), 0) from whole) <= posting_budget
-        or (ordered.turn = 1 and not exists (select from whole))
+     where ordered.postings + (select coalesce(max(unmarked.postings), 0) from unmarked)
+             <= posting_budget
+        or (ordered.place_in_order = 1 and not exists (select from unmarked))
   ),
+  -- Each row drawn has at least one of these.
   driver as (
-    select whole.place, whole.lexeme, whole.document_frequency as size, whole.weight,
-           true as is_whole
-      from whole
+    select unmarked.place, unmarked.lexeme, unmarked.document_frequency as size, unmarked.weight
+      from unmarked
     union all
     (
       select distinct on (affordable.place)
-             affordable.place, affordable.lexeme, affordable.size, weights[affordable.place], false
+             affordable.place, affordable.lexeme, affordable.size, weights[affordable.place]
         from affordable
        order by affordable.place, affordable.number
     )
   ),
-  -- A driver alone, with a partner, and in a short query with two: the more weight together, the
-  -- sooner. A mark that is too common to come alone does so at a higher level.
+  -- A driver alone, with one partner, and in a short query with two, by falling weight. A mark that
+  -- is too common alone is used alone at a higher level.
   combination as (
     select driver.place, driver.lexeme, null::text as partner, null::text as third,
-           driver.weight as worth, driver.size
+           driver.weight as value, driver.size
       from driver
     union all
     (
@@ -163,7 +182,10 @@ begin
         on partner.place <= partner_count
        and partner.place <> driver.place
        and partner.document_frequency <= most_common_partner
-       and (partner.place > driver.place or not partner.place = any (select whole.place from whole))
+       and (
+         partner.place > driver.place
+         or partner.place not in (select unmarked.place from unmarked)
+       )
     union all
     select driver.place, driver.lexeme, partner.lexeme, third.lexeme,
            driver.weight + partner.weight + third.weight,
@@ -182,10 +204,10 @@ begin
       from (
         select combination.*,
                sum(combination.size) over best_first as rows_drawn,
-               row_number() over best_first as turn
+               row_number() over best_first as place_in_order
           from combination
         window best_first as (
-          order by combination.worth desc, combination.size, combination.lexeme,
+          order by combination.value desc, combination.size, combination.lexeme,
                    combination.partner, combination.third
         )
       ) as ordered
@@ -194,9 +216,9 @@ begin
           ordered.rows_drawn - ordered.size < row_budget / 10
             and ordered.size <= 3 * row_budget
         )
-        or ordered.turn = 1
+        or ordered.place_in_order = 1
   ),
-  drawn as (
+  condition as (
     select kept.lexeme,
            bool_or(kept.partner is null) as is_alone,
            string_agg(
@@ -206,89 +228,72 @@ begin
      group by kept.lexeme
   )
   select string_agg(
-           quote_literal(drawn.lexeme)
-             || case when drawn.is_alone then '' else ' & (' || drawn.partners || ')' end,
+           quote_literal(condition.lexeme)
+             || case when condition.is_alone then '' else ' & (' || condition.partners || ')' end,
            ' | '
          )::tsquery
-    into chosen
-    from drawn;
-  return chosen;
+    into candidate_query
+    from condition;
+  return coalesce(required_query && candidate_query, candidate_query);
 end
 $$;
 
 comment on function knowledge_internal.candidate_query is
-  'The rows of a query that are worth scoring: those with its rarest words, with several of its '
-  'common words, or with a common word that they are about. About a thousand rows for effort 1, so '
-  'many times more for a greater one; null when no more than 3,000 rows match at all.';
+  'The candidates of a query: rows with its rarest words, with several of its common words, or '
+  'with a common word that weighs much in them. About 1,000 rows for effort 1, proportionally more '
+  'for a greater effort; null when at most 3,000 rows match at all, so that all of them are candidates.';
 
-create or replace function knowledge_internal.analyse_query(query_text text, search_mode text)
-returns knowledge_internal.query_analysis
+create function knowledge_internal.query_configurations()
+returns regconfig[]
 language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- A stop word alone is no reason for a NOTICE.
-set client_min_messages = warning
--- The search plans anew for each call; these statements are the same for every query.
 set plan_cache_mode = force_generic_plan
 as $$
-declare
-  scored_in_full constant float8 := 3000; -- rows
-  characters_read constant integer := 4096;
-  operands_read constant integer := 512;
-  most_lexemes constant integer := 256;
-  configurations regconfig[];
-  configuration regconfig;
-  operands text[];
-  operand text;
-  operand_query tsquery;
-  is_phrase boolean;
-  is_required boolean;
-  joins_previous boolean;
-  alternatives tsquery;
-  required tsquery;
-  all_required tsquery := '';
-  excluded tsquery := '';
-  wanted text := '';
-  corpus record;
-  analysis knowledge_internal.query_analysis;
 begin
-  -- Phones and word processors type quotation marks of their own.
-  query_text := left(
-    knowledge_internal.normalised(
-      translate(left(query_text, characters_read), '“”„‟«»', '""""""')
-    ),
-    characters_read
+  return (
+    -- One look at the index for each language.
+    with recursive present as (
+      (
+        select chunk.language from public.knowledge_chunks as chunk
+         where chunk.status = 'active' order by chunk.language limit 1
+      )
+      union all
+      select (
+        select chunk.language from public.knowledge_chunks as chunk
+         where chunk.status = 'active' and chunk.language > present.language
+         order by chunk.language limit 1
+      )
+      from present
+      where present.language is not null
+    )
+    select array_agg(distinct knowledge_internal.text_configuration(present.language))
+      from present
+     where present.language is not null
   );
+end
+$$;
 
-  -- A chunk was analysed in its own language, so the query is read in each that occurs: one look
-  -- at the index for each.
-  with recursive present as (
-    (
-      select chunk.language from public.knowledge_chunks as chunk
-       where chunk.status = 'active' order by chunk.language limit 1
-    )
-    union all
-    select (
-      select chunk.language from public.knowledge_chunks as chunk
-       where chunk.status = 'active' and chunk.language > present.language
-       order by chunk.language limit 1
-    )
-    from present
-    where present.language is not null
-  )
-  select array_agg(distinct knowledge_internal.text_configuration(present.language))
-    into configurations
-    from present
-   where present.language is not null;
-  if configurations is null then
-    return analysis;
-  end if;
+comment on function knowledge_internal.query_configurations() is
+  'The text search configurations that a query is read with: those of the chunks, each of which '
+  'was analysed in its own language. Null in an empty corpus.';
 
-  -- websearch: words are optional, "a phrase" is required, -word and -"a phrase" exclude; what or
-  -- joins are alternatives, required when one of them is a phrase. simple: each word is required.
-  -- phrase: the text is one phrase.
-  operands := array(
+create function knowledge_internal.query_operands(query_text text, search_mode text)
+returns knowledge_internal.query_operand[]
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  operands_read constant integer := 512;
+  operand knowledge_internal.query_operand;
+  operands knowledge_internal.query_operand[] := '{}';
+  source text;
+begin
+  operand.is_alternative := false;
+  for source in
     select matched.parts[1]
       from regexp_matches(
              query_text,
@@ -301,49 +306,127 @@ begin
            ) with ordinality as matched (parts, place)
      where matched.place <= operands_read
      order by matched.place
-  );
+  loop
+    if search_mode = 'websearch' and lower(source) = 'or' then
+      operand.is_alternative := true;
+      continue;
+    end if;
+    operand.source := source;
+    operand.is_phrase := search_mode = 'phrase' or (search_mode = 'websearch' and source ~ '^-?"');
+    operand.is_required := operand.is_phrase or search_mode = 'simple';
+    operand.is_excluded := search_mode = 'websearch' and source ~ '^-["[:alnum:]]';
+    operands := operands || operand;
+    operand.is_alternative := false;
+  end loop;
+  return operands;
+end
+$$;
 
-  -- A configuration has stop words of its own, so each has its own say in what is required.
+comment on function knowledge_internal.query_operands(text, text) is
+  'The words and phrases of a query, at most 512. websearch: words are optional, "a phrase" is '
+  'required, -word and -"a phrase" are excluded, or joins alternatives. simple: each word is '
+  'required. phrase: the text is one phrase.';
+
+create function knowledge_internal.operand_conditions(
+  operands knowledge_internal.query_operand[],
+  configurations regconfig[],
+  out required tsquery,
+  out excluded tsquery
+)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  configuration regconfig;
+  operand knowledge_internal.query_operand;
+  operand_query tsquery;
+  required_here tsquery;
+  alternatives tsquery;
+  is_required boolean;
+begin
+  required := '';
+  excluded := '';
+  -- A word may be a stop word in one configuration and not in another, so each gives a condition
+  -- of its own, and a row must meet one of them.
   foreach configuration in array configurations loop
-    required := '';
+    required_here := '';
     alternatives := '';
     is_required := false;
-    joins_previous := false;
     foreach operand in array operands loop
-      if search_mode = 'websearch' and lower(operand) = 'or' then
-        joins_previous := true;
-        continue;
-      end if;
-
-      is_phrase := search_mode = 'phrase' or (search_mode = 'websearch' and operand ~ '^-?"');
-      if is_phrase then
-        operand_query := phraseto_tsquery(configuration, knowledge_internal.apart(operand));
-      else
-        operand_query := plainto_tsquery(configuration, knowledge_internal.apart(operand))
-          || plainto_tsquery(configuration, knowledge_internal.joined(operand));
-      end if;
-
-      if search_mode = 'websearch' and operand ~ '^-["[:alnum:]]' then
+      operand_query := case
+        when operand.is_phrase then
+          phraseto_tsquery(configuration, knowledge_internal.apart(operand.source))
+        else
+          plainto_tsquery(configuration, knowledge_internal.apart(operand.source))
+            || plainto_tsquery(configuration, knowledge_internal.joined(operand.source))
+      end;
+      if operand.is_excluded then
         excluded := excluded || operand_query;
-        joins_previous := false;
         continue;
-      end if;
-      if configuration = configurations[1] then
-        wanted := wanted || ' ' || operand;
       end if;
       continue when numnode(operand_query) = 0;
-      if not joins_previous then
-        required := required && case when is_required then alternatives else '' end;
+      if not operand.is_alternative then
+        required_here := required_here && case when is_required then alternatives else '' end;
         alternatives := '';
         is_required := false;
       end if;
+      -- Alternatives are required when one of them is.
       alternatives := alternatives || operand_query;
-      is_required := is_required or is_phrase or search_mode = 'simple';
-      joins_previous := false;
+      is_required := is_required or operand.is_required;
     end loop;
-    all_required := all_required
-      || (required && case when is_required then alternatives else '' end);
+    required := required
+      || (required_here && case when is_required then alternatives else '' end);
   end loop;
+end
+$$;
+
+comment on function knowledge_internal.operand_conditions(
+  knowledge_internal.query_operand[], regconfig[]
+) is
+  'What a row must have and must not have, read in each configuration; empty for nothing.';
+
+create function knowledge_internal.analyse_query(query_text text, search_mode text)
+returns knowledge_internal.query_analysis
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- Postgres sends a NOTICE for a query of stop words only.
+set client_min_messages = warning
+-- The search sets force_custom_plan; the statements here are the same for every query.
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+  scored_in_full constant float8 := 3000; -- rows
+  characters_read constant integer := 4096;
+  most_lexemes constant integer := 256;
+  configurations constant regconfig[] := knowledge_internal.query_configurations();
+  operands knowledge_internal.query_operand[];
+  conditions record;
+  wanted text;
+  corpus record;
+  analysis knowledge_internal.query_analysis;
+begin
+  if configurations is null then
+    return analysis;
+  end if;
+  operands := knowledge_internal.query_operands(
+    left(
+      knowledge_internal.normalised(
+        -- Phones and word processors replace straight quotation marks.
+        translate(left(query_text, characters_read), '“”„‟«»', '""""""')
+      ),
+      characters_read
+    ),
+    search_mode
+  );
+  wanted := (
+    select string_agg(operand.source, ' ' order by operand.ordinality)
+      from unnest(operands) with ordinality as operand
+     where not operand.is_excluded
+  );
 
   select array_agg(word.typed order by word.place), array_agg(word.query order by word.place)
     into analysis.words, analysis.word_queries
@@ -381,8 +464,7 @@ begin
   analysis.mean_length := corpus.mean_length;
   analysis.cosine_spread := corpus.cosine_spread;
 
-  -- idf as Lucene has it: ln(1 + (N - df + 0.5) / (df + 0.5)). A word that stands twice in the
-  -- query counts twice.
+  -- A word that stands twice in the query counts twice.
   with asked as (
     select counted.lexeme, max(counted.occurrences) as occurrences
       from (
@@ -397,60 +479,127 @@ begin
   weighed as (
     select asked.lexeme,
            known.document_frequency,
-           asked.occurrences
-             * ln(1 + greatest(corpus.document_count - known.document_frequency + 0.5, 0.5)
-                        / (known.document_frequency + 0.5)) as weight
+           asked.occurrences * knowledge_internal.inverse_document_frequency(
+             corpus.document_count, known.document_frequency
+           ) as weight
       from knowledge_internal.document_frequencies(
              array(select asked.lexeme from asked), corpus.is_small, corpus.document_count
            ) as known
       join asked on asked.lexeme = known.lexeme
+  ),
+  kept as (
+    -- In a very long query, the words that weigh least change the order least.
+    select weighed.lexeme, weighed.document_frequency, weighed.weight,
+           quote_literal(weighed.lexeme)::tsquery as query
+      from weighed
+     order by weighed.weight desc, weighed.lexeme
+     limit most_lexemes
   )
-  select array_agg(weighed.lexeme order by weighed.document_frequency, weighed.lexeme),
-         array_agg(weighed.document_frequency order by weighed.document_frequency, weighed.lexeme),
-         array_agg(weighed.weight order by weighed.document_frequency, weighed.lexeme),
-         string_agg(quote_literal(weighed.lexeme), ' | ')::tsquery
-    into analysis.lexemes, analysis.document_frequencies, analysis.weights, analysis.full_query
-    from (
-      -- The least telling words of a very long query change its order least.
-      select * from weighed order by weighed.weight desc, weighed.lexeme limit most_lexemes
-    ) as weighed;
+  select array_agg(kept.lexeme order by kept.document_frequency, kept.lexeme),
+         array_agg(kept.query order by kept.document_frequency, kept.lexeme),
+         array_agg(kept.document_frequency order by kept.document_frequency, kept.lexeme),
+         array_agg(kept.weight order by kept.document_frequency, kept.lexeme),
+         string_agg(kept.query::text, ' | ')::tsquery
+    into analysis.lexemes, analysis.lexeme_queries, analysis.document_frequencies,
+         analysis.weights, analysis.matching_query
+    from kept;
   analysis.weight_vector := knowledge_internal.lexeme_vector(analysis.lexemes, analysis.weights);
 
-  if numnode(all_required) > 0 then
-    analysis.full_query := all_required;
-    analysis.required_query := regexp_replace(all_required::text, '<(-|\d+)>', '&', 'g')::tsquery;
+  conditions := knowledge_internal.operand_conditions(operands, configurations);
+  if numnode(conditions.required) > 0 then
+    analysis.matching_query := conditions.required;
+    -- GIN finds the words of a phrase, in any order.
+    analysis.required_query :=
+      regexp_replace(conditions.required::text, '<(-|\d+)>', '&', 'g')::tsquery;
   end if;
-  if numnode(excluded) > 0 then
-    analysis.full_query := analysis.full_query && !!excluded;
+  if numnode(conditions.excluded) > 0 then
+    analysis.matching_query := analysis.matching_query && !!conditions.excluded;
   end if;
-  analysis.is_optional := numnode(all_required) = 0 and numnode(excluded) = 0;
-  -- A rare word that is required leaves few rows.
+  analysis.is_optional := numnode(conditions.required) = 0 and numnode(conditions.excluded) = 0;
+
+  -- A rare word that is required leaves few rows: then all of them are candidates.
   if not exists (
     select
-      from unnest(analysis.lexemes, analysis.document_frequencies)
-           as word (lexeme, document_frequency)
+      from unnest(analysis.lexeme_queries, analysis.document_frequencies)
+           as word (query, document_frequency)
      where word.document_frequency <= scored_in_full
-       and numnode(all_required) > 0
-       and all_required @> quote_literal(word.lexeme)::tsquery
+       and numnode(conditions.required) > 0
+       and conditions.required @> word.query
   ) then
     analysis.candidate_query := knowledge_internal.candidate_query(
-      analysis.lexemes, analysis.document_frequencies, analysis.weights, analysis.document_count
+      analysis.lexemes, analysis.document_frequencies, analysis.weights, analysis.required_query,
+      analysis.document_count, 1
     );
   end if;
   analysis.is_partial := analysis.candidate_query is not null;
-  analysis.candidate_query := case
-    when not analysis.is_partial then analysis.full_query
-    else coalesce(analysis.required_query && analysis.candidate_query, analysis.candidate_query)
-  end;
+  analysis.candidate_query := coalesce(analysis.candidate_query, analysis.matching_query);
   return analysis;
 end
 $$;
 
 comment on function knowledge_internal.analyse_query(text, text) is
-  'Reads a query''s text in every language of the corpus and weighs its words by idf: of a long '
-  'one the first 4,096 characters, 512 words, and the 256 lexemes that weigh most.';
+  'Reads a query''s text in every language of the corpus and weighs its words by idf. Of a long '
+  'text it reads the first 4,096 characters, 512 words, and the 256 lexemes that weigh most.';
 
-create or replace function knowledge_internal.rank_steps()
+create function knowledge_internal.asked_words(analyses knowledge_internal.query_analysis[])
+returns knowledge_internal.asked_words
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  analysis knowledge_internal.query_analysis;
+  asked knowledge_internal.asked_words;
+begin
+  foreach analysis in array analyses loop
+    asked.words := asked.words || analysis.words;
+    asked.word_queries := asked.word_queries || analysis.word_queries;
+    asked.lexemes := asked.lexemes || analysis.lexemes;
+  end loop;
+  if cardinality(analyses) > 1 then
+    select array_agg(typed.word order by typed.place), array_agg(typed.query order by typed.place)
+      into asked.words, asked.word_queries
+      from (
+        select distinct on (lower(said.word)) said.word, said.query, said.place
+          from unnest(asked.words, asked.word_queries)
+               with ordinality as said (word, query, place)
+         order by lower(said.word), said.place
+      ) as typed;
+  end if;
+  return asked;
+end
+$$;
+
+comment on function knowledge_internal.asked_words(knowledge_internal.query_analysis[]) is
+  'The words of all questions, each once whatever its case.';
+
+create function knowledge_internal.matched_words(
+  content_tsv tsvector, asked knowledge_internal.asked_words
+)
+returns text[]
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  matched text[] := '{}';
+begin
+  for place in 1 .. coalesce(cardinality(asked.words), 0) loop
+    if content_tsv @@ asked.word_queries[place] then
+      matched := matched || asked.words[place];
+    end if;
+  end loop;
+  return matched;
+end
+$$;
+
+comment on function knowledge_internal.matched_words(tsvector, knowledge_internal.asked_words) is
+  'The words of the questions that a chunk has, as typed.';
+
+create function knowledge_internal.rank_steps()
 returns float8[]
 language plpgsql
 immutable
@@ -471,18 +620,67 @@ end
 $$;
 
 comment on function knowledge_internal.rank_steps() is
-  'How often a lexeme stands in a tsvector can be read off its ts_rank, in a fraction of the time '
-  'that unnest takes: with all weights 1 it is the sum of 1 / j^2 over the occurrences j, divided '
-  'by pi^2 / 6. Here are those sums for 1 to 256 occurrences (the most a tsvector keeps), less a '
-  'margin for float4: the bounds of width_bucket.';
+  'The number of occurrences of a lexeme in a tsvector follows from its ts_rank, which takes a '
+  'fraction of the time of unnest: with all weights 1, ts_rank is the sum of 1 / j^2 over the '
+  'occurrences j, divided by pi^2 / 6. These are the sums for 1 to 256 occurrences (the most that '
+  'a tsvector keeps), less a margin for float4: the bounds of width_bucket.';
 
-create or replace function knowledge_internal.leg_evidence(
-  neighbours bigint,
-  best_cosine float8,
-  ordinary_cosine float8,
-  cosine_spread float8,
+-- Like the formula of BM25, these two are inlined into the search.
+create function knowledge_internal.term_frequency(content_tsv tsvector, lexeme_query tsquery)
+returns integer
+language sql
+immutable
+parallel safe
+security invoker
+return width_bucket(
+  ts_rank('{1,1,1,1}', content_tsv, lexeme_query) * pi() ^ 2 / 6, knowledge_internal.rank_steps()
+);
+
+comment on function knowledge_internal.term_frequency(tsvector, tsquery) is
+  'How often a text has a lexeme (knowledge_internal.rank_steps).';
+
+create function knowledge_internal.min_max(score float8, least_score float8, best_score float8)
+returns float8
+language sql
+immutable
+parallel safe
+security invoker
+return coalesce(
+  (score - least_score) / nullif(best_score - least_score, 0::float8),
+  case when score is null then 0 else 1 end
+);
+
+comment on function knowledge_internal.min_max(float8, float8, float8) is
+  'A score scaled to 0..1 over its list; 1 when all scores of the list are equal, 0 for null.';
+
+create function knowledge_internal.recency_factor(document_date date, half_life float8)
+returns float8
+language plpgsql
+stable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if document_date is null or half_life is null then
+    return 1;
+  end if;
+  return 0.5 ^ least(
+    greatest((now() at time zone 'UTC')::date - document_date, 0) / greatest(half_life, 1e-6), 500
+  );
+end
+$$;
+
+comment on function knowledge_internal.recency_factor(date, float8) is
+  '0.5 ^ (age / half-life), both in days; 1 without a date or a half-life.';
+
+create function knowledge_internal.leg_evidence(
+  similarities float8[],
   best_bm25 float8,
+  typical_rank integer,
+  cosine_spread float8,
   query_weights float8[],
+  out typical_cosine float8,
   out vector_evidence float8,
   out text_evidence float8
 )
@@ -493,38 +691,31 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   vector_factor constant float8 := 0.7;
-  highest_term_weight constant float8 := knowledge_internal.bm25_k1() + 1;
   usual_spread constant float8 := 0.13;
   fewest_neighbours constant integer := 10;
+  neighbours constant integer := cardinality(similarities);
+  best_cosine constant float8 := similarities[1];
+  highest_score constant float8 := (knowledge_internal.bm25_k1() + 1)
+    * (select sum(word.weight) from unnest(query_weights) as word (weight));
 begin
+  typical_cosine := similarities[least(neighbours, typical_rank)];
   if neighbours < fewest_neighbours then
-    vector_evidence := coalesce(1 / nullif(best_cosine - ordinary_cosine, 0), 0);
+    vector_evidence := coalesce(1 / nullif(best_cosine - typical_cosine, 0), 0);
     text_evidence := coalesce(1 / nullif(best_bm25, 0), 0);
     return;
   end if;
   cosine_spread := coalesce(cosine_spread, usual_spread);
   vector_evidence := coalesce(
-    vector_factor * ((best_cosine - ordinary_cosine) / cosine_spread) ^ 2 / cosine_spread, 0
+    vector_factor * ((best_cosine - typical_cosine) / cosine_spread) ^ 2 / cosine_spread, 0
   );
-  text_evidence := coalesce(
-    least(
-      1,
-      best_bm25
-        / nullif(
-          highest_term_weight
-            * (select sum(word.weight) from unnest(query_weights) as word (weight)),
-          0
-        )
-    ),
-    0
-  );
+  text_evidence := coalesce(least(1, best_bm25 / nullif(highest_score, 0)), 0);
 end
 $$;
 
 comment on function knowledge_internal.leg_evidence is
-  'What the legs of one query say of their own reliability: the factors that fusion auto gives to '
-  'a cosine similarity and to a BM25 score. Vector: 0.7 z² for each cosine_spread of similarity, '
-  'where z is how far its best hit stands above its 50th (ordinary_cosine) in units of '
-  'cosine_spread. Text: the share of the highest possible score (every word of the query, '
-  'saturated) that its best hit has. Fewer than 10 neighbours do not tell: then each leg counts '
-  'from 0 to 1.';
+  'How far fusion auto relies on each leg of one query: the factors of a cosine similarity and of '
+  'a BM25 score. similarities: of the neighbours, best first. Vector: 0.7 z² / cosine_spread, where '
+  'z is how far the best hit is above the typical one (at typical_rank), in units of '
+  'cosine_spread. Text: the best score over the highest possible one (every word of the query, '
+  'saturated). With fewer than 10 neighbours there is too little evidence: each leg is scaled to '
+  '0..1.';

@@ -1,6 +1,51 @@
 -- 012_explain: why a search answers as it does.
 -- Adds: function explain_hybrid_search. Locks nothing that exists.
 
+create function knowledge_internal.explained_list(list jsonb)
+returns jsonb
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  drawn_fully constant integer := 3;
+  drawn_wider constant integer := 2;
+begin
+  return jsonb_build_object(
+    'formulation', (list ->> 'formulation')::integer - 1,
+    'collection', list -> 'collection',
+    'vector', jsonb_build_object(
+      'strategy', case
+        when not (list ->> 'is_embedded')::boolean then 'not run'
+        when (list ->> 'is_narrow')::boolean then 'compared: few rows'
+        when (list ->> 'is_compared')::boolean then 'compared: the index stopped early'
+        else 'index'
+      end,
+      'rows', list -> 'vector_rows'
+    ),
+    'text', jsonb_build_object(
+      'strategy', case
+        when list ->> 'draw' is null then 'not run'
+        when not (list ->> 'is_partial')::boolean then 'all rows'
+        when not (list ->> 'is_drawn')::boolean then 'all rows: few pass the filters'
+        when (list ->> 'draw')::integer = drawn_fully then 'all rows: too few candidates'
+        when (list ->> 'draw')::integer = drawn_wider then 'more candidates: too few at first'
+        else 'candidates'
+      end,
+      'rows', list -> 'text_rows'
+    ),
+    'pool', list -> 'pool',
+    'weights', jsonb_build_object(
+      'vector', list -> 'vector_weight', 'text', list -> 'text_weight'
+    )
+  );
+end
+$$;
+
+comment on function knowledge_internal.explained_list(jsonb) is
+  'What explain_hybrid_search says of a list that the search traced.';
+
 create or replace function public.explain_hybrid_search(
   query_embedding extensions.vector default null,
   query_text text default null,
@@ -76,7 +121,11 @@ begin
            formulations => explain_hybrid_search.formulations
          ) as hit;
   hybrid_milliseconds := extract(epoch from clock_timestamp() - begun_at) * 1000;
-  lists := nullif(current_setting('knowledge_internal.trace'), '')::jsonb;
+  lists := (
+    select jsonb_agg(knowledge_internal.explained_list(told.list) order by told.place)
+      from jsonb_array_elements(nullif(current_setting('knowledge_internal.trace'), '')::jsonb)
+           with ordinality as told (list, place)
+  );
   perform set_config('knowledge_internal.tracing', 'off', true);
 
   if query_embedding is not null and vector_weight > 0 then

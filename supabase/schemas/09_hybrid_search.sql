@@ -1,46 +1,574 @@
 -- 009_hybrid_search: the search.
--- Adds: type knowledge_search_hit, function hybrid_search_knowledge_chunks.
--- Locks nothing that exists.
+-- Adds: types search_question, search_plan and knowledge_search_hit, the functions that check and
+-- plan a search, and hybrid_search_knowledge_chunks. Locks nothing that exists.
+
+create type knowledge_internal.search_question as (
+  embedding extensions.vector,
+  query_text text
+);
+
+comment on type knowledge_internal.search_question is
+  'One way to ask: an embedding, words, or both.';
+
+create type knowledge_internal.search_plan as (
+  is_filtered boolean,
+  is_indexed boolean,
+  pool integer,
+  typical_rank integer,
+  index_rows integer,
+  ef_search integer,
+  scan_tuples integer,
+  chunk_count double precision,
+  most_compared double precision,
+  compared_by_bits integer,
+  compared_exactly integer,
+  scored_exactly integer,
+  most_read_by_filter double precision,
+  is_small_corpus boolean,
+  first_date date,
+  end_date date,
+  sample uuid[],
+  sample_weight double precision
+);
+
+comment on type knowledge_internal.search_plan is
+  'How a search finds its rows. is_filtered: not every active row may be returned; is_indexed: an '
+  'index finds the rows that may. pool: rows that each leg returns. typical_rank: the neighbour '
+  'whose similarity counts as ordinary. Vector leg: index_rows are asked of the index, with '
+  'ef_search and scan_tuples as pgvector''s settings; with at most most_compared matching rows '
+  '(of chunk_count) the index is not used: compared_by_bits rows are chosen by embedding_bits '
+  '(null: all), and compared_exactly of them returned. Text leg: scored_exactly candidates get '
+  'their exact BM25; with at most most_read_by_filter matching rows all of them are candidates. '
+  'first_date and end_date: the bounds of document_date, for its index. sample: ids of chunks '
+  'drawn at random, each for sample_weight chunks, by which the matching rows are counted.';
+
+create type knowledge_internal.search_settings as (
+  ef_search text,
+  iterative_scan text,
+  max_scan_tuples text
+);
+
+comment on type knowledge_internal.search_settings is
+  'The caller''s settings of pgvector, which a search changes and restores.';
 
 -- A type and not "returns table": snippet is an argument and a column, and PL/pgSQL allows no name
 -- twice.
-do $$
+create type public.knowledge_search_hit as (
+  id uuid,
+  content text,
+  knowledge_type text,
+  document_id uuid,
+  chunk_index integer,
+  source_origin text,
+  metadata jsonb,
+  rrf_score double precision,
+  vector_rank bigint,
+  text_rank bigint,
+  similarity double precision,
+  text_score double precision,
+  match_type text,
+  matched_terms text[],
+  title text,
+  source_url text,
+  collection text,
+  document_date date,
+  snippet text,
+  context text,
+  total_count bigint
+);
+
+comment on type public.knowledge_search_hit is
+  'A hit of hybrid_search_knowledge_chunks. rrf_score: the fused score. vector_rank, text_rank: '
+  'its ranks in the two legs, null where a leg missed it. similarity: cosine; text_score: BM25. '
+  'match_type: vector, text or both. matched_terms: words of the query that it has. context: the '
+  'chunks around it. total_count: hits in the list that match_offset pages through.';
+
+create function knowledge_internal.check_range(
+  argument text, given double precision, lowest double precision, highest double precision,
+  allowed text default null
+)
+returns void
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
 begin
-  if to_regtype('public.knowledge_search_hit') is null then
-    create type public.knowledge_search_hit as (
-      id uuid,
-      content text,
-      knowledge_type text,
-      document_id uuid,
-      chunk_index integer,
-      source_origin text,
-      metadata jsonb,
-      rrf_score double precision,
-      vector_rank bigint,
-      text_rank bigint,
-      similarity double precision,
-      text_score double precision,
-      match_type text,
-      matched_terms text[],
-      title text,
-      source_url text,
-      collection text,
-      document_date date,
-      snippet text,
-      context text,
-      total_count bigint
+  if (given between lowest and highest) is not true then
+    raise exception '% must be %, not %',
+                    argument, coalesce(allowed, format('between %s and %s', lowest, highest)),
+                    coalesce(given::text, 'null')
+      using errcode = '22023';
+  end if;
+end
+$$;
+
+comment on function knowledge_internal.check_range(
+  text, double precision, double precision, double precision, text
+) is
+  'Raises 22023 for null and for a number out of its bounds; allowed says these in words.';
+
+create function knowledge_internal.check_weight(argument text, given double precision)
+returns void
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  -- Weights beyond these could make a score 0 or infinite.
+  if given is distinct from 0 then
+    perform knowledge_internal.check_range(
+      argument, given, 1e-30, 1e30, '0 or between 1e-30 and 1e30'
     );
   end if;
 end
 $$;
 
-comment on type public.knowledge_search_hit is
-  'A hit of hybrid_search_knowledge_chunks. rrf_score: the fused score. vector_rank, text_rank: '
-  'its places in the two legs, null where a leg missed it. similarity: cosine; text_score: BM25. '
-  'match_type: vector, text or both. matched_terms: words of the query that it has. context: the '
-  'chunks around it. total_count: hits in the list that match_offset pages through.';
+comment on function knowledge_internal.check_weight(text, double precision) is
+  'Raises 22023 for a weight that is neither 0 nor between 1e-30 and 1e30.';
 
-create or replace function public.hybrid_search_knowledge_chunks(
+create function knowledge_internal.check_choice(argument text, given text, choices text[])
+returns void
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if (given = any (choices)) is not true then
+    raise exception '% must be one of %, not %',
+                    argument, array_to_string(choices, ', '), coalesce(left(given, 100), 'null')
+      using errcode = '22023';
+  end if;
+end
+$$;
+
+comment on function knowledge_internal.check_choice(text, text, text[]) is
+  'Raises 22023 for a text that is none of the choices.';
+
+create function knowledge_internal.check_flag(argument text, given boolean)
+returns void
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if given is null then
+    raise exception '% must be true or false, not null', argument using errcode = '22023';
+  end if;
+end
+$$;
+
+comment on function knowledge_internal.check_flag(text, boolean) is
+  'Raises 22023 for a null where true or false is needed.';
+
+create function knowledge_internal.check_search_arguments(
+  match_count integer,
+  match_threshold double precision,
+  vector_weight double precision,
+  text_weight double precision,
+  filter_type text,
+  search_mode text,
+  pool_size integer,
+  rrf_k double precision,
+  fusion text,
+  public_only boolean,
+  one_per_document boolean,
+  neighbor_window integer,
+  recency_half_life double precision,
+  match_offset integer,
+  snippet boolean
+)
+returns void
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  search_modes constant text[] := array['websearch', 'simple', 'phrase'];
+  fusions constant text[] := array['rrf', 'relative_score', 'auto'];
+begin
+  perform knowledge_internal.check_range('match_count', match_count, 1, 1000),
+          knowledge_internal.check_range(
+            'match_threshold', match_threshold, -1, 1, 'a cosine similarity between -1 and 1'
+          ),
+          knowledge_internal.check_weight('vector_weight', vector_weight),
+          knowledge_internal.check_weight('text_weight', text_weight),
+          knowledge_internal.check_choice('search_mode', search_mode, search_modes),
+          knowledge_internal.check_range('pool_size', pool_size, 1, 1000),
+          knowledge_internal.check_range('rrf_k', rrf_k, 1e-30, 1e30, 'above 0 and at most 1e30'),
+          knowledge_internal.check_choice('fusion', fusion, fusions),
+          knowledge_internal.check_flag('public_only', public_only),
+          knowledge_internal.check_flag('one_per_document', one_per_document),
+          knowledge_internal.check_range('neighbor_window', neighbor_window, 0, 5),
+          knowledge_internal.check_range(
+            'recency_half_life', coalesce(recency_half_life, 1), 1e-300, 1e300,
+            'a number of days above 0'
+          ),
+          knowledge_internal.check_range('match_offset', match_offset, 0, 1000),
+          knowledge_internal.check_flag('snippet', snippet);
+  if vector_weight = 0 and text_weight = 0 then
+    raise exception 'vector_weight and text_weight are both 0, one must be above'
+      using errcode = '22023';
+  end if;
+  if filter_type is not null then
+    perform knowledge_internal.check_choice(
+      'filter_type', filter_type, knowledge_internal.knowledge_type_names()
+    );
+  end if;
+end
+$$;
+
+comment on function knowledge_internal.check_search_arguments is
+  'Raises 22023 for an argument of the search that is out of bounds.';
+
+create function knowledge_internal.check_embedding(embedding extensions.vector, argument text)
+returns void
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  stored_dimensions integer;
+begin
+  if embedding is null then
+    return;
+  end if;
+  select stored.dimensions into stored_dimensions from knowledge_internal.chunk_table() as stored;
+  if extensions.vector_dims(embedding) <> stored_dimensions then
+    raise exception '% has % dimensions, the stored embeddings have %',
+                    argument, extensions.vector_dims(embedding), stored_dimensions
+      using errcode = '22023', hint = 'Embed the query with the model that embedded the chunks.';
+  end if;
+  if ((embedding operator(extensions.<=>) embedding) < 0.5) is not true then
+    raise exception '% must not be a zero vector, nor too long or short for float4', argument
+      using errcode = '22023';
+  end if;
+end
+$$;
+
+comment on function knowledge_internal.check_embedding(extensions.vector, text) is
+  'Raises 22023 for an embedding of another size than the stored ones, or without a direction.';
+
+create function knowledge_internal.search_questions(
+  query_embedding extensions.vector,
+  query_text text,
+  formulations jsonb,
+  uses_embeddings boolean,
+  uses_texts boolean
+)
+returns knowledge_internal.search_question[]
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most_formulations constant integer := 10;
+  questions knowledge_internal.search_question[];
+  question knowledge_internal.search_question;
+  formulation record;
+  argument text;
+begin
+  if query_embedding is null and coalesce(query_text, '') !~ '\S' then
+    raise exception 'query_embedding and query_text are both missing, give at least one'
+      using errcode = '22023';
+  end if;
+  perform knowledge_internal.check_embedding(query_embedding, 'query_embedding');
+  question.embedding := case when uses_embeddings then query_embedding end;
+  question.query_text := case when uses_texts and query_text ~ '\S' then query_text end;
+  questions := array[question];
+  if formulations is null then
+    return questions;
+  end if;
+
+  if jsonb_typeof(formulations) <> 'array'
+     or jsonb_array_length(formulations) > most_formulations
+  then
+    raise exception 'formulations must be an array of at most % objects', most_formulations
+      using errcode = '22023';
+  end if;
+  for formulation in
+    select item.asked, item.number - 1 as number
+      from jsonb_array_elements(formulations) with ordinality as item (asked, number)
+     order by item.number
+  loop
+    argument := format('formulations[%s]', formulation.number);
+    if jsonb_typeof(formulation.asked) <> 'object'
+       or formulation.asked - '{query_text,query_embedding}'::text[] <> '{}'
+       or coalesce(jsonb_typeof(formulation.asked -> 'query_text'), 'null')
+            not in ('string', 'null')
+    then
+      raise exception '% must be an object with query_text, query_embedding or both', argument
+        using errcode = '22023';
+    end if;
+    if formulation.asked ->> 'query_embedding' is null
+       and coalesce(formulation.asked ->> 'query_text', '') !~ '\S'
+    then
+      raise exception '% has neither query_embedding nor query_text, give at least one', argument
+        using errcode = '22023';
+    end if;
+    begin
+      question.embedding := (formulation.asked ->> 'query_embedding')::extensions.vector;
+    exception when data_exception or program_limit_exceeded then
+      raise exception '%.query_embedding: %', argument, left(sqlerrm, 200)
+        using errcode = '22023';
+    end;
+    perform knowledge_internal.check_embedding(question.embedding, argument || '.query_embedding');
+    if not uses_embeddings then
+      question.embedding := null;
+    end if;
+    question.query_text := case
+      when uses_texts and formulation.asked ->> 'query_text' ~ '\S'
+        then formulation.asked ->> 'query_text'
+    end;
+    questions := questions || question;
+  end loop;
+  return questions;
+end
+$$;
+
+comment on function knowledge_internal.search_questions(
+  extensions.vector, text, jsonb, boolean, boolean
+) is
+  'The question of a search and its further formulations, checked, each with what the legs that '
+  'are run use of it. Raises 22023 naming the '
+  'argument, such as formulations[2].query_embedding.';
+
+create function knowledge_internal.check_collections(collections text[], questions integer)
+returns void
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most_collections constant integer := 50;
+  most_lists constant integer := 100;
+begin
+  if collections is null then
+    return;
+  end if;
+  if (
+    array_ndims(collections) = 1
+      and array_position(collections, null) is null
+      and cardinality(collections) <= most_collections
+  ) is not true then
+    raise exception 'collections must be 1 to % names, not %',
+                    most_collections, left(collections::text, 100)
+      using errcode = '22023';
+  end if;
+  if cardinality(collections) * questions > most_lists then
+    raise exception 'collections times formulations must be at most %', most_lists
+      using errcode = '22023';
+  end if;
+end
+$$;
+
+comment on function knowledge_internal.check_collections(text[], integer) is
+  'Raises 22023 for collections that are not 1 to 50 names, or too many together with the '
+  'formulations.';
+
+create function knowledge_internal.analyse_questions(
+  questions knowledge_internal.search_question[], search_mode text
+)
+returns knowledge_internal.query_analysis[]
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  question knowledge_internal.search_question;
+  analysis knowledge_internal.query_analysis;
+  analyses knowledge_internal.query_analysis[];
+begin
+  foreach question in array questions loop
+    analysis := null;
+    if question.query_text is not null then
+      analysis := knowledge_internal.analyse_query(question.query_text, search_mode);
+    end if;
+    analyses := array_append(analyses, analysis);
+  end loop;
+  return analyses;
+end
+$$;
+
+comment on function knowledge_internal.analyse_questions(
+  knowledge_internal.search_question[], text
+) is
+  'analyse_query for each question, null for one without words.';
+
+create function knowledge_internal.plan_search(
+  pool_size integer,
+  match_count integer,
+  wanted knowledge_internal.chunk_filter,
+  is_bounded boolean
+)
+returns knowledge_internal.search_plan
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  typical_rank constant integer := 50;
+  small_corpus constant integer := 1000; -- chunks
+  sample_size constant integer := 200; -- chunks
+  quantized_from constant integer := 128; -- dimensions: shorter vectors lie in their row
+  index_cost constant integer := 20; -- a row of the vector index, against one that is compared
+  effort_per_magnitude constant integer := 50; -- of hnsw.ef_search, for each tenfold of the table
+  candidate_rows constant integer := 1000; -- what the words of a query draw, about
+  most_read_by_filter constant integer := 20000; -- rows
+  stored knowledge_internal.chunk_table;
+  plan knowledge_internal.search_plan;
+begin
+  stored := knowledge_internal.chunk_table();
+  plan.chunk_count := stored.estimated_rows;
+  plan.is_small_corpus := plan.chunk_count <= small_corpus;
+  plan.is_filtered := is_bounded or not wanted is null;
+  plan.is_indexed := is_bounded or coalesce(wanted.is_indexed, false);
+  plan.typical_rank := typical_rank;
+  plan.pool := greatest(pool_size, match_count);
+  -- The rows of a small corpus were written while its mean length still changed.
+  plan.scored_exactly := case when plan.is_small_corpus then 4 * plan.pool else plan.pool end;
+  plan.most_read_by_filter := least(
+    most_read_by_filter, plan.pool * plan.chunk_count / candidate_rows
+  );
+  -- More than is wanted: the index orders by half precision, and an iterative scan, which filters
+  -- lead to, returns rows in approximate order.
+  plan.index_rows := ceil(
+    case when plan.is_filtered then 2 else 1.2 end * greatest(plan.pool, typical_rank)
+  );
+  -- With a low ef_search, HNSW can end in the wrong cluster of a large graph.
+  plan.ef_search := least(
+    1000,
+    greatest(
+      2 * plan.pool,
+      effort_per_magnitude * (round(log(greatest(plan.chunk_count, 100000))) - 1)
+    )
+  );
+  plan.scan_tuples := 20000;
+  -- Of n chunks m match. The index reads index_rows * n / m of them before it has enough; a
+  -- comparison reads m, or n where no index finds the m.
+  plan.most_compared := case
+    when plan.is_indexed then sqrt(index_cost * plan.index_rows * plan.chunk_count)
+    else plan.index_rows * plan.chunk_count / plan.scan_tuples
+  end;
+  plan.compared_exactly := greatest(plan.pool, typical_rank);
+  plan.compared_by_bits := case
+    when stored.dimensions >= quantized_from then 5 * plan.compared_exactly
+  end;
+  if ('document_date' = any (wanted.or_null)) is not true then
+    plan.first_date := lower(wanted.document_dates);
+    plan.end_date := upper(wanted.document_dates);
+  end if;
+  if plan.is_filtered then
+    plan.sample := coalesce(
+      (
+        select corpus.sample
+          from knowledge_internal.corpus_statistics as corpus
+         where corpus.document_count > small_corpus
+      ),
+      -- A small corpus has no sample of its own.
+      array(
+        select chunk.id from public.knowledge_chunks as chunk
+         where chunk.status = 'active' limit sample_size
+      )
+    );
+    plan.sample_weight := plan.chunk_count / nullif(cardinality(plan.sample), 0);
+  end if;
+  return plan;
+end
+$$;
+
+comment on function knowledge_internal.plan_search(
+  integer, integer, knowledge_internal.chunk_filter, boolean
+) is
+  'How a search over the present table finds its rows. is_bounded: a viewer or collections bound '
+  'the rows beside the filter.';
+
+create function knowledge_internal.indexed_direction(embedding extensions.vector)
+returns extensions.vector
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most_indexed constant integer := 4000; -- dimensions of a halfvec
+begin
+  return extensions.l2_normalize(extensions.subvector(embedding, 1, most_indexed));
+end
+$$;
+
+comment on function knowledge_internal.indexed_direction(extensions.vector) is
+  'What a query''s embedding is compared with indexed_embedding by.';
+
+create function knowledge_internal.use_search_settings(plan knowledge_internal.search_plan)
+returns knowledge_internal.search_settings
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  callers knowledge_internal.search_settings;
+begin
+  perform '[1]'::extensions.vector; -- loads pgvector, which defines the settings
+  callers.ef_search := current_setting('hnsw.ef_search');
+  callers.iterative_scan := current_setting('hnsw.iterative_scan');
+  callers.max_scan_tuples := current_setting('hnsw.max_scan_tuples');
+  perform set_config('hnsw.ef_search', plan.ef_search::text, true),
+          -- Filters are checked after the index scan, which goes on until enough rows pass.
+          set_config('hnsw.iterative_scan', 'relaxed_order', true),
+          set_config('hnsw.max_scan_tuples', plan.scan_tuples::text, true),
+          -- Without filters one plan serves all calls; with filters the plan depends on their
+          -- values.
+          set_config(
+            'plan_cache_mode',
+            case when plan.is_filtered then 'force_custom_plan' else 'force_generic_plan' end,
+            true
+          ),
+          -- When no index finds the matching rows, a sequential scan does.
+          set_config(
+            'enable_seqscan',
+            case when plan.is_filtered and not plan.is_indexed then 'on' else 'off' end,
+            true
+          );
+  return callers;
+end
+$$;
+
+comment on function knowledge_internal.use_search_settings(knowledge_internal.search_plan) is
+  'Sets what the statement of a search is planned and run with, and returns the caller''s settings '
+  'of pgvector. A set clause on the search cannot restore those: a role that is not a superuser '
+  'could not create the function in a session that has not loaded pgvector, so no dump could be '
+  'restored.';
+
+create function knowledge_internal.restore_settings(callers knowledge_internal.search_settings)
+returns void
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform set_config('hnsw.ef_search', callers.ef_search, true),
+          set_config('hnsw.iterative_scan', callers.iterative_scan, true),
+          set_config('hnsw.max_scan_tuples', callers.max_scan_tuples, true);
+end
+$$;
+
+comment on function knowledge_internal.restore_settings(knowledge_internal.search_settings) is
+  'Restores the caller''s settings of pgvector.';
+
+create function public.hybrid_search_knowledge_chunks(
   query_embedding extensions.vector default null,
   query_text text default null,
   match_count integer default 10,
@@ -68,942 +596,451 @@ create or replace function public.hybrid_search_knowledge_chunks(
 returns setof public.knowledge_search_hit
 language plpgsql
 stable
+-- Callers have no grant on the tables: the arguments decide which rows they see.
 security definer
 set search_path = pg_catalog, pg_temp
--- The body sets it; here so that it is the caller's again afterwards.
+-- The body sets it; with this clause the caller's value comes back at the end.
 set plan_cache_mode = auto
--- Compiling, and starting workers for a scan that may not run at all, cost more than the search.
+-- Compiling the plan, or starting workers, takes longer than the search.
 set jit = off
 set max_parallel_workers_per_gather = 0
--- The planner does not know that long vectors and texts lie outside their row, so it takes reading
--- all of them for cheap. Without sorting, the vector index is the only way to the nearest rows;
--- without sequential scans, the text index is the only way to the words.
+-- The planner does not count the cost of reading long vectors and texts outside their row. Without
+-- sorts it takes the vector index for the nearest rows; without sequential scans, the text index.
 set enable_sort = off
 set enable_seqscan = off
--- It takes words to draw more rows than they do, and would read all of a filter's index to skip
--- some.
+-- The planner overestimates how many rows the text condition matches, and would combine the text
+-- index with a scan of a filter's whole index.
 set cpu_index_tuple_cost = 0.5
 as $$
 declare
-  knowledge_types constant text[] := array[
-    'note', 'document', 'decision', 'conversation', 'task', 'signal', 'playbook', 'case_study',
-    'transcript'
-  ];
-  search_modes constant text[] := array['websearch', 'simple', 'phrase'];
-  fusions constant text[] := array['rrf', 'relative_score', 'auto'];
-  most_collections constant integer := 50;
-  most_formulations constant integer := 10;
-  most_lists constant integer := 100;
-  ordinary_rank constant integer := 50;
-  small_corpus constant integer := 1000; -- chunks
-  quantized_from constant integer := 128; -- dimensions: shorter vectors lie in their row
-  index_cost constant integer := 20; -- a row of the vector index, against one that is compared
-  most_indexed constant integer := 4000; -- dimensions
-  most_scanned constant integer := 20000; -- rows of it, before it gives up
-  effort_per_magnitude constant integer := 50; -- of hnsw.ef_search, for each tenfold of the table
-  candidate_rows constant integer := 1000; -- what the words of a query draw, about
-  most_read_by_filter constant integer := 20000; -- rows
-  wider_effort constant float8 := 20; -- of what is drawn where candidates are too few
-  rows_on_a_page constant integer := 5; -- of a table that was never analysed
-  column_dimensions integer;
-  pool integer;
-  reach integer;
-  chunk_count double precision;
-  sample uuid[];
-  most_compared double precision;
-  compared_exactly integer;
-  nearest_by_bits integer;
-  effort integer;
-  scored_exactly integer;
-  is_filtered boolean;
-  is_indexed boolean;
-  argument text;
-  formulation record;
-  embeddings extensions.vector[] := array[query_embedding];
-  texts text[] := array[query_text];
+  wider_effort constant double precision := 20; -- rows of the second draw, over those of the first
+  questions knowledge_internal.search_question[];
   analyses knowledge_internal.query_analysis[];
-  analysis knowledge_internal.query_analysis;
-  words text[];
-  word_queries tsquery[];
-  lexemes text[];
+  asked knowledge_internal.asked_words;
   wanted knowledge_internal.chunk_filter;
-  first_date date;
-  end_date date;
-  today constant date := now() at time zone 'UTC';
-  callers_ef_search text;
-  callers_iterative_scan text;
-  callers_max_scan_tuples text;
+  plan knowledge_internal.search_plan;
+  callers knowledge_internal.search_settings;
 begin
-  if query_embedding is null and coalesce(query_text, '') !~ '\S' then
-    raise exception 'query_embedding and query_text are both missing, give at least one'
-      using errcode = '22023';
-  end if;
-  if (match_count between 1 and 1000) is not true then
-    raise exception 'match_count must be between 1 and 1000, not %',
-                    coalesce(match_count::text, 'null')
-      using errcode = '22023';
-  end if;
-  if (match_threshold between -1 and 1) is not true then
-    raise exception 'match_threshold must be a cosine similarity between -1 and 1, not %',
-                    coalesce(match_threshold::text, 'null')
-      using errcode = '22023';
-  end if;
-  if (vector_weight = 0 or vector_weight between 1e-30 and 1e30) is not true then
-    raise exception 'vector_weight must be 0 or between 1e-30 and 1e30, not %',
-                    coalesce(vector_weight::text, 'null')
-      using errcode = '22023';
-  end if;
-  if (text_weight = 0 or text_weight between 1e-30 and 1e30) is not true then
-    raise exception 'text_weight must be 0 or between 1e-30 and 1e30, not %',
-                    coalesce(text_weight::text, 'null')
-      using errcode = '22023';
-  end if;
-  if vector_weight = 0 and text_weight = 0 then
-    raise exception 'vector_weight and text_weight are both 0, one must be above'
-      using errcode = '22023';
-  end if;
-  if filter_type is not null and filter_type <> all (knowledge_types) then
-    raise exception 'filter_type must be one of %, not %',
-                    array_to_string(knowledge_types, ', '), left(filter_type, 100)
-      using errcode = '22023';
-  end if;
-  if (search_mode = any (search_modes)) is not true then
-    raise exception 'search_mode must be one of %, not %',
-                    array_to_string(search_modes, ', '), coalesce(left(search_mode, 100), 'null')
-      using errcode = '22023';
-  end if;
-  if (pool_size between 1 and 1000) is not true then
-    raise exception 'pool_size must be between 1 and 1000, not %', coalesce(pool_size::text, 'null')
-      using errcode = '22023';
-  end if;
-  if (rrf_k > 0 and rrf_k <= 1e30) is not true then
-    raise exception 'rrf_k must be above 0 and at most 1e30, not %',
-                    coalesce(rrf_k::text, 'null')
-      using errcode = '22023';
-  end if;
-  if (fusion = any (fusions)) is not true then
-    raise exception 'fusion must be one of %, not %',
-                    array_to_string(fusions, ', '), coalesce(left(fusion, 100), 'null')
-      using errcode = '22023';
-  end if;
-  if collections is not null
-     and (
-       case array_ndims(collections)
-         when 1 then
-           array_position(collections, null) is not null
-             or cardinality(collections) > most_collections
-         else true
-       end
-     )
-  then
-    raise exception 'collections must be 1 to % names, not %',
-                    most_collections, left(collections::text, 100)
-      using errcode = '22023';
-  end if;
-  if public_only is null then
-    raise exception 'public_only must be true or false, not null' using errcode = '22023';
-  end if;
-  if one_per_document is null then
-    raise exception 'one_per_document must be true or false, not null' using errcode = '22023';
-  end if;
-  if (neighbor_window between 0 and 5) is not true then
-    raise exception 'neighbor_window must be between 0 and 5, not %',
-                    coalesce(neighbor_window::text, 'null')
-      using errcode = '22023';
-  end if;
-  if not (recency_half_life > 0 and recency_half_life < 'infinity') then
-    raise exception 'recency_half_life must be a number of days above 0, not %', recency_half_life
-      using errcode = '22023';
-  end if;
-  if (match_offset between 0 and 1000) is not true then
-    raise exception 'match_offset must be between 0 and 1000, not %',
-                    coalesce(match_offset::text, 'null')
-      using errcode = '22023';
-  end if;
-  if snippet is null then
-    raise exception 'snippet must be true or false, not null' using errcode = '22023';
-  end if;
-
-  if formulations is not null then
-    if jsonb_typeof(formulations) <> 'array'
-       or jsonb_array_length(formulations) > most_formulations
-    then
-      raise exception 'formulations must be an array of at most % objects', most_formulations
-        using errcode = '22023';
-    end if;
-    for formulation in
-      select item.asked, item.number - 1 as number
-        from jsonb_array_elements(formulations) with ordinality as item (asked, number)
-    loop
-      argument := format('formulations[%s]', formulation.number);
-      if jsonb_typeof(formulation.asked) <> 'object'
-         or formulation.asked - '{query_text,query_embedding}'::text[] <> '{}'
-         or coalesce(jsonb_typeof(formulation.asked -> 'query_text'), 'null')
-              not in ('string', 'null')
-      then
-        raise exception '% must be an object with query_text, query_embedding or both', argument
-          using errcode = '22023';
-      end if;
-      if formulation.asked ->> 'query_embedding' is null
-         and coalesce(formulation.asked ->> 'query_text', '') !~ '\S'
-      then
-        raise exception '% has neither query_embedding nor query_text, give at least one', argument
-          using errcode = '22023';
-      end if;
-      begin
-        embeddings := array_append(
-          embeddings, (formulation.asked ->> 'query_embedding')::extensions.vector
-        );
-      exception when data_exception or program_limit_exceeded then
-        raise exception '%.query_embedding: %', argument, left(sqlerrm, 200)
-          using errcode = '22023';
-      end;
-      texts := array_append(texts, formulation.asked ->> 'query_text');
-    end loop;
-  end if;
-  if cardinality(embeddings) * coalesce(cardinality(collections), 1) > most_lists then
-    raise exception 'collections times formulations must be at most %', most_lists
-      using errcode = '22023';
-  end if;
-
-  for formulation in
-    select asked.embedding, asked.number - 2 as number
-      from unnest(embeddings) with ordinality as asked (embedding, number)
-     where asked.embedding is not null
-  loop
-    argument := case
-      when formulation.number >= 0 then format('formulations[%s].', formulation.number) else ''
-    end || 'query_embedding';
-    if column_dimensions is null then
-      select attribute.atttypmod into column_dimensions
-        from pg_catalog.pg_attribute as attribute
-       where attribute.attrelid = 'public.knowledge_chunks'::regclass
-         and attribute.attname = 'embedding';
-    end if;
-    if extensions.vector_dims(formulation.embedding) <> column_dimensions then
-      raise exception '% has % dimensions, the stored embeddings have %',
-                      argument, extensions.vector_dims(formulation.embedding), column_dimensions
-        using errcode = '22023', hint = 'Embed the query with the model that embedded the chunks.';
-    end if;
-    if (
-      (formulation.embedding operator(extensions.<=>) formulation.embedding) < 0.5
-    ) is not true then
-      raise exception '% must not be a zero vector, nor too long or short for float4', argument
-        using errcode = '22023';
-    end if;
-  end loop;
+  perform knowledge_internal.check_search_arguments(
+    match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
+    rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
+    snippet
+  );
+  questions := knowledge_internal.search_questions(
+    query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0
+  );
+  perform knowledge_internal.check_collections(collections, cardinality(questions));
 
   wanted := knowledge_internal.compile_filter(
     filters, filter_type, date_from, date_to, public_only
   );
-  if not 'document_date' = any (wanted.or_null) then
-    first_date := lower(wanted.document_dates);
-    end_date := upper(wanted.document_dates);
-  end if;
-  is_filtered := not (wanted is null) or viewer_id is not null or collections is not null;
-  is_indexed := coalesce(wanted.is_indexed, false)
-    or viewer_id is not null
-    or collections is not null;
-
-  pool := greatest(pool_size, match_count);
-  -- The index gives more than is wanted: its order is that of half precision, and with filters it
-  -- goes on from where it stopped, which leaves the order approximate.
-  reach := ceil(case when is_filtered then 2 else 1.2 end * greatest(pool, ordinary_rank));
-  if vector_weight = 0 then
-    embeddings := array_fill(null::extensions.vector, array[cardinality(embeddings)]);
-  end if;
-  analyses := array(
-    select case
-             when text_weight > 0 and asked.query_text ~ '\S'
-               then knowledge_internal.analyse_query(asked.query_text, search_mode)
-           end
-      from unnest(texts) with ordinality as asked (query_text, number)
-     order by asked.number
+  plan := knowledge_internal.plan_search(
+    pool_size, match_count, wanted, viewer_id is not null or collections is not null
   );
-  foreach analysis in array analyses loop
-    words := words || analysis.words;
-    word_queries := word_queries || analysis.word_queries;
-    lexemes := lexemes || analysis.lexemes;
-  end loop;
-  if formulations is not null then
-    select array_agg(said.typed order by said.place), array_agg(said.query order by said.place)
-      into words, word_queries
-      from (
-        select distinct on (lower(word.typed)) word.*
-          from unnest(words, word_queries) with ordinality as word (typed, query, place)
-         order by lower(word.typed), word.place
-      ) as said;
-  end if;
-  -- As the planner estimates it.
-  select pg_relation_size(class.oid) / 8192.0
-           * coalesce(nullif(class.reltuples, -1) / nullif(class.relpages, 0), rows_on_a_page)
-    into chunk_count
-    from pg_catalog.pg_class as class
-   where class.oid = 'public.knowledge_chunks'::regclass;
-  -- Of n chunks m pass the filters. The index looks at reach * n / m rows before it has enough;
-  -- comparing looks at m, or at all of them where no index leads to these.
-  most_compared := case
-    when is_indexed then sqrt(index_cost * reach * chunk_count)
-    else reach * chunk_count / most_scanned
-  end;
-  if is_filtered then
-    select corpus.sample into sample from knowledge_internal.corpus_statistics as corpus
-     where corpus.document_count > small_corpus;
-  end if;
-  -- In a large graph of clusters a search that keeps few rows in mind may not find the right one.
-  effort := least(
-    greatest(2 * pool, effort_per_magnitude * (round(log(greatest(chunk_count, 100000))) - 1)), 1000
-  );
-  compared_exactly := greatest(pool, ordinary_rank);
-  -- Of those whose bits are nearest; of all, where vectors are short.
-  nearest_by_bits := case when column_dimensions >= quantized_from then 5 * compared_exactly end;
-  -- The rows of a small corpus were written while its mean length still changed.
-  scored_exactly := case when chunk_count <= small_corpus then 4 * pool else pool end;
-
-  -- The caller's settings come back below. A set clause on the function would do that too, but a
-  -- role that is not a superuser could not create it in a session that has not used pgvector yet:
-  -- no dump could be restored.
-  perform '[1]'::extensions.vector; -- loads pgvector, which defines the settings
-  callers_ef_search := current_setting('hnsw.ef_search');
-  callers_iterative_scan := current_setting('hnsw.iterative_scan');
-  callers_max_scan_tuples := current_setting('hnsw.max_scan_tuples');
-  -- Without filters one plan serves all calls; the plan for filters has their values in it.
-  perform set_config(
-            'plan_cache_mode',
-            case when is_filtered then 'force_custom_plan' else 'force_generic_plan' end,
-            true
-          ),
-          -- No index leads to the rows: then reading all of them in order is the way.
-          set_config(
-            'enable_seqscan',
-            case when is_filtered and not is_indexed then 'on' else 'off' end,
-            true
-          ),
-          set_config('hnsw.ef_search', effort::text, true),
-          set_config('hnsw.iterative_scan', 'relaxed_order', true),
-          set_config('hnsw.max_scan_tuples', most_scanned::text, true);
+  analyses := knowledge_internal.analyse_questions(questions, search_mode);
+  asked := knowledge_internal.asked_words(analyses);
+  callers := knowledge_internal.use_search_settings(plan);
 
   return query
-  -- Both are inlined wherever they are named, so that each leg filters inside its own index scan.
-  with visible_chunks as not materialized (
+  with recursive
+  -- Rows. Both CTEs are inlined wherever they are read, so each leg filters in its own index scan.
+  visible_chunks as not materialized (
     select chunk.*
       from knowledge_internal.searchable_chunks as chunk
      where chunk.status = 'active'
        and (
-         not is_filtered
-         or (
-           (viewer_id is null or chunk.visibility = 'public' or chunk.owner_id = viewer_id)
+         not plan.is_filtered
+         or (viewer_id is null or chunk.visibility = 'public' or chunk.owner_id = viewer_id)
            and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
-           and (
-             wanted.sensitivities is null
-             or chunk.sensitivity = any (wanted.sensitivities)
-             or (chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
-           )
-           and (
-             wanted.owner_ids is null
-             or chunk.owner_id = any (wanted.owner_ids)
-             or (chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
-           )
-           and (
-             wanted.hidden is null
-             or not (
-               'visibility=' || chunk.visibility = any (wanted.hidden)
-               or 'sensitivity' || coalesce('=' || chunk.sensitivity, '') = any (wanted.hidden)
-               or 'owner_id' || coalesce('=' || chunk.owner_id, '') = any (wanted.hidden)
-             )
-           )
-         )
+           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
+             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
+           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
+             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
+           and (wanted.hidden is null or not wanted.hidden && array[
+             'visibility=' || chunk.visibility,
+             'sensitivity' || coalesce('=' || chunk.sensitivity, ''),
+             'owner_id' || coalesce('=' || chunk.owner_id, '')
+           ])
        )
   ),
   matching_chunks as not materialized (
     select chunk.*
       from visible_chunks as chunk
-     where not is_filtered
-        or (
-          (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
+     where not plan.is_filtered
+        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
           and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
           and (wanted.collections is null or chunk.collection = any (wanted.collections))
           and (wanted.languages is null or chunk.language = any (wanted.languages))
-          and (
-            wanted.embedding_models is null
+          and (wanted.embedding_models is null
             or chunk.embedding_model = any (wanted.embedding_models)
-            or (chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
-          )
-          and (
-            wanted.document_ids is null
-            or chunk.document_id = any (wanted.document_ids)
-            or (chunk.document_id is null and 'document_id' = any (wanted.or_null))
-          )
-          and (
-            wanted.source_ids is null
-            or chunk.source_id = any (wanted.source_ids)
-            or (chunk.source_id is null and 'source_id' = any (wanted.or_null))
-          )
-          and (
-            wanted.chunk_indexes is null
-            or chunk.chunk_index <@ wanted.chunk_indexes
-            or (chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
-          )
-          and (
-            wanted.document_dates is null
-            or chunk.document_date <@ wanted.document_dates
-            or (chunk.document_date is null and 'document_date' = any (wanted.or_null))
-          )
-          -- What the index on it can use.
-          and (first_date is null or chunk.document_date >= first_date)
-          and (end_date is null or chunk.document_date < end_date)
+            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
+          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
+            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
+          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
+            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
+          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
+            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
+          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
+            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
+          -- The index on document_date serves these two, not the multirange above.
+          and (plan.first_date is null or chunk.document_date >= plan.first_date)
+          and (plan.end_date is null or chunk.document_date < plan.end_date)
           and (wanted.created is null or chunk.created_at <@ wanted.created)
           and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
-          and (
-            wanted.excluded is null
-            or not (
-              'knowledge_type=' || chunk.knowledge_type = any (wanted.excluded)
-              or 'source_origin=' || chunk.source_origin = any (wanted.excluded)
-              or 'collection=' || chunk.collection = any (wanted.excluded)
-              or 'language=' || chunk.language = any (wanted.excluded)
-              or 'embedding_model' || coalesce('=' || chunk.embedding_model, '')
-                = any (wanted.excluded)
-              or 'document_id' || coalesce('=' || chunk.document_id, '') = any (wanted.excluded)
-              or 'source_id' || coalesce('=' || chunk.source_id, '') = any (wanted.excluded)
-            )
-          )
+          and (wanted.excluded is null or not wanted.excluded && array[
+            'knowledge_type=' || chunk.knowledge_type,
+            'source_origin=' || chunk.source_origin,
+            'collection=' || chunk.collection,
+            'language=' || chunk.language,
+            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
+            'document_id' || coalesce('=' || chunk.document_id, ''),
+            'source_id' || coalesce('=' || chunk.source_id, '')
+          ])
           and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
-          and (
-            wanted.alternative_metadata is null
-            or chunk.metadata @> any (wanted.alternative_metadata)
-          )
-          and (
-            wanted.metadata_conditions is null
-            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)
-          )
-        )
+          and (wanted.alternative_metadata is null
+            or chunk.metadata @> any (wanted.alternative_metadata))
+          and (wanted.metadata_conditions is null
+            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions))
   ),
-  sampled as materialized (
-    select chunk.collection, count(*) as rows
-      from unnest(sample) as drawn (id)
+  sampled_chunks as materialized (
+    select chunk.collection, count(*) as chunks
+      from unnest(plan.sample) as drawn (id)
       join matching_chunks as chunk on chunk.id = drawn.id
      group by chunk.collection
   ),
-  -- What gives lists of its own to be fused: each formulation, in each collection.
-  searches as materialized (
-    select row_number() over (order by asked.formulation, scope.collection) as search,
-           asked.*,
-           extensions.l2_normalize(extensions.subvector(asked.embedding, 1, most_indexed))
-             as direction,
-           knowledge_internal.embedding_bits(asked.embedding) as embedding_bits,
-           array(
-             select quote_literal(word.lexeme)::tsquery
-               from unnest(asked.lexemes) with ordinality as word (lexeme, place)
-              order by word.place
-           ) as lexeme_queries,
+  -- Lists. Each question is ranked by itself in each collection.
+  lists as materialized (
+    select row_number() over (order by question.ordinality, scope.collection) as list_id,
+           question.*,
            scope.collection,
-           case
-             when is_filtered then passing.rows <= most_compared
-             else chunk_count <= small_corpus
-           end as is_narrow,
-           asked.is_partial
-             and is_indexed
-             and passing.rows <= most_read_by_filter
-             and passing.rows * candidate_rows <= pool * chunk_count as is_read_by_filter
-      from rows from (unnest(embeddings), unnest(analyses)) with ordinality as asked (
-             embedding, words, word_queries, lexemes, document_frequencies, weights, weight_vector,
-             full_query, candidate_query, required_query, is_partial, is_optional, document_count,
-             mean_length, cosine_spread, formulation
-           )
+           knowledge_internal.indexed_direction(question.embedding) as direction,
+           knowledge_internal.embedding_bits(question.embedding) as embedding_bits,
+           coalesce(matching.chunks <= plan.most_compared, plan.is_small_corpus) as is_narrow,
+           question.is_partial
+             and (matching.chunks > plan.most_read_by_filter or not plan.is_indexed) is not false
+             as is_drawn
+      from rows from (unnest(questions), unnest(analyses)) with ordinality as question
      cross join (
              select distinct named.collection
                from unnest(coalesce(collections, array[null::text])) as named (collection)
            ) as scope
      cross join lateral (
-             -- offset 0: looked at once, however often it is named.
-             select case
-                      when not is_filtered then null
-                      when sample is not null then (
-                        select coalesce(sum(sampled.rows), 0) * chunk_count / cardinality(sample)
-                          from sampled
-                         where collections is null or sampled.collection = scope.collection
-                      )
-                      else (
-                        select count(*)
-                          from (
-                            select
-                              from matching_chunks as chunk
-                             where collections is null or chunk.collection = scope.collection
-                             limit most_compared::integer + 1
-                          ) as counted
-                      )
-                    end as rows
-            offset 0
-           ) as passing
+             select coalesce(sum(sampled.chunks), 0) * plan.sample_weight as chunks
+               from sampled_chunks as sampled
+              where collections is null or sampled.collection = scope.collection
+             offset 0 -- computed once, however often it is read
+           ) as matching
   ),
-  nearest as materialized (
-    select searches.search, found.id, found.distance
-      from searches
+  -- Vector leg.
+  nearest_by_index as materialized (
+    select lists.list_id, nearest.*
+      from lists
      cross join lateral (
-             select chunk.id,
-                    chunk.embedding operator(extensions.<=>) searches.embedding as distance
+             select chunk.id, chunk.content_tsv, chunk.bm25,
+                    chunk.embedding operator(extensions.<=>) lists.embedding as distance
                from matching_chunks as chunk
               where chunk.embedding is not null
-                and (collections is null or chunk.collection = searches.collection)
-              order by chunk.indexed_embedding operator(extensions.<=>) searches.direction
-              limit reach
-           ) as found
-     where searches.embedding is not null
-       and not searches.is_narrow
+                and (collections is null or chunk.collection = lists.collection)
+              order by chunk.indexed_embedding operator(extensions.<=>) lists.direction
+              limit plan.index_rows
+           ) as nearest
+     where lists.embedding is not null and not lists.is_narrow
   ),
-  reached as materialized (
-    select searches.search, count(nearest.id) = reach as is_full
-      from searches
-      left join nearest on nearest.search = searches.search
-     group by searches.search
+  -- Few rows match, or the index scan stopped early.
+  compared_lists as materialized (
+    select lists.*
+      from lists
+     where lists.embedding is not null
+       and plan.index_rows > (
+             select count(*) from nearest_by_index as found where found.list_id = lists.list_id
+           )
   ),
-  -- Every matching row, where there are few or the index stopped early.
-  nearest_exactly as materialized (
-    select searches.search, found.id, found.distance
-      from searches
-      join reached on reached.search = searches.search and not reached.is_full
+  nearest_by_comparison as materialized (
+    select lists.list_id, nearest.*
+      from compared_lists as lists
      cross join lateral (
-             select nearby.id,
-                    nearby.embedding operator(extensions.<=>) searches.embedding as distance
+             select near.id, near.content_tsv, near.bm25,
+                    near.embedding operator(extensions.<=>) lists.embedding as distance
                from (
-                 select chunk.id, chunk.embedding
+                 select chunk.id, chunk.embedding, chunk.content_tsv, chunk.bm25
                    from matching_chunks as chunk
                   where chunk.embedding is not null
-                    and (collections is null or chunk.collection = searches.collection)
-                  order by chunk.embedding_bits operator(extensions.<~>) searches.embedding_bits,
+                    and (collections is null or chunk.collection = lists.collection)
+                  order by chunk.embedding_bits operator(extensions.<~>) lists.embedding_bits,
                            chunk.id
-                  limit nearest_by_bits
-               ) as nearby
-              order by distance, nearby.id
-              limit compared_exactly
-           ) as found
-     where searches.embedding is not null
+                  limit plan.compared_by_bits
+               ) as near
+              order by distance, near.id
+              limit plan.compared_exactly
+           ) as nearest
   ),
   neighbours as materialized (
-    select found.search,
-           found.id,
-           1 - found.distance as similarity,
+    select nearest.*,
+           1 - nearest.distance as similarity,
            row_number() over (
-             partition by found.search order by found.distance, found.id
+             partition by nearest.list_id order by nearest.distance, nearest.id
            ) as vector_rank
       from (
-        select nearest.search, nearest.id, nearest.distance
-          from nearest
-          join reached on reached.search = nearest.search and reached.is_full
+        select * from nearest_by_comparison
         union all
-        select nearest_exactly.search, nearest_exactly.id, nearest_exactly.distance
-          from nearest_exactly
-      ) as found
+        select by_index.*
+          from nearest_by_index as by_index
+         where by_index.list_id not in (select lists.list_id from compared_lists as lists)
+      ) as nearest
   ),
   vector_results as (
-    select neighbours.search, neighbours.id, neighbours.similarity, neighbours.vector_rank
+    select neighbours.*
       from neighbours
-     where neighbours.vector_rank <= pool
-       and neighbours.similarity >= match_threshold
+     where neighbours.vector_rank <= plan.pool and neighbours.similarity >= match_threshold
   ),
-  -- Rows with the query's telling words. The inner product of the sparse vectors is BM25 for the
-  -- mean length at the time the row was written; those that are best by it are scored exactly.
-  likely as materialized (
-    select searches.search, best.id, best.content_tsv, best.text_length
-      from searches
-     cross join lateral (
-             select drawn.id, drawn.content_tsv, drawn.text_length
-               from (
-                 select chunk.id, chunk.content_tsv, chunk.text_length,
-                        chunk.bm25 operator(extensions.<#>) searches.weight_vector as product
-                   from matching_chunks as chunk
-                  where chunk.content_tsv @@ searches.candidate_query
-                    and (collections is null or chunk.collection = searches.collection)
-                  order by product, chunk.id
-                 offset 0
-               ) as drawn
-              where searches.is_optional
-                 or not searches.is_partial
-                 or (drawn.content_tsv || ''::tsvector) @@ searches.full_query
-              order by drawn.product, drawn.id
-              limit scored_exactly
-           ) as best
-     where searches.candidate_query is not null
-       and not searches.is_read_by_filter
-  ),
-  -- Too few of them pass the filters, or have what is required: more are drawn, and where these are
-  -- too few as well, every row with any of the words counts.
-  scarce as materialized (
-    select searches.search
-      from searches
-     where searches.is_partial
-       and not searches.is_read_by_filter
-       and (select count(*) from likely where likely.search = searches.search) < pool
-  ),
-  likely_wider as materialized (
-    select searches.search, best.id, best.content_tsv, best.text_length
-      from searches
-      join scarce on scarce.search = searches.search
-     cross join lateral (
-             select coalesce(searches.required_query && drawn.query, drawn.query) as query
-               from knowledge_internal.candidate_query(
-                      searches.lexemes, searches.document_frequencies, searches.weights,
-                      searches.document_count, wider_effort
-                    ) as drawn (query)
-            offset 0
-           ) as wider
-     cross join lateral (
-             select drawn.id, drawn.content_tsv, drawn.text_length
-               from (
-                 select chunk.id, chunk.content_tsv, chunk.text_length,
-                        chunk.bm25 operator(extensions.<#>) searches.weight_vector as product
-                   from matching_chunks as chunk
-                  where chunk.content_tsv @@ wider.query
-                    and (collections is null or chunk.collection = searches.collection)
-                  order by product, chunk.id
-                 offset 0
-               ) as drawn
-              where searches.is_optional
-                 or (drawn.content_tsv || ''::tsvector) @@ searches.full_query
-              order by drawn.product, drawn.id
-              limit scored_exactly
-           ) as best
-  ),
-  incomplete as materialized (
-    select searches.search, searches.is_narrow
-      from searches
-     where searches.is_read_by_filter
-        or (
-          searches.search in (select scarce.search from scarce)
-            and (select count(*) from likely_wider where likely_wider.search = searches.search)
-                  < pool
-        )
-  ),
-  likely_in_full as materialized (
-    select searches.search, best.id, best.content_tsv, best.text_length
-      from searches
-      join incomplete on incomplete.search = searches.search and not incomplete.is_narrow
-     cross join lateral (
-             select chunk.id, chunk.content_tsv, chunk.text_length
-               from matching_chunks as chunk
-              where chunk.content_tsv @@ searches.full_query
-                and (collections is null or chunk.collection = searches.collection)
-              order by chunk.bm25 operator(extensions.<#>) searches.weight_vector, chunk.id
-              limit scored_exactly
-           ) as best
+  -- Text leg. Draw 1 finds the rows with the query's telling words, draw 2 many more of them, draw
+  -- 3 every row that matches; the next draw follows when one finds fewer rows than the pool.
+  draws as (
+    select lists.list_id, 0 as draw, false as is_last, null::uuid[] as ids
+      from lists
+     where lists.matching_query is not null
     union all
-    -- Where few rows pass the filters, the index of these finds them.
-    select searches.search, best.id, best.content_tsv, best.text_length
-      from searches
-      join incomplete on incomplete.search = searches.search and incomplete.is_narrow
+    select lists.list_id, next.draw, next.draw = 3 or cardinality(best.ids) >= plan.pool, best.ids
+      from draws
+      join lists on lists.list_id = draws.list_id
      cross join lateral (
-             select drawn.id, drawn.content_tsv, drawn.text_length
+             select case when lists.is_drawn then draws.draw + 1 else 3 end as draw offset 0
+           ) as next
+     cross join lateral (
+             select case
+                      when next.draw = 1 then lists.candidate_query
+                      when next.draw = 2 then knowledge_internal.candidate_query(
+                        lists.lexemes, lists.document_frequencies, lists.weights,
+                        lists.required_query, lists.document_count, wider_effort
+                      )
+                      when not (lists.is_partial and lists.is_narrow) then lists.matching_query
+                    end as query
+            offset 0
+           ) as words
+     cross join lateral (
+             select array_agg(checked.id) as ids
                from (
-                 select chunk.id, chunk.content_tsv, chunk.text_length,
-                        chunk.bm25 operator(extensions.<#>) searches.weight_vector as product
-                   from matching_chunks as chunk
-                  where chunk.bm25 operator(extensions.<#>) searches.weight_vector < 0
-                    and (collections is null or chunk.collection = searches.collection)
-                  order by product, chunk.id
-                 offset 0
-               ) as drawn
-              where (drawn.content_tsv || ''::tsvector) @@ searches.full_query
-              order by drawn.product, drawn.id
-              limit scored_exactly
+                 select drawn.id
+                   from (
+                     select chunk.id, chunk.content_tsv,
+                            chunk.bm25 operator(extensions.<#>) lists.weight_vector as product
+                       from matching_chunks as chunk
+                      where chunk.content_tsv @@ words.query
+                        and (collections is null or chunk.collection = lists.collection)
+                     union all
+                     -- Where few rows match, the indexes of the filters find them.
+                     select chunk.id, chunk.content_tsv,
+                            chunk.bm25 operator(extensions.<#>) lists.weight_vector
+                       from matching_chunks as chunk
+                      where words.query is null
+                        and chunk.bm25 operator(extensions.<#>) lists.weight_vector < 0
+                        and (collections is null or chunk.collection = lists.collection)
+                      order by product, id
+                     offset 0
+                   ) as drawn
+                  where words.query is not null and (lists.is_optional or next.draw = 3)
+                     or (drawn.content_tsv || ''::tsvector) @@ lists.matching_query
+                  order by drawn.product, drawn.id
+                  limit plan.scored_exactly
+               ) as checked
            ) as best
-  ),
-  found as materialized (
-    -- Concatenated with nothing, a tsvector that lies outside its row is fetched once.
-    select best.search, best.id, best.content_tsv || ''::tsvector as content_tsv, best.text_length
-      from (
-        select likely.*
-          from likely
-         where likely.search not in (select scarce.search from scarce)
-        union all
-        select likely_wider.*
-          from likely_wider
-         where likely_wider.search not in (select incomplete.search from incomplete)
-        union all
-        select likely_in_full.* from likely_in_full
-      ) as best
+     where not draws.is_last
   ),
   text_results as (
-    select ranked.search, ranked.id, ranked.text_score, ranked.text_rank
+    select ranked.*
       from (
-        select weighed.search,
-               weighed.id,
-               weighed.text_score,
+        select weighed.*,
                row_number() over (
-                 partition by weighed.search order by weighed.text_score desc, weighed.id
+                 partition by weighed.list_id order by weighed.text_score desc, weighed.id
                ) as text_rank
           from (
-            select found.search,
-                   found.id,
-                   sum(
-                     word.weight * occurrences.tf * 2.2
-                       / (
-                         occurrences.tf
-                           + 1.2 * (0.25 + 0.75 * found.text_length / searches.mean_length)
-                       )
+            select lists.list_id, chunk.id, chunk.embedding,
+                   (
+                     select sum(
+                              word.weight * knowledge_internal.bm25_weight(
+                                occurrences.tf, chunk.text_length, lists.mean_length
+                              )
+                            )
+                       from unnest(lists.lexeme_queries, lists.weights) as word (query, weight)
+                      cross join lateral (
+                              select knowledge_internal.term_frequency(
+                                       chunk.content_tsv, word.query
+                                     ) as tf
+                              offset 0
+                            ) as occurrences
                    ) as text_score
-              from found
-              join searches on searches.search = found.search
-             cross join lateral unnest(searches.lexeme_queries, searches.weights)
-                     as word (query, weight)
+              from draws
+              join lists on lists.list_id = draws.list_id
+             cross join unnest(draws.ids) as drawn (id)
              cross join lateral (
-                     select width_bucket(
-                              ts_rank('{1,1,1,1}', found.content_tsv, word.query) * pi() ^ 2 / 6,
-                              knowledge_internal.rank_steps()
-                            ) as tf
-                   ) as occurrences
-             group by found.search, found.id
+                     -- Concatenated with nothing, a tsvector outside its row is fetched once.
+                     select found.id, found.embedding, found.text_length,
+                            found.content_tsv || ''::tsvector as content_tsv
+                       from public.knowledge_chunks as found
+                      where found.id = drawn.id
+                     offset 0
+                   ) as chunk
+             where draws.is_last
           ) as weighed
       ) as ranked
-     where ranked.text_rank <= pool
+     where ranked.text_rank <= plan.pool
   ),
+  -- Fusion.
   combined as (
-    select coalesce(vector_results.search, text_results.search) as search,
+    select coalesce(vector_results.list_id, text_results.list_id) as list_id,
            coalesce(vector_results.id, text_results.id) as id,
-           vector_results.vector_rank,
-           text_results.text_rank,
-           vector_results.similarity,
-           text_results.text_score
+           vector_results.vector_rank, text_results.text_rank,
+           vector_results.similarity, text_results.text_score,
+           vector_results.content_tsv, vector_results.bm25, text_results.embedding
       from vector_results
       full outer join text_results
-        on text_results.search = vector_results.search and text_results.id = vector_results.id
+        on text_results.list_id = vector_results.list_id and text_results.id = vector_results.id
   ),
   evidence as materialized (
-    select searches.search,
-           listed.ordinary_cosine,
-           vector_weight * leg.vector_evidence as vector_evidence,
-           text_weight * leg.text_evidence as text_evidence
-      from searches
-     cross join lateral (
-             select count(*) as neighbours,
-                    max(neighbours.similarity) as best_cosine,
-                    min(neighbours.similarity)
-                      filter (where neighbours.vector_rank <= ordinary_rank) as ordinary_cosine
-               from neighbours
-              where neighbours.search = searches.search
-           ) as listed
+    select lists.list_id, leg.*
+      from lists
      cross join lateral knowledge_internal.leg_evidence(
-             listed.neighbours,
-             listed.best_cosine,
-             listed.ordinary_cosine,
-             searches.cosine_spread,
-             (
-               select max(text_results.text_score)
-                 from text_results
-                where text_results.search = searches.search
+             array(
+               select hit.similarity from neighbours as hit
+                where hit.list_id = lists.list_id order by hit.vector_rank
              ),
-             searches.weights
+             (
+               select max(hit.text_score) from text_results as hit
+                where hit.list_id = lists.list_id
+             ),
+             plan.typical_rank, lists.cosine_spread, lists.weights
            ) as leg
   ),
-  -- Read by explain_hybrid_search, which alone asks for it.
-  trace as materialized (
-    select set_config(
-             'knowledge_internal.trace', jsonb_agg(told.list order by told.search)::text, true
-           )
-      from (
-        select searches.search,
-               jsonb_build_object(
-                 'formulation', searches.formulation - 1,
-                 'collection', searches.collection,
-                 'vector', jsonb_build_object(
-                   'strategy', case
-                     when searches.embedding is null then 'not run'
-                     when searches.is_narrow then 'compared: few rows'
-                     when reached.is_full then 'index'
-                     else 'compared: the index stopped early'
-                   end,
-                   'rows', (
-                     select count(*) from vector_results
-                      where vector_results.search = searches.search
-                   )
-                 ),
-                 'text', jsonb_build_object(
-                   'strategy', case
-                     when searches.full_query is null then 'not run'
-                     when searches.is_read_by_filter then 'all rows: few pass the filters'
-                     when incomplete.search is not null then 'all rows: too few candidates'
-                     when searches.search in (select scarce.search from scarce)
-                       then 'more candidates: too few at first'
-                     when searches.is_partial then 'candidates'
-                     else 'all rows'
-                   end,
-                   'rows', (
-                     select count(*) from text_results
-                      where text_results.search = searches.search
-                   )
-                 ),
-                 'pool', pool,
-                 'weights', jsonb_build_object(
-                   'vector', evidence.vector_evidence, 'text', evidence.text_evidence
-                 )
-               ) as list
-          from searches
-          join reached on reached.search = searches.search
-          join evidence on evidence.search = searches.search
-          left join incomplete on incomplete.search = searches.search
-         where current_setting('knowledge_internal.tracing', true) = 'on'
-      ) as told
-  ),
-  -- auto weighs scores, so a row gets the score of the leg that missed it too.
+  -- auto adds scores, so a row needs the score of the leg that missed it too.
   completed as (
     select combined.*,
-           evidence.vector_evidence,
-           evidence.text_evidence,
+           vector_weight * evidence.vector_evidence as cosine_weight,
+           text_weight * evidence.text_evidence as bm25_weight,
            coalesce(
              combined.similarity,
-             1 - (chunk.embedding operator(extensions.<=>) searches.embedding),
-             evidence.ordinary_cosine,
+             1 - (combined.embedding operator(extensions.<=>) lists.embedding),
+             evidence.typical_cosine,
              0
            ) as cosine,
            coalesce(
              combined.text_score,
              case
-               when chunk.content_tsv @@ searches.full_query
-                 then -(chunk.bm25 operator(extensions.<#>) searches.weight_vector)
+               when lists.is_optional or combined.content_tsv @@ lists.matching_query
+                 then -(combined.bm25 operator(extensions.<#>) lists.weight_vector)
              end,
              0
-           ) as bm25
+           ) as bm25_score
       from combined
-      join searches on searches.search = combined.search
-      join evidence on evidence.search = combined.search
-      left join public.knowledge_chunks as chunk
-        on fusion = 'auto'
-       and chunk.id = combined.id
-       and (
-         combined.similarity is null and searches.embedding is not null
-         or combined.text_score is null and searches.full_query is not null
-       )
+      join evidence on evidence.list_id = combined.list_id
+      left join lists on fusion = 'auto' and lists.list_id = combined.list_id
   ),
   ranges as (
-    select completed.search,
-           min(completed.similarity) as least_similarity,
-           max(completed.similarity) as best_similarity,
-           min(completed.text_score) as least_text_score,
-           max(completed.text_score) as best_text_score,
-           min(completed.cosine) as least_cosine,
-           max(completed.cosine) as best_cosine,
-           max(completed.bm25) as best_bm25
-      from completed
-     group by completed.search
+    select hit.list_id,
+           min(hit.similarity) as least_similarity, max(hit.similarity) as best_similarity,
+           min(hit.text_score) as least_text_score, max(hit.text_score) as best_text_score,
+           min(hit.cosine) as least_cosine, max(hit.cosine) as best_cosine,
+           max(hit.bm25_score) as best_bm25_score
+      from completed as hit
+     group by hit.list_id
   ),
   scored as (
     select completed.id,
-           min(completed.vector_rank) as vector_rank,
-           min(completed.text_rank) as text_rank,
-           max(completed.similarity) as similarity,
-           max(completed.text_score) as text_score,
+           min(completed.vector_rank) as vector_rank, min(completed.text_rank) as text_rank,
+           max(completed.similarity) as similarity, max(completed.text_score) as text_score,
            sum(
              case fusion
                when 'rrf' then
                  coalesce(vector_weight / (rrf_k + completed.vector_rank), 0)
                    + coalesce(text_weight / (rrf_k + completed.text_rank), 0)
                when 'relative_score' then
-                 vector_weight * coalesce(
-                   (completed.similarity - ranges.least_similarity)
-                     / nullif(ranges.best_similarity - ranges.least_similarity, 0),
-                   (completed.similarity is not null)::integer
+                 vector_weight * knowledge_internal.min_max(
+                   completed.similarity, ranges.least_similarity, ranges.best_similarity
                  )
-                   + text_weight * coalesce(
-                     (completed.text_score - ranges.least_text_score)
-                       / nullif(ranges.best_text_score - ranges.least_text_score, 0),
-                     (completed.text_score is not null)::integer
+                   + text_weight * knowledge_internal.min_max(
+                     completed.text_score, ranges.least_text_score, ranges.best_text_score
                    )
-               else
-                 coalesce(
-                   (
-                     completed.vector_evidence * (completed.cosine - ranges.least_cosine)
-                       + completed.text_evidence * completed.bm25
-                   ) / nullif(
-                     completed.vector_evidence * (ranges.best_cosine - ranges.least_cosine)
-                       + completed.text_evidence * ranges.best_bm25,
-                     0
-                   ),
-                   1
-                 ) / cardinality(embeddings)
+               -- 1 is a row that is the best of both legs.
+               else coalesce(
+                 (
+                   completed.cosine_weight * (completed.cosine - ranges.least_cosine)
+                     + completed.bm25_weight * completed.bm25_score
+                 ) / nullif(
+                   completed.cosine_weight * (ranges.best_cosine - ranges.least_cosine)
+                     + completed.bm25_weight * ranges.best_bm25_score,
+                   0
+                 ),
+                 1
+               ) / cardinality(questions)
              end
            ) as rrf_score
       from completed
-      join ranges on ranges.search = completed.search
+      join ranges on ranges.list_id = completed.list_id
      group by completed.id
   ),
+  -- Page.
   ordered as (
-    select aged.*,
+    select scored.*, chunk.chunk_index, aged.score,
+           coalesce(case when one_per_document then chunk.document_id end, scored.id) as unit,
            row_number() over (
-             order by aged.rrf_score desc, least(aged.vector_rank, aged.text_rank), aged.id
+             order by aged.score desc, least(scored.vector_rank, scored.text_rank), scored.id
            ) as place
-      from (
-        select scored.id,
-               scored.vector_rank,
-               scored.text_rank,
-               scored.similarity,
-               scored.text_score,
-               chunk.chunk_index,
-               coalesce(case when one_per_document then chunk.document_id end, scored.id) as unit,
-               case
-                 when recency_half_life is null or chunk.document_date is null
-                   then scored.rrf_score
-                 else
-                   scored.rrf_score * 0.5 ^ least(
-                     greatest(today - chunk.document_date, 0) / greatest(recency_half_life, 1e-6),
-                     500
-                   )
-               end as rrf_score
-          from scored
-          left join public.knowledge_chunks as chunk
-            on (one_per_document or recency_half_life is not null) and chunk.id = scored.id
-      ) as aged
+      from scored
+      left join public.knowledge_chunks as chunk
+        on (one_per_document or recency_half_life is not null) and chunk.id = scored.id
+     cross join lateral (
+             select scored.rrf_score * knowledge_internal.recency_factor(
+                      chunk.document_date, recency_half_life
+                    ) as score
+           ) as aged
   ),
-  -- A document stands where its best hit stands, and shows its best chunk.
+  -- A document takes the place and the score of its best hit, and shows its best chunk.
   units as (
     select distinct on (ordered.unit)
-           ordered.id,
-           ordered.vector_rank,
-           ordered.text_rank,
-           ordered.similarity,
-           ordered.text_score,
-           max(ordered.rrf_score) over (partition by ordered.unit) as rrf_score,
-           min(ordered.place) over (partition by ordered.unit) as place
+           ordered.*,
+           max(ordered.score) over (partition by ordered.unit) as unit_score,
+           min(ordered.place) over (partition by ordered.unit) as unit_place
       from ordered
      order by ordered.unit, ordered.chunk_index is null, ordered.place
   ),
   page as (
     select units.*, count(*) over () as total_count
       from units
-     order by units.place, units.id
+     order by units.unit_place, units.id
      limit match_count
     offset match_offset
+  ),
+  -- A search returns hits only, so explain_hybrid_search reads the rest from a setting.
+  trace as materialized (
+    select set_config('knowledge_internal.trace', jsonb_agg(told)::text, true)
+      from (
+        select lists.list_id, lists.ordinality as formulation, lists.collection, lists.is_narrow,
+               lists.is_partial, lists.is_drawn, draws.draw, plan.pool,
+               vector_weight * evidence.vector_evidence as vector_weight,
+               text_weight * evidence.text_evidence as text_weight,
+               lists.embedding is not null as is_embedded,
+               lists.list_id in (select compared.list_id from compared_lists as compared)
+                 as is_compared,
+               (select count(*) from vector_results as hit where hit.list_id = lists.list_id)
+                 as vector_rows,
+               (select count(*) from text_results as hit where hit.list_id = lists.list_id)
+                 as text_rows
+          from lists
+          join evidence on evidence.list_id = lists.list_id
+          left join draws on draws.list_id = lists.list_id and draws.is_last
+         where current_setting('knowledge_internal.tracing', true) = 'on'
+         order by lists.list_id
+      ) as told
   )
-  select chunk.id,
-         chunk.content,
-         chunk.knowledge_type,
-         chunk.document_id,
-         chunk.chunk_index,
-         chunk.source_origin,
-         chunk.metadata,
-         page.rrf_score,
-         page.vector_rank,
-         page.text_rank,
-         page.similarity,
-         page.text_score,
-         case
-           when page.text_rank is null then 'vector'
-           when page.vector_rank is null then 'text'
-           else 'both'
-         end,
-         array(
-           select word.typed
-             from (select chunk.content_tsv || ''::tsvector as content_tsv offset 0) as fetched
-            cross join unnest(words, word_queries)
-                 with ordinality as word (typed, query, place)
-            where fetched.content_tsv @@ word.query
-            order by word.place
-         ),
-         document.title,
-         document.source_url,
-         chunk.collection,
-         chunk.document_date,
+  select chunk.id, chunk.content, chunk.knowledge_type, chunk.document_id, chunk.chunk_index,
+         chunk.source_origin, chunk.metadata, page.unit_score, page.vector_rank, page.text_rank,
+         page.similarity, page.text_score,
+         case when page.text_rank is null then 'vector' when page.vector_rank is null then 'text'
+           else 'both' end,
+         knowledge_internal.matched_words(chunk.content_tsv, asked),
+         document.title, document.source_url, chunk.collection, chunk.document_date,
          case
            when snippet then knowledge_internal.snippet(
-             chunk.content, knowledge_internal.text_configuration(chunk.language), lexemes
+             chunk.content, knowledge_internal.text_configuration(chunk.language), asked.lexemes
            )
          end,
          case
@@ -1029,12 +1066,11 @@ begin
       on document.id = chunk.document_id
      and (viewer_id is null or document.visibility = 'public' or document.owner_id = viewer_id)
      and (not public_only or document.visibility = 'public')
+   -- Always true: a CTE that nothing reads is not run.
    where (select count(*) from trace) >= 0
-   order by page.place;
+   order by page.unit_place;
 
-  perform set_config('hnsw.ef_search', callers_ef_search, true),
-          set_config('hnsw.iterative_scan', callers_iterative_scan, true),
-          set_config('hnsw.max_scan_tuples', callers_max_scan_tuples, true);
+  perform knowledge_internal.restore_settings(callers);
 end
 $$;
 
