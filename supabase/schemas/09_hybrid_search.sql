@@ -436,9 +436,11 @@ begin
   plan.pool := greatest(pool_size, match_count);
   -- The rows of a small corpus were written while its mean length still changed.
   plan.scored_exactly := case when plan.is_small_corpus then 4 * plan.pool else plan.pool end;
-  plan.most_read_by_filter := least(
-    most_read_by_filter, plan.pool * plan.chunk_count / candidate_rows
-  );
+  plan.most_read_by_filter := case
+    when plan.is_indexed
+      then least(most_read_by_filter, plan.pool * plan.chunk_count / candidate_rows)
+    else -1
+  end;
   -- More than is wanted: the index orders by half precision, and an iterative scan, which filters
   -- lead to, returns rows in approximate order.
   plan.index_rows := ceil(
@@ -717,8 +719,7 @@ begin
            knowledge_internal.embedding_bits(question.embedding) as embedding_bits,
            coalesce(matching.chunks <= plan.most_compared, plan.is_small_corpus) as is_narrow,
            question.is_partial
-             and (matching.chunks > plan.most_read_by_filter or not plan.is_indexed) is not false
-             as is_drawn
+             and coalesce(matching.chunks > plan.most_read_by_filter, true) as is_drawn
       from rows from (unnest(questions), unnest(analyses)) with ordinality as question
      cross join (
              select distinct named.collection
@@ -789,9 +790,9 @@ begin
       ) as nearest
   ),
   vector_results as (
-    select neighbours.*
-      from neighbours
-     where neighbours.vector_rank <= plan.pool and neighbours.similarity >= match_threshold
+    select hit.list_id, hit.id, hit.similarity, hit.vector_rank, hit.content_tsv, hit.bm25
+      from neighbours as hit
+     where hit.vector_rank <= plan.pool and hit.similarity >= match_threshold
   ),
   -- Text leg. Draw 1 finds the rows with the query's telling words, draw 2 many more of them, draw
   -- 3 every row that matches; the next draw follows when one finds fewer rows than the pool.
@@ -847,7 +848,7 @@ begin
      where not draws.is_last
   ),
   text_results as (
-    select ranked.*
+    select ranked.list_id, ranked.id, ranked.text_score, ranked.text_rank, ranked.embedding
       from (
         select weighed.*,
                row_number() over (
@@ -887,14 +888,11 @@ begin
   ),
   -- Fusion.
   combined as (
-    select coalesce(vector_results.list_id, text_results.list_id) as list_id,
-           coalesce(vector_results.id, text_results.id) as id,
-           vector_results.vector_rank, text_results.text_rank,
+    select list_id, id, vector_results.vector_rank, text_results.text_rank,
            vector_results.similarity, text_results.text_score,
            vector_results.content_tsv, vector_results.bm25, text_results.embedding
       from vector_results
-      full outer join text_results
-        on text_results.list_id = vector_results.list_id and text_results.id = vector_results.id
+      full outer join text_results using (list_id, id)
   ),
   evidence as materialized (
     select lists.list_id, leg.*
@@ -1006,8 +1004,7 @@ begin
     select units.*, count(*) over () as total_count
       from units
      order by units.unit_place, units.id
-     limit match_count
-    offset match_offset
+     limit match_count offset match_offset
   ),
   -- A search returns hits only, so explain_hybrid_search reads the rest from a setting.
   trace as materialized (
