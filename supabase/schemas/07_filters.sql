@@ -2,43 +2,35 @@
 -- Adds: types metadata_condition and chunk_filter, functions is_input, filter_conditions,
 -- compile_filter, is_listed and passes. Locks nothing that exists.
 
-do $$
-begin
-  if to_regtype('knowledge_internal.metadata_condition') is null then
-    create type knowledge_internal.metadata_condition as (
-      path text[],
-      op text,
-      value jsonb
-    );
-  end if;
+create type knowledge_internal.metadata_condition as (
+  path text[],
+  op text,
+  value jsonb
+);
 
-  if to_regtype('knowledge_internal.chunk_filter') is null then
-    create type knowledge_internal.chunk_filter as (
-      knowledge_types text[],
-      source_origins text[],
-      collections text[],
-      languages text[],
-      visibilities text[],
-      sensitivities text[],
-      embedding_models text[],
-      document_ids uuid[],
-      source_ids uuid[],
-      owner_ids uuid[],
-      chunk_indexes int4multirange,
-      document_dates datemultirange,
-      created tstzmultirange,
-      updated tstzmultirange,
-      or_null text[],
-      excluded text[],
-      hidden text[],
-      required_metadata jsonb,
-      alternative_metadata jsonb[],
-      metadata_conditions knowledge_internal.metadata_condition[],
-      is_indexed boolean
-    );
-  end if;
-end
-$$;
+create type knowledge_internal.chunk_filter as (
+  knowledge_types text[],
+  source_origins text[],
+  collections text[],
+  languages text[],
+  visibilities text[],
+  sensitivities text[],
+  embedding_models text[],
+  document_ids uuid[],
+  source_ids uuid[],
+  owner_ids uuid[],
+  chunk_indexes int4multirange,
+  document_dates datemultirange,
+  created tstzmultirange,
+  updated tstzmultirange,
+  or_null text[],
+  excluded text[],
+  hidden text[],
+  required_metadata jsonb,
+  alternative_metadata jsonb[],
+  metadata_conditions knowledge_internal.metadata_condition[],
+  is_indexed boolean
+);
 
 comment on type knowledge_internal.metadata_condition is
   'What the value at a path of object keys must be. op and value: in and not_in with an array, '
@@ -54,7 +46,7 @@ comment on type knowledge_internal.chunk_filter is
   'it; alternative_metadata: it contains one of them; metadata_conditions: what these two cannot '
   'say. is_indexed: an index serves a part of it.';
 
-create or replace function knowledge_internal.is_input(source text, kind text)
+create function knowledge_internal.is_input(source text, kind text)
 returns boolean
 language plpgsql
 stable
@@ -96,7 +88,7 @@ $$;
 comment on function knowledge_internal.known_values(text) is
   'The values that a field can have, where they are listed; null for a field with any values.';
 
-create or replace function knowledge_internal.filter_conditions(filters jsonb)
+create function knowledge_internal.filter_conditions(filters jsonb)
 returns table (field text, kind text, path text[], op text, value jsonb)
 language plpgsql
 stable
@@ -355,7 +347,7 @@ comment on function knowledge_internal.filter_conditions(jsonb) is
   'not_in, where null stands for no value. kind: text, uuid, integer, date, timestamp or metadata; '
   'path: the keys after metadata. Raises 22023 naming the place, such as filters[2].op.';
 
-create or replace function knowledge_internal.compile_filter(
+create function knowledge_internal.compile_filter(
   filters jsonb, filter_type text, date_from date, date_to date, public_only boolean
 )
 returns knowledge_internal.chunk_filter
@@ -577,7 +569,7 @@ comment on function knowledge_internal.compile_filter(jsonb, text, date, date, b
   'nothing. filters: a JSON array of conditions that must all hold, or an object, short for '
   'equality of top-level keys of metadata. Raises 22023 naming the place, such as filters[2].op.';
 
-create or replace function knowledge_internal.is_listed(element jsonb, list jsonb)
+create function knowledge_internal.is_listed(element jsonb, list jsonb)
 returns boolean
 language plpgsql
 immutable
@@ -598,7 +590,7 @@ comment on function knowledge_internal.is_listed(jsonb, jsonb) is
   'Whether an array has an element equal to this one. Containment says the same of a scalar, and '
   'sooner.';
 
-create or replace function knowledge_internal.passes(
+create function knowledge_internal.passes(
   metadata jsonb, conditions knowledge_internal.metadata_condition[]
 )
 returns boolean

@@ -450,7 +450,7 @@ comment on function knowledge_internal.analyse_query(text, text) is
   'Reads a query''s text in every language of the corpus and weighs its words by idf: of a long '
   'one the first 4,096 characters, 512 words, and the 256 lexemes that weigh most.';
 
-create or replace function knowledge_internal.rank_steps()
+create function knowledge_internal.rank_steps()
 returns float8[]
 language plpgsql
 immutable
@@ -476,7 +476,7 @@ comment on function knowledge_internal.rank_steps() is
   'by pi^2 / 6. Here are those sums for 1 to 256 occurrences (the most a tsvector keeps), less a '
   'margin for float4: the bounds of width_bucket.';
 
-create or replace function knowledge_internal.leg_evidence(
+create function knowledge_internal.leg_evidence(
   neighbours bigint,
   best_cosine float8,
   ordinary_cosine float8,

@@ -1,9 +1,9 @@
--- 013_writing: documents and their chunks in, changed and out, each in one transaction.
+-- 014_writing: documents and their chunks in, changed and out, each in one transaction.
 -- Adds: functions upsert_knowledge_document, missing_knowledge_embeddings,
 -- delete_knowledge_document, delete_knowledge_owner, purge_knowledge_chunks.
 -- Locks nothing that exists.
 
-create or replace function public.upsert_knowledge_document(document jsonb, chunks jsonb)
+create function public.upsert_knowledge_document(document jsonb, chunks jsonb)
 returns table (
   document_id uuid,
   chunks_added integer,
@@ -345,7 +345,7 @@ revoke all on function public.upsert_knowledge_document(jsonb, jsonb)
   from public, anon, authenticated;
 grant execute on function public.upsert_knowledge_document(jsonb, jsonb) to service_role;
 
-create or replace function public.missing_knowledge_embeddings(content_hashes text[], model text)
+create function public.missing_knowledge_embeddings(content_hashes text[], model text)
 returns setof text
 language sql
 stable
@@ -370,7 +370,7 @@ revoke all on function public.missing_knowledge_embeddings(text[], text)
   from public, anon, authenticated;
 grant execute on function public.missing_knowledge_embeddings(text[], text) to service_role;
 
-create or replace function public.delete_knowledge_document(document_key text)
+create function public.delete_knowledge_document(document_key text)
 returns integer
 language plpgsql
 volatile
@@ -410,7 +410,7 @@ comment on function public.delete_knowledge_document(text) is
 revoke all on function public.delete_knowledge_document(text) from public, anon, authenticated;
 grant execute on function public.delete_knowledge_document(text) to service_role;
 
-create or replace function public.delete_knowledge_owner(owner uuid)
+create function public.delete_knowledge_owner(owner uuid)
 returns table (documents_deleted integer, chunks_deleted integer)
 language plpgsql
 volatile
@@ -448,7 +448,7 @@ comment on function public.delete_knowledge_owner(uuid) is
 revoke all on function public.delete_knowledge_owner(uuid) from public, anon, authenticated;
 grant execute on function public.delete_knowledge_owner(uuid) to service_role;
 
-create or replace function public.purge_knowledge_chunks(older_than interval default '30 days')
+create function public.purge_knowledge_chunks(older_than interval default '30 days')
 returns integer
 language plpgsql
 volatile

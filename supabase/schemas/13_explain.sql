@@ -1,0 +1,131 @@
+-- 013_explain: why a search answers as it does.
+-- Adds: function explanation, which explain_hybrid_search calls. Locks nothing that exists.
+
+create function knowledge_internal.explanation(arguments knowledge_internal.search_arguments)
+returns jsonb
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  begun_at timestamptz;
+  hybrid_milliseconds double precision;
+  vector_milliseconds double precision;
+  text_milliseconds double precision;
+  hits jsonb;
+  lists jsonb;
+  pool integer;
+  leg_alone knowledge_internal.search_arguments;
+  summary record;
+  analysis knowledge_internal.query_analysis;
+  candidates bigint;
+begin
+  -- The first call pays for planning and cold pages, and answers; the legs are timed after it.
+  perform set_config('knowledge_internal.tracing', 'on', true);
+  perform set_config('knowledge_internal.trace', '', true);
+  begun_at := clock_timestamp();
+  select coalesce(jsonb_agg(to_jsonb(hit) - '{content,metadata,context}'::text[]), '[]')
+    into hits
+    from knowledge_internal.search(arguments) as hit;
+  hybrid_milliseconds := extract(epoch from clock_timestamp() - begun_at) * 1000;
+  lists := nullif(current_setting('knowledge_internal.trace'), '')::jsonb;
+  perform set_config('knowledge_internal.tracing', 'off', true);
+
+  -- What decides which rows a leg returns stays, what only decides how they are shown goes.
+  leg_alone := arguments;
+  leg_alone.formulations := null;
+  leg_alone.recency_half_life := null;
+  leg_alone.one_per_document := false;
+  leg_alone.match_offset := 0;
+  leg_alone.neighbor_window := 0;
+  leg_alone.snippet := false;
+  if arguments.query_embedding is not null and arguments.vector_weight > 0 then
+    leg_alone.query_embedding := arguments.query_embedding;
+    leg_alone.query_text := null;
+    begun_at := clock_timestamp();
+    perform from knowledge_internal.search(leg_alone);
+    vector_milliseconds := extract(epoch from clock_timestamp() - begun_at) * 1000;
+  end if;
+  if arguments.query_text ~ '\S' and arguments.text_weight > 0 then
+    leg_alone.query_embedding := null;
+    leg_alone.query_text := arguments.query_text;
+    begun_at := clock_timestamp();
+    perform from knowledge_internal.search(leg_alone);
+    text_milliseconds := extract(epoch from clock_timestamp() - begun_at) * 1000;
+    analysis := knowledge_internal.analyse_query(arguments.query_text, arguments.search_mode);
+    select count(*)
+      into candidates
+      from public.knowledge_chunks as chunk
+     where chunk.status = 'active'
+       and chunk.content_tsv @@ analysis.candidate_query;
+  end if;
+
+  pool := (lists #>> '{0,pool}')::integer;
+  select string_agg(distinct list.told #>> '{vector,strategy}', '; ') as vector_strategy,
+         string_agg(distinct list.told #>> '{text,strategy}', '; ') as text_strategy,
+         sum((list.told #>> '{vector,rows}')::integer) as vector_rows,
+         sum((list.told #>> '{text,rows}')::integer) as text_rows,
+         bool_or((list.told #>> '{vector,rows}')::integer < pool) as vector_ran_dry,
+         bool_or((list.told #>> '{text,rows}')::integer < pool) as text_ran_dry
+    into summary
+    from jsonb_array_elements(lists) as list (told);
+  return jsonb_build_object(
+    'milliseconds', jsonb_build_object(
+      'hybrid', hybrid_milliseconds, 'vector', vector_milliseconds, 'text', text_milliseconds
+    ),
+    'pool', pool,
+    'vector', jsonb_build_object(
+      'strategy', summary.vector_strategy,
+      'rows', summary.vector_rows,
+      'ran_dry', case
+        when summary.vector_strategy <> 'not run' and summary.vector_ran_dry
+          then 'fewer rows with an embedding pass the filters and match_threshold'
+      end
+    ),
+    'text', jsonb_build_object(
+      'strategy', summary.text_strategy,
+      'rows', summary.text_rows,
+      'ran_dry', case
+        when summary.text_strategy <> 'not run' and summary.text_ran_dry
+          then 'fewer rows that pass the filters have words of the query'
+      end,
+      'candidates', candidates,
+      'chunks', analysis.document_count,
+      'mean_length', analysis.mean_length,
+      'query', analysis.candidate_query::text,
+      'lexemes', (
+        select jsonb_agg(
+                 jsonb_build_object(
+                   'lexeme', word.lexeme,
+                   'document_frequency', round(word.document_frequency),
+                   'weight', word.weight,
+                   -- As a word, or by its marks.
+                   'left_out', analysis.candidate_query::text
+                     !~ format('''%s(\^\d)?''', regexp_replace(word.lexeme, '(\W)', '\\\1', 'g'))
+                 )
+                 order by word.place
+               )
+          from unnest(analysis.lexemes, analysis.document_frequencies, analysis.weights)
+               with ordinality as word (lexeme, document_frequency, weight, place)
+      )
+    ),
+    'fusion', jsonb_build_object('policy', arguments.fusion) || case arguments.fusion
+      when 'auto' then jsonb_build_object(
+        'weights', case when jsonb_array_length(lists) = 1 then lists #> '{0,weights}' end,
+        'cosine_spread', analysis.cosine_spread
+      )
+      else jsonb_build_object(
+        'weights', jsonb_build_object(
+          'vector', arguments.vector_weight, 'text', arguments.text_weight
+        )
+      )
+    end,
+    'lists', lists,
+    'hits', hits
+  );
+end
+$$;
+
+comment on function knowledge_internal.explanation(knowledge_internal.search_arguments) is
+  'What explain_hybrid_search returns.';
