@@ -1,21 +1,16 @@
--- 014_writing: documents and their chunks in, changed and out, each in one transaction.
--- Adds: functions upsert_knowledge_document, missing_knowledge_embeddings,
--- delete_knowledge_document, delete_knowledge_owner, purge_knowledge_chunks.
--- Locks nothing that exists.
+-- 014_writing: functions that store, change and delete documents with their chunks.
+-- Adds: functions upsert_knowledge_document with its steps (check_document, check_chunks,
+-- store_document, store_chunks), missing_knowledge_embeddings, delete_knowledge_document,
+-- delete_knowledge_owner, purge_knowledge_chunks. Locks nothing that exists.
 
-create function public.upsert_knowledge_document(document jsonb, chunks jsonb)
-returns table (
-  document_id uuid,
-  chunks_added integer,
-  chunks_changed integer,
-  chunks_unchanged integer,
-  chunks_removed integer,
-  embeddings_reused integer,
-  embeddings_missing integer
-)
+-- Each public function is a definer: service_role has no rights on the internal schema, and no row
+-- level security hides a row from it.
+
+create function knowledge_internal.check_document(document jsonb)
+returns void
 language plpgsql
-volatile
-security definer
+stable
+security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -24,33 +19,23 @@ declare
     'author', 'document_date', 'owner_id', 'visibility', 'sensitivity', 'language', 'collection',
     'metadata'
   ];
-  chunk_keys constant text[] := array[
-    'content', 'heading', 'embedding', 'embedding_model', 'collection', 'metadata'
-  ];
   listed_keys constant text[] := array['knowledge_type', 'source_origin', 'visibility'];
-  unknown_key text;
+  wrong_key text;
   listed_key text;
-  wrong_chunk bigint;
-  given public.knowledge_documents;
 begin
   if jsonb_typeof(document) is distinct from 'object' then
     raise exception 'document must be a JSON object, not %',
                     coalesce(jsonb_typeof(document), 'null')
       using errcode = '22023';
   end if;
-  if jsonb_typeof(chunks) is distinct from 'array' then
-    raise exception 'chunks must be a JSON array of objects, not %',
-                    coalesce(jsonb_typeof(chunks), 'null')
-      using errcode = '22023';
-  end if;
   select entry.key
-    into unknown_key
+    into wrong_key
     from jsonb_each(document) as entry (key, value)
    where entry.key <> 'metadata' and jsonb_typeof(entry.value) not in ('string', 'null')
    limit 1;
   if found then
     raise exception 'document.% must be a text or null, not %',
-                    unknown_key, jsonb_typeof(document -> unknown_key)
+                    wrong_key, jsonb_typeof(document -> wrong_key)
       using errcode = '22023';
   end if;
   if coalesce(document ->> 'external_key', '') = '' then
@@ -63,21 +48,21 @@ begin
                     jsonb_typeof(document -> 'metadata')
       using errcode = '22023';
   end if;
-  -- Any other form of a date would be read by the session's DateStyle.
+  -- How Postgres reads any other form of a date depends on the DateStyle of the session.
   if document ->> 'document_date' !~ '^\d{4}-\d{2}-\d{2}([T ].*)?$' then
     raise exception 'document.document_date must be an ISO date such as 2026-01-31, not %',
                     left(document ->> 'document_date', 100)
       using errcode = '22023';
   end if;
   select key.name
-    into unknown_key
+    into wrong_key
     from jsonb_object_keys(document) as key (name)
    where key.name <> all (document_keys)
    limit 1;
   if found then
-    raise exception 'document has an unknown key %, known are: %',
-                    unknown_key, array_to_string(document_keys, ', ')
-      using errcode = '22023', hint = 'Keys of your own belong into document.metadata.';
+    raise exception 'document has an unknown key %, the known keys are: %',
+                    wrong_key, array_to_string(document_keys, ', ')
+      using errcode = '22023', hint = 'Put keys of your own into document.metadata.';
   end if;
   foreach listed_key in array listed_keys loop
     if document ->> listed_key <> all (knowledge_internal.known_values(listed_key)) then
@@ -88,6 +73,32 @@ begin
         using errcode = '22023';
     end if;
   end loop;
+end
+$$;
+
+comment on function knowledge_internal.check_document(jsonb) is
+  'Raises 22023 for a document of upsert_knowledge_document that has a missing or an unknown key, '
+  'or a value of the wrong type.';
+
+create function knowledge_internal.check_chunks(chunks jsonb)
+returns void
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  chunk_keys constant text[] := array[
+    'content', 'heading', 'embedding', 'embedding_model', 'collection', 'metadata'
+  ];
+  unknown_key text;
+  wrong_chunk bigint;
+begin
+  if jsonb_typeof(chunks) is distinct from 'array' then
+    raise exception 'chunks must be a JSON array of objects, not %',
+                    coalesce(jsonb_typeof(chunks), 'null')
+      using errcode = '22023';
+  end if;
   select item.ordinality - 1
     into wrong_chunk
     from jsonb_array_elements(chunks) with ordinality as item (chunk, ordinality)
@@ -114,194 +125,271 @@ begin
    where key.name <> all (chunk_keys)
    limit 1;
   if found then
-    raise exception 'chunks have an unknown key %, known are: %',
+    raise exception 'chunks have an unknown key %, the known keys are: %',
                     unknown_key, array_to_string(chunk_keys, ', ')
-      using errcode = '22023', hint = 'Keys of your own belong into a chunk''s metadata.';
+      using errcode = '22023', hint = 'Put keys of your own into the metadata of a chunk.';
   end if;
+end
+$$;
 
-  begin
-    given := jsonb_populate_record(
-      null::public.knowledge_documents,
-      '{"knowledge_type": "document", "source_origin": "manual", "visibility": "private",
-        "language": "english", "collection": "knowledge"}'
-        || jsonb_strip_nulls(document - 'metadata')
-        || jsonb_build_object('metadata', coalesce(nullif(document -> 'metadata', 'null'), '{}'))
-    );
+comment on function knowledge_internal.check_chunks(jsonb) is
+  'Raises 22023 for chunks of upsert_knowledge_document that have a missing or an unknown key, or '
+  'a value of the wrong type.';
 
-    -- The document's row is the lock: a second writer of it waits here, then sees what the first
-    -- one left.
-    loop
-      insert into public.knowledge_documents (external_key) values (given.external_key)
-          on conflict (external_key) do nothing;
-      select stored.id
-        into document_id
-        from public.knowledge_documents as stored
-       where stored.external_key = given.external_key
-         for update;
-      exit when found;
-    end loop;
+create function knowledge_internal.store_document(given jsonb)
+returns public.knowledge_documents
+language plpgsql
+volatile
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  document public.knowledge_documents;
+begin
+  document := jsonb_populate_record(
+    null::public.knowledge_documents,
+    '{"knowledge_type": "document", "source_origin": "manual", "visibility": "private",
+      "language": "english", "collection": "knowledge"}'
+      || jsonb_strip_nulls(given - 'metadata')
+      || jsonb_build_object('metadata', coalesce(nullif(given -> 'metadata', 'null'), '{}'))
+  );
 
-    update public.knowledge_documents as stored
-       set title = given.title,
-           knowledge_type = given.knowledge_type,
-           source_id = given.source_id,
-           source_url = given.source_url,
-           source_origin = given.source_origin,
-           author = given.author,
-           document_date = given.document_date,
-           owner_id = given.owner_id,
-           visibility = given.visibility,
-           sensitivity = given.sensitivity,
-           language = given.language,
-           collection = given.collection,
-           metadata = given.metadata,
-           updated_at = now()
-     where stored.id = upsert_knowledge_document.document_id
+  -- The row of the document is the lock: a second writer of the document waits here, then sees
+  -- what the first one has stored.
+  loop
+    insert into public.knowledge_documents (external_key) values (document.external_key)
+        on conflict (external_key) do nothing;
+    select stored.id
+      into document.id
+      from public.knowledge_documents as stored
+     where stored.external_key = document.external_key
+       for update;
+    exit when found;
+  end loop;
+
+  update public.knowledge_documents as stored
+     set title = document.title,
+         knowledge_type = document.knowledge_type,
+         source_id = document.source_id,
+         source_url = document.source_url,
+         source_origin = document.source_origin,
+         author = document.author,
+         document_date = document.document_date,
+         owner_id = document.owner_id,
+         visibility = document.visibility,
+         sensitivity = document.sensitivity,
+         language = document.language,
+         collection = document.collection,
+         metadata = document.metadata,
+         updated_at = now()
+   where stored.id = document.id
+     and (
+       stored.title, stored.knowledge_type, stored.source_id, stored.source_url,
+       stored.source_origin, stored.author, stored.document_date, stored.owner_id,
+       stored.visibility, stored.sensitivity, stored.language, stored.collection, stored.metadata
+     ) is distinct from (
+       document.title, document.knowledge_type, document.source_id, document.source_url,
+       document.source_origin, document.author, document.document_date, document.owner_id,
+       document.visibility, document.sensitivity, document.language, document.collection,
+       document.metadata
+     );
+  return document;
+end
+$$;
+
+comment on function knowledge_internal.store_document(jsonb) is
+  'Inserts or updates a document that check_document has checked, and locks its row until the '
+  'transaction ends. Returns what was given, with defaults and the id of the row.';
+
+create type knowledge_internal.chunk_counts as (
+  added bigint,
+  changed bigint,
+  unchanged bigint,
+  removed bigint,
+  embeddings_reused bigint,
+  embeddings_missing bigint
+);
+
+comment on type knowledge_internal.chunk_counts is
+  'What store_chunks did: the counts that upsert_knowledge_document returns.';
+
+create function knowledge_internal.store_chunks(document public.knowledge_documents, chunks jsonb)
+returns knowledge_internal.chunk_counts
+language plpgsql
+volatile
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  counts knowledge_internal.chunk_counts;
+begin
+  with incoming as materialized (
+    select (item.ordinality - 1)::integer as chunk_index,
+           coalesce(item.chunk ->> 'heading', document.title) as heading,
+           item.chunk ->> 'content' as content,
+           hashed.content_hash,
+           row_number() over (
+             partition by hashed.content_hash order by item.ordinality
+           ) as occurrence,
+           coalesce(item.chunk ->> 'collection', document.collection) as collection,
+           coalesce(nullif(item.chunk -> 'metadata', 'null'), '{}') as metadata,
+           item.chunk ->> 'embedding_model' as embedding_model,
+           (item.chunk ->> 'embedding')::extensions.vector as embedding
+      from jsonb_array_elements(chunks) with ordinality as item (chunk, ordinality)
+     cross join lateral (
+             select public.knowledge_content_hash(
+               coalesce(item.chunk ->> 'heading', document.title), item.chunk ->> 'content'
+             ) as content_hash
+           ) as hashed
+  ),
+  stored as materialized (
+    select chunk.id,
+           chunk.chunk_index,
+           chunk.content_hash,
+           chunk.version,
+           chunk.embedding is not null as is_embedded,
+           chunk.embedding_model,
+           row_number() over (
+             partition by chunk.content_hash order by chunk.chunk_index, chunk.id
+           ) as occurrence
+      from public.knowledge_chunks as chunk
+     where chunk.document_id = document.id
+       and chunk.status = 'active'
+       -- A chunk without chunk_index was not written by this function.
+       and chunk.chunk_index is not null
+  ),
+  paired as materialized (
+    select incoming.*,
+           stored.id as stored_id,
+           stored.is_embedded
+             and (
+               incoming.embedding_model is null
+                 or incoming.embedding_model = stored.embedding_model
+             ) as is_embedded,
+           coalesce(incoming.embedding, known.embedding) as new_embedding
+      from incoming
+      left join stored using (content_hash, occurrence)
+      left join lateral (
+             select chunk.embedding
+               from public.knowledge_chunks as chunk
+              where chunk.content_hash = incoming.content_hash
+                and chunk.embedding_model = incoming.embedding_model
+                and chunk.embedding is not null
+                and incoming.embedding is null
+                and (
+                  stored.is_embedded and stored.embedding_model = incoming.embedding_model
+                ) is not true
+              limit 1
+           ) as known on true
+  ),
+  updated as (
+    update public.knowledge_chunks as chunk
+       set chunk_index = paired.chunk_index,
+           collection = paired.collection,
+           metadata = document.metadata || paired.metadata,
+           embedding = case
+             when embedding_change.is_needed then paired.new_embedding
+             else chunk.embedding
+           end,
+           embedding_model = case
+             when embedding_change.is_needed then paired.embedding_model
+             else chunk.embedding_model
+           end
+      from paired
+     cross join lateral (
+             select paired.new_embedding is not null
+                    and paired.is_embedded is not true
+           ) as embedding_change (is_needed)
+     where chunk.id = paired.stored_id
        and (
-         stored.title, stored.knowledge_type, stored.source_id, stored.source_url,
-         stored.source_origin, stored.author, stored.document_date, stored.owner_id,
-         stored.visibility, stored.sensitivity, stored.language, stored.collection, stored.metadata
-       ) is distinct from (
-         given.title, given.knowledge_type, given.source_id, given.source_url,
-         given.source_origin, given.author, given.document_date, given.owner_id,
-         given.visibility, given.sensitivity, given.language, given.collection, given.metadata
-       );
+         embedding_change.is_needed
+         or (
+           chunk.chunk_index, chunk.collection, chunk.metadata
+         ) is distinct from (
+           paired.chunk_index, paired.collection, document.metadata || paired.metadata
+         )
+       )
+  ),
+  superseded as (
+    update public.knowledge_chunks as chunk
+       set status = 'superseded'
+      from stored
+     where chunk.id = stored.id
+       and not exists (select from paired where paired.stored_id = stored.id)
+    returning chunk.chunk_index, chunk.version
+  ),
+  added as (
+    insert into public.knowledge_chunks (
+      document_id, chunk_index, heading, content, collection, metadata, embedding,
+      embedding_model, version
+    )
+    select document.id, paired.chunk_index, paired.heading,
+           paired.content, paired.collection, paired.metadata, paired.new_embedding,
+           case when paired.new_embedding is not null then paired.embedding_model end,
+           coalesce(
+             (
+               select max(superseded.version)
+                 from superseded
+                where superseded.chunk_index = paired.chunk_index
+             ),
+             0
+           ) + 1
+      from paired
+     where paired.stored_id is null
+    returning chunk_index, version
+  )
+  select (select count(*) from added where added.version = 1),
+         (select count(*) from added where added.version > 1),
+         count(*) filter (where paired.stored_id is not null),
+         (
+           select count(*)
+             from superseded
+            where not exists (select from added where added.chunk_index = superseded.chunk_index)
+         ),
+         count(*) filter (
+           where paired.embedding is null
+             and (paired.new_embedding is not null or paired.is_embedded)
+         ),
+         count(*) filter (where paired.new_embedding is null and paired.is_embedded is not true)
+    into counts.added, counts.changed, counts.unchanged, counts.removed,
+         counts.embeddings_reused, counts.embeddings_missing
+    from paired;
+  return counts;
+end
+$$;
+
+comment on function knowledge_internal.store_chunks(public.knowledge_documents, jsonb) is
+  'Makes the active chunks of a document those that are given: updates what is unchanged, '
+  'supersedes what is changed or removed, inserts what is new.';
+
+create function public.upsert_knowledge_document(document jsonb, chunks jsonb)
+returns table (
+  document_id uuid,
+  chunks_added integer,
+  chunks_changed integer,
+  chunks_unchanged integer,
+  chunks_removed integer,
+  embeddings_reused integer,
+  embeddings_missing integer
+)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  stored_document public.knowledge_documents;
+  counts knowledge_internal.chunk_counts;
+begin
+  perform knowledge_internal.check_document(document);
+  perform knowledge_internal.check_chunks(chunks);
+  begin
+    stored_document := knowledge_internal.store_document(document);
   exception when data_exception or check_violation or foreign_key_violation then
     raise exception 'document has a value that is not allowed: %', sqlerrm using errcode = '22023';
   end;
-
   begin
-    with incoming as materialized (
-      select (item.ordinality - 1)::integer as chunk_index,
-             coalesce(item.chunk ->> 'heading', given.title) as heading,
-             item.chunk ->> 'content' as content,
-             hashed.content_hash,
-             row_number() over (
-               partition by hashed.content_hash order by item.ordinality
-             ) as occurrence,
-             coalesce(item.chunk ->> 'collection', given.collection) as collection,
-             coalesce(nullif(item.chunk -> 'metadata', 'null'), '{}') as metadata,
-             item.chunk ->> 'embedding_model' as embedding_model,
-             (item.chunk ->> 'embedding')::extensions.vector as embedding
-        from jsonb_array_elements(chunks) with ordinality as item (chunk, ordinality)
-       cross join lateral (
-               select public.knowledge_content_hash(
-                 coalesce(item.chunk ->> 'heading', given.title), item.chunk ->> 'content'
-               ) as content_hash
-             ) as hashed
-    ),
-    stored as materialized (
-      select chunk.id,
-             chunk.chunk_index,
-             chunk.content_hash,
-             chunk.version,
-             chunk.embedding is not null as is_embedded,
-             chunk.embedding_model,
-             row_number() over (
-               partition by chunk.content_hash order by chunk.chunk_index, chunk.id
-             ) as occurrence
-        from public.knowledge_chunks as chunk
-       where chunk.document_id = upsert_knowledge_document.document_id
-         and chunk.status = 'active'
-         -- A row without a place holds the whole document, and is the caller's.
-         and chunk.chunk_index is not null
-    ),
-    paired as materialized (
-      select incoming.*,
-             stored.id as stored_id,
-             stored.is_embedded
-               and (
-                 incoming.embedding_model is null
-                   or incoming.embedding_model = stored.embedding_model
-               ) as is_embedded,
-             coalesce(incoming.embedding, known.embedding) as new_embedding
-        from incoming
-        left join stored using (content_hash, occurrence)
-        left join lateral (
-               select chunk.embedding
-                 from public.knowledge_chunks as chunk
-                where chunk.content_hash = incoming.content_hash
-                  and chunk.embedding_model = incoming.embedding_model
-                  and chunk.embedding is not null
-                  and incoming.embedding is null
-                  and (
-                    stored.is_embedded and stored.embedding_model = incoming.embedding_model
-                  ) is not true
-                limit 1
-             ) as known on true
-    ),
-    kept as (
-      update public.knowledge_chunks as chunk
-         set chunk_index = paired.chunk_index,
-             collection = paired.collection,
-             metadata = given.metadata || paired.metadata,
-             embedding = case
-               when replaced.is_needed then paired.new_embedding
-               else chunk.embedding
-             end,
-             embedding_model = case
-               when replaced.is_needed then paired.embedding_model
-               else chunk.embedding_model
-             end
-        from paired
-       cross join lateral (
-               select paired.new_embedding is not null
-                      and paired.is_embedded is not true
-             ) as replaced (is_needed)
-       where chunk.id = paired.stored_id
-         and (
-           replaced.is_needed
-           or (
-             chunk.chunk_index, chunk.collection, chunk.metadata
-           ) is distinct from (
-             paired.chunk_index, paired.collection, given.metadata || paired.metadata
-           )
-         )
-    ),
-    superseded as (
-      update public.knowledge_chunks as chunk
-         set status = 'superseded'
-        from stored
-       where chunk.id = stored.id
-         and not exists (select from paired where paired.stored_id = stored.id)
-      returning chunk.chunk_index, chunk.version
-    ),
-    added as (
-      insert into public.knowledge_chunks (
-        document_id, chunk_index, heading, content, collection, metadata, embedding,
-        embedding_model, version
-      )
-      select upsert_knowledge_document.document_id, paired.chunk_index, paired.heading,
-             paired.content, paired.collection, paired.metadata, paired.new_embedding,
-             case when paired.new_embedding is not null then paired.embedding_model end,
-             coalesce(
-               (
-                 select max(superseded.version)
-                   from superseded
-                  where superseded.chunk_index = paired.chunk_index
-               ),
-               0
-             ) + 1
-        from paired
-       where paired.stored_id is null
-      returning chunk_index, version
-    )
-    select (select count(*) from added where added.version = 1),
-           (select count(*) from added where added.version > 1),
-           count(*) filter (where paired.stored_id is not null),
-           (
-             select count(*)
-               from superseded
-              where not exists (select from added where added.chunk_index = superseded.chunk_index)
-           ),
-           count(*) filter (
-             where paired.embedding is null
-               and (paired.new_embedding is not null or paired.is_embedded)
-           ),
-           count(*) filter (where paired.new_embedding is null and paired.is_embedded is not true)
-      into chunks_added, chunks_changed, chunks_unchanged, chunks_removed, embeddings_reused,
-           embeddings_missing
-      from paired;
+    counts := knowledge_internal.store_chunks(stored_document, chunks);
   exception when data_exception or check_violation then
     raise exception 'chunks have a value that is not allowed: %', sqlerrm using errcode = '22023';
   end;
@@ -320,13 +408,20 @@ begin
                'hex'
              )
         from public.knowledge_chunks as chunk
-       where chunk.document_id = upsert_knowledge_document.document_id
+       where chunk.document_id = stored_document.id
          and chunk.status = 'active'
          and chunk.chunk_index is not null
     ) as digest (content_hash)
-   where stored.id = upsert_knowledge_document.document_id
+   where stored.id = stored_document.id
      and stored.content_hash is distinct from digest.content_hash;
 
+  document_id := stored_document.id;
+  chunks_added := counts.added;
+  chunks_changed := counts.changed;
+  chunks_unchanged := counts.unchanged;
+  chunks_removed := counts.removed;
+  embeddings_reused := counts.embeddings_reused;
+  embeddings_missing := counts.embeddings_missing;
   return next;
 end
 $$;
@@ -340,7 +435,7 @@ comment on function public.upsert_knowledge_document(jsonb, jsonb) is
   'collection, metadata}; a chunk without heading has the title. A chunk whose heading and content '
   'are unchanged keeps its row and embedding, a changed or removed one is superseded. A chunk '
   'without an embedding takes one that any stored chunk of the same text and embedding_model has. '
-  'Writers of one document queue up. Raises 22023 for a value that is not allowed.';
+  'Concurrent writers of one document wait for each other. Raises 22023 for a value that is not allowed.';
 revoke all on function public.upsert_knowledge_document(jsonb, jsonb)
   from public, anon, authenticated;
 grant execute on function public.upsert_knowledge_document(jsonb, jsonb) to service_role;
@@ -406,7 +501,7 @@ $$;
 
 comment on function public.delete_knowledge_document(text) is
   'Deletes the document with this external_key and all versions of its chunks for good; returns '
-  'the number of chunks. Nothing to delete is no error. Raises 22023 for null.';
+  'the number of chunks. It returns 0 when there is no such document. Raises 22023 for null.';
 revoke all on function public.delete_knowledge_document(text) from public, anon, authenticated;
 grant execute on function public.delete_knowledge_document(text) to service_role;
 

@@ -35,6 +35,7 @@ class Argument:
 
 def arguments(sql: str) -> list[Argument]:
     """Read the arguments of the search, in order, from the file that creates it."""
+    search: Any
     (search,) = (
         raw.stmt
         for raw in parse_sql(sql)
