@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-docker test-models lint format cli \
+.PHONY: help install demo test test-slow test-docker test-models lint format variants cli \
   bench bench-full benchmark-vector benchmark-index benchmark-text benchmark-quality \
   benchmark-features benchmark-service clean
 
@@ -43,6 +43,9 @@ lint: $(INSTALLED) ## ruff, mypy and squawk
 format: $(INSTALLED) ## format the Python code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+variants: $(INSTALLED) ## write what repeats the arguments of the search, after 09_hybrid_search.sql has changed
+	$(BIN)/python -m tools.variants
 
 cli: node_modules/.bin/supabase ## install the Supabase CLI from npm; its tests are skipped without it
 

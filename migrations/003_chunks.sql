@@ -166,7 +166,7 @@ comment on function knowledge_internal.column_statistics(name) is
 
 -- Half precision is enough to find the nearest rows, which are then compared in full, and takes
 -- half the memory. HNSW holds 2,000 dimensions of a vector, 4,000 of a halfvec.
-create or replace function knowledge_internal.indexed_embedding(
+create function knowledge_internal.indexed_embedding(
   kind text, embedding_column name default 'embedding'
 )
 returns text
@@ -197,7 +197,7 @@ $$;
 comment on function knowledge_internal.indexed_embedding(text, name) is
   'What a vector index on that column holds of a row, as SQL. kind: vector or halfvec.';
 
-create or replace function knowledge_internal.use_vector_index(kind text)
+create function knowledge_internal.use_vector_index(kind text)
 returns void
 language plpgsql
 volatile

@@ -1,7 +1,7 @@
 -- 010_snippets: the excerpt of a hit, with the words found in it marked.
 -- Adds: functions searchable_lexemes, matched_parts, snippet. Locks nothing that exists.
 
-create or replace function knowledge_internal.searchable_lexemes(
+create function knowledge_internal.searchable_lexemes(
   configuration regconfig, source text
 )
 returns text[]
@@ -25,7 +25,7 @@ $$;
 comment on function knowledge_internal.searchable_lexemes(regconfig, text) is
   'The lexemes under which a text without heading is found.';
 
-create or replace function knowledge_internal.matched_parts(
+create function knowledge_internal.matched_parts(
   word text, configuration regconfig, lexemes text[]
 )
 returns table (start integer, size integer, place integer)
@@ -111,7 +111,7 @@ comment on function knowledge_internal.matched_parts(text, regconfig, text[]) is
   'Where in a word, which may be a compound, one of the lexemes stands: start and size in '
   'characters, place among the lexemes. The compound itself, its words and theirs each count.';
 
-create or replace function knowledge_internal.snippet(
+create function knowledge_internal.snippet(
   content text, configuration regconfig, lexemes text[]
 )
 returns text

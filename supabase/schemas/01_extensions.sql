@@ -2,6 +2,8 @@
 -- Adds: extension vector (where it is missing), schema knowledge_internal.
 -- Locks nothing that exists.
 
+-- The one tolerant statement: a Supabase project may have the extension already, and its users may
+-- have data in its types. The block below checks where it is and its version.
 create extension if not exists vector with schema extensions;
 
 do $$
@@ -33,7 +35,7 @@ begin
 end
 $$;
 
-create schema if not exists knowledge_internal;
+create schema knowledge_internal;
 
 comment on schema knowledge_internal is
   'Parts of hybrid search that are not called from outside: not exposed by PostgREST, '

@@ -3,7 +3,7 @@
 
 -- What a search or a trigger calls is PL/pgSQL: PostgreSQL 17 plans an SQL function at every call.
 
-create or replace function public.knowledge_content_hash(heading text, content text)
+create function public.knowledge_content_hash(heading text, content text)
 returns text
 language plpgsql
 immutable
@@ -23,7 +23,7 @@ revoke all on function public.knowledge_content_hash(text, text)
   from public, anon, authenticated;
 grant execute on function public.knowledge_content_hash(text, text) to service_role;
 
-create or replace function knowledge_internal.text_configuration(language text)
+create function knowledge_internal.text_configuration(language text)
 returns regconfig
 language plpgsql
 stable
@@ -64,7 +64,7 @@ comment on function knowledge_internal.text_configuration(text) is
   'The text search configuration for a language''s name or ISO 639-1 code (german, de, de-AT); '
   'simple for any other text.';
 
-create or replace function knowledge_internal.normalised(source text)
+create function knowledge_internal.normalised(source text)
 returns text
 language plpgsql
 immutable
@@ -105,7 +105,7 @@ comment on function knowledge_internal.normalised(text) is
   'Text with one code for what looks the same: full-width letters, composed accents, ligatures, '
   'hyphens (Unicode NFKC).';
 
-create or replace function knowledge_internal.apart(source text)
+create function knowledge_internal.apart(source text)
 returns text
 language plpgsql
 immutable
@@ -153,7 +153,7 @@ comment on function knowledge_internal.apart(text) is
   'Text with its compounds (part numbers, paths, snake_case, addresses) taken apart into words, '
   'and writing without spaces into overlapping pairs of letters. C++ and C# are words.';
 
-create or replace function knowledge_internal.joined(source text)
+create function knowledge_internal.joined(source text)
 returns text
 language plpgsql
 immutable
@@ -185,7 +185,7 @@ $$;
 comment on function knowledge_internal.joined(text) is
   'The compounds in a text, each as one word: DS-7604 as DS7604, 1,000 as 1000, .NET as dotNET.';
 
-create or replace function knowledge_internal.apart_and_joined(source text)
+create function knowledge_internal.apart_and_joined(source text)
 returns text
 language plpgsql
 immutable
@@ -202,7 +202,7 @@ comment on function knowledge_internal.apart_and_joined(text) is
   'What is indexed and searched: a compound is found as it was typed, typed apart and typed '
   'together.';
 
-create or replace function knowledge_internal.inner_words(source text)
+create function knowledge_internal.inner_words(source text)
 returns text
 language plpgsql
 immutable
@@ -250,7 +250,7 @@ comment on function knowledge_internal.inner_words(text) is
   'Words inside the words of a normalised text, which are indexed too: Han and Hangul characters, '
   'the parts of camelCase. A query is not read that way, so that it finds its own words first.';
 
-create or replace function knowledge_internal.lexemes(
+create function knowledge_internal.lexemes(
   configuration regconfig, heading text, content text
 )
 returns tsvector
@@ -292,7 +292,7 @@ $$;
 comment on function knowledge_internal.lexemes(regconfig, text, text) is
   'Lexemes of a heading, which counts twice, and the content under it, with their positions.';
 
-create or replace function knowledge_internal.text_length(content_tsv tsvector)
+create function knowledge_internal.text_length(content_tsv tsvector)
 returns integer
 language plpgsql
 immutable
@@ -311,7 +311,7 @@ $$;
 comment on function knowledge_internal.text_length(tsvector) is
   'Words in a tsvector, counted with repetition: the document length of BM25.';
 
-create or replace function knowledge_internal.lexeme_vector(lexemes text[], weights float8[])
+create function knowledge_internal.lexeme_vector(lexemes text[], weights float8[])
 returns extensions.sparsevec
 language plpgsql
 immutable
@@ -404,7 +404,7 @@ comment on function knowledge_internal.inverse_document_frequency(float8, float8
   'idf as Lucene defines it, ln(1 + (N - df + 0.5) / (df + 0.5)), for N documents of which df have '
   'the word.';
 
-create or replace function knowledge_internal.term_weights(content_tsv tsvector, mean_length float8)
+create function knowledge_internal.term_weights(content_tsv tsvector, mean_length float8)
 returns table (lexeme text, weight float8)
 language plpgsql
 immutable
@@ -429,7 +429,7 @@ comment on function knowledge_internal.term_weights(tsvector, float8) is
   'The document side of BM25 for each lexeme: knowledge_internal.bm25_weight. mean_length is the '
   'average text_length of the corpus.';
 
-create or replace function knowledge_internal.mark_levels()
+create function knowledge_internal.mark_levels()
 returns float8[]
 language plpgsql
 immutable

@@ -35,7 +35,7 @@ alter table knowledge_internal.lexeme_statistics enable row level security;
 revoke all on table knowledge_internal.corpus_statistics, knowledge_internal.lexeme_statistics
   from public, anon, authenticated, service_role;
 
-create or replace function knowledge_internal.listed_frequencies()
+create function knowledge_internal.listed_frequencies()
 returns table (lexeme text, frequency float8)
 language sql
 stable
@@ -54,7 +54,7 @@ comment on function knowledge_internal.listed_frequencies() is
   'The up to 10,000 most common lexemes with the share of chunks that have them, as ANALYZE found '
   'them.';
 
-create or replace function knowledge_internal.cosine_spread(sample_size integer)
+create function knowledge_internal.cosine_spread(sample_size integer)
 returns float8
 language sql
 stable
@@ -93,7 +93,7 @@ comment on function knowledge_internal.cosine_spread(integer) is
   'Standard deviation of the cosine similarity of random pairs of chunks: what makes the cosines '
   'of different models comparable. 0.13 where there are too few embeddings to tell.';
 
-create or replace function public.refresh_knowledge_statistics()
+create function public.refresh_knowledge_statistics()
 returns boolean
 language plpgsql
 volatile
@@ -162,7 +162,7 @@ comment on function public.refresh_knowledge_statistics() is
 revoke all on function public.refresh_knowledge_statistics() from public, anon, authenticated;
 grant execute on function public.refresh_knowledge_statistics() to service_role;
 
-create or replace function knowledge_internal.corpus_size(
+create function knowledge_internal.corpus_size(
   out document_count float8, out mean_length float8, out cosine_spread float8, out is_small boolean
 )
 language plpgsql
@@ -209,7 +209,7 @@ comment on function knowledge_internal.corpus_size() is
   'left them; looked at where it has not run yet, number and length also while there are few '
   'chunks.';
 
-create or replace function knowledge_internal.document_frequencies(
+create function knowledge_internal.document_frequencies(
   lexemes text[], corpus_is_small boolean, document_count float8
 )
 returns table (lexeme text, document_frequency float8)

@@ -2,7 +2,7 @@
 -- Adds: triggers on knowledge_chunks and knowledge_documents, and their functions.
 -- Locks both tables against writes for as long as a trigger's creation takes.
 
-create or replace function knowledge_internal.embedding_bits(embedding extensions.vector)
+create function knowledge_internal.embedding_bits(embedding extensions.vector)
 returns bit varying
 language plpgsql
 immutable
@@ -30,7 +30,7 @@ comment on function knowledge_internal.embedding_bits(extensions.vector) is
   'mean square. Their Hamming distance ranks nearly as cosine distance does, from a tenth of the '
   'bytes.';
 
-create or replace function knowledge_internal.complete_chunk()
+create function knowledge_internal.complete_chunk()
 returns trigger
 language plpgsql
 security definer
@@ -116,12 +116,11 @@ comment on function knowledge_internal.complete_chunk() is
   'Before a chunk is written: copies what its document says, analyses its text and embedding, sets '
   'hash and time. Setting content_tsv to null has an unchanged text analysed again.';
 
-drop trigger if exists complete_chunk on public.knowledge_chunks;
 create trigger complete_chunk
   before insert or update on public.knowledge_chunks
   for each row execute function knowledge_internal.complete_chunk();
 
-create or replace function knowledge_internal.keep_statistics()
+create function knowledge_internal.keep_statistics()
 returns trigger
 language plpgsql
 security definer
@@ -141,12 +140,11 @@ comment on function knowledge_internal.keep_statistics() is
   'After a write: copies the statistics when ANALYZE has renewed them since. Costs two look-ups '
   'when it has not.';
 
-drop trigger if exists keep_statistics on public.knowledge_chunks;
 create trigger keep_statistics
   after insert or update or delete on public.knowledge_chunks
   for each statement execute function knowledge_internal.keep_statistics();
 
-create or replace function knowledge_internal.pass_document_on()
+create function knowledge_internal.pass_document_on()
 returns trigger
 language plpgsql
 security definer
@@ -184,7 +182,6 @@ $$;
 comment on function knowledge_internal.pass_document_on() is
   'After a document is changed: copies the columns that its chunks have too.';
 
-drop trigger if exists pass_document_on on public.knowledge_documents;
 create trigger pass_document_on
   after update on public.knowledge_documents
   for each row

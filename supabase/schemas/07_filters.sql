@@ -1,44 +1,49 @@
 -- 007_filters: what the filters of a search ask for.
--- Adds: types metadata_condition and chunk_filter, functions is_input, filter_conditions,
--- compile_filter, is_listed and passes. Locks nothing that exists.
+-- Adds: types filter_condition, metadata_condition and chunk_filter, functions that read the filters
+-- of a search into them, and functions that compare the metadata of a chunk.
+-- Locks nothing that exists.
 
-do $$
-begin
-  if to_regtype('knowledge_internal.metadata_condition') is null then
-    create type knowledge_internal.metadata_condition as (
-      path text[],
-      op text,
-      value jsonb
-    );
-  end if;
+create type knowledge_internal.filter_condition as (
+  field text,
+  kind text,
+  path text[],
+  op text,
+  value jsonb
+);
 
-  if to_regtype('knowledge_internal.chunk_filter') is null then
-    create type knowledge_internal.chunk_filter as (
-      knowledge_types text[],
-      source_origins text[],
-      collections text[],
-      languages text[],
-      visibilities text[],
-      sensitivities text[],
-      embedding_models text[],
-      document_ids uuid[],
-      source_ids uuid[],
-      owner_ids uuid[],
-      chunk_indexes int4multirange,
-      document_dates datemultirange,
-      created tstzmultirange,
-      updated tstzmultirange,
-      or_null text[],
-      excluded text[],
-      hidden text[],
-      required_metadata jsonb,
-      alternative_metadata jsonb[],
-      metadata_conditions knowledge_internal.metadata_condition[],
-      is_indexed boolean
-    );
-  end if;
-end
-$$;
+comment on type knowledge_internal.filter_condition is
+  'One condition of filters. field: a column, metadata or metadata.<key>. kind: text, uuid, '
+  'integer, date, timestamp or metadata. path: the keys after metadata.';
+
+create type knowledge_internal.metadata_condition as (
+  path text[],
+  op text,
+  value jsonb
+);
+
+create type knowledge_internal.chunk_filter as (
+  knowledge_types text[],
+  source_origins text[],
+  collections text[],
+  languages text[],
+  visibilities text[],
+  sensitivities text[],
+  embedding_models text[],
+  document_ids uuid[],
+  source_ids uuid[],
+  owner_ids uuid[],
+  chunk_indexes int4multirange,
+  document_dates datemultirange,
+  created tstzmultirange,
+  updated tstzmultirange,
+  or_null text[],
+  excluded text[],
+  hidden text[],
+  required_metadata jsonb,
+  alternative_metadata jsonb[],
+  metadata_conditions knowledge_internal.metadata_condition[],
+  is_indexed boolean
+);
 
 comment on type knowledge_internal.metadata_condition is
   'What the value at a path of object keys must be. op and value: in and not_in with an array, '
@@ -54,7 +59,7 @@ comment on type knowledge_internal.chunk_filter is
   'it; alternative_metadata: it contains one of them; metadata_conditions: what these two cannot '
   'say. is_indexed: an index serves a part of it.';
 
-create or replace function knowledge_internal.is_input(source text, kind text)
+create function knowledge_internal.is_input(source text, kind text)
 returns boolean
 language plpgsql
 stable
@@ -96,8 +101,274 @@ $$;
 comment on function knowledge_internal.known_values(text) is
   'The values that a field can have, where they are listed; null for a field with any values.';
 
-create or replace function knowledge_internal.filter_conditions(filters jsonb)
-returns table (field text, kind text, path text[], op text, value jsonb)
+create function knowledge_internal.filter_columns()
+returns jsonb
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return '{
+    "knowledge_type": "text", "source_origin": "text", "collection": "text", "language": "text",
+    "visibility": "text", "sensitivity": "text", "embedding_model": "text",
+    "document_id": "uuid", "source_id": "uuid", "owner_id": "uuid",
+    "chunk_index": "integer", "document_date": "date",
+    "created_at": "timestamp", "updated_at": "timestamp"
+  }';
+end
+$$;
+
+comment on function knowledge_internal.filter_columns() is
+  'The columns that a filter can name, each with the kind of its values.';
+
+create function knowledge_internal.parsed_condition(given jsonb, place text)
+returns knowledge_internal.filter_condition
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most_values constant integer := 1000;
+  longest_path constant integer := 20; -- keys
+  keys constant text[] := array['field', 'op', 'operator', 'value'];
+  columns constant jsonb := knowledge_internal.filter_columns();
+  common_ops constant text[] := array['eq', 'ne', 'in', 'not_in', 'exists'];
+  list_ops constant text[] := array['in', 'not_in'];
+  range_ops constant text[] := array['gte', 'gt', 'lte', 'lt', 'between'];
+  allowed_ops text[];
+  problem text;
+  condition knowledge_internal.filter_condition;
+begin
+  problem := case
+    when jsonb_typeof(given) <> 'object' then
+      format('%s must be an object, not %s', place, left(given::text, 100))
+    when given - keys <> '{}' then
+      format(
+        '%s must have no keys but field, op (or operator) and value, not %s',
+        place,
+        left((given - keys)::text, 100)
+      )
+    when given ?& array['op', 'operator'] then
+      format('%s.op and %s.operator are both given, one is enough', place, place)
+    when not given ? 'field' then
+      format('%s.field is missing', place)
+    when not given ?| array['op', 'operator'] then
+      format('%s.op is missing', place)
+  end;
+  if problem is not null then
+    raise exception '%', problem using errcode = '22023';
+  end if;
+
+  condition.field := given ->> 'field';
+  if condition.field = 'metadata' or starts_with(condition.field, 'metadata.') then
+    condition.kind := 'metadata';
+    condition.path := (string_to_array(condition.field, '.'))[2:];
+  else
+    condition.kind := columns ->> condition.field;
+  end if;
+  condition.op := coalesce(given ->> 'op', given ->> 'operator');
+  condition.value := given -> 'value';
+  allowed_ops := case
+    when condition.path = '{}' then array['contains']
+    else
+      common_ops
+        || case when condition.kind in ('text', 'uuid') then '{}' else range_ops end
+        || case when condition.kind = 'metadata' then array['contains'] else '{}' end
+  end;
+  problem := case
+    when condition.kind is null then
+      format(
+        '%s.field must be one of %s or metadata.<key>, not %s',
+        place,
+        (
+          select string_agg(listed.name, ', ' order by listed.name)
+            from jsonb_object_keys(columns) as listed (name)
+        ),
+        left((given -> 'field')::text, 100)
+      )
+    when cardinality(condition.path) > longest_path or '' = any (condition.path) then
+      format(
+        '%s.field must name 1 to %s keys after metadata, none of them empty, not %s',
+        place, longest_path, left((given -> 'field')::text, 100)
+      )
+    when (condition.op = any (allowed_ops)) is not true then
+      format(
+        '%s.op must be one of %s for %s, not %s',
+        place,
+        array_to_string(allowed_ops, ', '),
+        left(condition.field, 100),
+        left(coalesce(given -> 'op', given -> 'operator')::text, 100)
+      )
+    when condition.op <> 'exists' and condition.value is null then
+      format('%s.value is missing', place)
+    when condition.op = 'exists' and jsonb_typeof(condition.value) <> 'boolean' then
+      format(
+        '%s.value for exists must be true or false, not %s', place, left(condition.value::text, 100)
+      )
+    when condition.op = any (list_ops)
+      and case jsonb_typeof(condition.value)
+            when 'array' then jsonb_array_length(condition.value) > most_values
+            else true
+          end then
+      format(
+        '%s.value for %s must be an array of at most %s values, not %s',
+        place, condition.op, most_values, left(condition.value::text, 100)
+      )
+    when condition.op = 'between'
+      and case jsonb_typeof(condition.value)
+            when 'array' then
+              jsonb_array_length(condition.value) <> 2
+              or jsonb_typeof(condition.value -> 0) <> jsonb_typeof(condition.value -> 1)
+            else true
+          end then
+      format(
+        '%s.value for between must be [low, high], two of a kind, not %s',
+        place, left(condition.value::text, 100)
+      )
+  end;
+  if problem is not null then
+    raise exception '%', problem using errcode = '22023';
+  end if;
+  return condition;
+end
+$$;
+
+comment on function knowledge_internal.parsed_condition(jsonb, text) is
+  'One condition as it was given, with the kind of its field. Raises 22023 for a field or an op '
+  'that does not exist and for a value of the wrong shape; place is named in the message.';
+
+create function knowledge_internal.wrong_value(
+  condition knowledge_internal.filter_condition, elements jsonb, place text
+)
+returns text
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  iso_date constant text := '^\d{4}-\d{2}-\d{2}$';
+  iso_timestamp constant text :=
+    '^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}(:?\d{2})?)?)?$';
+  ops_for_null constant text[] := array['eq', 'ne', 'in', 'not_in', 'exists'];
+  known constant text[] := knowledge_internal.known_values(condition.field);
+  is_list constant boolean := elements = condition.value;
+begin
+  return (
+    select format(
+             '%s.value%s for %s must be %s, not %s',
+             place,
+             case when is_list then format('[%s]', listed.ordinality - 1) end,
+             left(condition.field, 100),
+             case
+               when known is not null then 'one of ' || array_to_string(known, ', ')
+               when condition.kind = 'text' then 'a string'
+               when condition.kind = 'uuid' then 'a UUID'
+               when condition.kind = 'integer' then 'an integer'
+               when condition.kind = 'date' then 'an ISO date such as 2026-01-31'
+               when condition.kind = 'timestamp'
+                 then 'an ISO timestamp such as 2026-01-31T12:00:00Z'
+               when condition.path = '{}' then 'an object'
+               when condition.op = 'contains' then 'a value'
+               else 'a number or a string'
+             end,
+             left(listed.element::text, 100)
+           )
+      from jsonb_array_elements(elements) with ordinality as listed (element, ordinality)
+     cross join lateral (
+             select jsonb_typeof(listed.element) as type, listed.element #>> '{}' as text
+           ) as read
+     where not case
+             when condition.op = any (ops_for_null)
+               and (condition.kind = 'metadata' or read.text is null) then true
+             when condition.path = '{}' then read.type = 'object'
+             when condition.op = 'contains' then read.type <> 'null'
+             when condition.kind = 'metadata' then read.type in ('number', 'string')
+             when condition.kind = 'integer' then
+               case
+                 when read.type = 'number' then
+                   read.text::numeric between -2147483648 and 2147483647
+                   and read.text::numeric % 1 = 0
+                 else false
+               end
+             when read.type <> 'string' then false
+             when condition.kind = 'text' then coalesce(read.text = any (known), true)
+             when condition.kind = 'uuid' then knowledge_internal.is_input(read.text, 'uuid')
+             when condition.kind = 'date' then
+               read.text ~ iso_date and knowledge_internal.is_input(read.text, 'date')
+             else
+               read.text ~ iso_timestamp and knowledge_internal.is_input(read.text, 'timestamp')
+           end
+     order by listed.ordinality
+     limit 1
+  );
+end
+$$;
+
+comment on function knowledge_internal.wrong_value(
+  knowledge_internal.filter_condition, jsonb, text
+) is
+  'What is wrong with the first of the elements that the condition does not allow; null when all '
+  'are allowed.';
+
+create function knowledge_internal.simplified_condition(
+  condition knowledge_internal.filter_condition, elements jsonb
+)
+returns setof knowledge_internal.filter_condition
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  is_existence constant boolean := condition.op = 'exists';
+begin
+  if condition.kind in ('uuid', 'integer') then
+    elements := coalesce(
+      (
+        select jsonb_agg(
+                 case
+                   when condition.kind = 'uuid' then to_jsonb((listed.element #>> '{}')::uuid)
+                   else to_jsonb((listed.element #>> '{}')::numeric::integer)
+                 end
+                 order by listed.ordinality
+               )
+          from jsonb_array_elements(elements) with ordinality as listed (element, ordinality)
+      ),
+      '[]'
+    );
+  end if;
+  if condition.kind <> 'metadata' and condition.op = 'between' then
+    condition.op := 'gte';
+    condition.value := jsonb_build_array(elements -> 0);
+    return next condition;
+    condition.op := 'lte';
+    condition.value := jsonb_build_array(elements -> 1);
+    return next condition;
+    return;
+  end if;
+  condition.op := case
+    when condition.op = 'eq' or (is_existence and condition.value = 'false') then 'in'
+    when condition.op = 'ne' or is_existence then 'not_in'
+    else condition.op
+  end;
+  if condition.kind <> 'metadata' or condition.op in ('in', 'not_in') then
+    condition.value := elements;
+  end if;
+  return next condition;
+end
+$$;
+
+comment on function knowledge_internal.simplified_condition(
+  knowledge_internal.filter_condition, jsonb
+) is
+  'The same condition with fewer ops: eq, ne and exists become in and not_in, where null stands '
+  'for no value; between on a column becomes gte and lte.';
+
+create function knowledge_internal.filter_conditions(filters jsonb)
+returns setof knowledge_internal.filter_condition
 language plpgsql
 stable
 security invoker
@@ -106,28 +377,11 @@ as $$
 declare
   deepest_nesting constant integer := 50; -- levels, also in the jsonpath below
   most_conditions constant integer := 100;
-  most_values constant integer := 1000;
-  most_values_in_all constant integer := 2000;
-  longest_path constant integer := 20; -- keys
-  columns constant jsonb := '{
-    "knowledge_type": "text", "source_origin": "text", "collection": "text", "language": "text",
-    "visibility": "text", "sensitivity": "text", "embedding_model": "text",
-    "document_id": "uuid", "source_id": "uuid", "owner_id": "uuid",
-    "chunk_index": "integer", "document_date": "date",
-    "created_at": "timestamp", "updated_at": "timestamp"
-  }';
-  iso_date constant text := '^\d{4}-\d{2}-\d{2}$';
-  iso_timestamp constant text :=
-    '^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}(:?\d{2})?)?)?$';
-  common_ops constant text[] := array['eq', 'ne', 'in', 'not_in', 'exists'];
-  list_ops constant text[] := array['in', 'not_in'];
-  range_ops constant text[] := array['gte', 'gt', 'lte', 'lt', 'between'];
-  allowed_ops text[];
-  known text[];
-  elements jsonb;
+  most_values constant integer := 2000;
   value_count integer := 0;
   given record;
-  place text;
+  condition knowledge_internal.filter_condition;
+  elements jsonb;
   problem text;
 begin
   if coalesce(jsonb_typeof(filters), 'null') = 'null' then
@@ -138,7 +392,7 @@ begin
                     left(filters::text, 100)
       using errcode = '22023';
   end if;
-  -- Thousands of levels can be read, but not compared: the stack ends.
+  -- Postgres can read thousands of levels, but a comparison of them exceeds the stack.
   if jsonb_path_exists(filters, 'strict $.**{50}') then
     raise exception 'filters must be nested less than % levels deep', deepest_nesting
       using errcode = '22023';
@@ -162,200 +416,167 @@ begin
       using errcode = '22023';
   end if;
   for given in
-    select listed.condition, listed.ordinality - 1 as number
+    select listed.condition, format('filters[%s]', listed.ordinality - 1) as place
       from jsonb_array_elements(filters) with ordinality as listed (condition, ordinality)
   loop
-    place := format('filters[%s]', given.number);
-    problem := case
-      when jsonb_typeof(given.condition) <> 'object' then
-        format('%s must be an object, not %s', place, left(given.condition::text, 100))
-      when given.condition - array['field', 'op', 'operator', 'value'] <> '{}' then
-        format(
-          '%s must have no keys but field, op (or operator) and value, not %s',
-          place,
-          left((given.condition - array['field', 'op', 'operator', 'value'])::text, 100)
-        )
-      when given.condition ?& array['op', 'operator'] then
-        format('%s.op and %s.operator are both given, one is enough', place, place)
-      when not given.condition ? 'field' then
-        format('%s.field is missing', place)
-      when not given.condition ?| array['op', 'operator'] then
-        format('%s.op is missing', place)
-    end;
-    if problem is not null then
-      raise exception '%', problem using errcode = '22023';
-    end if;
-
-    field := given.condition ->> 'field';
-    kind := columns ->> field;
-    path := null;
-    if field = 'metadata' or starts_with(field, 'metadata.') then
-      kind := 'metadata';
-      path := (string_to_array(field, '.'))[2:];
-    end if;
-    op := coalesce(given.condition ->> 'op', given.condition ->> 'operator');
-    value := given.condition -> 'value';
-    allowed_ops := case
-      when path = '{}' then array['contains']
-      else
-        common_ops
-          || case when kind in ('text', 'uuid') then '{}' else range_ops end
-          || case when kind = 'metadata' then array['contains'] else '{}' end
-    end;
-    problem := case
-      when kind is null then
-        format(
-          '%s.field must be one of %s or metadata.<key>, not %s',
-          place,
-          (
-            select string_agg(listed.name, ', ' order by listed.name)
-              from jsonb_object_keys(columns) as listed (name)
-          ),
-          left((given.condition -> 'field')::text, 100)
-        )
-      when cardinality(path) > longest_path or '' = any (path) then
-        format(
-          '%s.field must name 1 to %s keys after metadata, none of them empty, not %s',
-          place, longest_path, left((given.condition -> 'field')::text, 100)
-        )
-      when (op = any (allowed_ops)) is not true then
-        format(
-          '%s.op must be one of %s for %s, not %s',
-          place,
-          array_to_string(allowed_ops, ', '),
-          left(field, 100),
-          left(coalesce(given.condition -> 'op', given.condition -> 'operator')::text, 100)
-        )
-      when op <> 'exists' and value is null then
-        format('%s.value is missing', place)
-      when op = 'exists' and jsonb_typeof(value) <> 'boolean' then
-        format('%s.value for exists must be true or false, not %s', place, left(value::text, 100))
-      when op = any (list_ops)
-        and case jsonb_typeof(value)
-              when 'array' then jsonb_array_length(value) > most_values
-              else true
-            end then
-        format(
-          '%s.value for %s must be an array of at most %s values, not %s',
-          place, op, most_values, left(value::text, 100)
-        )
-      when op = 'between'
-        and case jsonb_typeof(value)
-              when 'array' then
-                jsonb_array_length(value) <> 2
-                or jsonb_typeof(value -> 0) <> jsonb_typeof(value -> 1)
-              else true
-            end then
-        format(
-          '%s.value for between must be [low, high], two of a kind, not %s',
-          place, left(value::text, 100)
-        )
-    end;
-    if problem is not null then
-      raise exception '%', problem using errcode = '22023';
-    end if;
-
+    condition := knowledge_internal.parsed_condition(given.condition, given.place);
     -- Equality is a list of one, and existence is equality with null.
     elements := case
-      when op = 'exists' then '[null]'
-      when op = any (list_ops || 'between'::text) then value
-      else jsonb_build_array(value)
+      when condition.op = 'exists' then '[null]'
+      when condition.op in ('in', 'not_in', 'between') then condition.value
+      else jsonb_build_array(condition.value)
     end;
     value_count := value_count + jsonb_array_length(elements);
-    if value_count > most_values_in_all then
-      raise exception 'filters must have at most % values in all', most_values_in_all
+    if value_count > most_values then
+      raise exception 'filters must have at most % values in all', most_values
         using errcode = '22023';
     end if;
-    known := knowledge_internal.known_values(field);
-    select format(
-             '%s.value%s for %s must be %s, not %s',
-             place,
-             case when elements = value then format('[%s]', listed.ordinality - 1) end,
-             left(field, 100),
-             case
-               when known is not null then 'one of ' || array_to_string(known, ', ')
-               when kind = 'text' then 'a string'
-               when kind = 'uuid' then 'a UUID'
-               when kind = 'integer' then 'an integer'
-               when kind = 'date' then 'an ISO date such as 2026-01-31'
-               when kind = 'timestamp' then 'an ISO timestamp such as 2026-01-31T12:00:00Z'
-               when path = '{}' then 'an object'
-               when op = 'contains' then 'a value'
-               else 'a number or a string'
-             end,
-             left(listed.element::text, 100)
-           )
-      into problem
-      from jsonb_array_elements(elements) with ordinality as listed (element, ordinality)
-     cross join lateral (
-             select jsonb_typeof(listed.element) as type, listed.element #>> '{}' as text
-           ) as read
-     where not case
-             when op = any (common_ops) and (kind = 'metadata' or read.text is null) then true
-             when path = '{}' then read.type = 'object'
-             when op = 'contains' then read.type <> 'null'
-             when kind = 'metadata' then read.type in ('number', 'string')
-             when kind = 'integer' then
-               case
-                 when read.type = 'number' then
-                   read.text::numeric between -2147483648 and 2147483647
-                   and read.text::numeric % 1 = 0
-                 else false
-               end
-             when read.type <> 'string' then false
-             when kind = 'text' then coalesce(read.text = any (known), true)
-             when kind = 'uuid' then knowledge_internal.is_input(read.text, 'uuid')
-             when kind = 'date' then
-               read.text ~ iso_date and knowledge_internal.is_input(read.text, 'date')
-             else
-               read.text ~ iso_timestamp and knowledge_internal.is_input(read.text, 'timestamp')
-           end
-     order by listed.ordinality
-     limit 1;
+    problem := knowledge_internal.wrong_value(condition, elements, given.place);
     if problem is not null then
       raise exception '%', problem using errcode = '22023';
     end if;
-
-    op := case
-      when op = 'eq' or (op = 'exists' and value = 'false') then 'in'
-      when op in ('ne', 'exists') then 'not_in'
-      else op
-    end;
-    value := case when kind = 'metadata' and op <> all (list_ops) then value else elements end;
-    if kind in ('uuid', 'integer') then
-      value := coalesce(
-        (
-          select jsonb_agg(
-                   case
-                     when kind = 'uuid' then to_jsonb((listed.element #>> '{}')::uuid)
-                     else to_jsonb((listed.element #>> '{}')::numeric::integer)
-                   end
-                   order by listed.ordinality
-                 )
-            from jsonb_array_elements(elements) with ordinality as listed (element, ordinality)
-        ),
-        '[]'
-      );
-    end if;
-    if kind <> 'metadata' and op = 'between' then
-      elements := value;
-      op := 'gte';
-      value := jsonb_build_array(elements -> 0);
-      return next;
-      op := 'lte';
-      value := jsonb_build_array(elements -> 1);
-    end if;
-    return next;
+    return query select * from knowledge_internal.simplified_condition(condition, elements);
   end loop;
 end
 $$;
 
 comment on function knowledge_internal.filter_conditions(jsonb) is
-  'The conditions of a filter, checked and brought to fewer ops: eq, ne and exists become in and '
-  'not_in, where null stands for no value. kind: text, uuid, integer, date, timestamp or metadata; '
-  'path: the keys after metadata. Raises 22023 naming the place, such as filters[2].op.';
+  'The conditions of a filter, checked and simplified. Raises 22023 naming the place, such as '
+  'filters[2].op.';
 
-create or replace function knowledge_internal.compile_filter(
+create function knowledge_internal.narrowed_ranges(
+  before text, condition knowledge_internal.filter_condition
+)
+returns text
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  is_negated constant boolean := condition.op in ('not_in', 'gt', 'lt');
+  -- A range type computes the integer after an inclusive bound. The highest integer has none, so
+  -- the bound is left out.
+  ranges constant text := (
+    select format(
+             '{%s}',
+             string_agg(
+               format(
+                 '[%s,%s]',
+                 case when condition.op not in ('lte', 'gt') then listed.value end,
+                 case
+                   when condition.op not in ('gte', 'lt') then nullif(listed.value, '2147483647')
+                 end
+               ),
+               ','
+             )
+           )
+      from jsonb_array_elements_text(condition.value) as listed (value)
+     where listed.value is not null
+  );
+begin
+  return case
+    when condition.kind = 'integer' and is_negated then
+      (before::int4multirange - ranges::int4multirange)::text
+    when condition.kind = 'integer' then (before::int4multirange * ranges::int4multirange)::text
+    when condition.kind = 'date' and is_negated then
+      (before::datemultirange - ranges::datemultirange)::text
+    when condition.kind = 'date' then (before::datemultirange * ranges::datemultirange)::text
+    when is_negated then (before::tstzmultirange - ranges::tstzmultirange)::text
+    else (before::tstzmultirange * ranges::tstzmultirange)::text
+  end;
+end
+$$;
+
+comment on function knowledge_internal.narrowed_ranges(
+  text, knowledge_internal.filter_condition
+) is
+  'The part of a multirange that meets a condition on a number, a date or a timestamp.';
+
+create function knowledge_internal.with_metadata_condition(
+  compiled knowledge_internal.chunk_filter, condition knowledge_internal.filter_condition
+)
+returns knowledge_internal.chunk_filter
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  -- Rows that the index does not select are compared with each: 100 take 30 microseconds.
+  most_alternatives constant integer := 100;
+  any_scalar constant jsonpath := 'strict $.** ? (@.type() != "array" && @.type() != "object")';
+  any_other_value constant jsonpath :=
+    'strict $[*] ? (@.type() == "array" || @.type() == "object" || @ == null)';
+  object_at_path jsonb := 'null'; -- with null at the end of the condition's path
+  wanted jsonb;
+  left_over knowledge_internal.metadata_condition;
+begin
+  for position in reverse cardinality(condition.path) .. 1 loop
+    object_at_path := jsonb_build_object(condition.path[position], object_at_path);
+  end loop;
+  wanted := case
+    when condition.op = 'contains' then condition.value
+    when condition.op = 'in' and jsonb_array_length(condition.value) = 1 then condition.value -> 0
+  end;
+
+  -- For a scalar, containment is equality. An array or object that is contained may have more
+  -- elements, so it is compared again. The GIN index finds rows by the scalars only.
+  if wanted <> 'null'
+    and jsonb_path_exists(wanted, any_scalar)
+    and not (condition.op = 'contains' and jsonb_typeof(wanted) not in ('array', 'object')) then
+    wanted := case
+      when condition.path = '{}' then wanted
+      else jsonb_set(object_at_path, condition.path, wanted)
+    end;
+    if not coalesce(
+      compiled.required_metadata ?| array(select jsonb_object_keys(wanted)), false
+    ) then
+      compiled.required_metadata := coalesce(compiled.required_metadata, '{}') || wanted;
+      if condition.op = 'contains'
+        or jsonb_typeof(condition.value -> 0) not in ('array', 'object') then
+        return compiled;
+      end if;
+    end if;
+  elsif compiled.alternative_metadata is null then
+    if condition.op = 'contains' and jsonb_typeof(wanted) not in ('array', 'object') then
+      compiled.alternative_metadata := array[
+        jsonb_set(object_at_path, condition.path, wanted),
+        jsonb_set(object_at_path, condition.path, jsonb_build_array(wanted))
+      ];
+      return compiled;
+    elsif condition.op = 'in'
+      and jsonb_array_length(condition.value) <= most_alternatives
+      and not jsonb_path_exists(condition.value, any_other_value) then
+      compiled.alternative_metadata := array(
+        select jsonb_set(object_at_path, condition.path, listed.value)
+          from jsonb_array_elements(condition.value) as listed (value)
+      );
+      return compiled;
+    end if;
+  end if;
+
+  left_over.path := condition.path;
+  left_over.op := condition.op;
+  left_over.value := case
+    when condition.op = 'between' then
+      jsonb_build_object('low', condition.value -> 0, 'high', condition.value -> 1)
+    when condition.op in ('gte', 'gt', 'lte', 'lt') then
+      jsonb_build_object('bound', condition.value)
+    else condition.value
+  end;
+  compiled.metadata_conditions := compiled.metadata_conditions || left_over;
+  return compiled;
+end
+$$;
+
+comment on function knowledge_internal.with_metadata_condition(
+  knowledge_internal.chunk_filter, knowledge_internal.filter_condition
+) is
+  'Adds a condition on metadata to a filter, in the first part that can express it: '
+  'required_metadata, alternative_metadata, else metadata_conditions.';
+
+create function knowledge_internal.compile_filter(
   filters jsonb, filter_type text, date_from date, date_to date, public_only boolean
 )
 returns knowledge_internal.chunk_filter
@@ -363,7 +584,7 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- A timestamp without an offset is UTC; ranges are kept as text on the way.
+-- A timestamp without an offset is UTC. Ranges are text between the steps, in ISO format.
 set timezone = 'UTC'
 set datestyle = 'ISO'
 as $$
@@ -381,30 +602,21 @@ declare
     'document_ids', 'source_ids', 'owner_ids'
   ];
   hidden_columns constant text[] := array['visibility', 'sensitivity', 'owner_id'];
-  -- Where the index does not find them, a row is compared with each: 100 take 30 microseconds.
-  most_alternatives constant integer := 100;
-  any_scalar constant jsonpath := 'strict $.** ? (@.type() != "array" && @.type() != "object")';
   compiled knowledge_internal.chunk_filter;
-  condition record;
+  condition knowledge_internal.filter_condition;
   passing jsonb; -- values that pass, by part
   part text;
-  before text; -- a multirange, as ranges is
-  ranges text;
-  is_negated boolean;
   or_null text[] := '{}';
   excluded text[];
   hidden text[];
   unwanted text[];
-  frame jsonb; -- null at the condition's path
-  wanted jsonb;
-  is_expressed boolean;
 begin
   passing := jsonb_strip_nulls(jsonb_build_object(
     'knowledge_types', case when filter_type is not null then jsonb_build_array(filter_type) end,
     'visibilities', case when public_only then '["public"]'::jsonb end,
     'document_dates', case
       when date_from is not null or date_to is not null then
-        -- No date is later, and the range type looks for the next one.
+        -- 5874897-12-31 is the latest date: an inclusive bound there has no next date.
         datemultirange(
           daterange(date_from, null)
             * daterange(null, nullif(date_to, date '5874897-12-31'), '[]')
@@ -413,6 +625,10 @@ begin
   ));
 
   for condition in select * from knowledge_internal.filter_conditions(filters) loop
+    if condition.kind = 'metadata' then
+      compiled := knowledge_internal.with_metadata_condition(compiled, condition);
+      continue;
+    end if;
     part := parts ->> condition.field;
 
     if condition.kind in ('text', 'uuid') and condition.op = 'not_in' then
@@ -428,13 +644,11 @@ begin
       continue;
     end if;
 
-    if condition.kind <> 'metadata' then
-      if condition.op not in ('in', 'not_in')
-        or (condition.op = 'in') <> (condition.value @> 'null') then
-        or_null := array_remove(or_null, condition.field);
-      elsif not passing ? part then
-        or_null := or_null || condition.field;
-      end if;
+    if condition.op not in ('in', 'not_in')
+      or (condition.op = 'in') <> (condition.value @> 'null') then
+      or_null := array_remove(or_null, condition.field);
+    elsif not passing ? part then
+      or_null := or_null || condition.field;
     end if;
 
     if condition.kind in ('text', 'uuid') then
@@ -447,107 +661,10 @@ begin
                or listed.value in (select jsonb_array_elements(passing -> part))
            )
       );
-      continue;
-    end if;
-
-    if condition.kind <> 'metadata' then
-      -- The range types look for the integer after the highest, so that one is left out.
-      ranges := (
-        select format(
-                 '{%s}',
-                 string_agg(
-                   format(
-                     '[%s,%s]',
-                     case when condition.op not in ('lte', 'gt') then listed.value end,
-                     case
-                       when condition.op not in ('gte', 'lt') then
-                         nullif(listed.value, '2147483647')
-                     end
-                   ),
-                   ','
-                 )
-               )
-          from jsonb_array_elements_text(condition.value) as listed (value)
-         where listed.value is not null
-      );
-      is_negated := condition.op in ('not_in', 'gt', 'lt');
-      before := coalesce(passing ->> part, '{(,)}');
+    else
       passing[part] := to_jsonb(
-        case
-          when condition.kind = 'integer' and is_negated then
-            (before::int4multirange - ranges::int4multirange)::text
-          when condition.kind = 'integer' then
-            (before::int4multirange * ranges::int4multirange)::text
-          when condition.kind = 'date' and is_negated then
-            (before::datemultirange - ranges::datemultirange)::text
-          when condition.kind = 'date' then
-            (before::datemultirange * ranges::datemultirange)::text
-          when is_negated then (before::tstzmultirange - ranges::tstzmultirange)::text
-          else (before::tstzmultirange * ranges::tstzmultirange)::text
-        end
+        knowledge_internal.narrowed_ranges(coalesce(passing ->> part, '{(,)}'), condition)
       );
-      continue;
-    end if;
-
-    -- What is left is about metadata. Containment says the same as equality with a scalar, and
-    -- less than equality with an array or object; GIN finds it by the scalars in it.
-    frame := 'null';
-    for position in reverse cardinality(condition.path) .. 1 loop
-      frame := jsonb_build_object(condition.path[position], frame);
-    end loop;
-    is_expressed := false;
-    wanted := case
-      when condition.op = 'contains' then condition.value
-      when condition.op = 'in' and jsonb_array_length(condition.value) = 1
-        then condition.value -> 0
-    end;
-    if wanted <> 'null'
-      and jsonb_path_exists(wanted, any_scalar)
-      and not (condition.op = 'contains' and jsonb_typeof(wanted) not in ('array', 'object')) then
-      wanted := case
-        when condition.path = '{}' then wanted
-        else jsonb_set(frame, condition.path, wanted)
-      end;
-      if not coalesce(
-        compiled.required_metadata ?| array(select jsonb_object_keys(wanted)), false
-      ) then
-        compiled.required_metadata := coalesce(compiled.required_metadata, '{}') || wanted;
-        is_expressed := condition.op = 'contains'
-          or jsonb_typeof(condition.value -> 0) not in ('array', 'object');
-      end if;
-    elsif compiled.alternative_metadata is null then
-      if condition.op = 'contains' and jsonb_typeof(wanted) not in ('array', 'object') then
-        compiled.alternative_metadata := array[
-          jsonb_set(frame, condition.path, wanted),
-          jsonb_set(frame, condition.path, jsonb_build_array(wanted))
-        ];
-        is_expressed := true;
-      elsif condition.op = 'in'
-        and jsonb_array_length(condition.value) <= most_alternatives
-        and not jsonb_path_exists(
-          condition.value,
-          'strict $[*] ? (@.type() == "array" || @.type() == "object" || @ == null)'
-        ) then
-        compiled.alternative_metadata := array(
-          select jsonb_set(frame, condition.path, listed.value)
-            from jsonb_array_elements(condition.value) as listed (value)
-        );
-        is_expressed := true;
-      end if;
-    end if;
-    if not is_expressed then
-      compiled.metadata_conditions := compiled.metadata_conditions
-        || row(
-             condition.path,
-             condition.op,
-             case
-               when condition.op = 'between' then
-                 jsonb_build_object('low', condition.value -> 0, 'high', condition.value -> 1)
-               when condition.op in ('gte', 'gt', 'lte', 'lt') then
-                 jsonb_build_object('bound', condition.value)
-               else condition.value
-             end
-           )::knowledge_internal.metadata_condition;
     end if;
   end loop;
 
@@ -573,11 +690,11 @@ end
 $$;
 
 comment on function knowledge_internal.compile_filter(jsonb, text, date, date, boolean) is
-  'What a search''s filter arguments ask for, ready to be compared with columns; null when that is '
-  'nothing. filters: a JSON array of conditions that must all hold, or an object, short for '
+  'The filter arguments of a search as one chunk_filter; null when they restrict nothing. '
+  'filters: a JSON array of conditions that must all hold, or an object, short for '
   'equality of top-level keys of metadata. Raises 22023 naming the place, such as filters[2].op.';
 
-create or replace function knowledge_internal.is_listed(element jsonb, list jsonb)
+create function knowledge_internal.is_listed(element jsonb, list jsonb)
 returns boolean
 language plpgsql
 immutable
@@ -598,7 +715,7 @@ comment on function knowledge_internal.is_listed(jsonb, jsonb) is
   'Whether an array has an element equal to this one. Containment says the same of a scalar, and '
   'sooner.';
 
-create or replace function knowledge_internal.passes(
+create function knowledge_internal.passes(
   metadata jsonb, conditions knowledge_internal.metadata_condition[]
 )
 returns boolean

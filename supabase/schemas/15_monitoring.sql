@@ -1,7 +1,7 @@
--- 014_monitoring: what is stored, and whether the database is in a state to search it fast.
+-- 015_monitoring: what is stored, and whether the database is in a state to search it fast.
 -- Adds: functions knowledge_embedding_models, knowledge_search_health. Locks nothing that exists.
 
-create or replace function knowledge_internal.chunk_sample(sampled_pages integer)
+create function knowledge_internal.chunk_sample(sampled_pages integer)
 returns table (
   status text,
   embedding_model text,
@@ -61,7 +61,7 @@ comment on function knowledge_internal.chunk_sample(integer) is
   'How many chunks there are of each kind: counted while the table has at most sixteen times as '
   'many pages as are to be sampled, else estimated from evenly spaced pages and the newest ones.';
 
-create or replace function public.knowledge_embedding_models()
+create function public.knowledge_embedding_models()
 returns table (model text, dimensions integer, chunks bigint)
 language sql
 stable
@@ -130,7 +130,7 @@ comment on function public.knowledge_embedding_models() is
 revoke all on function public.knowledge_embedding_models() from public, anon, authenticated;
 grant execute on function public.knowledge_embedding_models() to service_role;
 
-create or replace function knowledge_internal.health_findings(health jsonb)
+create function knowledge_internal.health_findings(health jsonb)
 returns jsonb
 language sql
 stable
@@ -421,7 +421,7 @@ comment on function knowledge_internal.health_findings(jsonb) is
   'What knowledge_search_health makes of the figures that it collects: rules, and nothing that '
   'looks at the database.';
 
-create or replace function public.knowledge_search_health()
+create function public.knowledge_search_health()
 returns jsonb
 language sql
 stable

@@ -1,9 +1,10 @@
--- 011_search_variants: other ways to call the hybrid search; none ranks anything itself.
--- Adds: type search_arguments, functions match_knowledge_chunks,
--- search_knowledge_chunks_fulltext, search_my_knowledge_chunks,
+-- 012_search_variants: other ways to call the hybrid search; none ranks anything itself.
+-- Adds: functions match_knowledge_chunks, search_knowledge_chunks_fulltext,
 -- hybrid_search_knowledge_chunks_batch. Locks nothing that exists.
 
-create or replace function public.match_knowledge_chunks(
+-- Each public function is a definer: service_role has no rights on the internal schema.
+
+create function public.match_knowledge_chunks(
   query_embedding extensions.vector,
   match_count integer default 5,
   match_threshold double precision default 0.6,
@@ -46,7 +47,7 @@ comment on function public.match_knowledge_chunks is
 revoke all on function public.match_knowledge_chunks from public, anon, authenticated;
 grant execute on function public.match_knowledge_chunks to service_role;
 
-create or replace function public.search_knowledge_chunks_fulltext(
+create function public.search_knowledge_chunks_fulltext(
   query_text text,
   search_mode text default 'websearch',
   filter_type text default null,
@@ -89,120 +90,7 @@ comment on function public.search_knowledge_chunks_fulltext is
 revoke all on function public.search_knowledge_chunks_fulltext from public, anon, authenticated;
 grant execute on function public.search_knowledge_chunks_fulltext to service_role;
 
-create or replace function public.search_my_knowledge_chunks(
-  query_embedding extensions.vector default null,
-  query_text text default null,
-  match_count integer default 10,
-  match_threshold double precision default 0.0,
-  vector_weight double precision default 1.0,
-  text_weight double precision default 1.0,
-  filter_type text default null,
-  search_mode text default 'websearch',
-  pool_size integer default 50,
-  rrf_k double precision default 60,
-  fusion text default 'auto',
-  filters jsonb default null,
-  date_from date default null,
-  date_to date default null,
-  collections text[] default null,
-  public_only boolean default false,
-  one_per_document boolean default false,
-  neighbor_window integer default 0,
-  recency_half_life double precision default null,
-  match_offset integer default 0,
-  snippet boolean default false,
-  formulations jsonb default null
-)
-returns setof public.knowledge_search_hit
-language plpgsql
-stable
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-  viewer constant uuid := auth.uid();
-begin
-  -- Without a viewer the search would show everybody's.
-  if viewer is null then
-    raise exception 'search_my_knowledge_chunks needs a signed-in user, there is none'
-      using errcode = '42501', hint = 'Send the user''s own access token.';
-  end if;
-  -- What explain_hybrid_search reads is not for users.
-  perform set_config('knowledge_internal.tracing', 'off', true);
-  return query
-  select hit.*
-    from public.hybrid_search_knowledge_chunks(
-           query_embedding => search_my_knowledge_chunks.query_embedding,
-           query_text => search_my_knowledge_chunks.query_text,
-           match_count => search_my_knowledge_chunks.match_count,
-           match_threshold => search_my_knowledge_chunks.match_threshold,
-           vector_weight => search_my_knowledge_chunks.vector_weight,
-           text_weight => search_my_knowledge_chunks.text_weight,
-           filter_type => search_my_knowledge_chunks.filter_type,
-           search_mode => search_my_knowledge_chunks.search_mode,
-           pool_size => search_my_knowledge_chunks.pool_size,
-           rrf_k => search_my_knowledge_chunks.rrf_k,
-           fusion => search_my_knowledge_chunks.fusion,
-           filters => search_my_knowledge_chunks.filters,
-           date_from => search_my_knowledge_chunks.date_from,
-           date_to => search_my_knowledge_chunks.date_to,
-           collections => search_my_knowledge_chunks.collections,
-           public_only => search_my_knowledge_chunks.public_only,
-           one_per_document => search_my_knowledge_chunks.one_per_document,
-           neighbor_window => search_my_knowledge_chunks.neighbor_window,
-           recency_half_life => search_my_knowledge_chunks.recency_half_life,
-           match_offset => search_my_knowledge_chunks.match_offset,
-           snippet => search_my_knowledge_chunks.snippet,
-           formulations => search_my_knowledge_chunks.formulations,
-           viewer_id => viewer
-         ) as hit;
-end
-$$;
-
-comment on function public.search_my_knowledge_chunks is
-  'hybrid_search_knowledge_chunks for the signed-in user: what auth.uid() owns and what is public. '
-  'BM25''s document frequencies are those of all chunks. Raises 42501 without a user, 22023 for an '
-  'argument out of bounds.';
-revoke all on function public.search_my_knowledge_chunks
-  from public, anon, authenticated, service_role;
-grant execute on function public.search_my_knowledge_chunks to authenticated;
-
-do $$
-begin
-  if to_regtype('knowledge_internal.search_arguments') is null then
-    create type knowledge_internal.search_arguments as (
-      query_embedding extensions.vector,
-      query_text text,
-      match_count integer,
-      match_threshold double precision,
-      vector_weight double precision,
-      text_weight double precision,
-      filter_type text,
-      search_mode text,
-      pool_size integer,
-      rrf_k double precision,
-      fusion text,
-      filters jsonb,
-      date_from date,
-      date_to date,
-      collections text[],
-      viewer_id uuid,
-      public_only boolean,
-      one_per_document boolean,
-      neighbor_window integer,
-      recency_half_life double precision,
-      match_offset integer,
-      snippet boolean,
-      formulations jsonb
-    );
-  end if;
-end
-$$;
-
-comment on type knowledge_internal.search_arguments is
-  'The arguments of hybrid_search_knowledge_chunks.';
-
-create or replace function public.hybrid_search_knowledge_chunks_batch(
+create function public.hybrid_search_knowledge_chunks_batch(
   queries jsonb,
   fuse boolean default false
 )
@@ -239,16 +127,9 @@ declare
   most_queries constant integer := 50;
   most_formulations constant integer := 11; -- the search's ten and its own
   most_rows constant integer := 1000; -- PostgREST silently cuts an answer there
-  defaults constant jsonb := '{
-    "match_count": 10, "match_threshold": 0.0, "vector_weight": 1.0, "text_weight": 1.0,
-    "search_mode": "websearch", "pool_size": 50, "rrf_k": 60, "fusion": "auto",
-    "public_only": false, "one_per_document": false, "neighbor_window": 0, "match_offset": 0,
-    "snippet": false
-  }';
-  -- The names of the arguments.
-  known constant jsonb := to_jsonb(
-    jsonb_populate_record(null::knowledge_internal.search_arguments, '{}')
-  );
+  defaults constant knowledge_internal.search_arguments :=
+    knowledge_internal.default_search_arguments();
+  argument_names constant jsonb := to_jsonb(defaults);
   given knowledge_internal.search_arguments;
   argument text;
   asked record;
@@ -301,7 +182,7 @@ begin
   loop
     begin
       for argument in select named.name from jsonb_object_keys(asked.query) as named (name) loop
-        if not known ? argument then
+        if not argument_names ? argument then
           raise exception 'no argument of the search has this name' using errcode = '22023';
         end if;
         perform jsonb_populate_record(given, jsonb_build_object(argument, asked.query -> argument));
@@ -310,37 +191,10 @@ begin
       raise exception 'queries[%].%: %', asked.number, left(argument, 100), left(sqlerrm, 200)
         using errcode = '22023';
     end;
-    given := jsonb_populate_record(
-      null::knowledge_internal.search_arguments, defaults || asked.query
-    );
+    given := jsonb_populate_record(defaults, asked.query);
     begin
       return query
-      select asked.number::integer, hit.*
-        from public.hybrid_search_knowledge_chunks(
-               query_embedding => given.query_embedding,
-               query_text => given.query_text,
-               match_count => given.match_count,
-               match_threshold => given.match_threshold,
-               vector_weight => given.vector_weight,
-               text_weight => given.text_weight,
-               filter_type => given.filter_type,
-               search_mode => given.search_mode,
-               pool_size => given.pool_size,
-               rrf_k => given.rrf_k,
-               fusion => given.fusion,
-               filters => given.filters,
-               date_from => given.date_from,
-               date_to => given.date_to,
-               collections => given.collections,
-               viewer_id => given.viewer_id,
-               public_only => given.public_only,
-               one_per_document => given.one_per_document,
-               neighbor_window => given.neighbor_window,
-               recency_half_life => given.recency_half_life,
-               match_offset => given.match_offset,
-               snippet => given.snippet,
-               formulations => given.formulations
-             ) as hit;
+      select asked.number::integer, hit.* from knowledge_internal.search(given) as hit;
       get diagnostics row_count = row_count;
     exception when data_exception then
       raise exception 'queries[%]: %', asked.number, sqlerrm using errcode = '22023';

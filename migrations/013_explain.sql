@@ -1,5 +1,5 @@
--- 012_explain: why a search answers as it does.
--- Adds: function explain_hybrid_search. Locks nothing that exists.
+-- 013_explain: why a search answers as it does.
+-- Adds: functions explained_list and explanation, which explain_hybrid_search calls. Locks nothing that exists.
 
 create function knowledge_internal.explained_list(list jsonb)
 returns jsonb
@@ -46,35 +46,11 @@ $$;
 comment on function knowledge_internal.explained_list(jsonb) is
   'What explain_hybrid_search says of a list that the search traced.';
 
-create or replace function public.explain_hybrid_search(
-  query_embedding extensions.vector default null,
-  query_text text default null,
-  match_count integer default 10,
-  match_threshold double precision default 0.0,
-  vector_weight double precision default 1.0,
-  text_weight double precision default 1.0,
-  filter_type text default null,
-  search_mode text default 'websearch',
-  pool_size integer default 50,
-  rrf_k double precision default 60,
-  fusion text default 'auto',
-  filters jsonb default null,
-  date_from date default null,
-  date_to date default null,
-  collections text[] default null,
-  viewer_id uuid default null,
-  public_only boolean default false,
-  one_per_document boolean default false,
-  neighbor_window integer default 0,
-  recency_half_life double precision default null,
-  match_offset integer default 0,
-  snippet boolean default false,
-  formulations jsonb default null
-)
+create function knowledge_internal.explanation(arguments knowledge_internal.search_arguments)
 returns jsonb
 language plpgsql
 stable
-security definer
+security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -85,6 +61,7 @@ declare
   hits jsonb;
   lists jsonb;
   pool integer;
+  leg_alone knowledge_internal.search_arguments;
   summary record;
   analysis knowledge_internal.query_analysis;
   candidates bigint;
@@ -95,31 +72,7 @@ begin
   begun_at := clock_timestamp();
   select coalesce(jsonb_agg(to_jsonb(hit) - '{content,metadata,context}'::text[]), '[]')
     into hits
-    from public.hybrid_search_knowledge_chunks(
-           query_embedding => explain_hybrid_search.query_embedding,
-           query_text => explain_hybrid_search.query_text,
-           match_count => explain_hybrid_search.match_count,
-           match_threshold => explain_hybrid_search.match_threshold,
-           vector_weight => explain_hybrid_search.vector_weight,
-           text_weight => explain_hybrid_search.text_weight,
-           filter_type => explain_hybrid_search.filter_type,
-           search_mode => explain_hybrid_search.search_mode,
-           pool_size => explain_hybrid_search.pool_size,
-           rrf_k => explain_hybrid_search.rrf_k,
-           fusion => explain_hybrid_search.fusion,
-           filters => explain_hybrid_search.filters,
-           date_from => explain_hybrid_search.date_from,
-           date_to => explain_hybrid_search.date_to,
-           collections => explain_hybrid_search.collections,
-           viewer_id => explain_hybrid_search.viewer_id,
-           public_only => explain_hybrid_search.public_only,
-           one_per_document => explain_hybrid_search.one_per_document,
-           neighbor_window => explain_hybrid_search.neighbor_window,
-           recency_half_life => explain_hybrid_search.recency_half_life,
-           match_offset => explain_hybrid_search.match_offset,
-           snippet => explain_hybrid_search.snippet,
-           formulations => explain_hybrid_search.formulations
-         ) as hit;
+    from knowledge_internal.search(arguments) as hit;
   hybrid_milliseconds := extract(epoch from clock_timestamp() - begun_at) * 1000;
   lists := (
     select jsonb_agg(knowledge_internal.explained_list(told.list) order by told.place)
@@ -128,42 +81,28 @@ begin
   );
   perform set_config('knowledge_internal.tracing', 'off', true);
 
-  if query_embedding is not null and vector_weight > 0 then
+  -- What decides which rows a leg returns stays, what only decides how they are shown goes.
+  leg_alone := arguments;
+  leg_alone.formulations := null;
+  leg_alone.recency_half_life := null;
+  leg_alone.one_per_document := false;
+  leg_alone.match_offset := 0;
+  leg_alone.neighbor_window := 0;
+  leg_alone.snippet := false;
+  if arguments.query_embedding is not null and arguments.vector_weight > 0 then
+    leg_alone.query_embedding := arguments.query_embedding;
+    leg_alone.query_text := null;
     begun_at := clock_timestamp();
-    perform
-       from public.hybrid_search_knowledge_chunks(
-              query_embedding => explain_hybrid_search.query_embedding,
-              match_threshold => explain_hybrid_search.match_threshold,
-              match_count => explain_hybrid_search.match_count,
-              filter_type => explain_hybrid_search.filter_type,
-              pool_size => explain_hybrid_search.pool_size,
-              filters => explain_hybrid_search.filters,
-              date_from => explain_hybrid_search.date_from,
-              date_to => explain_hybrid_search.date_to,
-              collections => explain_hybrid_search.collections,
-              viewer_id => explain_hybrid_search.viewer_id,
-              public_only => explain_hybrid_search.public_only
-            );
+    perform from knowledge_internal.search(leg_alone);
     vector_milliseconds := extract(epoch from clock_timestamp() - begun_at) * 1000;
   end if;
-  if query_text ~ '\S' and text_weight > 0 then
+  if arguments.query_text ~ '\S' and arguments.text_weight > 0 then
+    leg_alone.query_embedding := null;
+    leg_alone.query_text := arguments.query_text;
     begun_at := clock_timestamp();
-    perform
-       from public.hybrid_search_knowledge_chunks(
-              query_text => explain_hybrid_search.query_text,
-              search_mode => explain_hybrid_search.search_mode,
-              match_count => explain_hybrid_search.match_count,
-              filter_type => explain_hybrid_search.filter_type,
-              pool_size => explain_hybrid_search.pool_size,
-              filters => explain_hybrid_search.filters,
-              date_from => explain_hybrid_search.date_from,
-              date_to => explain_hybrid_search.date_to,
-              collections => explain_hybrid_search.collections,
-              viewer_id => explain_hybrid_search.viewer_id,
-              public_only => explain_hybrid_search.public_only
-            );
+    perform from knowledge_internal.search(leg_alone);
     text_milliseconds := extract(epoch from clock_timestamp() - begun_at) * 1000;
-    analysis := knowledge_internal.analyse_query(query_text, search_mode);
+    analysis := knowledge_internal.analyse_query(arguments.query_text, arguments.search_mode);
     select count(*)
       into candidates
       from public.knowledge_chunks as chunk
@@ -220,13 +159,15 @@ begin
                with ordinality as word (lexeme, document_frequency, weight, place)
       )
     ),
-    'fusion', jsonb_build_object('policy', fusion) || case fusion
+    'fusion', jsonb_build_object('policy', arguments.fusion) || case arguments.fusion
       when 'auto' then jsonb_build_object(
         'weights', case when jsonb_array_length(lists) = 1 then lists #> '{0,weights}' end,
         'cosine_spread', analysis.cosine_spread
       )
       else jsonb_build_object(
-        'weights', jsonb_build_object('vector', vector_weight, 'text', text_weight)
+        'weights', jsonb_build_object(
+          'vector', arguments.vector_weight, 'text', arguments.text_weight
+        )
       )
     end,
     'lists', lists,
@@ -235,17 +176,5 @@ begin
 end
 $$;
 
-comment on function public.explain_hybrid_search is
-  'How hybrid_search_knowledge_chunks comes to its answer, for the same arguments, as one JSON '
-  'object. milliseconds: of the whole call and of each leg alone. vector and text: how the leg '
-  'found its rows, how many, and why they are fewer than the pool. text also: the candidates drawn '
-  'by the index, and each lexeme of query_text with its document frequency and weight; one left '
-  'out draws no candidates but counts in their scores. fusion: the weights used; under auto they '
-  'are factors of the cosine similarity and of the BM25 score. lists: the same for each '
-  'formulation in each collection. hits: the answer without content, context and metadata. '
-  'Document frequencies are of all chunks, whoever owns them. Raises 22023 as the search does.';
-
-revoke all on function public.explain_hybrid_search from public, anon, authenticated;
-grant execute on function public.explain_hybrid_search to service_role;
-
-notify pgrst, 'reload schema';
+comment on function knowledge_internal.explanation(knowledge_internal.search_arguments) is
+  'What explain_hybrid_search returns.';

@@ -1,0 +1,268 @@
+-- 011_search_arguments: what repeats the arguments of the search.
+-- Adds: type search_arguments, functions default_search_arguments, search,
+-- search_my_knowledge_chunks, explain_hybrid_search. Locks nothing that exists.
+
+-- Written by `make variants` from 09_hybrid_search.sql and tools/variants.sql: edit those two.
+
+create type knowledge_internal.search_arguments as (
+  query_embedding extensions.vector,
+  query_text text,
+  match_count integer,
+  match_threshold double precision,
+  vector_weight double precision,
+  text_weight double precision,
+  filter_type text,
+  search_mode text,
+  pool_size integer,
+  rrf_k double precision,
+  fusion text,
+  filters jsonb,
+  date_from date,
+  date_to date,
+  collections text[],
+  viewer_id uuid,
+  public_only boolean,
+  one_per_document boolean,
+  neighbor_window integer,
+  recency_half_life double precision,
+  match_offset integer,
+  snippet boolean,
+  formulations jsonb
+);
+
+comment on type knowledge_internal.search_arguments is
+  'The arguments of hybrid_search_knowledge_chunks.';
+
+create function knowledge_internal.default_search_arguments()
+returns knowledge_internal.search_arguments
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.query_embedding := null;
+  arguments.query_text := null;
+  arguments.match_count := 10;
+  arguments.match_threshold := 0.0;
+  arguments.vector_weight := 1.0;
+  arguments.text_weight := 1.0;
+  arguments.filter_type := null;
+  arguments.search_mode := 'websearch';
+  arguments.pool_size := 50;
+  arguments.rrf_k := 60;
+  arguments.fusion := 'auto';
+  arguments.filters := null;
+  arguments.date_from := null;
+  arguments.date_to := null;
+  arguments.collections := null;
+  arguments.viewer_id := null;
+  arguments.public_only := false;
+  arguments.one_per_document := false;
+  arguments.neighbor_window := 0;
+  arguments.recency_half_life := null;
+  arguments.match_offset := 0;
+  arguments.snippet := false;
+  arguments.formulations := null;
+  return arguments;
+end
+$$;
+
+comment on function knowledge_internal.default_search_arguments() is
+  'The defaults of hybrid_search_knowledge_chunks.';
+
+create function knowledge_internal.search(arguments knowledge_internal.search_arguments)
+returns setof public.knowledge_search_hit
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return query
+  select hit.*
+    from public.hybrid_search_knowledge_chunks(
+           query_embedding => arguments.query_embedding,
+           query_text => arguments.query_text,
+           match_count => arguments.match_count,
+           match_threshold => arguments.match_threshold,
+           vector_weight => arguments.vector_weight,
+           text_weight => arguments.text_weight,
+           filter_type => arguments.filter_type,
+           search_mode => arguments.search_mode,
+           pool_size => arguments.pool_size,
+           rrf_k => arguments.rrf_k,
+           fusion => arguments.fusion,
+           filters => arguments.filters,
+           date_from => arguments.date_from,
+           date_to => arguments.date_to,
+           collections => arguments.collections,
+           viewer_id => arguments.viewer_id,
+           public_only => arguments.public_only,
+           one_per_document => arguments.one_per_document,
+           neighbor_window => arguments.neighbor_window,
+           recency_half_life => arguments.recency_half_life,
+           match_offset => arguments.match_offset,
+           snippet => arguments.snippet,
+           formulations => arguments.formulations
+         ) as hit;
+end
+$$;
+
+comment on function knowledge_internal.search(knowledge_internal.search_arguments) is
+  'Calls hybrid_search_knowledge_chunks.';
+
+create function public.search_my_knowledge_chunks(
+  query_embedding extensions.vector default null,
+  query_text text default null,
+  match_count integer default 10,
+  match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0,
+  text_weight double precision default 1.0,
+  filter_type text default null,
+  search_mode text default 'websearch',
+  pool_size integer default 50,
+  rrf_k double precision default 60,
+  fusion text default 'auto',
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  public_only boolean default false,
+  one_per_document boolean default false,
+  neighbor_window integer default 0,
+  recency_half_life double precision default null,
+  match_offset integer default 0,
+  snippet boolean default false,
+  formulations jsonb default null
+)
+returns setof public.knowledge_search_hit
+language plpgsql
+stable
+-- definer: a signed-in user may not read the tables of the search, nor call it with a viewer_id.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.viewer_id := knowledge_internal.current_viewer();
+  arguments.query_embedding := search_my_knowledge_chunks.query_embedding;
+  arguments.query_text := search_my_knowledge_chunks.query_text;
+  arguments.match_count := search_my_knowledge_chunks.match_count;
+  arguments.match_threshold := search_my_knowledge_chunks.match_threshold;
+  arguments.vector_weight := search_my_knowledge_chunks.vector_weight;
+  arguments.text_weight := search_my_knowledge_chunks.text_weight;
+  arguments.filter_type := search_my_knowledge_chunks.filter_type;
+  arguments.search_mode := search_my_knowledge_chunks.search_mode;
+  arguments.pool_size := search_my_knowledge_chunks.pool_size;
+  arguments.rrf_k := search_my_knowledge_chunks.rrf_k;
+  arguments.fusion := search_my_knowledge_chunks.fusion;
+  arguments.filters := search_my_knowledge_chunks.filters;
+  arguments.date_from := search_my_knowledge_chunks.date_from;
+  arguments.date_to := search_my_knowledge_chunks.date_to;
+  arguments.collections := search_my_knowledge_chunks.collections;
+  arguments.public_only := search_my_knowledge_chunks.public_only;
+  arguments.one_per_document := search_my_knowledge_chunks.one_per_document;
+  arguments.neighbor_window := search_my_knowledge_chunks.neighbor_window;
+  arguments.recency_half_life := search_my_knowledge_chunks.recency_half_life;
+  arguments.match_offset := search_my_knowledge_chunks.match_offset;
+  arguments.snippet := search_my_knowledge_chunks.snippet;
+  arguments.formulations := search_my_knowledge_chunks.formulations;
+  -- Without a viewer the search would return the chunks of every user.
+  if arguments.viewer_id is null then
+    raise exception 'search_my_knowledge_chunks needs a signed-in user, there is none'
+      using errcode = '42501', hint = 'Send the user''s own access token.';
+  end if;
+  -- A user may not read the trace that explain_hybrid_search reads.
+  perform set_config('knowledge_internal.tracing', 'off', true);
+  return query select hit.* from knowledge_internal.search(arguments) as hit;
+end
+$$;
+
+comment on function public.search_my_knowledge_chunks is
+  'hybrid_search_knowledge_chunks for the signed-in user: what auth.uid() owns and what is public. '
+  'BM25''s document frequencies are those of all chunks. Raises 42501 without a user, 22023 for an '
+  'argument out of bounds.';
+revoke all on function public.search_my_knowledge_chunks
+  from public, anon, authenticated, service_role;
+grant execute on function public.search_my_knowledge_chunks to authenticated;
+
+create function public.explain_hybrid_search(
+  query_embedding extensions.vector default null,
+  query_text text default null,
+  match_count integer default 10,
+  match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0,
+  text_weight double precision default 1.0,
+  filter_type text default null,
+  search_mode text default 'websearch',
+  pool_size integer default 50,
+  rrf_k double precision default 60,
+  fusion text default 'auto',
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  viewer_id uuid default null,
+  public_only boolean default false,
+  one_per_document boolean default false,
+  neighbor_window integer default 0,
+  recency_half_life double precision default null,
+  match_offset integer default 0,
+  snippet boolean default false,
+  formulations jsonb default null
+)
+returns jsonb
+language plpgsql
+stable
+-- definer: service_role has no rights on the internal schema.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.query_embedding := explain_hybrid_search.query_embedding;
+  arguments.query_text := explain_hybrid_search.query_text;
+  arguments.match_count := explain_hybrid_search.match_count;
+  arguments.match_threshold := explain_hybrid_search.match_threshold;
+  arguments.vector_weight := explain_hybrid_search.vector_weight;
+  arguments.text_weight := explain_hybrid_search.text_weight;
+  arguments.filter_type := explain_hybrid_search.filter_type;
+  arguments.search_mode := explain_hybrid_search.search_mode;
+  arguments.pool_size := explain_hybrid_search.pool_size;
+  arguments.rrf_k := explain_hybrid_search.rrf_k;
+  arguments.fusion := explain_hybrid_search.fusion;
+  arguments.filters := explain_hybrid_search.filters;
+  arguments.date_from := explain_hybrid_search.date_from;
+  arguments.date_to := explain_hybrid_search.date_to;
+  arguments.collections := explain_hybrid_search.collections;
+  arguments.viewer_id := explain_hybrid_search.viewer_id;
+  arguments.public_only := explain_hybrid_search.public_only;
+  arguments.one_per_document := explain_hybrid_search.one_per_document;
+  arguments.neighbor_window := explain_hybrid_search.neighbor_window;
+  arguments.recency_half_life := explain_hybrid_search.recency_half_life;
+  arguments.match_offset := explain_hybrid_search.match_offset;
+  arguments.snippet := explain_hybrid_search.snippet;
+  arguments.formulations := explain_hybrid_search.formulations;
+  return knowledge_internal.explanation(arguments);
+end
+$$;
+
+comment on function public.explain_hybrid_search is
+  'How hybrid_search_knowledge_chunks comes to its answer, for the same arguments, as one JSON '
+  'object. milliseconds: of the whole call and of each leg alone. vector and text: how the leg '
+  'found its rows, how many, and why they are fewer than the pool. text also: the candidates drawn '
+  'by the index, and each lexeme of query_text with its document frequency and weight; one left '
+  'out draws no candidates but counts in their scores. fusion: the weights used; under auto they '
+  'are factors of the cosine similarity and of the BM25 score. lists: the same for each '
+  'formulation in each collection. hits: the answer without content, context and metadata. '
+  'Document frequencies are of all chunks, whoever owns them. Raises 22023 as the search does.';
+
+revoke all on function public.explain_hybrid_search from public, anon, authenticated;
+grant execute on function public.explain_hybrid_search to service_role;
+
+notify pgrst, 'reload schema';

@@ -1,0 +1,575 @@
+-- 014_writing: functions that store, change and delete documents with their chunks.
+-- Adds: functions upsert_knowledge_document with its steps (check_document, check_chunks,
+-- store_document, store_chunks), missing_knowledge_embeddings, delete_knowledge_document,
+-- delete_knowledge_owner, purge_knowledge_chunks. Locks nothing that exists.
+
+-- Each public function is a definer: service_role has no rights on the internal schema, and no row
+-- level security hides a row from it.
+
+create function knowledge_internal.check_document(document jsonb)
+returns void
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  document_keys constant text[] := array[
+    'external_key', 'title', 'knowledge_type', 'source_id', 'source_url', 'source_origin',
+    'author', 'document_date', 'owner_id', 'visibility', 'sensitivity', 'language', 'collection',
+    'metadata'
+  ];
+  listed_keys constant text[] := array['knowledge_type', 'source_origin', 'visibility'];
+  wrong_key text;
+  listed_key text;
+begin
+  if jsonb_typeof(document) is distinct from 'object' then
+    raise exception 'document must be a JSON object, not %',
+                    coalesce(jsonb_typeof(document), 'null')
+      using errcode = '22023';
+  end if;
+  select entry.key
+    into wrong_key
+    from jsonb_each(document) as entry (key, value)
+   where entry.key <> 'metadata' and jsonb_typeof(entry.value) not in ('string', 'null')
+   limit 1;
+  if found then
+    raise exception 'document.% must be a text or null, not %',
+                    wrong_key, jsonb_typeof(document -> wrong_key)
+      using errcode = '22023';
+  end if;
+  if coalesce(document ->> 'external_key', '') = '' then
+    raise exception 'document.external_key must be a text that names the document, '
+                    'it is missing or empty'
+      using errcode = '22023';
+  end if;
+  if jsonb_typeof(document -> 'metadata') not in ('object', 'null') then
+    raise exception 'document.metadata must be a JSON object, not %',
+                    jsonb_typeof(document -> 'metadata')
+      using errcode = '22023';
+  end if;
+  -- How Postgres reads any other form of a date depends on the DateStyle of the session.
+  if document ->> 'document_date' !~ '^\d{4}-\d{2}-\d{2}([T ].*)?$' then
+    raise exception 'document.document_date must be an ISO date such as 2026-01-31, not %',
+                    left(document ->> 'document_date', 100)
+      using errcode = '22023';
+  end if;
+  select key.name
+    into wrong_key
+    from jsonb_object_keys(document) as key (name)
+   where key.name <> all (document_keys)
+   limit 1;
+  if found then
+    raise exception 'document has an unknown key %, the known keys are: %',
+                    wrong_key, array_to_string(document_keys, ', ')
+      using errcode = '22023', hint = 'Put keys of your own into document.metadata.';
+  end if;
+  foreach listed_key in array listed_keys loop
+    if document ->> listed_key <> all (knowledge_internal.known_values(listed_key)) then
+      raise exception 'document.% must be one of %, not %',
+                      listed_key,
+                      array_to_string(knowledge_internal.known_values(listed_key), ', '),
+                      left(document ->> listed_key, 100)
+        using errcode = '22023';
+    end if;
+  end loop;
+end
+$$;
+
+comment on function knowledge_internal.check_document(jsonb) is
+  'Raises 22023 for a document of upsert_knowledge_document that has a missing or an unknown key, '
+  'or a value of the wrong type.';
+
+create function knowledge_internal.check_chunks(chunks jsonb)
+returns void
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  chunk_keys constant text[] := array[
+    'content', 'heading', 'embedding', 'embedding_model', 'collection', 'metadata'
+  ];
+  unknown_key text;
+  wrong_chunk bigint;
+begin
+  if jsonb_typeof(chunks) is distinct from 'array' then
+    raise exception 'chunks must be a JSON array of objects, not %',
+                    coalesce(jsonb_typeof(chunks), 'null')
+      using errcode = '22023';
+  end if;
+  select item.ordinality - 1
+    into wrong_chunk
+    from jsonb_array_elements(chunks) with ordinality as item (chunk, ordinality)
+   where jsonb_typeof(item.chunk) <> 'object'
+      or jsonb_typeof(item.chunk -> 'content') is distinct from 'string'
+      or jsonb_typeof(item.chunk -> 'metadata') not in ('object', 'null')
+      or jsonb_typeof(item.chunk -> 'embedding') not in ('array', 'string', 'null')
+      or jsonb_typeof(item.chunk -> 'embedding_model') not in ('string', 'null')
+      or jsonb_typeof(item.chunk -> 'heading') not in ('string', 'null')
+      or jsonb_typeof(item.chunk -> 'collection') not in ('string', 'null')
+   order by item.ordinality
+   limit 1;
+  if found then
+    raise exception 'chunks[%] must be an object: content a text, heading, embedding_model and '
+                    'collection texts or null, embedding an array of numbers or null, metadata '
+                    'an object or null',
+                    wrong_chunk
+      using errcode = '22023';
+  end if;
+  select key.name
+    into unknown_key
+    from jsonb_array_elements(chunks) as item (chunk)
+   cross join jsonb_object_keys(item.chunk) as key (name)
+   where key.name <> all (chunk_keys)
+   limit 1;
+  if found then
+    raise exception 'chunks have an unknown key %, the known keys are: %',
+                    unknown_key, array_to_string(chunk_keys, ', ')
+      using errcode = '22023', hint = 'Put keys of your own into the metadata of a chunk.';
+  end if;
+end
+$$;
+
+comment on function knowledge_internal.check_chunks(jsonb) is
+  'Raises 22023 for chunks of upsert_knowledge_document that have a missing or an unknown key, or '
+  'a value of the wrong type.';
+
+create function knowledge_internal.store_document(given jsonb)
+returns public.knowledge_documents
+language plpgsql
+volatile
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  document public.knowledge_documents;
+begin
+  document := jsonb_populate_record(
+    null::public.knowledge_documents,
+    '{"knowledge_type": "document", "source_origin": "manual", "visibility": "private",
+      "language": "english", "collection": "knowledge"}'
+      || jsonb_strip_nulls(given - 'metadata')
+      || jsonb_build_object('metadata', coalesce(nullif(given -> 'metadata', 'null'), '{}'))
+  );
+
+  -- The row of the document is the lock: a second writer of the document waits here, then sees
+  -- what the first one has stored.
+  loop
+    insert into public.knowledge_documents (external_key) values (document.external_key)
+        on conflict (external_key) do nothing;
+    select stored.id
+      into document.id
+      from public.knowledge_documents as stored
+     where stored.external_key = document.external_key
+       for update;
+    exit when found;
+  end loop;
+
+  update public.knowledge_documents as stored
+     set title = document.title,
+         knowledge_type = document.knowledge_type,
+         source_id = document.source_id,
+         source_url = document.source_url,
+         source_origin = document.source_origin,
+         author = document.author,
+         document_date = document.document_date,
+         owner_id = document.owner_id,
+         visibility = document.visibility,
+         sensitivity = document.sensitivity,
+         language = document.language,
+         collection = document.collection,
+         metadata = document.metadata,
+         updated_at = now()
+   where stored.id = document.id
+     and (
+       stored.title, stored.knowledge_type, stored.source_id, stored.source_url,
+       stored.source_origin, stored.author, stored.document_date, stored.owner_id,
+       stored.visibility, stored.sensitivity, stored.language, stored.collection, stored.metadata
+     ) is distinct from (
+       document.title, document.knowledge_type, document.source_id, document.source_url,
+       document.source_origin, document.author, document.document_date, document.owner_id,
+       document.visibility, document.sensitivity, document.language, document.collection,
+       document.metadata
+     );
+  return document;
+end
+$$;
+
+comment on function knowledge_internal.store_document(jsonb) is
+  'Inserts or updates a document that check_document has checked, and locks its row until the '
+  'transaction ends. Returns what was given, with defaults and the id of the row.';
+
+create type knowledge_internal.chunk_counts as (
+  added bigint,
+  changed bigint,
+  unchanged bigint,
+  removed bigint,
+  embeddings_reused bigint,
+  embeddings_missing bigint
+);
+
+comment on type knowledge_internal.chunk_counts is
+  'What store_chunks did: the counts that upsert_knowledge_document returns.';
+
+create function knowledge_internal.store_chunks(document public.knowledge_documents, chunks jsonb)
+returns knowledge_internal.chunk_counts
+language plpgsql
+volatile
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  counts knowledge_internal.chunk_counts;
+begin
+  with incoming as materialized (
+    select (item.ordinality - 1)::integer as chunk_index,
+           coalesce(item.chunk ->> 'heading', document.title) as heading,
+           item.chunk ->> 'content' as content,
+           hashed.content_hash,
+           row_number() over (
+             partition by hashed.content_hash order by item.ordinality
+           ) as occurrence,
+           coalesce(item.chunk ->> 'collection', document.collection) as collection,
+           coalesce(nullif(item.chunk -> 'metadata', 'null'), '{}') as metadata,
+           item.chunk ->> 'embedding_model' as embedding_model,
+           (item.chunk ->> 'embedding')::extensions.vector as embedding
+      from jsonb_array_elements(chunks) with ordinality as item (chunk, ordinality)
+     cross join lateral (
+             select public.knowledge_content_hash(
+               coalesce(item.chunk ->> 'heading', document.title), item.chunk ->> 'content'
+             ) as content_hash
+           ) as hashed
+  ),
+  stored as materialized (
+    select chunk.id,
+           chunk.chunk_index,
+           chunk.content_hash,
+           chunk.version,
+           chunk.embedding is not null as is_embedded,
+           chunk.embedding_model,
+           row_number() over (
+             partition by chunk.content_hash order by chunk.chunk_index, chunk.id
+           ) as occurrence
+      from public.knowledge_chunks as chunk
+     where chunk.document_id = document.id
+       and chunk.status = 'active'
+       -- A chunk without chunk_index was not written by this function.
+       and chunk.chunk_index is not null
+  ),
+  paired as materialized (
+    select incoming.*,
+           stored.id as stored_id,
+           stored.is_embedded
+             and (
+               incoming.embedding_model is null
+                 or incoming.embedding_model = stored.embedding_model
+             ) as is_embedded,
+           coalesce(incoming.embedding, known.embedding) as new_embedding
+      from incoming
+      left join stored using (content_hash, occurrence)
+      left join lateral (
+             select chunk.embedding
+               from public.knowledge_chunks as chunk
+              where chunk.content_hash = incoming.content_hash
+                and chunk.embedding_model = incoming.embedding_model
+                and chunk.embedding is not null
+                and incoming.embedding is null
+                and (
+                  stored.is_embedded and stored.embedding_model = incoming.embedding_model
+                ) is not true
+              limit 1
+           ) as known on true
+  ),
+  updated as (
+    update public.knowledge_chunks as chunk
+       set chunk_index = paired.chunk_index,
+           collection = paired.collection,
+           metadata = document.metadata || paired.metadata,
+           embedding = case
+             when embedding_change.is_needed then paired.new_embedding
+             else chunk.embedding
+           end,
+           embedding_model = case
+             when embedding_change.is_needed then paired.embedding_model
+             else chunk.embedding_model
+           end
+      from paired
+     cross join lateral (
+             select paired.new_embedding is not null
+                    and paired.is_embedded is not true
+           ) as embedding_change (is_needed)
+     where chunk.id = paired.stored_id
+       and (
+         embedding_change.is_needed
+         or (
+           chunk.chunk_index, chunk.collection, chunk.metadata
+         ) is distinct from (
+           paired.chunk_index, paired.collection, document.metadata || paired.metadata
+         )
+       )
+  ),
+  superseded as (
+    update public.knowledge_chunks as chunk
+       set status = 'superseded'
+      from stored
+     where chunk.id = stored.id
+       and not exists (select from paired where paired.stored_id = stored.id)
+    returning chunk.chunk_index, chunk.version
+  ),
+  added as (
+    insert into public.knowledge_chunks (
+      document_id, chunk_index, heading, content, collection, metadata, embedding,
+      embedding_model, version
+    )
+    select document.id, paired.chunk_index, paired.heading,
+           paired.content, paired.collection, paired.metadata, paired.new_embedding,
+           case when paired.new_embedding is not null then paired.embedding_model end,
+           coalesce(
+             (
+               select max(superseded.version)
+                 from superseded
+                where superseded.chunk_index = paired.chunk_index
+             ),
+             0
+           ) + 1
+      from paired
+     where paired.stored_id is null
+    returning chunk_index, version
+  )
+  select (select count(*) from added where added.version = 1),
+         (select count(*) from added where added.version > 1),
+         count(*) filter (where paired.stored_id is not null),
+         (
+           select count(*)
+             from superseded
+            where not exists (select from added where added.chunk_index = superseded.chunk_index)
+         ),
+         count(*) filter (
+           where paired.embedding is null
+             and (paired.new_embedding is not null or paired.is_embedded)
+         ),
+         count(*) filter (where paired.new_embedding is null and paired.is_embedded is not true)
+    into counts.added, counts.changed, counts.unchanged, counts.removed,
+         counts.embeddings_reused, counts.embeddings_missing
+    from paired;
+  return counts;
+end
+$$;
+
+comment on function knowledge_internal.store_chunks(public.knowledge_documents, jsonb) is
+  'Makes the active chunks of a document those that are given: updates what is unchanged, '
+  'supersedes what is changed or removed, inserts what is new.';
+
+create function public.upsert_knowledge_document(document jsonb, chunks jsonb)
+returns table (
+  document_id uuid,
+  chunks_added integer,
+  chunks_changed integer,
+  chunks_unchanged integer,
+  chunks_removed integer,
+  embeddings_reused integer,
+  embeddings_missing integer
+)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  stored_document public.knowledge_documents;
+  counts knowledge_internal.chunk_counts;
+begin
+  perform knowledge_internal.check_document(document);
+  perform knowledge_internal.check_chunks(chunks);
+  begin
+    stored_document := knowledge_internal.store_document(document);
+  exception when data_exception or check_violation or foreign_key_violation then
+    raise exception 'document has a value that is not allowed: %', sqlerrm using errcode = '22023';
+  end;
+  begin
+    counts := knowledge_internal.store_chunks(stored_document, chunks);
+  exception when data_exception or check_violation then
+    raise exception 'chunks have a value that is not allowed: %', sqlerrm using errcode = '22023';
+  end;
+
+  update public.knowledge_documents as stored
+     set content_hash = digest.content_hash,
+         updated_at = now()
+    from (
+      select encode(
+               sha256(
+                 convert_to(
+                   coalesce(string_agg(chunk.content_hash, ' ' order by chunk.chunk_index), ''),
+                   'UTF8'
+                 )
+               ),
+               'hex'
+             )
+        from public.knowledge_chunks as chunk
+       where chunk.document_id = stored_document.id
+         and chunk.status = 'active'
+         and chunk.chunk_index is not null
+    ) as digest (content_hash)
+   where stored.id = stored_document.id
+     and stored.content_hash is distinct from digest.content_hash;
+
+  document_id := stored_document.id;
+  chunks_added := counts.added;
+  chunks_changed := counts.changed;
+  chunks_unchanged := counts.unchanged;
+  chunks_removed := counts.removed;
+  embeddings_reused := counts.embeddings_reused;
+  embeddings_missing := counts.embeddings_missing;
+  return next;
+end
+$$;
+
+comment on function public.upsert_knowledge_document(jsonb, jsonb) is
+  'Stores a document and its chunks in one transaction, and counts what that changed. '
+  'document: external_key (what it is matched on) and any of title, knowledge_type, source_id, '
+  'source_url, source_origin, author, document_date, owner_id, visibility, sensitivity, language, '
+  'collection, metadata; what is not given is reset to its default. '
+  'chunks: the whole content in order, each {content, heading, embedding, embedding_model, '
+  'collection, metadata}; a chunk without heading has the title. A chunk whose heading and content '
+  'are unchanged keeps its row and embedding, a changed or removed one is superseded. A chunk '
+  'without an embedding takes one that any stored chunk of the same text and embedding_model has. '
+  'Concurrent writers of one document wait for each other. Raises 22023 for a value that is not allowed.';
+revoke all on function public.upsert_knowledge_document(jsonb, jsonb)
+  from public, anon, authenticated;
+grant execute on function public.upsert_knowledge_document(jsonb, jsonb) to service_role;
+
+create function public.missing_knowledge_embeddings(content_hashes text[], model text)
+returns setof text
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select distinct asked.content_hash
+    from unnest(content_hashes) as asked (content_hash)
+   where not exists (
+           select
+             from public.knowledge_chunks as chunk
+            where chunk.content_hash = asked.content_hash
+              and chunk.embedding_model = model
+              and chunk.embedding is not null
+         )
+$$;
+
+comment on function public.missing_knowledge_embeddings(text[], text) is
+  'Of the given hashes (knowledge_content_hash), those for which no stored chunk has an embedding '
+  'of that model: what is left to embed before upsert_knowledge_document.';
+revoke all on function public.missing_knowledge_embeddings(text[], text)
+  from public, anon, authenticated;
+grant execute on function public.missing_knowledge_embeddings(text[], text) to service_role;
+
+create function public.delete_knowledge_document(document_key text)
+returns integer
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  deleted_chunks integer;
+begin
+  if document_key is null then
+    raise exception 'document_key must be the external_key of a document, not null'
+      using errcode = '22023';
+  end if;
+  with locked as (
+    select document.id
+      from public.knowledge_documents as document
+     where document.external_key = document_key
+       for update
+  ),
+  chunks as (
+    delete from public.knowledge_chunks as chunk
+     using locked
+     where chunk.document_id = locked.id
+    returning chunk.id
+  ),
+  documents as (
+    delete from public.knowledge_documents as document using locked where document.id = locked.id
+  )
+  select count(*) into deleted_chunks from chunks;
+  return deleted_chunks;
+end
+$$;
+
+comment on function public.delete_knowledge_document(text) is
+  'Deletes the document with this external_key and all versions of its chunks for good; returns '
+  'the number of chunks. It returns 0 when there is no such document. Raises 22023 for null.';
+revoke all on function public.delete_knowledge_document(text) from public, anon, authenticated;
+grant execute on function public.delete_knowledge_document(text) to service_role;
+
+create function public.delete_knowledge_owner(owner uuid)
+returns table (documents_deleted integer, chunks_deleted integer)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if owner is null then
+    raise exception 'owner must be the id of a user, not null' using errcode = '22023';
+  end if;
+  with locked as (
+    select document.id from public.knowledge_documents as document
+     where document.owner_id = owner order by document.id for update
+  ),
+  chunks as (
+    delete from public.knowledge_chunks as chunk
+     where chunk.owner_id = owner or chunk.document_id in (select locked.id from locked)
+    returning chunk.id
+  ),
+  documents as (
+    delete from public.knowledge_documents as document
+     using locked
+     where document.id = locked.id
+    returning document.id
+  )
+  select (select count(*) from documents), (select count(*) from chunks)
+    into documents_deleted, chunks_deleted;
+  return next;
+end
+$$;
+
+comment on function public.delete_knowledge_owner(uuid) is
+  'Deletes every document and chunk of one owner for good, superseded versions included. '
+  'Raises 22023 for null.';
+revoke all on function public.delete_knowledge_owner(uuid) from public, anon, authenticated;
+grant execute on function public.delete_knowledge_owner(uuid) to service_role;
+
+create function public.purge_knowledge_chunks(older_than interval default '30 days')
+returns integer
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  purged integer;
+begin
+  if (older_than between interval '0' and interval '1000 years') is not true then
+    raise exception 'older_than must be an interval between 0 and 1000 years, not %',
+                    coalesce(older_than::text, 'null')
+      using errcode = '22023';
+  end if;
+  delete from public.knowledge_chunks as chunk
+   where chunk.status in ('superseded', 'deleted')
+     and chunk.updated_at <= now() - older_than;
+  get diagnostics purged = row_count;
+  return purged;
+end
+$$;
+
+comment on function public.purge_knowledge_chunks(interval) is
+  'Removes chunks that have been superseded or deleted for at least this long; returns their '
+  'number. Raises 22023 for an interval out of bounds.';
+revoke all on function public.purge_knowledge_chunks(interval) from public, anon, authenticated;
+grant execute on function public.purge_knowledge_chunks(interval) to service_role;
+
+notify pgrst, 'reload schema';

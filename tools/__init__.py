@@ -1,0 +1,1 @@
+"""Tools for people who change this repository. Nothing here is installed with the package."""

@@ -1,0 +1,95 @@
+"""Write the SQL that repeats the arguments of the search: `python -m tools.variants [--check]`.
+
+PostgREST calls a function by the names of its arguments, so each variant of the search has the list
+in its own signature. The list has one home, hybrid_search_knowledge_chunks in
+`supabase/schemas/09_hybrid_search.sql`; `tools/variants.sql` says what is made of it.
+"""
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pglast import ast, parse_sql
+from pglast.enums import FunctionParameterMode
+from pglast.stream import RawStream
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "supabase" / "schemas" / "09_hybrid_search.sql"
+TEMPLATE = ROOT / "tools" / "variants.sql"
+WRITTEN = ROOT / "supabase" / "schemas" / "11_search_arguments.sql"
+SEARCH = "hybrid_search_knowledge_chunks"
+
+_EXCEPT = re.compile(r" +-- except (\w+)$")
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of the search as SQL writes it."""
+
+    name: str
+    type: str
+    default: str
+
+
+def arguments(sql: str) -> list[Argument]:
+    """Read the arguments of the search, in order, from the file that creates it."""
+    search: Any
+    (search,) = (
+        raw.stmt
+        for raw in parse_sql(sql)
+        if isinstance(raw.stmt, ast.CreateFunctionStmt) and raw.stmt.funcname[-1].sval == SEARCH
+    )
+    return [
+        Argument(one.name, _written(one.argType), _written(one.defexpr))
+        for one in search.parameters
+        if one.mode != FunctionParameterMode.FUNC_PARAM_TABLE
+    ]
+
+
+def _written(node: Any) -> str:
+    text = RawStream()(node)
+    return text.lower() if text in {"NULL", "TRUE", "FALSE"} else text
+
+
+def fill(template: str, of: list[Argument]) -> str:
+    """Repeat each line that has @name for every argument.
+
+    `-- except NAME` at its end leaves one argument out. Before a line that closes a parenthesis the
+    last repetition has no comma.
+    """
+    filled: list[str] = []
+    lines = template.splitlines()
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        if "@name" not in line:
+            filled.append(line)
+            continue
+        left_out = _EXCEPT.search(line)
+        repeated = [
+            _EXCEPT.sub("", line)
+            .replace("@name", one.name)
+            .replace("@type", one.type)
+            .replace("@default", one.default)
+            for one in of
+            if left_out is None or one.name != left_out[1]
+        ]
+        if following.lstrip().startswith(")"):
+            repeated[-1] = repeated[-1].removesuffix(",")
+        filled += repeated
+    return "\n".join(filled) + "\n"
+
+
+def main() -> int:
+    """Write the file, or say whether it is current."""
+    text = fill(TEMPLATE.read_text("utf-8"), arguments(SOURCE.read_text("utf-8")))
+    if "--check" not in sys.argv[1:]:
+        WRITTEN.write_text(text, "utf-8")
+    elif not WRITTEN.exists() or WRITTEN.read_text("utf-8") != text:
+        sys.stderr.write(f"{WRITTEN.relative_to(ROOT)} is not current, run: make variants\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

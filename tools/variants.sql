@@ -1,0 +1,116 @@
+-- 011_search_arguments: what repeats the arguments of the search.
+-- Adds: type search_arguments, functions default_search_arguments, search,
+-- search_my_knowledge_chunks, explain_hybrid_search. Locks nothing that exists.
+
+-- Written by `make variants` from 09_hybrid_search.sql and tools/variants.sql: edit those two.
+
+create type knowledge_internal.search_arguments as (
+  @name @type,
+);
+
+comment on type knowledge_internal.search_arguments is
+  'The arguments of hybrid_search_knowledge_chunks.';
+
+create function knowledge_internal.default_search_arguments()
+returns knowledge_internal.search_arguments
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.@name := @default;
+  return arguments;
+end
+$$;
+
+comment on function knowledge_internal.default_search_arguments() is
+  'The defaults of hybrid_search_knowledge_chunks.';
+
+create function knowledge_internal.search(arguments knowledge_internal.search_arguments)
+returns setof public.knowledge_search_hit
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return query
+  select hit.*
+    from public.hybrid_search_knowledge_chunks(
+           @name => arguments.@name,
+         ) as hit;
+end
+$$;
+
+comment on function knowledge_internal.search(knowledge_internal.search_arguments) is
+  'Calls hybrid_search_knowledge_chunks.';
+
+create function public.search_my_knowledge_chunks(
+  @name @type default @default, -- except viewer_id
+)
+returns setof public.knowledge_search_hit
+language plpgsql
+stable
+-- definer: a signed-in user may not read the tables of the search, nor call it with a viewer_id.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.viewer_id := knowledge_internal.current_viewer();
+  arguments.@name := search_my_knowledge_chunks.@name; -- except viewer_id
+  -- Without a viewer the search would return the chunks of every user.
+  if arguments.viewer_id is null then
+    raise exception 'search_my_knowledge_chunks needs a signed-in user, there is none'
+      using errcode = '42501', hint = 'Send the user''s own access token.';
+  end if;
+  -- A user may not read the trace that explain_hybrid_search reads.
+  perform set_config('knowledge_internal.tracing', 'off', true);
+  return query select hit.* from knowledge_internal.search(arguments) as hit;
+end
+$$;
+
+comment on function public.search_my_knowledge_chunks is
+  'hybrid_search_knowledge_chunks for the signed-in user: what auth.uid() owns and what is public. '
+  'BM25''s document frequencies are those of all chunks. Raises 42501 without a user, 22023 for an '
+  'argument out of bounds.';
+revoke all on function public.search_my_knowledge_chunks
+  from public, anon, authenticated, service_role;
+grant execute on function public.search_my_knowledge_chunks to authenticated;
+
+create function public.explain_hybrid_search(
+  @name @type default @default,
+)
+returns jsonb
+language plpgsql
+stable
+-- definer: service_role has no rights on the internal schema.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.@name := explain_hybrid_search.@name;
+  return knowledge_internal.explanation(arguments);
+end
+$$;
+
+comment on function public.explain_hybrid_search is
+  'How hybrid_search_knowledge_chunks comes to its answer, for the same arguments, as one JSON '
+  'object. milliseconds: of the whole call and of each leg alone. vector and text: how the leg '
+  'found its rows, how many, and why they are fewer than the pool. text also: the candidates drawn '
+  'by the index, and each lexeme of query_text with its document frequency and weight; one left '
+  'out draws no candidates but counts in their scores. fusion: the weights used; under auto they '
+  'are factors of the cosine similarity and of the BM25 score. lists: the same for each '
+  'formulation in each collection. hits: the answer without content, context and metadata. '
+  'Document frequencies are of all chunks, whoever owns them. Raises 22023 as the search does.';
+
+revoke all on function public.explain_hybrid_search from public, anon, authenticated;
+grant execute on function public.explain_hybrid_search to service_role;
+
+notify pgrst, 'reload schema';
