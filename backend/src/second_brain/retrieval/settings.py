@@ -31,10 +31,11 @@ def _without_alias(mode: object) -> object:
     return _ALIASES.get(mode, mode) if isinstance(mode, str) else mode
 
 
-ModeName = Literal["hybrid", "vector", "text", "rerank"]
+Mode = Literal["hybrid", "vector", "text", "rerank"]
+"""How a search is run."""
 
-Mode = Annotated[ModeName, BeforeValidator(_without_alias)]
-"""How a search is run; `bm25` is read as `text`."""
+ModeField = Annotated[Mode, BeforeValidator(_without_alias)]
+"""A field that reads `bm25` as `text`."""
 
 Fusion = Literal["auto", "relative_score", "rrf"]
 
@@ -57,7 +58,7 @@ class SearchSettings(BaseSettings):
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_ignore_empty=True)
 
-    search_default_mode: Mode = "hybrid"
+    search_default_mode: ModeField = "hybrid"
     use_hybrid_search: bool = True
     use_reranking: bool = False
 
@@ -111,7 +112,7 @@ class SearchSettings(BaseSettings):
             ) from error
 
     @property
-    def default_mode(self) -> ModeName:
+    def default_mode(self) -> Mode:
         """The mode of a search that names none: the default, as the two switches change it."""
         if self.search_default_mode != "hybrid":
             return self.search_default_mode
