@@ -629,7 +629,7 @@ def test_without_the_sdk_the_extra_is_named() -> None:
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: mcp is not installed.")
-    assert 'pip install "second-brain[mcp]"' in done.stderr
+    assert "pip install 'second-brain[mcp]'" in done.stderr
 
 
 def test_a_port_in_use_is_named(

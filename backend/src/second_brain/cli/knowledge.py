@@ -2,7 +2,6 @@
 
 import html
 import json
-import logging
 import os
 import re
 import shutil
@@ -123,8 +122,6 @@ EmbedderOption = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    # What goes wrong is printed as the command's error; without a handler it is logged there too.
-    logging.getLogger("second_brain").addHandler(logging.NullHandler())
     app.command("ingest", epilog=_INGEST_EXAMPLES)(_ingest)
     app.command("delete", epilog=_DELETE_EXAMPLES)(_delete)
     app.command("search", epilog=_SEARCH_EXAMPLES)(_search)

@@ -6,8 +6,13 @@ and the command line do. A model's library is imported when its embedder is made
 
 import re
 from collections.abc import Callable
+from importlib.util import find_spec
 
-from second_brain.errors import ConfigurationError
+from second_brain.errors import ConfigurationError, MissingExtraError
+
+if find_spec("numpy") is None:
+    raise MissingExtraError("numpy", "retrieval")
+
 from second_brain.models.cached import CachedEmbedder, EmbeddingCache, MemoryCache, SqliteCache
 from second_brain.models.embedder import (
     CallableEmbedder,

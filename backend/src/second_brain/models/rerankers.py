@@ -151,8 +151,9 @@ class _HostedReranker(HostedModel):
 class CohereReranker(_HostedReranker):
     """Cohere's rerank API, version 2; the key is api_key, CO_API_KEY or COHERE_API_KEY.
 
-    Long texts are cut by the provider. `timeout` is in seconds for each try; see
-    Calls in `second_brain.models.hosted` for `retries` and `longest_wait`. Raises ConfigurationError without a key.
+    The provider cuts long texts. `timeout` is in seconds for each try; see Calls in
+    `second_brain.models.hosted` for `retries` and `longest_wait`. Raises ConfigurationError without
+    a key.
     """
 
     _provider = "Cohere"

@@ -39,6 +39,7 @@ from second_brain.services.results import (
     BatchResults,
     Details,
     FailureDetails,
+    MemorySearchResult,
     Method,
     Results,
     Source,
@@ -431,8 +432,9 @@ class AsyncSearchProvider(Searches):
             failed: Details = {**details, **self._failure(_BATCH, error)}
             if fuse:
                 return [], failed
+            no_hits: list[list[MemorySearchResult]] = [[] for _ in queries]
             all_failed: BatchDetails = {**failed, "total_count": None}
-            return [[] for _ in queries], all_failed
+            return no_hits, all_failed
         details["real_provider"] = True
         if fuse:
             details["total_count"] = totals[0]
