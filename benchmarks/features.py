@@ -41,8 +41,8 @@ from benchmarks import corpus, scratch
 from benchmarks.corpus import EmbeddingSpace, Sentences
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres
+from second_brain.services.arguments import BatchQuery
 from second_brain.services.postgres import PostgresProvider
-from second_brain.services.provider import BatchQuery
 
 Connection = psycopg.Connection[Any]
 Row = dict[str, Any]

@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from second_brain.embedders import load_embedder
 from second_brain.evaluation import collection as collections
 from second_brain.evaluation import metrics, runs
 from second_brain.evaluation.collection import Collection, Vectors
 from second_brain.evaluation.metrics import Difference
 from second_brain.evaluation.runs import Leg, Run, Settings
+from second_brain.models import load_embedder
 
 MEASURE = "nDCG@10"
 MATCH_COUNT = 10

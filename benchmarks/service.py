@@ -23,11 +23,12 @@ from psycopg_pool import ConnectionPool
 
 from benchmarks import corpus
 from benchmarks.scratch import database
-from second_brain.embedders import CallableEmbedder, WordLlamaEmbedder
-from second_brain.services.models import QueryTime, SearchResponse
-from second_brain.services.postgres import KnowledgeWriter, PostgresProvider
-from second_brain.services.retrieval import RetrievalService
-from second_brain.settings import SearchSettings
+from second_brain.models import CallableEmbedder, WordLlamaEmbedder
+from second_brain.retrieval.answer import QueryTime, SearchResponse
+from second_brain.retrieval.service import RetrievalService
+from second_brain.retrieval.settings import SearchSettings
+from second_brain.services.postgres import PostgresProvider
+from second_brain.services.write import KnowledgeWriter
 
 CHUNKS_OF_DOCUMENT = 10
 LIMIT = 10

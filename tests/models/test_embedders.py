@@ -26,11 +26,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from provider_server import Answer, ProviderServer, Request, as_openai, provider_server
+from tiny_models import needs_models, save_tiny_bert
 
 from conftest import Connection
-from provider_server import Answer, ProviderServer, Request, as_openai, provider_server
 from second_brain.cli import main
-from second_brain.embedders import (
+from second_brain.errors import (
+    AuthenticationError,
+    ClientTimeoutError,
+    ConfigurationError,
+    InvalidInputError,
+    MissingExtraError,
+    UnavailableError,
+    UnexpectedAnswerError,
+)
+from second_brain.models import (
     CachedEmbedder,
     CallableEmbedder,
     Embedder,
@@ -47,17 +57,7 @@ from second_brain.embedders import (
     embed_query,
     load_embedder,
 )
-from second_brain.embedders.cached import CacheKey
-from second_brain.errors import (
-    AuthenticationError,
-    ClientTimeoutError,
-    ConfigurationError,
-    InvalidInputError,
-    MissingExtraError,
-    UnavailableError,
-    UnexpectedAnswerError,
-)
-from tiny_models import needs_models, save_tiny_bert
+from second_brain.models.cached import CacheKey
 
 KEY = "a-secret-of-the-account"
 
@@ -86,7 +86,7 @@ def api() -> Iterator[ProviderServer]:
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What would have been waited, in seconds."""
     waited: list[float] = []
-    monkeypatch.setattr("second_brain.hosted.sleep", waited.append)
+    monkeypatch.setattr("second_brain.models.hosted.sleep", waited.append)
     return waited
 
 
@@ -159,7 +159,7 @@ def test_texts_of_one_meaning_are_nearer_than_others(embedder: Embedder) -> None
 def test_loading_leaves_the_logging_of_the_application_alone() -> None:
     # In a process of its own: wordllama sets logging up when it is first imported.
     program = (
-        "import logging; from second_brain.embedders import load_embedder;"
+        "import logging; from second_brain.models import load_embedder;"
         "load_embedder('wordllama'); root = logging.getLogger(); print(root.level, root.handlers)"
     )
     done = subprocess.run(

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from provider_server import Answer, ProviderServer, provider_server
+from tiny_models import needs_models, save_tiny_bert
+
 from second_brain.errors import (
     AuthenticationError,
     ConfigurationError,
@@ -21,14 +22,13 @@ from second_brain.errors import (
     UnavailableError,
     UnexpectedAnswerError,
 )
-from second_brain.hosted import QuotaExceededError, RateLimit
-from second_brain.rerankers import (
+from second_brain.models.hosted import QuotaExceededError, RateLimit
+from second_brain.models.rerankers import (
     CohereReranker,
     CrossEncoderReranker,
     VoyageReranker,
     rerank_scores,
 )
-from tiny_models import needs_models, save_tiny_bert
 
 KEY = "a-secret-of-the-account"
 
@@ -76,7 +76,7 @@ def api() -> Iterator[ProviderServer]:
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What would have been waited, in seconds."""
     waited: list[float] = []
-    monkeypatch.setattr("second_brain.hosted.sleep", waited.append)
+    monkeypatch.setattr("second_brain.models.hosted.sleep", waited.append)
     return waited
 
 

@@ -118,7 +118,7 @@ def test_every_kind_is_named_once() -> None:
         for found in below(errors.SecondBrainError)
         if "second_brain.errors" in found.__module__
     ]
-    assert len(kinds) == len(set(kinds)) == 14
+    assert len(kinds) == len(set(kinds)) == 15
 
 
 @pytest.mark.parametrize(

@@ -18,14 +18,19 @@ from psycopg_pool import ConnectionPool
 
 from second_brain import errors
 from second_brain.filters import FilterBuilder, FilterExpression
-from second_brain.services.postgres import KnowledgeWriter, PostgresProvider, UpsertCounts
-from second_brain.services.provider import (
+from second_brain.services.arguments import (
+    DEFAULTS,
+    KEYWORD_DEFAULTS,
+    SQL_NAMES,
     BatchQuery,
+    HybridOptions,
     OwnSearchOptions,
     SearchOptions,
-    SearchProvider,
 )
+from second_brain.services.postgres import PostgresProvider
+from second_brain.services.provider import SearchProvider
 from second_brain.services.supabase import SupabaseProvider
+from second_brain.services.write import KnowledgeWriter, UpsertCounts
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 Connect = Callable[..., Connection]
@@ -104,7 +109,7 @@ def test_a_hybrid_hit_tells_where_it_came_from(service_role: Connection, corpus:
     assert hit.metadata["snippet"] is None
     assert hit.metadata["context"] is None
     assert hit.metadata["total_count"] == 3
-    assert hit.metadata["team"] == "search"
+    assert dict(hit.metadata)["team"] == "search"
     assert hit.metadata["chunk_index"] == 1
     assert hit.metadata["vector_rank"] == 2
     assert hit.metadata["text_rank"] == 1
@@ -125,7 +130,7 @@ def test_fulltext_confidence_grows_with_the_rank(service_role: Connection, corpu
     results, details = PostgresProvider(service_role).fulltext_search("zebra grass")
     assert details["mode"] == "fulltext"
     assert contents(results)[0] == CHUNKS[1]["content"]
-    rank = results[0].metadata["text_score"]
+    rank = results[0].metadata["text_score"] or 0.0
     assert results[0].confidence == pytest.approx(rank / (1 + rank))
     assert results[0].confidence > results[1].confidence > 0
 
@@ -284,7 +289,7 @@ def test_a_page_tells_the_length_of_the_list(zoo: SearchProvider) -> None:
 
 def test_a_hit_brings_its_neighbours_and_an_excerpt(zoo: SearchProvider) -> None:
     (hit,), _ = zoo.hybrid_search([1, 0.2, 0], "gamma", top_k=1, neighbor_window=1, snippet=True)
-    assert hit.metadata["context"].split("\n[CHUNK BOUNDARY]\n") == [
+    assert (hit.metadata["context"] or "").split("\n[CHUNK BOUNDARY]\n") == [
         "alpha & zebra",
         "gamma & zebra",
         "zeta & zebra",
@@ -408,20 +413,25 @@ def test_a_search_is_called_with_the_functions_own_names_and_defaults(
     theirs = {}
     for name, default in rows:
         (theirs[name],) = database.execute(f"select {default}".encode()).fetchone() or ()
-    signature = inspect.signature(SearchProvider.hybrid_search).parameters
-    renamed = {"top_k": "match_count", "threshold": "match_threshold"}
-    ours = {
-        renamed.get(one.name, one.name): None if one.default is one.empty else one.default
-        for one in signature.values()
-        if one.name not in ("self", "timeout")
-    }
+    ours = {SQL_NAMES.get(name, name): default for name, default in DEFAULTS.items()}
     assert theirs.keys() == ours.keys()
     assert {name for name in ours if ours[name] != theirs[name]} == {"match_count"}
 
 
+def test_the_first_arguments_are_positional_with_the_defaults_of_a_batch() -> None:
+    parameters = list(inspect.signature(SearchProvider.hybrid_search).parameters.values())[1:-1]
+    assert [one.name for one in parameters] == [
+        name for name in DEFAULTS if name not in KEYWORD_DEFAULTS
+    ]
+    for one in parameters[2:]:
+        assert one.default == DEFAULTS[one.name]
+
+
 def test_the_options_of_every_search_have_the_types_of_hybrid_search() -> None:
     hints = get_type_hints(SearchProvider.hybrid_search)
-    del hints["return"]
+    del hints["return"], hints["options"]
+    assert get_type_hints(HybridOptions).keys() - {"timeout"} == KEYWORD_DEFAULTS.keys()
+    hints |= get_type_hints(HybridOptions)
     options = get_type_hints(SearchOptions)
     assert options.items() <= hints.items()
     assert hints.keys() - options == {"query_embedding", "query_text"}

@@ -15,9 +15,12 @@ import pytest
 from conftest import Connection
 from second_brain.errors import InvalidInputError
 from second_brain.filters import FilterBuilder, FilterExpression, Filters, conditions
-from second_brain.services.postgres import KnowledgeWriter, PostgresProvider
-from second_brain.services.provider import BatchQuery, SearchProvider
+from second_brain.services.arguments import BatchQuery
+from second_brain.services.postgres import PostgresProvider
+from second_brain.services.provider import SearchProvider
+from second_brain.services.results import BatchDetails, Details
 from second_brain.services.supabase import SupabaseProvider
+from second_brain.services.write import KnowledgeWriter
 
 OWNER = UUID("00000000-0000-0000-0000-00000000000a")
 
@@ -245,7 +248,7 @@ def test_wrong_filters_are_refused_by_place(library: Connection, filters: Any, n
     assert named in details["error_message"]
 
 
-ASKS: dict[str, Callable[[SearchProvider], tuple[Any, dict[str, Any]]]] = {
+ASKS: dict[str, Callable[[SearchProvider], tuple[Any, Details | BatchDetails]]] = {
     "hybrid_search": lambda provider: provider.hybrid_search([1, 0, 0], "zebra"),
     "public_only is False": lambda provider: provider.hybrid_search(
         None, "zebra", public_only=False
@@ -287,7 +290,7 @@ NOWHERE = "postgresql://someone@127.0.0.1:1/nosuch"
     ids=["postgres", "supabase"],
 )
 def test_a_multi_tenant_provider_sends_nothing_without_a_viewer(
-    provider: SearchProvider, ask: Callable[[SearchProvider], tuple[Any, dict[str, Any]]]
+    provider: SearchProvider, ask: Callable[[SearchProvider], tuple[Any, Details | BatchDetails]]
 ) -> None:
     hits, details = ask(provider)
     assert not any(hits)
@@ -332,7 +335,7 @@ def test_a_single_leg_takes_a_viewer_too(library: Connection) -> None:
     hits, details = provider.fulltext_search("zebra", public_only=True)
     assert contents(hits) == {"note"}
     assert details["mode"] == "fulltext"
-    rank = hits[0].metadata["text_score"]
+    rank = hits[0].metadata["text_score"] or 0.0
     assert hits[0].confidence == pytest.approx(rank / (1 + rank))
     # As without a viewer, but for what the other function does not return.
     (alone,), _ = PostgresProvider(library).fulltext_search("note")

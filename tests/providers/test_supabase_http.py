@@ -33,14 +33,12 @@ from psycopg.conninfo import conninfo_to_dict
 from supabase.lib.client_options import AsyncClientOptions
 
 from second_brain import errors
+from second_brain.errors import ClientUnavailableError
 from second_brain.filters import FilterBuilder
-from second_brain.services.postgres import KnowledgeWriter
-from second_brain.services.provider import (
-    ClientUnavailableError,
-    EmbeddingModel,
-    SearchOptions,
-)
+from second_brain.services.arguments import SearchOptions
+from second_brain.services.provider import EmbeddingModel
 from second_brain.services.supabase import AsyncSupabaseProvider, SupabaseProvider
+from second_brain.services.write import KnowledgeWriter
 from supabase import acreate_client
 
 JWT_SECRET = "a secret of at least thirty-two characters"
@@ -411,7 +409,7 @@ def test_hybrid_search_finds_a_row(rest: Rest) -> None:
     assert result.metadata["match_type"] == "both"
     assert sorted(result.metadata["matched_terms"]) == ["grass", "zebra"]
     assert result.metadata["title"] == "Savanna"
-    assert result.metadata["team"] == "search"
+    assert dict(result.metadata)["team"] == "search"
     assert result.metadata["collection"] == "knowledge"
     assert result.metadata["document_date"] == "2026-01-31"
     assert result.metadata["total_count"] == 2
@@ -469,7 +467,7 @@ def test_a_single_leg_with_a_viewer_is_the_hybrid_search(rest: Rest) -> None:
     rest.given(Answer(body=[{**HYBRID_ROW, "vector_rank": None, "similarity": None}]))
     (result,), details = rest.provider().fulltext_search("grass", viewer_id=VIEWER)
     assert details["mode"] == "fulltext"
-    rank = result.metadata["text_score"]
+    rank = result.metadata["text_score"] or 0.0
     assert result.confidence == pytest.approx(rank / (1 + rank))
     body = rest.gateway.bodies[0]
     assert body["viewer_id"] == str(VIEWER)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
+from test_search import NORTH, chunk, numbers, refused, search, store
 
 from conftest import Connection, Server, copy_of
-from test_search import NORTH, chunk, numbers, refused, search, store
 
 ME, YOU, NOBODY = UUID(int=0xA1), UUID(int=0xB2), UUID(int=0xC3)
 SEARCH = "hybrid_search_knowledge_chunks"

@@ -31,7 +31,7 @@ from postgrest.exceptions import APIError
 
 from second_brain.database import migrations
 from second_brain.database.migrations import Migration
-from second_brain.services.results import MemorySearchResult, Mode, normalize_rows
+from second_brain.services.results import MemorySearchResult, Method, normalize_rows
 from second_brain.services.supabase import SupabaseProvider
 
 # The structure of the SQL. What a function's body holds is parsed too: no test reads a comment.
@@ -785,7 +785,7 @@ def test_hybrid_search_includes_rank_metadata() -> None:
         source="supabase",
         confidence=0.0325,
         metadata={
-            "team": "platform",
+            "team": "platform",  # type: ignore[typeddict-unknown-key]
             "title": "Keys",
             "source_url": "https://example.org/keys",
             "knowledge_type": "playbook",
@@ -823,8 +823,9 @@ def test_reserved_keys_win_over_the_rows_own() -> None:
     (honest,), _ = SupabaseProvider(
         client=client_with([{**ROW, "metadata": {}, "text_rank": None}])
     ).hybrid_search([0.1], "x")
-    assert result.metadata["mine"] == 1
-    assert {key: result.metadata[key] for key in honest.metadata} == honest.metadata
+    metadata = dict(result.metadata)
+    assert metadata["mine"] == 1
+    assert {key: metadata[key] for key in honest.metadata} == honest.metadata
 
 
 @pytest.mark.parametrize("row", [{}, None, 7, "row", [ROW], {"id": "", "metadata": "no"}])
@@ -885,7 +886,7 @@ def test_a_missing_id_is_named_by_mode_and_position() -> None:
 def test_an_odd_column_is_normalized(column: str, value: object, normalized: object) -> None:
     client = client_with([{**ROW, column: value}])
     (result,), _ = SupabaseProvider(client=client).hybrid_search([0.1], "x")
-    assert result.metadata[column] == normalized
+    assert dict(result.metadata)[column] == normalized
 
 
 def test_the_rows_own_metadata_does_not_pass_for_a_snippet() -> None:
@@ -911,11 +912,11 @@ json_values = st.recursive(
 @settings(deadline=None)
 @given(
     rows=st.lists(st.dictionaries(st.sampled_from(sorted(ROW)), json_values) | json_values),
-    mode=st.sampled_from(["hybrid", "vector", "fulltext"]),
+    method=st.sampled_from(["hybrid", "vector", "fulltext"]),
     top_k=st.integers(1, 5),
 )
-def test_no_row_is_fatal(rows: list[Any], mode: Mode, top_k: int) -> None:
-    results = normalize_rows(rows, mode=mode, source="supabase", limit=top_k)
+def test_no_row_is_fatal(rows: list[Any], method: Method, top_k: int) -> None:
+    results = normalize_rows(rows, method=method, source="supabase", limit=top_k)
     assert len(results) == min(len(rows), top_k)
     for result in results:
         assert 0 <= result.confidence <= 1

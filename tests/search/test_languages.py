@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from test_search import numbers, search, store
 
 from conftest import Connection
 from second_brain.ingest import Labels, detect_language, find_files, ingest
-from second_brain.services.postgres import KnowledgeWriter
-from test_search import numbers, search, store
+from second_brain.services.write import KnowledgeWriter
 
 
 def answers(knowledge: Connection, query: str, mode: str = "websearch") -> list[int]:

@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from typer.testing import CliRunner
 
 from conftest import Connect, Connection, Server
-from second_brain.cli import app
+from second_brain.cli.commands import app
 from second_brain.database import maintenance, migrations, vector_index
 from second_brain.database.maintenance import Progress
 from second_brain.database.vector_index import Wanted

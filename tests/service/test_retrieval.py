@@ -25,7 +25,6 @@ from psycopg_pool import ConnectionPool
 from pydantic import ValidationError
 
 from conftest import Server, copy_of
-from second_brain.embedders import CallableEmbedder
 from second_brain.errors import (
     ConfigurationError,
     ConnectionLostError,
@@ -37,27 +36,21 @@ from second_brain.errors import (
     UnavailableError,
 )
 from second_brain.filters import FilterBuilder
-from second_brain.services import cache
-from second_brain.services.cache import ResultCache
-from second_brain.services.models import (
-    QueryOptions,
-    SearchQuery,
-    SearchResponse,
-    SearchResult,
-)
-from second_brain.services.postgres import (
-    AsyncPostgresProvider,
-    KnowledgeWriter,
-    PostgresProvider,
-)
-from second_brain.services.provider import EmbeddingModel
-from second_brain.services.retrieval import (
+from second_brain.models import CallableEmbedder
+from second_brain.retrieval.answer import SearchResponse, SearchResult
+from second_brain.retrieval.cache import ResultCache
+from second_brain.retrieval.query import QueryOptions, SearchQuery
+from second_brain.retrieval.service import (
     AnyReranker,
     AsyncRetrievalService,
     RetrievalService,
 )
+from second_brain.retrieval.settings import SearchSettings
+from second_brain.services import write
+from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
+from second_brain.services.provider import EmbeddingModel
 from second_brain.services.supabase import SupabaseProvider
-from second_brain.settings import SearchSettings
+from second_brain.services.write import KnowledgeWriter
 
 ALICE = UUID("00000000-0000-0000-0000-00000000000a")
 
@@ -911,7 +904,7 @@ def test_a_degraded_answer_is_not_kept(make: Make, corpus: str) -> None:
 
 def test_an_answer_that_a_write_overtook_is_not_kept(make: Make, corpus: str) -> None:
     def writing(texts: Sequence[str]) -> list[list[float]]:
-        cache.written()
+        write.written()
         return embedded(texts)
 
     search = make(corpus, CallableEmbedder(writing, "by-hand", 3), search_cache_enabled=True)

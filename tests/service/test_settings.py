@@ -11,13 +11,15 @@ import numpy as np
 import psycopg
 import pytest
 
-from second_brain.embedders import CallableEmbedder
 from second_brain.errors import ConfigurationError, SearchTimeoutError
-from second_brain.services.models import SearchResponse
-from second_brain.services.postgres import KnowledgeWriter, PostgresProvider
-from second_brain.services.provider import EmbeddingModel, Results
-from second_brain.services.retrieval import RetrievalService
-from second_brain.settings import SearchSettings
+from second_brain.models import CallableEmbedder
+from second_brain.retrieval.answer import SearchResponse
+from second_brain.retrieval.service import RetrievalService
+from second_brain.retrieval.settings import SearchSettings
+from second_brain.services.postgres import PostgresProvider
+from second_brain.services.provider import EmbeddingModel
+from second_brain.services.results import Results
+from second_brain.services.write import KnowledgeWriter
 
 EMBEDDINGS = [[1.0, number / 20, number / 50] for number in range(40)]
 BY_HAND = CallableEmbedder(lambda texts: [[1.0, 0.5, 0.0]] * len(texts), "by-hand", 3)
@@ -107,10 +109,10 @@ class Watched(PostgresProvider):
         self.asked: list[dict[str, Any]] = []
         self.lookups = 0
 
-    def hybrid_search(self, *question: Any, **options: Any) -> Results:
+    def find(self, *question: Any, **options: Any) -> Results:
         """Search, and note the options."""
         self.asked.append(options)
-        return super().hybrid_search(*question, **options)
+        return super().find(*question, **options)
 
     def embedding_models(self, *, timeout: float | None = None) -> list[EmbeddingModel]:
         """Look the models up, and count it."""

@@ -15,12 +15,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from second_brain import telemetry
-from second_brain.embedders import CallableEmbedder
 from second_brain.errors import InvalidInputError
-from second_brain.services.postgres import AsyncPostgresProvider, KnowledgeWriter, PostgresProvider
-from second_brain.services.retrieval import AsyncRetrievalService, RetrievalService
-from second_brain.settings import SearchSettings
+from second_brain.models import CallableEmbedder
+from second_brain.retrieval import telemetry
+from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
+from second_brain.retrieval.settings import SearchSettings
+from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
+from second_brain.services.write import KnowledgeWriter
 
 BY_HAND = CallableEmbedder(lambda texts: [[1.0, 0.0, 0.0]] * len(texts), "by-hand", 3)
 

@@ -23,9 +23,9 @@ import httpx
 import jwt
 import psycopg
 import pytest
+from test_supabase_cli import PROGRAM, url
 
 from conftest import Connection, Server, copy_of
-from test_supabase_cli import PROGRAM, url
 
 ROOT = Path(__file__).parents[2]
 FUNCTION = ROOT / "supabase" / "functions" / "search" / "index.ts"

@@ -13,7 +13,7 @@ import pytest
 
 from second_brain.cli import main
 from second_brain.database.embedded import EmbeddedPostgres
-from second_brain.services.postgres import KnowledgeWriter
+from second_brain.services.write import KnowledgeWriter
 
 
 class Done(NamedTuple):

@@ -20,13 +20,10 @@ from pydantic import ValidationError
 
 from second_brain.errors import InvalidInputError, UnavailableError
 from second_brain.integrations import langchain, llama_index
-from second_brain.services.postgres import (
-    AsyncPostgresProvider,
-    KnowledgeWriter,
-    PostgresProvider,
-)
-from second_brain.services.retrieval import AsyncRetrievalService, RetrievalService
-from second_brain.settings import SearchSettings
+from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
+from second_brain.retrieval.settings import SearchSettings
+from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
+from second_brain.services.write import KnowledgeWriter
 
 KEYS = "Service role keys are rotated every 90 days."
 LEAKED = "A leaked key is revoked first."

@@ -31,11 +31,12 @@ from numpy.typing import NDArray
 
 from conftest import Server, copy_of
 from second_brain.cli import main
-from second_brain.embedders import WordLlamaEmbedder
 from second_brain.mcp_server import Scope, create_server
-from second_brain.services.postgres import AsyncPostgresProvider, KnowledgeWriter
-from second_brain.services.retrieval import AsyncRetrievalService
-from second_brain.settings import SearchSettings
+from second_brain.models import WordLlamaEmbedder
+from second_brain.retrieval.service import AsyncRetrievalService
+from second_brain.retrieval.settings import SearchSettings
+from second_brain.services.postgres import AsyncPostgresProvider
+from second_brain.services.write import KnowledgeWriter
 
 COMMAND = [sys.executable, "-c", "from second_brain.cli import main; main()", "mcp"]
 ANA = "00000000-0000-0000-0000-000000000001"
@@ -628,7 +629,7 @@ def test_without_the_sdk_the_extra_is_named() -> None:
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: mcp is not installed.")
-    assert 'pip install "second-brain[mcp]"' in done.stderr
+    assert "pip install 'second-brain[mcp]'" in done.stderr
 
 
 def test_a_port_in_use_is_named(

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from semantic_text_splitter import TextSplitter
 
-from second_brain.embedders import Embedder
 from second_brain.errors import DimensionMismatchError
 from second_brain.ingest import (
     DocumentReport,
@@ -30,7 +29,8 @@ from second_brain.ingest import (
     standard_library,
 )
 from second_brain.ingest.loading import headings
-from second_brain.services.postgres import KnowledgeWriter
+from second_brain.models import Embedder
+from second_brain.services.write import KnowledgeWriter
 
 Database = psycopg.Connection[tuple[Any, ...]]
 

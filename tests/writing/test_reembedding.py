@@ -19,7 +19,7 @@ from psycopg.types.json import Jsonb
 from typer.testing import CliRunner
 
 from conftest import Connect, Connection, Server, copy_of
-from second_brain.cli import app
+from second_brain.cli.commands import app
 from second_brain.database import reembedding, vector_index
 from second_brain.database.maintenance import Progress
 from second_brain.errors import ConfigurationError, InvalidInputError, UnexpectedAnswerError

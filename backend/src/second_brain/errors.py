@@ -138,15 +138,22 @@ class ConfigurationError(SecondBrainError):
     default_remedy = "Correct the setting that the message names."
 
 
+class ClientUnavailableError(SecondBrainError):
+    """There are no credentials to make a client with."""
+
+    kind = "client_unavailable"
+    default_remedy = "Give supabase_url and supabase_key, or set SUPABASE_URL and SUPABASE_KEY."
+
+
 class MissingExtraError(ConfigurationError):
-    """A package that only an extra of second-brain installs."""
+    """A package that only an extra of second-brain installs is missing."""
 
     kind = "missing_extra"
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(
             f"{package} is not installed",
-            remedy=f'Install it with: pip install "second-brain[{extra}]"',
+            remedy=f"Install it with: pip install 'second-brain[{extra}]'",
         )
 
 

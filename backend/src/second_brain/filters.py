@@ -13,6 +13,8 @@ from enum import Enum
 from typing import Any, Literal, Self, TypeAlias
 from uuid import UUID
 
+from pgvector import Vector
+
 from second_brain.errors import InvalidInputError
 
 Operator = Literal[
@@ -179,6 +181,8 @@ def json_default(value: object) -> Any:
     """Return what `json.dumps` shall write for a value that it does not know (`default=`)."""
     if hasattr(value, "tolist"):  # numpy's and other libraries' arrays and numbers
         return value.tolist()
+    if isinstance(value, Vector):
+        return value.to_list()
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, UUID):

@@ -28,15 +28,10 @@ from mcp.shared.exceptions import MCPError
 from pydantic import AnyHttpUrl, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from second_brain.errors import InvalidInputError, safe_message, translate
-from second_brain.services.models import (
-    QUESTION_BOUND,
-    SearchQuery,
-    SearchResponse,
-    SearchResult,
-    Text,
-)
-from second_brain.services.retrieval import AsyncRetrievalService
-from second_brain.settings import Mode, SearchSettings
+from second_brain.retrieval.answer import SearchResponse, SearchResult
+from second_brain.retrieval.query import QUESTION_BOUND, SearchQuery, Text
+from second_brain.retrieval.service import AsyncRetrievalService
+from second_brain.retrieval.settings import Mode, SearchSettings
 
 logger = logging.getLogger(__name__)
 

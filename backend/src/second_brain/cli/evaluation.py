@@ -16,12 +16,12 @@ from rich.table import Table
 
 from second_brain.cli.database import MajorOption
 from second_brain.cli.knowledge import EmbedderOption
-from second_brain.embedders import load_embedder
 from second_brain.evaluation import metrics, report, runs, tuning
 from second_brain.evaluation.collection import Collection, Vectors, embed, load, read_vectors
 from second_brain.evaluation.metrics import MEASURES, Difference
 from second_brain.evaluation.runs import LEGS, Evaluation, Settings
 from second_brain.evaluation.tuning import Tuning
+from second_brain.models import load_embedder
 
 _EVAL_EXAMPLES = """\b
 Examples:

@@ -2,7 +2,6 @@
 
 import html
 import json
-import logging
 import os
 import re
 import shutil
@@ -26,12 +25,10 @@ from rich.text import Text
 from second_brain.cli.database import STATE, DsnOption, resolve_dsn
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres
-from second_brain.embedders import EMBEDDER_NAMES, Embedder, embed_query, load_embedder
 from second_brain.errors import (
     ConfigurationError,
     DimensionMismatchError,
     MigrationMissingError,
-    SecondBrainError,
 )
 from second_brain.ingest import (
     DEFAULT_LANGUAGE,
@@ -46,9 +43,11 @@ from second_brain.ingest import (
     stale_keys,
     standard_library,
 )
-from second_brain.services.postgres import KnowledgeWriter, PostgresProvider
-from second_brain.services.provider import SearchOptions, SupportsToList
+from second_brain.models import EMBEDDER_NAMES, Embedder, embed_query, load_embedder
+from second_brain.services.arguments import SearchOptions, SupportsToList
+from second_brain.services.postgres import PostgresProvider
 from second_brain.services.results import KNOWLEDGE_TYPES, SOURCE_ORIGINS, MemorySearchResult
+from second_brain.services.write import KnowledgeWriter
 
 
 class Mode(StrEnum):
@@ -123,8 +122,6 @@ EmbedderOption = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    # What goes wrong is printed as the command's error; without a handler it is logged there too.
-    logging.getLogger("second_brain").addHandler(logging.NullHandler())
     app.command("ingest", epilog=_INGEST_EXAMPLES)(_ingest)
     app.command("delete", epilog=_DELETE_EXAMPLES)(_delete)
     app.command("search", epilog=_SEARCH_EXAMPLES)(_search)
@@ -492,14 +489,8 @@ def _ask(
     embedder: Embedder | None,
     **options: Unpack[SearchOptions],
 ) -> list[MemorySearchResult]:
-    results, details = PostgresProvider(connection).hybrid_search(
-        *_legs(question, mode, embedder), **options
-    )
-    if "fallback_reason" in details:
-        raise SecondBrainError(
-            details["error_message"], code=details["code"], remedy=details["remedy"]
-        )
-    return results
+    hits, _ = PostgresProvider(connection).find(*_legs(question, mode, embedder), **options)
+    return hits
 
 
 def _legs(
@@ -658,9 +649,12 @@ def _comparison_table(
 
 def _cell(hit: MemorySearchResult) -> Text:
     ranks = [
-        f"{leg}{hit.metadata[name]}"
-        for leg, name in (("v", "vector_rank"), ("t", "text_rank"))
-        if hit.metadata[name]
+        f"{leg}{rank}"
+        for leg, rank in (
+            ("v", hit.metadata["vector_rank"]),
+            ("t", hit.metadata["text_rank"]),
+        )
+        if rank
     ]
     text = Text(_title(hit), style="bold")
     return text + Text(f"\n{' '.join(ranks)}  {_best_line(hit)}", style="dim")

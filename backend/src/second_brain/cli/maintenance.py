@@ -15,7 +15,7 @@ from rich.table import Table
 from second_brain.cli.database import DsnOption, resolve_dsn
 from second_brain.database import reembedding, vector_index
 from second_brain.database.maintenance import Progress, Tell
-from second_brain.embedders import EMBEDDER_NAMES, load_embedder
+from second_brain.models import EMBEDDER_NAMES, load_embedder
 
 
 class Kind(StrEnum):

@@ -15,13 +15,14 @@ from uuid import UUID
 import typer
 
 from second_brain.cli.database import DsnOption, dsn_variable, resolve_dsn
-from second_brain.embedders import EMBEDDER_NAMES, load_embedder
 from second_brain.errors import ConfigurationError, MissingExtraError
-from second_brain.services.postgres import AsyncPostgresProvider, async_connection_pool
+from second_brain.models import EMBEDDER_NAMES, load_embedder
+from second_brain.retrieval.service import AsyncRetrievalService
+from second_brain.retrieval.settings import SearchSettings
+from second_brain.services.connections import async_connection_pool
+from second_brain.services.postgres import AsyncPostgresProvider
 from second_brain.services.provider import AsyncSearchProvider
-from second_brain.services.retrieval import AsyncRetrievalService
 from second_brain.services.supabase import AsyncSupabaseProvider
-from second_brain.settings import SearchSettings
 
 VIEWER = "SECOND_BRAIN_VIEWER_ID"
 TOKEN = "SECOND_BRAIN_MCP_TOKEN"  # noqa: S105

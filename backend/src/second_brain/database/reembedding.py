@@ -33,12 +33,12 @@ from second_brain.database.maintenance import (
     tell_nobody,
 )
 from second_brain.database.migrations import MAX_DIMENSIONS
-from second_brain.embedders import Embedder, unit_vectors
 from second_brain.errors import (
     ConfigurationError,
     ConflictError,
     InvalidInputError,
 )
+from second_brain.models import Embedder, unit_vectors
 
 Stage = Literal["none", "embedding", "switched"]
 

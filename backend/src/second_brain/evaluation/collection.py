@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from second_brain.database.migrations import MAX_DIMENSIONS
-from second_brain.embedders import Embedder, embed_queries
 from second_brain.errors import ConfigurationError
+from second_brain.models import Embedder, embed_queries
 
 Embeddings = NDArray[np.floating[Any]]
 

@@ -242,19 +242,13 @@ class Searcher:
         settings: Settings,
         depth: int,
     ) -> list[MemorySearchResult]:
-        results, details = self._provider.hybrid_search(
-            embedding,
-            None if leg == "vector" else query.text,
-            top_k=depth,
-            **settings.arguments(leg),
-        )
-        if "fallback_reason" in details:
-            raise SecondBrainError(
-                f"query {query.id!r}: {details['error_message']}",
-                code=details["code"],
-                remedy=details["remedy"],
-            )
-        return results
+        text = None if leg == "vector" else query.text
+        try:
+            hits, _ = self._provider.find(embedding, text, top_k=depth, **settings.arguments(leg))
+        except SecondBrainError as error:
+            error.args = (f"query {query.id!r}: {error}",)
+            raise
+        return hits
 
     def _hit(self, result: MemorySearchResult) -> Hit:
         found = result.metadata
@@ -269,7 +263,7 @@ class Searcher:
         )
 
     def _document(self, result: MemorySearchResult) -> str:
-        return self._collection.documents[_place(result.metadata["document_id"])].id
+        return self._collection.documents[_place(str(result.metadata["document_id"]))].id
 
 
 @contextmanager

@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 import psycopg
 
-from second_brain.embedders import Embedder
 from second_brain.errors import DimensionMismatchError, InvalidInputError, UnexpectedAnswerError
 from second_brain.ingest.language import DEFAULT_LANGUAGE, detect_language
 from second_brain.ingest.loading import LoadedDocument, Source, UnreadableDocumentError
 from second_brain.ingest.splitting import Chunk, split
-from second_brain.services.postgres import KnowledgeWriter, UpsertCounts
+from second_brain.models import Embedder
+from second_brain.services.write import KnowledgeWriter, UpsertCounts
 
 _IS_CHANGED_MUCH = """
     select changes.changed >= 50 + 0.1 * relation.reltuples

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from second_brain.services.models import SearchResponse, SearchResult
+from second_brain.retrieval.answer import SearchResponse, SearchResult
 
 
 def described(hit: SearchResult, response: SearchResponse) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from langchain_core.runnables import run_in_executor
 from pydantic import ConfigDict, Field, model_validator
 
 from second_brain.integrations import described, text
-from second_brain.services.models import SearchResponse
-from second_brain.services.retrieval import AsyncRetrievalService, RetrievalService
+from second_brain.retrieval.answer import SearchResponse
+from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
 
 
 class SecondBrainRetriever(BaseRetriever):

@@ -15,8 +15,8 @@ from llama_index.core.schema import (
 )
 
 from second_brain.integrations import described, text
-from second_brain.services.models import SearchResponse
-from second_brain.services.retrieval import AsyncRetrievalService, RetrievalService
+from second_brain.retrieval.answer import SearchResponse
+from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
 
 SHOWN_TO_MODELS = frozenset({"title", "section", "source_url", "document_date"})
 """The metadata that LlamaIndex puts before a node's text; scores and ids would only distract."""

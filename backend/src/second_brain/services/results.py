@@ -6,13 +6,13 @@ Both providers normalise here. Nothing is ranked, merged or filtered: the order 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, TypedDict
 
-Mode = Literal["hybrid", "vector", "fulltext"]
-"""Which function answered: hybrid_search, search (`vector`) or fulltext_search."""
+Method = Literal["hybrid", "vector", "fulltext"]
+"""What answered, `details["mode"]`: hybrid_search, search (`vector`) or fulltext_search."""
 
 Source = Literal["supabase", "postgres"]
-"""Which provider asked: over PostgREST, or over psycopg."""
+"""The provider that asked: over PostgREST, or over psycopg."""
 
 KNOWLEDGE_TYPES = frozenset(
     {
@@ -32,6 +32,36 @@ SOURCE_ORIGINS = frozenset({"notion", "obsidian", "email", "manual", "youtube", 
 _ID_PREFIX: dict[Source, str] = {"supabase": "supa", "postgres": "pg"}
 
 
+class HitMetadata(TypedDict, total=False):
+    """The row's own metadata under its own keys, and these keys, which always win.
+
+    All but title and source_url are always there; what the call does not return is None or `[]`.
+    """
+
+    knowledge_type: str
+    document_id: str | None
+    chunk_index: int
+    source_origin: str
+    vector_rank: int | None
+    text_rank: int | None
+    rrf_score: float | None
+    similarity: float | None
+    text_score: float | None
+    match_type: str | None
+    matched_terms: list[str]
+    collection: str | None
+    document_date: str | None
+    """ISO."""
+    snippet: str | None
+    """HTML."""
+    context: str | None
+    total_count: int | None
+    """Hits of the whole list that a page is cut from."""
+    real_provider: bool
+    title: str
+    source_url: str
+
+
 @dataclass(frozen=True, slots=True)
 class MemorySearchResult:
     """One hit.
@@ -39,36 +69,73 @@ class MemorySearchResult:
     `confidence` is in 0 to 1: the fused score of a hybrid search, cut to 1 (fusion `auto`: 1 for a
     chunk that is best in both legs; `rrf` with weights of 1: at most 2 / 61 for each formulation;
     `relative_score`: up to the sum of the weights before the cut), the cosine similarity of a
-    vector search,
-    rank / (1 + rank) of a full-text search. It orders the hits of one call, and does not compare
-    between modes or fusions.
-
-    `metadata` is the row's own, under these keys, which always win: knowledge_type, document_id,
-    chunk_index, source_origin, vector_rank, text_rank, rrf_score, similarity, text_score,
-    match_type, matched_terms, collection, document_date (ISO), snippet (HTML), context, total_count
-    (hits of the whole list that a page is cut from), real_provider. What the call does not return
-    is None (or `[]`). title and source_url are there when the row has them.
+    vector search, rank / (1 + rank) of a full-text search. It orders the hits of one call, and does
+    not compare between modes or fusions.
     """
 
     id: str
     content: str
     source: Source
     confidence: float
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: HitMetadata = field(default_factory=HitMetadata)
+
+
+class FailureDetails(TypedDict, total=False):
+    """Why a search failed: the keys that `Details` has only then.
+
+    `error_type` is the class that was raised, `error_kind` and `code` the class of
+    `second_brain.errors` and the database's code. `error_message` is bounded and has no
+    credentials. After `client_unavailable` (no credentials) only `remedy` follows.
+    """
+
+    fallback_reason: Literal["client_unavailable", "provider_error"]
+    error_type: str
+    error_kind: str
+    error_message: str
+    code: str | None
+    remedy: str
+
+
+class Details(FailureDetails):
+    """How the hits of a search came about.
+
+    `raw_count` is the rows received, `total_count` the length of the list that match_offset pages
+    through (None without a row), `real_provider` True when a database answered.
+    """
+
+    provider: Source
+    mode: Method
+    real_provider: bool
+    raw_count: int
+    total_count: int | None
+
+
+class BatchDetails(FailureDetails):
+    """`Details` of a batch: `total_count` has one number for each query, None after a failure."""
+
+    provider: Source
+    mode: Method
+    real_provider: bool
+    raw_count: int
+    total_count: list[int | None] | None
+
+
+Results: TypeAlias = tuple[list[MemorySearchResult], Details]
+BatchResults: TypeAlias = tuple[list[list[MemorySearchResult]], BatchDetails]
 
 
 def normalize_rows(
-    rows: Sequence[object], *, mode: Mode, source: Source, limit: object
+    rows: Sequence[object], *, method: Method, source: Source, limit: object
 ) -> list[MemorySearchResult]:
     """Turn at most `limit` rows into results, in their order; an odd row never fails.
 
-    What a row lacks, or has in another type, becomes: id `supa-{mode}-{position}` (`pg-…` over
+    What a row lacks, or has in another type, becomes: id `supa-{method}-{position}` (`pg-…` over
     psycopg), knowledge_type `document`, source_origin `manual`, chunk_index 0, metadata `{}`,
     a number None. A row that is no mapping becomes one of these defaults alone.
     """
     most = _integer(limit)  # the database takes "3" and 2.5 for an integer, too
     return [
-        _normalize(row if isinstance(row, Mapping) else {}, position, mode=mode, source=source)
+        _normalize(row if isinstance(row, Mapping) else {}, position, method=method, source=source)
         for position, row in enumerate(rows[: None if most is None else max(most, 0)])
     ]
 
@@ -85,7 +152,7 @@ def query_index(row: object) -> int | None:
 
 
 def _normalize(
-    row: Mapping[str, object], position: int, *, mode: Mode, source: Source
+    row: Mapping[str, object], position: int, *, method: Method, source: Source
 ) -> MemorySearchResult:
     similarity = _number(row.get("similarity"))
     # The full-text function calls it rank.
@@ -95,9 +162,9 @@ def _normalize(
         "hybrid": rrf_score,
         "vector": similarity,
         "fulltext": None if text_score is None else _saturate(text_score),
-    }[mode]
+    }[method]
     own_metadata = row.get("metadata")
-    metadata: dict[str, Any] = {
+    metadata: Any = {
         **(own_metadata if isinstance(own_metadata, dict) else {}),
         **{key: row[key] for key in ("title", "source_url") if row.get(key) is not None},
         "knowledge_type": _one_of(row.get("knowledge_type"), KNOWLEDGE_TYPES, "document"),
@@ -118,7 +185,7 @@ def _normalize(
         "real_provider": True,
     }
     return MemorySearchResult(
-        id=_text(row.get("id")) or f"{_ID_PREFIX[source]}-{mode}-{position}",
+        id=_text(row.get("id")) or f"{_ID_PREFIX[source]}-{method}-{position}",
         content=_text(row.get("content")) or "",
         source=source,
         confidence=_unit(confidence),

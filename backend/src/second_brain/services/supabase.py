@@ -11,14 +11,10 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
-from second_brain.errors import ConfigurationError
-from second_brain.services.provider import (
-    RETRIES,
-    AsyncSearchProvider,
-    ClientUnavailableError,
-    SearchProvider,
-    without_defaults,
-)
+from second_brain.errors import ClientUnavailableError, ConfigurationError
+from second_brain.services.arguments import without_defaults
+from second_brain.services.calls import RETRIES
+from second_brain.services.provider import AsyncSearchProvider, SearchProvider
 from second_brain.services.results import Source
 
 if TYPE_CHECKING:
@@ -27,7 +23,7 @@ if TYPE_CHECKING:
     from supabase import AsyncClient, Client
 
 TIMEOUT = 30.0
-"""Seconds. Supabase ends a statement long before; this is for a connection that says nothing."""
+"""Seconds. Supabase ends a statement long before; this is for a connection that hangs."""
 
 AnyClient = TypeVar("AnyClient")
 AnyHttp = TypeVar("AnyHttp")
@@ -39,19 +35,19 @@ class _Project(ABC, Generic[AnyClient, AnyHttp]):
     """A Supabase project's client: made once, when it is first needed, or given."""
 
     def __init__(self, config: Mapping[str, Any] | None, client: AnyClient | None) -> None:
-        self._config = dict(config or {})
+        self.config = dict(config or {})
         self._client: Any = client
         self._http: AnyHttp | None = None
         self._lock = threading.Lock()
 
     @abstractmethod
     def _make(self, url: str, key: str) -> tuple[AnyClient, AnyHttp]:
-        """Make a client, and the HTTP client that it uses; raise when the URL is none."""
+        """Make a client, and the HTTP client that it uses; raise when the URL is invalid."""
 
     def _load_client(self) -> AnyClient | None:
         """Return the client, made on first use; None without credentials.
 
-        Raises ConfigurationError when the URL is not one.
+        Raises ConfigurationError when the URL is invalid.
         """
         with self._lock:
             if self._client is None:
@@ -61,7 +57,7 @@ class _Project(ABC, Generic[AnyClient, AnyHttp]):
                         self._client, self._http = self._make(url, key)
                     except Exception as error:
                         raise ConfigurationError(
-                            "no Supabase client can be made of this URL and key",
+                            "this URL and key make no Supabase client",
                             remedy="Check SUPABASE_URL (https://….supabase.co) and SUPABASE_KEY.",
                         ) from error
             client: AnyClient | None = self._client
@@ -84,8 +80,8 @@ class _Project(ABC, Generic[AnyClient, AnyHttp]):
         return self._setting("supabase_url"), self._setting("supabase_key")
 
     def _setting(self, name: str) -> str:
-        # A newline at the end of a key, as files and secret stores leave it, is no header.
-        return str(self._config.get(name) or os.environ.get(name.upper()) or "").strip()
+        # Files and secret stores leave a newline at the end of a key, which no header may hold.
+        return str(self.config.get(name) or os.environ.get(name.upper()) or "").strip()
 
     def _secrets(self) -> Iterable[object]:
         return self._credentials()
@@ -95,9 +91,8 @@ class SupabaseProvider(_Project["Client", "httpx.Client"], SearchProvider):
     """Search through a Supabase project's REST API with the service role's key.
 
     `config` has `supabase_url` and `supabase_key`; what it does not say is read from SUPABASE_URL
-    and SUPABASE_KEY when the client is first needed. A `client` that is given is used as it is,
-    with its own timeouts: one that carries a user's token is for `search_my_knowledge`. One
-    provider serves many threads.
+    and SUPABASE_KEY when the client is first needed. A given `client` keeps its own timeouts;
+    `search_my_knowledge` needs one that carries a user's token. One provider serves many threads.
     """
 
     name: ClassVar[Source] = "supabase"
@@ -140,9 +135,9 @@ class SupabaseProvider(_Project["Client", "httpx.Client"], SearchProvider):
 
         from supabase import create_client
 
-        # HTTP/1.1: httpx's HTTP/2 connections are shared by all threads, and one that the server
-        # ends takes every call on it along.
-        # No redirects: the apikey header would go along to whatever host is named.
+        # HTTP/1.1: all threads share httpx's HTTP/2 connection, and when the server ends it, every
+        # call on it fails.
+        # No redirects: the apikey header would be sent to the host that the redirect names.
         http = httpx.Client(follow_redirects=False, event_hooks={"request": [_limit]})
         options = SyncClientOptions(
             httpx_client=http, auto_refresh_token=False, persist_session=False
@@ -153,7 +148,9 @@ class SupabaseProvider(_Project["Client", "httpx.Client"], SearchProvider):
             http.close()
             raise
 
-    def _call(self, function: str, arguments: dict[str, Any], timeout: float | None) -> object:
+    def _send_blocking(
+        self, function: str, arguments: dict[str, Any], timeout: float | None
+    ) -> object:
         client = self._needed_client()
         with _limited(timeout):
             return client.rpc(function, without_defaults(arguments)).execute().data
@@ -209,7 +206,7 @@ class AsyncSupabaseProvider(_Project["AsyncClient", "httpx.AsyncClient"], AsyncS
         # What acreate_client adds is looking for a stored session, and there is none.
         return AsyncClient(url, key, options), http
 
-    async def _call(
+    async def _send(
         self, function: str, arguments: dict[str, Any], timeout: float | None
     ) -> object:
         client = self._needed_client()

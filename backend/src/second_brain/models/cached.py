@@ -13,14 +13,14 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from second_brain.embedders.embedder import (
+from second_brain.errors import ConfigurationError, safe_message
+from second_brain.models.embedder import (
     Embedder,
     QueryEmbedder,
     embed_query,
     unit_vectors,
 )
-from second_brain.embedders.hosted import Role
-from second_brain.errors import ConfigurationError, safe_message
+from second_brain.models.hosted_embedder import Role
 
 _log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Scoring candidates against a query, one by one: better than a search's ranks, and slower.
 
 A reranker is any function of a query and texts that returns a score for each; higher is better.
-Nothing here searches: `second_brain.services.retrieval` decides what is scored.
+Nothing here searches: `second_brain.retrieval.service` decides what is scored.
 """
 
 import math
@@ -9,14 +9,14 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from second_brain.embedders import voyage
 from second_brain.errors import (
     ConfigurationError,
     MissingExtraError,
     UnexpectedAnswerError,
     safe_message,
 )
-from second_brain.hosted import (
+from second_brain.models import voyage
+from second_brain.models.hosted import (
     Calls,
     HostedModel,
     JsonApi,
@@ -151,8 +151,9 @@ class _HostedReranker(HostedModel):
 class CohereReranker(_HostedReranker):
     """Cohere's rerank API, version 2; the key is api_key, CO_API_KEY or COHERE_API_KEY.
 
-    Long texts are cut by the provider. `timeout` is in seconds for each try; see Calls in
-    `second_brain.hosted` for `retries` and `longest_wait`. Raises ConfigurationError without a key.
+    The provider cuts long texts. `timeout` is in seconds for each try; see Calls in
+    `second_brain.models.hosted` for `retries` and `longest_wait`. Raises ConfigurationError without
+    a key.
     """
 
     _provider = "Cohere"

@@ -6,9 +6,15 @@ and the command line do. A model's library is imported when its embedder is made
 
 import re
 from collections.abc import Callable
+from importlib.util import find_spec
 
-from second_brain.embedders.cached import CachedEmbedder, EmbeddingCache, MemoryCache, SqliteCache
-from second_brain.embedders.embedder import (
+from second_brain.errors import ConfigurationError, MissingExtraError
+
+if find_spec("numpy") is None:
+    raise MissingExtraError("numpy", "retrieval")
+
+from second_brain.models.cached import CachedEmbedder, EmbeddingCache, MemoryCache, SqliteCache
+from second_brain.models.embedder import (
     CallableEmbedder,
     Embedder,
     QueryEmbedder,
@@ -17,12 +23,11 @@ from second_brain.embedders.embedder import (
     is_async,
     unit_vectors,
 )
-from second_brain.embedders.openai import OpenAIEmbedder
-from second_brain.embedders.sentence_transformers import SentenceTransformersEmbedder
-from second_brain.embedders.voyage import VoyageEmbedder
-from second_brain.embedders.wordllama import WordLlamaEmbedder
-from second_brain.errors import ConfigurationError
-from second_brain.hosted import QuotaExceededError, RateLimit, TextTooLongError
+from second_brain.models.hosted import QuotaExceededError, RateLimit, TextTooLongError
+from second_brain.models.openai import OpenAIEmbedder
+from second_brain.models.sentence_transformers import SentenceTransformersEmbedder
+from second_brain.models.voyage import VoyageEmbedder
+from second_brain.models.wordllama import WordLlamaEmbedder
 
 __all__ = [
     "EMBEDDER_NAMES",

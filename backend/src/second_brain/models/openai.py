@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from second_brain.embedders.hosted import HostedEmbedder, Role
 from second_brain.errors import MissingExtraError
-from second_brain.hosted import (
+from second_brain.models.hosted import (
     Calls,
     RateLimit,
     find_key,
@@ -15,6 +14,7 @@ from second_brain.hosted import (
     timed_out,
     unreachable,
 )
+from second_brain.models.hosted_embedder import HostedEmbedder, Role
 
 if TYPE_CHECKING:
     import openai

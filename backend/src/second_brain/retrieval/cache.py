@@ -1,27 +1,19 @@
-"""Answers kept in this process for a while, and what makes them stale.
+"""Answers that this process keeps for a while.
 
-A write that `KnowledgeWriter` makes in this process drops them all. Nothing here knows of writes
-that another process makes: until its time is over an answer may be older than the data.
+A write of this process's `KnowledgeWriter` drops them all. Writes of other processes are not
+noticed: until it expires, an answer may be older than the data.
 """
 
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from itertools import count
 from typing import TYPE_CHECKING
 
+from second_brain.services.write import last_write
+
 if TYPE_CHECKING:
-    from second_brain.services.models import SearchResponse
-
-_writes = count(1)
-_generation = 0
-
-
-def written() -> None:
-    """Say that knowledge was written, which makes every kept answer of this process stale."""
-    global _generation
-    _generation = next(_writes)
+    from second_brain.retrieval.answer import SearchResponse
 
 
 class ResultCache:
@@ -38,7 +30,7 @@ class ResultCache:
         self._seconds = seconds
         self._clock = clock
         self._entries: OrderedDict[str, tuple[float, SearchResponse]] = OrderedDict()
-        self._generation = _generation
+        self._last_write = last_write()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -59,14 +51,14 @@ class ResultCache:
 
     def begin(self) -> int:
         """Return what `put` needs to know that nothing was written since."""
-        return _generation
+        return last_write()
 
     def put(self, key: str, response: "SearchResponse", begun: int) -> None:
         """Keep an answer, unless something was written since `begin` was called."""
         copied = response.model_copy(deep=True)
         with self._lock:
             self._drop_stale()
-            if begun != self._generation:
+            if begun != self._last_write:
                 return
             self._entries[key] = (self._clock() + self._seconds, copied)
             self._entries.move_to_end(key)
@@ -79,6 +71,6 @@ class ResultCache:
             self._entries.clear()
 
     def _drop_stale(self) -> None:
-        if self._generation != _generation:
+        if self._last_write != last_write():
             self._entries.clear()
-            self._generation = _generation
+            self._last_write = last_write()

@@ -4,17 +4,20 @@ The names are those that comparable projects read. `docs/service.md` says what e
 limits combine; nothing is read before `SearchSettings()` is called.
 """
 
+import os
+from collections.abc import Collection
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     ModelWrapValidatorHandler,
     ValidationError,
     model_validator,
 )
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from second_brain.errors import ConfigurationError
 
@@ -31,10 +34,11 @@ def _without_alias(mode: object) -> object:
     return _ALIASES.get(mode, mode) if isinstance(mode, str) else mode
 
 
-ModeName = Literal["hybrid", "vector", "text", "rerank"]
+Mode = Literal["hybrid", "vector", "text", "rerank"]
+"""How a search is run."""
 
-Mode = Annotated[ModeName, BeforeValidator(_without_alias)]
-"""How a search is run; `bm25` is read as `text`."""
+ModeField = Annotated[Mode, BeforeValidator(_without_alias)]
+"""A field that reads `bm25` as `text`."""
 
 Fusion = Literal["auto", "relative_score", "rrf"]
 
@@ -49,15 +53,24 @@ Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class SearchSettings(BaseSettings):
+def _environment(names: Collection[str]) -> dict[str, str]:
+    """Return the variables of these names, in upper or lower case, that are not empty."""
+    variables = ((name.lower(), value) for name, value in os.environ.items())
+    return {name: value for name, value in variables if name in names and value}
+
+
+class SearchSettings(BaseModel):
     """The settings of `RetrievalService`; each is the environment variable of its name.
 
     Raises ConfigurationError, naming the variable, for a value out of bounds.
     """
 
-    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_ignore_empty=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    search_default_mode: Mode = "hybrid"
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**{**_environment(type(self).model_fields), **given})
+
+    search_default_mode: ModeField = "hybrid"
     use_hybrid_search: bool = True
     use_reranking: bool = False
 
@@ -111,7 +124,7 @@ class SearchSettings(BaseSettings):
             ) from error
 
     @property
-    def default_mode(self) -> ModeName:
+    def default_mode(self) -> Mode:
         """The mode of a search that names none: the default, as the two switches change it."""
         if self.search_default_mode != "hybrid":
             return self.search_default_mode

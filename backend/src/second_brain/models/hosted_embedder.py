@@ -8,9 +8,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from second_brain.embedders.embedder import unit_vectors
 from second_brain.errors import ConfigurationError, UnexpectedAnswerError
-from second_brain.hosted import Calls, HostedModel, TextTooLongError, estimate_tokens
+from second_brain.models.embedder import unit_vectors
+from second_brain.models.hosted import Calls, HostedModel, TextTooLongError, estimate_tokens
 
 Role = Literal["document", "query"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from second_brain.embedders.embedder import unit_vectors
 from second_brain.errors import MissingExtraError
+from second_brain.models.embedder import unit_vectors
 
 
 class WordLlamaEmbedder:

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
 from second_brain.errors import safe_message, translate
-from second_brain.services.models import QueryTime, SearchResponse
+from second_brain.retrieval.answer import QueryTime, SearchResponse
 
 logger = logging.getLogger("second_brain.search")
 

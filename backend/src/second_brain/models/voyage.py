@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from second_brain.embedders.hosted import HostedEmbedder, Role
-from second_brain.hosted import Calls, JsonApi, RateLimit, find_key, in_order, malformed
+from second_brain.models.hosted import Calls, JsonApi, RateLimit, find_key, in_order, malformed
+from second_brain.models.hosted_embedder import HostedEmbedder, Role
 
 PROVIDER = "Voyage"
 BASE_URL = "https://api.voyageai.com/v1"

@@ -1,0 +1,95 @@
+"""The commands by name. The module of a command is imported when the command is used."""
+
+import logging
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_group
+
+_EXAMPLES = """\b
+Try it here, without an account:
+  second-brain dev start
+  second-brain migrate --dimensions 256
+  second-brain ingest docs/
+  second-brain search "how do I rotate the keys?"
+
+\b
+In a Supabase project of your own:
+  second-brain init --dimensions 1024 --into supabase/migrations
+  supabase db push
+  second-brain doctor --dsn postgresql://...
+"""
+
+COMMANDS = {
+    "migrate": ("database", "Apply the migrations that the database does not have yet."),
+    "init": ("database", "Write the migrations into a Supabase project of your own."),
+    "doctor": ("database", "Examine a database and say what to do."),
+    "ingest": ("knowledge", "Read documents, chunk and embed them, and store what is new."),
+    "delete": ("knowledge", "Delete documents with all their chunks."),
+    "search": ("knowledge", "Search, and show ranks and scores of each hit."),
+    "demo": ("knowledge", "Search the standard library's documentation in a dev database."),
+    "eval": ("evaluation", "Measure search on a test collection."),
+    "tune": ("evaluation", "Find the arguments that suit a collection."),
+    "mcp": ("serving", "Serve the searches to assistants over the Model Context Protocol."),
+    "dev": ("database", "An embedded Postgres for this folder, in .second-brain/."),
+    "index": ("maintenance", "The vector index: show, build another kind, drop."),
+    "reembed": ("maintenance", "Change the embedding model of a table in use."),
+}
+"""Of each command: the module in `second_brain.cli`, and one line for `second-brain --help`."""
+
+
+class _Commands(TyperGroup):
+    """The group of all commands. Typer's own group would import every module to print the help."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return _loaded(COMMANDS[cmd_name][0])[cmd_name] if cmd_name in COMMANDS else None
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+@cache
+def _loaded(module: str) -> dict[str, Any]:
+    commands = typer.Typer(rich_markup_mode=None)
+    import_module(f"second_brain.cli.{module}").register(commands)
+    return dict(get_group(commands).commands)
+
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    epilog=_EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+# Errors are printed as the command's error; without a handler they are logged to stderr too.
+logging.getLogger("second_brain").addHandler(logging.NullHandler())
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"second-brain {version('second-brain')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Hybrid search for Supabase: migrations, a local database, ingestion and search."""

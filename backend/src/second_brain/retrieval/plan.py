@@ -1,0 +1,169 @@
+"""What a query means with the service's settings: mode, limits, and the provider's arguments."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
+
+from second_brain.errors import InvalidInputError
+from second_brain.retrieval.query import QueryOptions, SearchQuery
+from second_brain.retrieval.settings import MATCH_COUNT_BOUND, Mode, SearchSettings
+from second_brain.services.arguments import SearchOptions
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A query with what the settings make of it."""
+
+    query: SearchQuery
+    mode: Mode
+    retrieval: Mode
+    """What the provider is asked for: hybrid, vector or text."""
+    limit: int
+    window: int
+    """Rows asked for: the limit, or the candidates of a reranker."""
+    threshold: float
+
+    @property
+    def is_reranked(self) -> bool:
+        """Whether a reranker orders the hits."""
+        return self.mode == "rerank"
+
+    @property
+    def texts(self) -> list[str]:
+        """The question and its further formulations."""
+        return [self.query.query, *self.query.formulations]
+
+    def key(self) -> str:
+        """Return what determines the answer, beside the service's settings."""
+        try:
+            rest = self.query.model_dump_json(exclude={"mode", "limit", "min_similarity"})
+        except PydanticSerializationError as error:
+            raise InvalidInputError("a text of the query is not Unicode") from error
+        return f"{self.mode} {self.limit} {self.threshold} {rest}"
+
+
+def checked_query(question: str | SearchQuery, options: QueryOptions) -> SearchQuery:
+    """Return the query; raise InvalidInputError for a value that is out of bounds."""
+    if isinstance(question, SearchQuery):
+        if options:
+            raise InvalidInputError(
+                f"a SearchQuery and {', '.join(options)} are given",
+                remedy="Put everything into the SearchQuery.",
+            )
+        return question
+    try:
+        return SearchQuery(query=question, **options)  # type: ignore[arg-type]
+    except ValidationError as error:
+        # Without the values: a question may be private.
+        faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
+        raise InvalidInputError("; ".join(faults)) from None
+
+
+def planned(query: SearchQuery, settings: SearchSettings) -> Plan:
+    """Return the plan of a query."""
+    mode = query.mode or settings.default_mode
+    retrieval: Mode = mode
+    if mode == "rerank":
+        retrieval = "hybrid" if settings.use_hybrid_search else "vector"
+    most = settings.max_hybrid_search_results
+    limit = min(query.limit or settings.default_limit(mode), most)
+    window = limit
+    if mode == "rerank":
+        # The same for every page, so that all pages cut one list.
+        window = min(limit * settings.reranking_candidate_multiplier, most)
+    threshold = query.min_similarity
+    if threshold is None:
+        threshold = settings.similarity_threshold
+    return Plan(query, mode, retrieval, limit, window, threshold)
+
+
+def search_options(
+    plan: Plan,
+    used: Mode,
+    further: Sequence[tuple["NDArray[np.float32] | None", str | None]],
+    settings: SearchSettings,
+    timeout: float | None,
+) -> SearchOptions:
+    """Return what the provider is told beside the question, by the provider's names.
+
+    `further` has the further formulations.
+    """
+    query, is_hybrid = plan.query, used == "hybrid"
+    return {
+        "top_k": plan.window,
+        "threshold": plan.threshold,
+        # A leg that is alone has no other to be weighed against.
+        "vector_weight": settings.vector_weight if is_hybrid else 1.0,
+        "text_weight": settings.text_weight if is_hybrid else 1.0,
+        "filter_type": query.category,
+        "search_mode": query.search_mode,
+        "pool_size": min(
+            max(
+                settings.hybrid_candidate_count,
+                settings.overfetch_multiplier * plan.limit,
+                plan.window,
+            ),
+            MATCH_COUNT_BOUND,
+        ),
+        "rrf_k": settings.rrf_constant,
+        "fusion": settings.search_fusion,
+        "filters": _with_tags(query.filters, query.tags),
+        "date_from": query.date_from,
+        "date_to": query.date_to,
+        "collections": None if query.collections is None else list(query.collections),
+        "viewer_id": query.viewer_id,
+        "public_only": query.public_only,
+        "one_per_document": query.one_per_document,
+        "neighbor_window": query.expand_neighbors,
+        "recency_half_life": query.recency_half_life,
+        "match_offset": 0 if plan.is_reranked else query.offset,
+        "snippet": query.snippet,
+        "formulations": [
+            {"query_embedding": vector, "query_text": text}
+            for vector, text in further
+            if vector is not None or text is not None
+        ]
+        or None,
+        "timeout": timeout,
+    }
+
+
+def applied_filters(query: SearchQuery, threshold: float | None) -> dict[str, Any]:
+    """Return the conditions that the answer names."""
+    said = {
+        "category": query.category,
+        "tags": list(query.tags),
+        "date_from": query.date_from and query.date_from.isoformat(),
+        "date_to": query.date_to and query.date_to.isoformat(),
+        "filters": query.filters,
+        "min_similarity": threshold or None,
+        "viewer_id": query.viewer_id and str(query.viewer_id),
+        "public_only": query.public_only or None,
+        "collections": query.collections and list(query.collections),
+    }
+    return {name: value for name, value in said.items() if value not in (None, [], {})}
+
+
+def _with_tags(filters: Any, tags: Sequence[str]) -> Any:
+    if not tags:
+        return filters
+    condition = {"field": "metadata.tags", "op": "contains", "value": list(tags)}
+    if isinstance(filters, dict):
+        dotted = [key for key in filters if "." in key]
+        if dotted:
+            raise InvalidInputError(
+                f"filters: {dotted[0]!r} has a dot, and tags are given too",
+                remedy="Give filters as a list of conditions.",
+            )
+        filters = [
+            {"field": f"metadata.{key}", "op": "eq", "value": value}
+            for key, value in filters.items()
+        ]
+    return [*(filters or []), condition]

@@ -1,0 +1,131 @@
+"""What a caller asks the retrieval service.
+
+`SearchQuery` checks its values when it is made. What only the database can check, such as a
+filter's fields, the database checks.
+"""
+
+from collections.abc import Sequence
+from datetime import date
+from typing import Annotated, Any, Literal, TypedDict
+from uuid import UUID
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    StringConstraints,
+    WithJsonSchema,
+)
+
+from second_brain.errors import InvalidInputError
+from second_brain.filters import Filters, conditions
+from second_brain.retrieval.settings import LIMIT_BOUND, Mode, ModeField
+
+QUESTION_BOUND = 1000
+"""Characters. A longer text is a document, which no embedding model reads as a question."""
+
+OFFSET_BOUND = 1000
+
+
+def _conditions(filters: Any) -> Any:
+    try:
+        return conditions(filters)
+    except InvalidInputError as error:
+        raise ValueError(str(error)) from error
+
+
+def _neighbors(expand: object) -> object:
+    return int(expand) if isinstance(expand, bool) else expand
+
+
+def _listed(names: object) -> object:
+    if isinstance(names, str):
+        raise ValueError("must be a list of names, not one text")  # noqa: TRY004
+    return list(names) if isinstance(names, set | frozenset) else names
+
+
+Text = Annotated[
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=QUESTION_BOUND)
+]
+Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+
+
+class SearchQuery(BaseModel):
+    """One validated search: what `RetrievalService.search` takes, also as JSON.
+
+    `mode` None, `limit` None and `min_similarity` None stand for the service's settings. Raises
+    pydantic's ValidationError for a value out of bounds and for a name that is none of these.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    query: Text = Field(description="The question, 1 to 1,000 characters.")
+    mode: ModeField | None = Field(
+        default=None, description="hybrid, vector, text (or bm25) or rerank."
+    )
+    limit: int | None = Field(default=None, ge=1, le=LIMIT_BOUND, description="Results, 1 to 100.")
+    offset: int = Field(default=0, ge=0, le=OFFSET_BOUND, description="Results to skip.")
+    category: str | None = Field(default=None, description="One knowledge_type.")
+    tags: Names = Field(default=(), description="metadata.tags has every one of them.")
+    date_from: date | None = Field(default=None, description="First document_date, included.")
+    date_to: date | None = Field(default=None, description="Last document_date, included.")
+    filters: Annotated[
+        Any,
+        PlainValidator(_conditions),
+        WithJsonSchema(
+            {"anyOf": [{"type": "array", "items": {"type": "object"}}, {"type": "object"}]}
+        ),
+    ] = Field(default=None, description="Conditions on columns and metadata.")
+    min_similarity: float | None = Field(
+        default=None,
+        ge=-1,
+        le=1,
+        description="Least cosine similarity of what the vector leg finds.",
+    )
+    viewer_id: UUID | None = Field(default=None, description="Rows of this user, and public ones.")
+    public_only: bool = Field(default=False, description="Public rows only.")
+    collections: Names | None = Field(
+        default=None, description="Each ranked by itself, then fused."
+    )
+    expand_neighbors: Annotated[int, BeforeValidator(_neighbors)] = Field(
+        default=0, ge=0, le=5, description="Chunks before and after each hit; true is 1."
+    )
+    one_per_document: bool = Field(default=False, description="The best chunk of each document.")
+    recency_half_life: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Days after which a score counts half.",
+    )
+    snippet: bool = Field(default=False, description="An excerpt in HTML with <mark>.")
+    search_mode: Literal["websearch", "simple", "phrase"] = Field(
+        default="websearch", description="How the text leg reads the question."
+    )
+    formulations: Annotated[tuple[Text, ...], BeforeValidator(_listed)] = Field(
+        default=(), max_length=10, description="Further ways to ask the same question."
+    )
+
+
+class QueryOptions(TypedDict, total=False):
+    """What `RetrievalService.search` takes by name beside the question: fields of SearchQuery."""
+
+    mode: Mode | Literal["bm25"] | None
+    limit: int | None
+    offset: int
+    category: str | None
+    tags: Sequence[str] | set[str] | frozenset[str]
+    date_from: date | str | None
+    date_to: date | str | None
+    filters: Filters | None
+    min_similarity: float | None
+    viewer_id: UUID | str | None
+    public_only: bool
+    collections: Sequence[str] | None
+    expand_neighbors: bool | int
+    one_per_document: bool
+    recency_half_life: float | None
+    snippet: bool
+    search_mode: Literal["websearch", "simple", "phrase"]
+    formulations: Sequence[str]

@@ -1,0 +1,191 @@
+"""The SQL that providers and writers send: each statement calls one function of the migrations.
+
+Statements are constants with named arguments. Nothing here is assembled from what a caller gives.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, LiteralString
+
+from pgvector import Vector
+from pgvector.psycopg.vector import VectorBinaryDumper
+from psycopg.abc import AdaptContext
+
+from second_brain.errors import InvalidInputError
+
+MAX_DIMENSIONS = 16_000
+"""The most dimensions that pgvector's vector type has."""
+
+_HIT_COLUMNS = """
+  id, content, knowledge_type, document_id, chunk_index, source_origin, metadata,
+  rrf_score, vector_rank, text_rank,
+  similarity, text_score, match_type, matched_terms, title, source_url,
+  collection, document_date, snippet, context, total_count
+"""
+
+_OWN_ARGUMENTS = """
+  query_embedding => %(query_embedding)s::extensions.vector,
+  query_text => %(query_text)s::text,
+  match_count => %(match_count)s::integer,
+  match_threshold => %(match_threshold)s::float8,
+  vector_weight => %(vector_weight)s::float8,
+  text_weight => %(text_weight)s::float8,
+  filter_type => %(filter_type)s::text,
+  search_mode => %(search_mode)s::text,
+  pool_size => %(pool_size)s::integer,
+  rrf_k => %(rrf_k)s::float8,
+  fusion => %(fusion)s::text,
+  filters => %(filters)s::jsonb,
+  date_from => %(date_from)s::date,
+  date_to => %(date_to)s::date,
+  collections => %(collections)s::text[],
+  public_only => %(public_only)s::boolean,
+  one_per_document => %(one_per_document)s::boolean,
+  neighbor_window => %(neighbor_window)s::integer,
+  recency_half_life => %(recency_half_life)s::float8,
+  match_offset => %(match_offset)s::integer,
+  snippet => %(snippet)s::boolean,
+  formulations => %(formulations)s::jsonb
+"""
+
+_ARGUMENTS = f"{_OWN_ARGUMENTS}, viewer_id => %(viewer_id)s::uuid"
+
+# Nothing but the constants above is put into a statement.
+SEARCHES: dict[str, LiteralString] = {
+    "hybrid_search_knowledge_chunks": f"""
+        select {_HIT_COLUMNS} from public.hybrid_search_knowledge_chunks({_ARGUMENTS})
+    """,  # noqa: S608
+    "search_my_knowledge_chunks": f"""
+        select {_HIT_COLUMNS} from public.search_my_knowledge_chunks({_OWN_ARGUMENTS})
+    """,  # noqa: S608
+    "hybrid_search_knowledge_chunks_batch": f"""
+        select query_index, {_HIT_COLUMNS}
+        from public.hybrid_search_knowledge_chunks_batch(
+          queries => %(queries)s::jsonb,
+          fuse => %(fuse)s::boolean
+        )
+    """,  # noqa: S608
+    "explain_hybrid_search": f"""
+        select public.explain_hybrid_search({_ARGUMENTS}) as explained
+    """,
+    "match_knowledge_chunks": """
+        select
+          id, content, knowledge_type, document_id, chunk_index, source_origin, metadata, similarity
+        from public.match_knowledge_chunks(
+          query_embedding => %(query_embedding)s::extensions.vector,
+          match_count => %(match_count)s::integer,
+          match_threshold => %(match_threshold)s::float8,
+          filter_type => %(filter_type)s::text
+        )
+    """,
+    "search_knowledge_chunks_fulltext": """
+        select
+          id, content, knowledge_type, document_id, chunk_index, source_origin, metadata, rank
+        from public.search_knowledge_chunks_fulltext(
+          query_text => %(query_text)s::text,
+          search_mode => %(search_mode)s::text,
+          filter_type => %(filter_type)s::text,
+          match_count => %(match_count)s::integer
+        )
+    """,
+    "knowledge_embedding_models": """
+        select model, dimensions, chunks from public.knowledge_embedding_models()
+    """,
+}
+
+# A shorter statement_timeout of the role still holds.
+SET_TIMEOUT = """
+    select pg_catalog.set_config(
+      'statement_timeout',
+      least(
+        nullif(
+          1000 * extract(
+            epoch from pg_catalog.current_setting('statement_timeout')::pg_catalog.interval
+          ),
+          0
+        ),
+        %(milliseconds)s::integer
+      )::integer::text,
+      true
+    )
+"""
+
+UPSERT_DOCUMENT = """
+    select
+      document_id, chunks_added, chunks_changed, chunks_unchanged, chunks_removed,
+      embeddings_reused, embeddings_missing
+    from public.upsert_knowledge_document(
+      document => %(document)s::jsonb,
+      chunks => %(chunks)s::jsonb
+    )
+"""
+
+MISSING_EMBEDDINGS = """
+    select hash
+    from public.missing_knowledge_embeddings(
+      content_hashes => %(content_hashes)s::text[],
+      model => %(embedding_model)s::text
+    ) as hash
+"""
+
+DELETE_DOCUMENT = """
+    select public.delete_knowledge_document(document_key => %(external_key)s::text)
+"""
+
+DELETE_OWNER = """
+    select documents_deleted, chunks_deleted
+    from public.delete_knowledge_owner(owner => %(owner_id)s::uuid)
+"""
+
+PURGE = """
+    select public.purge_knowledge_chunks(older_than => %(older_than)s::interval)
+"""
+
+REFRESH_STATISTICS = """
+    select public.refresh_knowledge_statistics()
+"""
+
+_JSON_ARGUMENTS = {"filters", "formulations", "queries"}
+
+
+def parameters(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a search's arguments as its statement takes them: JSON as text, embeddings as Vector.
+
+    Raises InvalidInputError for an embedding that is not a list of numbers.
+    """
+    sent = {
+        # As text, whose errors are the same over PostgREST.
+        name: json.dumps(value) if name in _JSON_ARGUMENTS and value is not None else value
+        for name, value in arguments.items()
+    }
+    embedding = sent.get("query_embedding")
+    # A text is pgvector's text form, which the database reads.
+    if embedding is not None and not isinstance(embedding, str):
+        sent["query_embedding"] = _vector(embedding)
+    return sent
+
+
+def register_vector(context: AdaptContext) -> None:
+    """Send a Vector in binary form, which is a fifth of its text.
+
+    The type comes from the statement's cast, so the database is not asked for its oid, and a
+    cursor's registration leaves the caller's connection as it is.
+    """
+    context.adapters.register_dumper(Vector, VectorBinaryDumper)
+
+
+def _vector(embedding: object) -> Vector:
+    if not isinstance(embedding, list):
+        raise InvalidInputError(
+            f"query_embedding must be a list of numbers, not {type(embedding).__name__}"
+        )
+    if len(embedding) > MAX_DIMENSIONS:
+        raise InvalidInputError(
+            f"query_embedding has {len(embedding)} dimensions, a vector at most {MAX_DIMENSIONS}"
+        )
+    try:
+        return Vector(embedding)
+    except ValueError as error:
+        raise InvalidInputError(
+            f"query_embedding is not a vector, a list of numbers: {error}"
+        ) from error
