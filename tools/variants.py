@@ -35,11 +35,12 @@ class Argument:
 
 def arguments(sql: str) -> list[Argument]:
     """Read the arguments of the search, in order, from the file that creates it."""
-    search: Any
+    # pglast's types say that any part of a node may be missing.
+    statements: list[Any] = [raw.stmt for raw in parse_sql(sql)]
     (search,) = (
-        raw.stmt
-        for raw in parse_sql(sql)
-        if isinstance(raw.stmt, ast.CreateFunctionStmt) and raw.stmt.funcname[-1].sval == SEARCH
+        one
+        for one in statements
+        if isinstance(one, ast.CreateFunctionStmt) and one.funcname[-1].sval == SEARCH
     )
     return [
         Argument(one.name, _written(one.argType), _written(one.defexpr))

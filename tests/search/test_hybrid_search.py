@@ -181,7 +181,7 @@ def conjuncts(condition: Any) -> list[Any]:
 def result_columns() -> dict[str, str]:
     """Types of the RPC's result by name, in order: the attributes of the type that it returns."""
     (returned,) = function(RPC).returnType.names[-1:]
-    created = [
+    created: list[Any] = [
         statement
         for statement in parsed()["009_hybrid_search.sql"]
         if isinstance(statement, ast.CompositeTypeStmt)

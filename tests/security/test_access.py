@@ -254,7 +254,11 @@ def test_the_service_reads_everything(connect: Connect) -> None:
 def test_only_the_service_writes(connect: Connect, role: Any, table: str) -> None:
     fill(connect("service_role"))
     connection = connect(role, uid=ME)
-    forbidden = ["insert into {} default values", "update {} set created_at = now()", "delete from {}"]
+    forbidden = [
+        "insert into {} default values",
+        "update {} set created_at = now()",
+        "delete from {}",
+    ]
     if role == "anon" or table in ("knowledge_sources", *LISTS):
         forbidden.append("select from {}")
     for statement in forbidden:
