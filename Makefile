@@ -6,10 +6,10 @@ INSTALLED := .venv/.installed
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-slow test-docker test-models lint format variants cli \
   bench bench-full benchmark-vector benchmark-index benchmark-text benchmark-quality \
-  benchmark-features benchmark-service clean
+  benchmark-features benchmark-service benchmark-before-after clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
 
 install: $(INSTALLED) ## install the package, its extras and the test tools into .venv
 
@@ -70,6 +70,9 @@ benchmark-features: $(INSTALLED) ## what each feature of the search costs at 100
 
 benchmark-service: $(INSTALLED) ## what the retrieval service adds to the provider's call
 	$(BIN)/python -m benchmarks.service
+
+benchmark-before-after: $(INSTALLED) ## this checkout's SQL beside a revision's; BEFORE=main BENCH='--keep DIR'
+	$(BIN)/python -m benchmarks.before_after --before $(or $(BEFORE),main) $(BENCH)
 
 bench: $(INSTALLED) ## speed and exactness beside the peers that are installed; BENCH='--sizes 2600'
 	$(BIN)/python -m benchmarks.bench --results benchmarks/results --latency --write $(BENCH)

@@ -175,8 +175,19 @@ class Library:
 
 
 def load(connection: Connection, library: Library, space: EmbeddingSpace, chunks: int) -> None:
-    """Store the corpus; the two indexes that a leg reads are built afterwards."""
+    """Store the corpus."""
     register_vector(connection)
+    documents = list(library.documents(chunks, seed=1))
+    with filled_at_once(connection):
+        copy_in(connection, "knowledge_documents", (document.columns for document in documents))
+        copy_in(connection, "knowledge_chunks", chunk_rows(documents, space))
+    connection.execute("vacuum analyze public.knowledge_documents, public.knowledge_chunks")
+    connection.execute("select public.refresh_knowledge_statistics()")
+
+
+@contextmanager
+def filled_at_once(connection: Connection) -> Iterator[None]:
+    """Build the two indexes that a leg reads afterwards: filling them row by row is slow."""
     definitions = connection.execute(
         "select indexrelid::regclass::text, pg_get_indexdef(indexrelid) from pg_index"
         " where indexrelid = any ('{knowledge_chunks_embedding,knowledge_chunks_content_tsv}'"
@@ -184,13 +195,9 @@ def load(connection: Connection, library: Library, space: EmbeddingSpace, chunks
     ).fetchall()
     for name, _ in definitions:
         connection.execute(sql.SQL("drop index {}").format(sql.Identifier(name)))
-    documents = list(library.documents(chunks, seed=1))
-    copy_in(connection, "knowledge_documents", (document.columns for document in documents))
-    copy_in(connection, "knowledge_chunks", chunk_rows(documents, space))
+    yield
     for _, definition in definitions:
         connection.execute(definition)
-    connection.execute("vacuum analyze public.knowledge_documents, public.knowledge_chunks")
-    connection.execute("select public.refresh_knowledge_statistics()")
 
 
 def chunk_rows(documents: Sequence[Document], space: EmbeddingSpace) -> Iterator[Row]:
@@ -215,6 +222,19 @@ def chunk_rows(documents: Sequence[Document], space: EmbeddingSpace) -> Iterator
         if document.columns["collection"] == "artifact_chunks":
             text = "\n\n".join(document.chunks)
             yield chunk_row(document, WHOLE_DOCUMENTS, None, text, vectors.mean(axis=0), {})
+
+
+# What a writer gives for a chunk.
+CHUNK_COLUMNS = (
+    "document_id",
+    "collection",
+    "chunk_index",
+    "heading",
+    "content",
+    "embedding",
+    "embedding_model",
+    "metadata",
+)
 
 
 def chunk_row(
