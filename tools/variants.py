@@ -37,11 +37,8 @@ def arguments(sql: str) -> list[Argument]:
     """Read the arguments of the search, in order, from the file that creates it."""
     # pglast's types say that any part of a node may be missing.
     statements: list[Any] = [raw.stmt for raw in parse_sql(sql)]
-    (search,) = (
-        one
-        for one in statements
-        if isinstance(one, ast.CreateFunctionStmt) and one.funcname[-1].sval == SEARCH
-    )
+    functions: list[Any] = [one for one in statements if isinstance(one, ast.CreateFunctionStmt)]
+    (search,) = (one for one in functions if one.funcname[-1].sval == SEARCH)
     return [
         Argument(one.name, _written(one.argType), _written(one.defexpr))
         for one in search.parameters
