@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-docker test-models lint format variants cli \
+.PHONY: help install demo test test-slow test-docker test-models lint format ci variants cli \
   bench bench-full benchmark-vector benchmark-index benchmark-text benchmark-quality \
   benchmark-features benchmark-service benchmark-before-after clean
 
@@ -34,11 +34,17 @@ test-models: $(INSTALLED) ## the tests of PyTorch models; installs PyTorch into 
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[minilm,rerank]'
 	$(BIN)/pytest -m models
 
-lint: $(INSTALLED) ## ruff, mypy and squawk
+ci: ## what .ci/run runs: lint and test, with the Supabase CLI where npm can install it
+	if command -v npm >/dev/null; then $(MAKE) cli; fi
+	$(MAKE) lint
+	$(MAKE) test
+
+lint: $(INSTALLED) ## ruff, mypy, squawk, and the schema of the workflow
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/squawk migrations/*.sql
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 format: $(INSTALLED) ## format the Python code
 	$(BIN)/ruff check --fix .
