@@ -43,12 +43,12 @@ create type knowledge_internal.query_operand as (
   is_phrase boolean,
   is_required boolean,
   is_excluded boolean,
-  is_alternative boolean
+  alternatives integer
 );
 
 comment on type knowledge_internal.query_operand is
-  'A word or phrase of a query. is_alternative: the word or before it joins it to the operand '
-  'before.';
+  'A word or phrase of a query. alternatives: a number that operands joined by or have in common; '
+  'when one of them is required, a row must have one of them.';
 
 create function knowledge_internal.candidate_query(
   lexemes text[],
@@ -279,7 +279,9 @@ comment on function knowledge_internal.query_configurations() is
   'The text search configurations that a query is read with: those of the chunks, each of which '
   'was analysed in its own language. Null in an empty corpus.';
 
-create function knowledge_internal.query_operands(query_text text, search_mode text)
+create function knowledge_internal.query_operands(
+  query_text text, search_mode text, words_read integer
+)
 returns knowledge_internal.query_operand[]
 language plpgsql
 immutable
@@ -287,12 +289,13 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  operands_read constant integer := 512;
   operand knowledge_internal.query_operand;
   operands knowledge_internal.query_operand[] := '{}';
+  longest_word constant integer := 60; -- letters
   source text;
+  is_alternative boolean := false;
 begin
-  operand.is_alternative := false;
+  operand.alternatives := 0;
   for source in
     select matched.parts[1]
       from regexp_matches(
@@ -304,28 +307,34 @@ begin
              end,
              'g'
            ) with ordinality as matched (parts, place)
-     where matched.place <= operands_read
      order by matched.place
   loop
+    exit when words_read <= 0;
     if search_mode = 'websearch' and lower(source) = 'or' then
-      operand.is_alternative := true;
+      is_alternative := true;
       continue;
     end if;
-    operand.source := source;
     operand.is_phrase := search_mode = 'phrase' or (search_mode = 'websearch' and source ~ '^-?"');
     operand.is_required := operand.is_phrase or search_mode = 'simple';
     operand.is_excluded := search_mode = 'websearch' and source ~ '^-["[:alnum:]]';
-    operands := operands || operand;
-    operand.is_alternative := false;
+    -- Writing without spaces has up to a word for each letter.
+    operand.source := left(source, greatest(words_read, longest_word));
+    words_read := words_read
+      - cardinality(string_to_array(btrim(knowledge_internal.apart(operand.source)), ' '));
+    if not is_alternative then
+      operand.alternatives := operand.alternatives + 1;
+    end if;
+    is_alternative := false;
+    operands := array_append(operands, operand);
   end loop;
   return operands;
 end
 $$;
 
-comment on function knowledge_internal.query_operands(text, text) is
-  'The words and phrases of a query, at most 512. websearch: words are optional, "a phrase" is '
-  'required, -word and -"a phrase" are excluded, or joins alternatives. simple: each word is '
-  'required. phrase: the text is one phrase.';
+comment on function knowledge_internal.query_operands(text, text, integer) is
+  'The words and phrases of a query, up to words_read words. websearch: words are optional, '
+  '"a phrase" is required, -word and -"a phrase" are excluded, or joins alternatives. simple: each '
+  'word is required. phrase: the text is one phrase.';
 
 create function knowledge_internal.operand_conditions(
   operands knowledge_internal.query_operand[],
@@ -343,8 +352,12 @@ declare
   operand knowledge_internal.query_operand;
   operand_query tsquery;
   required_here tsquery;
+  required_groups constant integer[] := array(
+    select distinct listed.alternatives from unnest(operands) as listed
+     where listed.is_required and not listed.is_excluded
+  );
   alternatives tsquery;
-  is_required boolean;
+  alternatives_group integer;
 begin
   required := '';
   excluded := '';
@@ -353,8 +366,9 @@ begin
   foreach configuration in array configurations loop
     required_here := '';
     alternatives := '';
-    is_required := false;
+    alternatives_group := null;
     foreach operand in array operands loop
+      continue when not (operand.is_excluded or operand.alternatives = any (required_groups));
       operand_query := case
         when operand.is_phrase then
           phraseto_tsquery(configuration, knowledge_internal.apart(operand.source))
@@ -366,18 +380,14 @@ begin
         excluded := excluded || operand_query;
         continue;
       end if;
-      continue when numnode(operand_query) = 0;
-      if not operand.is_alternative then
-        required_here := required_here && case when is_required then alternatives else '' end;
+      if operand.alternatives is distinct from alternatives_group then
+        required_here := required_here && alternatives;
         alternatives := '';
-        is_required := false;
+        alternatives_group := operand.alternatives;
       end if;
-      -- Alternatives are required when one of them is.
       alternatives := alternatives || operand_query;
-      is_required := is_required or operand.is_required;
     end loop;
-    required := required
-      || (required_here && case when is_required then alternatives else '' end);
+    required := required || (required_here && alternatives);
   end loop;
 end
 $$;
@@ -401,6 +411,8 @@ as $$
 declare
   scored_in_full constant float8 := 3000; -- rows
   characters_read constant integer := 4096;
+  most_words constant integer := 512;
+  most_readings constant integer := 3000; -- of words, each once in every configuration
   most_lexemes constant integer := 256;
   configurations constant regconfig[] := knowledge_internal.query_configurations();
   operands knowledge_internal.query_operand[];
@@ -420,7 +432,8 @@ begin
       ),
       characters_read
     ),
-    search_mode
+    search_mode,
+    least(most_words, most_readings / cardinality(configurations))
   );
   wanted := (
     select string_agg(operand.source, ' ' order by operand.ordinality)
@@ -432,23 +445,22 @@ begin
     into analysis.words, analysis.word_queries
     from (
       select distinct on (lower(typed.word)) typed.word as typed, typed.place, reading.query
-        from regexp_split_to_table(wanted, '\s+') with ordinality as split (word, place)
+        from (
+          select split.place, trimmed.word, knowledge_internal.apart(trimmed.word) as apart,
+                 knowledge_internal.joined(trimmed.word) as joined
+            from regexp_split_to_table(wanted, '\s+') with ordinality as split (word, place)
+           cross join lateral btrim(split.word, '.,;:!?()[]{}<>"''`’') as trimmed (word)
+          offset 0
+        ) as typed
        cross join lateral (
-               select btrim(split.word, '.,;:!?()[]{}<>"''`’') as word, split.place
-             ) as typed
-       cross join lateral (
-               select string_agg('(' || alternative.query::text || ')', ' | ')::tsquery as query
+               select string_agg(distinct '(' || alternative.query::text || ')', ' | ')::tsquery
+                        as query
                  from unnest(configurations) as language (configuration)
                 cross join lateral (
-                        values (
-                          plainto_tsquery(
-                            language.configuration, knowledge_internal.apart(typed.word)
-                          )
-                        ), (
-                          plainto_tsquery(
-                            language.configuration, knowledge_internal.joined(typed.word)
-                          )
-                        )
+                        select plainto_tsquery(language.configuration, typed.apart)
+                        union all
+                        select plainto_tsquery(language.configuration, typed.joined)
+                         where typed.joined <> ''
                       ) as alternative (query)
                 where numnode(alternative.query) > 0
              ) as reading
@@ -539,7 +551,8 @@ $$;
 
 comment on function knowledge_internal.analyse_query(text, text) is
   'Reads a query''s text in every language of the corpus and weighs its words by idf. Of a long '
-  'text it reads the first 4,096 characters, 512 words, and the 256 lexemes that weigh most.';
+  'text it reads the first 4,096 characters, 512 words (3,000 divided by the number of languages, '
+  'where these are more than 5), and the 256 lexemes that weigh most.';
 
 create function knowledge_internal.asked_words(analyses knowledge_internal.query_analysis[])
 returns knowledge_internal.asked_words
