@@ -868,9 +868,11 @@ def test_a_missing_id_is_named_by_mode_and_position() -> None:
 @pytest.mark.parametrize(
     ("column", "value", "normalized"),
     [
-        ("knowledge_type", "recipe", "document"),
+        ("knowledge_type", "recipe", "recipe"),
+        ("knowledge_type", None, "document"),
         ("knowledge_type", 5, "document"),
-        ("source_origin", "fax", "manual"),
+        ("source_origin", "fax", "fax"),
+        ("source_origin", "", "manual"),
         ("chunk_index", "x", 0),
         ("chunk_index", "NaN", 0),
         ("chunk_index", None, 0),
