@@ -135,11 +135,16 @@ grant execute on function public.knowledge_embedding_models() to service_role;
 
 create function knowledge_internal.few_rows()
 returns integer
-language sql
+language plpgsql
 immutable
 parallel safe
 security invoker
-return 1000;
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return 1000;
+end
+$$;
 
 comment on function knowledge_internal.few_rows() is
   'The number of rows up to which statistics and unused indexes do not matter.';
