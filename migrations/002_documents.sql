@@ -73,15 +73,18 @@ $$;
 comment on function knowledge_internal.source_origin_names() is
   'The known values of source_origin, in alphabetical order.';
 
--- The body is parsed when the function is created, so no search_path changes its meaning and none
--- is pinned: the planner then puts the expression in place of the call.
 create function knowledge_internal.current_viewer()
 returns uuid
-language sql
+language plpgsql
 stable
 parallel safe
 security invoker
-return auth.uid();
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return auth.uid();
+end
+$$;
 
 comment on function knowledge_internal.current_viewer() is
   'The signed-in user, whom the policies compare with owner_id; null without one.';

@@ -345,60 +345,75 @@ comment on function knowledge_internal.lexeme_vector(text[], float8[]) is
   'Lexemes and their weights as a sparse vector, one dimension for each lexeme; null when there '
   'are none.';
 
--- The formulas of BM25 are SQL expressions whose names are resolved when they are created: no
--- search_path changes their meaning, so none is pinned, and the planner puts each expression in
--- place of its call. A formula written in PL/pgSQL costs a call for each word of each row.
-
 create function knowledge_internal.bm25_k1()
 returns float8
-language sql
+language plpgsql
 immutable
 parallel safe
 security invoker
-return 1.2::float8;
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return 1.2::float8;
+end
+$$;
 
 comment on function knowledge_internal.bm25_k1() is
   'k1 of BM25: how fast the weight of a word approaches its maximum as the word is repeated.';
 
 create function knowledge_internal.bm25_b()
 returns float8
-language sql
+language plpgsql
 immutable
 parallel safe
 security invoker
-return 0.75::float8;
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return 0.75::float8;
+end
+$$;
 
 comment on function knowledge_internal.bm25_b() is
   'b of BM25: how much a text that is longer than the mean counts less, 0 (not at all) to 1.';
 
-create function knowledge_internal.bm25_weight(tf float8, text_length float8, mean_length float8)
+create function knowledge_internal.bm25_length_factor(text_length float8, mean_length float8)
 returns float8
-language sql
+language plpgsql
 immutable
 parallel safe
 security invoker
-return tf * (knowledge_internal.bm25_k1() + 1) / (
-  tf + knowledge_internal.bm25_k1() * (
-    1 - knowledge_internal.bm25_b() + knowledge_internal.bm25_b() * text_length / mean_length
-  )
-);
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  b constant float8 := knowledge_internal.bm25_b();
+begin
+  return knowledge_internal.bm25_k1() * (1 - b + b * text_length / mean_length);
+end
+$$;
 
-comment on function knowledge_internal.bm25_weight(float8, float8, float8) is
-  'BM25 without its idf, for a word that a text has tf times (Robertson and Zaragoza 2009): '
-  'tf (k1 + 1) / (tf + k1 (1 - b + b dl / avgdl)), between 0 and k1 + 1.';
+comment on function knowledge_internal.bm25_length_factor(float8, float8) is
+  'The part of BM25 that depends on the text and not on the word, k1 (1 - b + b dl / avgdl). The '
+  'weight of a word that the text has tf times is tf (k1 + 1) / (tf + this), between 0 and k1 + 1, '
+  'times its idf (Robertson and Zaragoza 2009).';
 
 create function knowledge_internal.inverse_document_frequency(
   document_count float8, document_frequency float8
 )
 returns float8
-language sql
+language plpgsql
 immutable
 parallel safe
 security invoker
-return ln(
-  1 + greatest(document_count - document_frequency + 0.5::float8, 0.5::float8)
-        / (document_frequency + 0.5::float8)
-);
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return ln(
+    1 + greatest(document_count - document_frequency + 0.5::float8, 0.5::float8)
+          / (document_frequency + 0.5::float8)
+  );
+end
+$$;
 
 comment on function knowledge_internal.inverse_document_frequency(float8, float8) is
   'idf as Lucene defines it, ln(1 + (N - df + 0.5) / (df + 0.5)), for N documents of which df have '
@@ -411,14 +426,16 @@ immutable
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  length_factor constant float8 := knowledge_internal.bm25_length_factor(
+    knowledge_internal.text_length(content_tsv), mean_length
+  );
 begin
   return query
   select posting.lexeme,
-         knowledge_internal.bm25_weight(posting.tf, posting.text_length, mean_length)
+         posting.tf * (knowledge_internal.bm25_k1() + 1) / (posting.tf + length_factor)
     from (
-      select word.lexeme,
-             cardinality(word.positions)::float8 as tf,
-             sum(cardinality(word.positions)) over ()::float8 as text_length
+      select word.lexeme, cardinality(word.positions)::float8 as tf
         from unnest(content_tsv) as word
        where word.positions is not null
     ) as posting;
@@ -426,8 +443,8 @@ end
 $$;
 
 comment on function knowledge_internal.term_weights(tsvector, float8) is
-  'The document side of BM25 for each lexeme: knowledge_internal.bm25_weight. mean_length is the '
-  'average text_length of the corpus.';
+  'The document side of BM25 for each lexeme, without its idf: see '
+  'knowledge_internal.bm25_length_factor. mean_length is the average text_length of the corpus.';
 
 create function knowledge_internal.mark_levels()
 returns float8[]

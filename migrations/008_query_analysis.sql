@@ -622,10 +622,10 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   return (
-    select array_agg(step.least order by step.tf)
+    select array_agg((step.sum_of_squares - 0.000001) / (pi() ^ 2 / 6) order by step.tf)
       from (
         select occurrence.tf,
-               sum(1.0 / occurrence.tf ^ 2) over (order by occurrence.tf) - 0.000001 as least
+               sum(1.0 / occurrence.tf ^ 2) over (order by occurrence.tf) as sum_of_squares
           from generate_series(1, 256) as occurrence (tf)
       ) as step
   );
@@ -635,33 +635,24 @@ $$;
 comment on function knowledge_internal.rank_steps() is
   'The number of occurrences of a lexeme in a tsvector follows from its ts_rank, which takes a '
   'fraction of the time of unnest: with all weights 1, ts_rank is the sum of 1 / j^2 over the '
-  'occurrences j, divided by pi^2 / 6. These are the sums for 1 to 256 occurrences (the most that '
+  'occurrences j, divided by pi^2 / 6. These are the ranks for 1 to 256 occurrences (the most that '
   'a tsvector keeps), less a margin for float4: the bounds of width_bucket.';
-
--- Like the formula of BM25, these two are inlined into the search.
-create function knowledge_internal.term_frequency(content_tsv tsvector, lexeme_query tsquery)
-returns integer
-language sql
-immutable
-parallel safe
-security invoker
-return width_bucket(
-  ts_rank('{1,1,1,1}', content_tsv, lexeme_query) * pi() ^ 2 / 6, knowledge_internal.rank_steps()
-);
-
-comment on function knowledge_internal.term_frequency(tsvector, tsquery) is
-  'How often a text has a lexeme (knowledge_internal.rank_steps).';
 
 create function knowledge_internal.min_max(score float8, least_score float8, best_score float8)
 returns float8
-language sql
+language plpgsql
 immutable
 parallel safe
 security invoker
-return coalesce(
-  (score - least_score) / nullif(best_score - least_score, 0::float8),
-  case when score is null then 0 else 1 end
-);
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return coalesce(
+    (score - least_score) / nullif(best_score - least_score, 0::float8),
+    case when score is null then 0 else 1 end
+  );
+end
+$$;
 
 comment on function knowledge_internal.min_max(float8, float8, float8) is
   'A score scaled to 0..1 over its list; 1 when all scores of the list are equal, 0 for null.';

@@ -1,5 +1,8 @@
 -- 015_monitoring: what is stored, and whether the database is in a state to search it fast.
--- Adds: functions knowledge_embedding_models, knowledge_search_health. Locks nothing that exists.
+-- Adds: functions knowledge_embedding_models, knowledge_search_health and the functions that collect
+-- its figures and findings. Locks nothing that exists.
+
+-- The public functions are definers: service_role may not read statistics of all tables.
 
 create function knowledge_internal.chunk_sample(sampled_pages integer)
 returns table (
@@ -130,24 +133,31 @@ comment on function public.knowledge_embedding_models() is
 revoke all on function public.knowledge_embedding_models() from public, anon, authenticated;
 grant execute on function public.knowledge_embedding_models() to service_role;
 
-create function knowledge_internal.health_findings(health jsonb)
-returns jsonb
+create function knowledge_internal.few_rows()
+returns integer
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return 1000;
+end
+$$;
+
+comment on function knowledge_internal.few_rows() is
+  'The number of rows up to which statistics and unused indexes do not matter.';
+
+create function knowledge_internal.index_findings(health jsonb)
+returns table (severity text, "check" text, what text, remedy text)
 language sql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
-  with constant as (
-    select 1000 as few_rows,
-           0.2 as most_dead,
-           10 * 1024 ^ 2 as small_index
-  ),
-  chunks as (
-    select (health #>> '{rows,total}')::numeric as total,
-           (health #>> '{rows,active}')::numeric as active,
-           (health #>> '{rows,without_embedding}')::numeric as without_embedding,
-           (health #>> '{rows,without_words}')::numeric as without_words,
-           (health #>> '{rows,without_bits}')::numeric as without_bits
+  with chunks as (
+    select (health #>> '{rows,total}')::numeric as total
   ),
   index as (
     select entry.*
@@ -160,6 +170,151 @@ as $$
     select entry.*
       from jsonb_to_recordset(health -> 'builds')
              as entry ("table" text, name text, phase text, share numeric)
+  )
+  select case when build.phase is null then 'error' else 'warning' end, 'indexes',
+         case leg.name
+           when 'vector' then 'no index for the vectors (hnsw) on public.knowledge_chunks'
+           else 'no index for the words (gin on content_tsv) on public.knowledge_chunks'
+         end
+         || case
+              when build.phase is null then ''
+              else format(
+                     '; one is being built (%s, %s %%)', build.phase, round(100 * build.share)
+                   )
+            end,
+         case
+           when build.phase is null
+             then 'Run `second-brain index build`, or create it as migration 003 does: searches '
+                  'read the whole table without it.'
+         end
+    from (values ('vector'), ('text')) as leg (name)
+    left join build on build."table" = 'public.knowledge_chunks' and build.name is null
+   where not exists (select from index where index.leg = leg.name)
+
+   union all
+  select case when build.phase is null then 'error' else 'warning' end, 'indexes',
+         index.name || case
+           when build.phase is null then ' is not valid'
+           else format(' is being built (%s, %s %%)', build.phase, round(100 * build.share))
+         end,
+         case
+           when build.phase is null then 'Run: reindex index concurrently ' || index.name
+         end
+    from index
+    left join build on build.name = index.name
+   where not index.is_valid
+
+   union all
+  select 'warning', 'indexes',
+         format('%s never used', string_agg(index.name, ', ' order by index.name)),
+         'Nothing to do before the first search; after it, run: analyze public.knowledge_chunks'
+    from index
+   cross join chunks
+   where index.leg is not null
+     and index.is_valid
+     and index.scans = 0
+     and chunks.total >= knowledge_internal.few_rows()
+  having count(*) > 0
+
+   union all
+  select 'info', 'indexes',
+         format(
+           '%s never used since the counters were reset, %s together',
+           string_agg(index.name, ', ' order by index.name), pg_size_pretty(sum(index.bytes))
+         ),
+         'An index that no filter of yours reads may be dropped: writes are faster without it.'
+    from index
+   where index.leg is null
+     and not index.is_unique
+     and index.scans = 0
+     and index.bytes >= 10 * 1024 ^ 2 -- a smaller index costs little
+  having count(*) > 0
+$$;
+
+comment on function knowledge_internal.index_findings(jsonb) is
+  'Findings of knowledge_search_health about missing, invalid and unused indexes.';
+
+create function knowledge_internal.chunk_findings(health jsonb)
+returns table (severity text, "check" text, what text, remedy text)
+language sql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+  with chunks as (
+    select (health #>> '{rows,active}')::numeric as active,
+           (health #>> '{rows,without_embedding}')::numeric as without_embedding,
+           (health #>> '{rows,without_words}')::numeric as without_words,
+           (health #>> '{rows,without_bits}')::numeric as without_bits
+  )
+  select 'error', 'triggers',
+         format(
+           '%s of %s is disabled: rows written since lack what it sets',
+           trigger.name, trigger."table"
+         ),
+         format('Run: alter table %s enable trigger %s', trigger."table", trigger.name)
+    from jsonb_to_recordset(health -> 'disabled_triggers') as trigger ("table" text, name text)
+
+   union all
+  select 'error', 'chunks',
+         format('%s chunks have words that no search finds (bm25 is null)', chunks.without_words),
+         'Run: update public.knowledge_chunks set content_tsv = null '
+         'where bm25 is null and text_length > 0'
+    from chunks
+   where chunks.without_words > 0
+
+   union all
+  select 'error', 'chunks',
+         format(
+           '%s chunks have an embedding that a search under a filter may miss '
+           '(embedding_bits is null)',
+           chunks.without_bits
+         ),
+         'Run: update public.knowledge_chunks set embedding = embedding '
+         'where embedding_bits is null and embedding is not null'
+    from chunks
+   where chunks.without_bits > 0
+
+   union all
+  select 'warning', 'embeddings',
+         format(
+           '%s models: similarities between their embeddings mean nothing; '
+           '%s chunks are not of %s',
+           count(*),
+           sum(model.chunks) - max(model.chunks),
+           coalesce(
+             (array_agg(model.model order by model.chunks desc, model.model))[1],
+             'the unnamed model of the others'
+           )
+         ),
+         'Embed everything with one model.'
+    from jsonb_to_recordset(health -> 'embedding_models') as model (model text, chunks numeric)
+  having count(*) > 1
+
+   union all
+  select 'warning', 'embeddings',
+         format(
+           '%s of %s chunks (%s %%) have no embedding',
+           chunks.without_embedding, chunks.active,
+           round(100 * chunks.without_embedding / chunks.active, 1)
+         ),
+         'They are found by text only. Ingest them again with an embedder.'
+    from chunks
+   where chunks.without_embedding > 0
+$$;
+
+comment on function knowledge_internal.chunk_findings(jsonb) is
+  'Findings of knowledge_search_health about what chunks lack: derived columns and embeddings.';
+
+create function knowledge_internal.statistics_findings(health jsonb)
+returns table (severity text, "check" text, what text, remedy text)
+language sql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+  with chunks as (
+    select (health #>> '{rows,total}')::numeric as total
   ),
   "table" as (
     select entry.*
@@ -168,11 +323,6 @@ as $$
              has_statistics boolean, analysed_at timestamptz
            )
   ),
-  memory as (
-    select (health #>> '{memory,shared_buffers}')::numeric as shared_buffers,
-           (health #>> '{memory,effective_cache_size}')::numeric as effective_cache_size,
-           (health #>> '{memory,vector_index}')::numeric as vector_index
-  ),
   corpus as (
     select (health #>> '{statistics,rows}')::numeric as rows,
            health #>> '{statistics,refreshed_at}' as refreshed_at
@@ -180,6 +330,82 @@ as $$
   renewal as (
     select 'Run: analyze public.knowledge_chunks; select public.refresh_knowledge_statistics()'
              as command
+  )
+  select case when chunks.total > knowledge_internal.few_rows() then 'warning' else 'info' end,
+         'statistics',
+         'knowledge_chunks was never analysed, or its statistics were lost in an upgrade',
+         renewal.command
+    from "table"
+   cross join chunks
+   cross join renewal
+   where "table".name = 'public.knowledge_chunks'
+     and not "table".has_statistics
+     and chunks.total > 0
+
+   union all
+  select 'warning', 'statistics',
+         format(
+           '%s of %s rows changed since the last ANALYZE%s',
+           "table".changed_rows, chunks.total, ' at ' || "table".analysed_at
+         ),
+         renewal.command
+    from "table"
+   cross join chunks
+   cross join renewal
+   where "table".name = 'public.knowledge_chunks'
+     and "table".has_statistics
+     and "table".changed_rows > greatest(chunks.total / 2, knowledge_internal.few_rows())
+
+   union all
+  select case when chunks.total > knowledge_internal.few_rows() then 'warning' else 'info' end,
+         'statistics',
+         'words were never counted: searches count them anew each time',
+         renewal.command
+    from chunks
+   cross join corpus
+   cross join renewal
+   where corpus.rows is null
+     and chunks.total > 0
+
+   union all
+  select 'warning', 'statistics',
+         format(
+           'words were counted over %s of %s rows at %s',
+           corpus.rows, chunks.total, corpus.refreshed_at
+         ),
+         renewal.command
+    from chunks
+   cross join corpus
+   cross join renewal
+   where abs(corpus.rows - chunks.total) > greatest(chunks.total / 2, knowledge_internal.few_rows())
+
+   union all
+  select 'warning', 'dead rows',
+         format(
+           '%s of %s rows of %s are dead (%s %%): searches read past them',
+           "table".dead_rows, "table".dead_rows + "table".live_rows, "table".name,
+           round(100 * "table".dead_rows / ("table".dead_rows + "table".live_rows))
+         ),
+         'Run: vacuum (analyze) ' || "table".name
+    from "table"
+   where "table".dead_rows > knowledge_internal.few_rows()
+     and "table".dead_rows > 0.2 * ("table".dead_rows + "table".live_rows)
+$$;
+
+comment on function knowledge_internal.statistics_findings(jsonb) is
+  'Findings of knowledge_search_health about statistics that are missing or old, and dead rows.';
+
+create function knowledge_internal.health_findings(health jsonb)
+returns jsonb
+language sql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+  with memory as (
+    select (health #>> '{memory,shared_buffers}')::numeric as shared_buffers,
+           (health #>> '{memory,effective_cache_size}')::numeric as effective_cache_size,
+           (health #>> '{memory,vector_index}')::numeric as vector_index
   ),
   finding (severity, "check", what, remedy) as (
     select 'error', 'pgvector',
@@ -193,188 +419,6 @@ as $$
                ::integer[]
              >= string_to_array(health #>> '{versions,pgvector_needed}', '.')::integer[]
            ) is not true
-
-     union all
-    select case when build.phase is null then 'error' else 'warning' end, 'indexes',
-           case leg.name
-             when 'vector' then 'no index for the vectors (hnsw) on public.knowledge_chunks'
-             else 'no index for the words (gin on content_tsv) on public.knowledge_chunks'
-           end
-           || case
-                when build.phase is null then ''
-                else format(
-                       '; one is being built (%s, %s %%)', build.phase, round(100 * build.share)
-                     )
-              end,
-           case
-             when build.phase is null
-               then 'Run `second-brain index build`, or create it as migration 003 does: searches '
-                    'read the whole table without it.'
-           end
-      from (values ('vector'), ('text')) as leg (name)
-      left join build on build."table" = 'public.knowledge_chunks' and build.name is null
-     where not exists (select from index where index.leg = leg.name)
-
-     union all
-    select case when build.phase is null then 'error' else 'warning' end, 'indexes',
-           index.name || case
-             when build.phase is null then ' is not valid'
-             else format(' is being built (%s, %s %%)', build.phase, round(100 * build.share))
-           end,
-           case
-             when build.phase is null then 'Run: reindex index concurrently ' || index.name
-           end
-      from index
-      left join build on build.name = index.name
-     where not index.is_valid
-
-     union all
-    select 'warning', 'indexes',
-           format('%s never used', string_agg(index.name, ', ' order by index.name)),
-           'Nothing to do before the first search; after it, run: analyze public.knowledge_chunks'
-      from index
-     cross join chunks
-     cross join constant
-     where index.leg is not null
-       and index.is_valid
-       and index.scans = 0
-       and chunks.total >= constant.few_rows
-    having count(*) > 0
-
-     union all
-    select 'info', 'indexes',
-           format(
-             '%s never used since the counters were reset, %s together',
-             string_agg(index.name, ', ' order by index.name), pg_size_pretty(sum(index.bytes))
-           ),
-           'An index that no filter of yours reads may be dropped: writes are faster without it.'
-      from index
-     cross join constant
-     where index.leg is null
-       and not index.is_unique
-       and index.scans = 0
-       and index.bytes >= constant.small_index
-    having count(*) > 0
-
-     union all
-    select 'error', 'triggers',
-           format(
-             '%s of %s is disabled: rows written since lack what it sets',
-             trigger.name, trigger."table"
-           ),
-           format('Run: alter table %s enable trigger %s', trigger."table", trigger.name)
-      from jsonb_to_recordset(health -> 'disabled_triggers') as trigger ("table" text, name text)
-
-     union all
-    select 'error', 'chunks',
-           format('%s chunks have words that no search finds (bm25 is null)', chunks.without_words),
-           'Run: update public.knowledge_chunks set content_tsv = null '
-           'where bm25 is null and text_length > 0'
-      from chunks
-     where chunks.without_words > 0
-
-     union all
-    select 'error', 'chunks',
-           format(
-             '%s chunks have an embedding that a search under a filter may miss '
-             '(embedding_bits is null)',
-             chunks.without_bits
-           ),
-           'Run: update public.knowledge_chunks set embedding = embedding '
-           'where embedding_bits is null and embedding is not null'
-      from chunks
-     where chunks.without_bits > 0
-
-     union all
-    select 'warning', 'embeddings',
-           format(
-             '%s models: similarities between their embeddings mean nothing; '
-             '%s chunks are not of %s',
-             count(*),
-             sum(model.chunks) - max(model.chunks),
-             coalesce(
-               (array_agg(model.model order by model.chunks desc, model.model))[1],
-               'the unnamed model of the others'
-             )
-           ),
-           'Embed everything with one model.'
-      from jsonb_to_recordset(health -> 'embedding_models') as model (model text, chunks numeric)
-    having count(*) > 1
-
-     union all
-    select 'warning', 'embeddings',
-           format(
-             '%s of %s chunks (%s %%) have no embedding',
-             chunks.without_embedding, chunks.active,
-             round(100 * chunks.without_embedding / chunks.active, 1)
-           ),
-           'They are found by text only. Ingest them again with an embedder.'
-      from chunks
-     where chunks.without_embedding > 0
-
-     union all
-    select case when chunks.total > constant.few_rows then 'warning' else 'info' end, 'statistics',
-           'knowledge_chunks was never analysed, or its statistics were lost in an upgrade',
-           renewal.command
-      from "table"
-     cross join chunks
-     cross join constant
-     cross join renewal
-     where "table".name = 'public.knowledge_chunks'
-       and not "table".has_statistics
-       and chunks.total > 0
-
-     union all
-    select 'warning', 'statistics',
-           format(
-             '%s of %s rows changed since the last ANALYZE%s',
-             "table".changed_rows, chunks.total, ' at ' || "table".analysed_at
-           ),
-           renewal.command
-      from "table"
-     cross join chunks
-     cross join constant
-     cross join renewal
-     where "table".name = 'public.knowledge_chunks'
-       and "table".has_statistics
-       and "table".changed_rows > greatest(chunks.total / 2, constant.few_rows)
-
-     union all
-    select case when chunks.total > constant.few_rows then 'warning' else 'info' end, 'statistics',
-           'words were never counted: searches count them anew each time',
-           renewal.command
-      from chunks
-     cross join constant
-     cross join corpus
-     cross join renewal
-     where corpus.rows is null
-       and chunks.total > 0
-
-     union all
-    select 'warning', 'statistics',
-           format(
-             'words were counted over %s of %s rows at %s',
-             corpus.rows, chunks.total, corpus.refreshed_at
-           ),
-           renewal.command
-      from chunks
-     cross join constant
-     cross join corpus
-     cross join renewal
-     where abs(corpus.rows - chunks.total) > greatest(chunks.total / 2, constant.few_rows)
-
-     union all
-    select 'warning', 'dead rows',
-           format(
-             '%s of %s rows of %s are dead (%s %%): searches read past them',
-             "table".dead_rows, "table".dead_rows + "table".live_rows, "table".name,
-             round(100 * "table".dead_rows / ("table".dead_rows + "table".live_rows))
-           ),
-           'Run: vacuum (analyze) ' || "table".name
-      from "table"
-     cross join constant
-     where "table".dead_rows > constant.few_rows
-       and "table".dead_rows > constant.most_dead * ("table".dead_rows + "table".live_rows)
 
      union all
     select case
@@ -400,6 +444,15 @@ as $$
            'Choose a larger compute size, or embeddings of fewer dimensions.'
       from memory
      where memory.vector_index > least(memory.shared_buffers, memory.effective_cache_size)
+
+     union all
+    select * from knowledge_internal.index_findings(health)
+
+     union all
+    select * from knowledge_internal.chunk_findings(health)
+
+     union all
+    select * from knowledge_internal.statistics_findings(health)
   )
   select coalesce(
            jsonb_agg(
@@ -418,8 +471,166 @@ as $$
 $$;
 
 comment on function knowledge_internal.health_findings(jsonb) is
-  'What knowledge_search_health makes of the figures that it collects: rules, and nothing that '
-  'looks at the database.';
+  'What knowledge_search_health concludes from the figures that it collects. It reads no table.';
+
+create function knowledge_internal.row_health()
+returns jsonb
+language sql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+  with sample as materialized (
+    select * from knowledge_internal.chunk_sample(1000)
+  )
+  select jsonb_build_object(
+           'total', coalesce(sum(sample.chunks), 0),
+           'active', coalesce(sum(sample.chunks) filter (where sample.status = 'active'), 0),
+           'by_status', (
+             select coalesce(jsonb_object_agg(one.status, one.chunks), '{}')
+               from (
+                 select counted.status, sum(counted.chunks) as chunks
+                   from sample as counted
+                  group by counted.status
+               ) as one
+           ),
+           'embedded', coalesce(
+             sum(sample.chunks)
+               filter (where sample.status = 'active' and sample.is_embedded),
+             0
+           ),
+           'without_embedding', coalesce(
+             sum(sample.chunks)
+               filter (where sample.status = 'active' and not sample.is_embedded),
+             0
+           ),
+           'without_words', coalesce(
+             sum(sample.chunks)
+               filter (where sample.status = 'active' and sample.lacks_words),
+             0
+           ),
+           'without_bits', coalesce(
+             sum(sample.chunks)
+               filter (where sample.status = 'active' and sample.lacks_bits),
+             0
+           ),
+           'is_estimated', coalesce(bool_or(sample.is_estimated), false)
+         )
+    from sample
+$$;
+
+comment on function knowledge_internal.row_health() is
+  'The part rows of knowledge_search_health.';
+
+create function knowledge_internal.table_health()
+returns jsonb
+language sql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+  with examined (id, name) as (
+    select class.oid, format('%I.%I', 'public', class.relname)
+      from pg_catalog.pg_class as class
+     where class.relnamespace = 'public'::regnamespace
+       and class.relname in ('knowledge_sources', 'knowledge_documents', 'knowledge_chunks')
+       and class.relkind = 'r'
+  )
+  select jsonb_build_object(
+    'tables', (
+      select jsonb_agg(
+               jsonb_build_object(
+                 'name', examined.name,
+                 'bytes', pg_table_size(examined.id),
+                 'live_rows', activity.n_live_tup,
+                 'dead_rows', activity.n_dead_tup,
+                 'vacuumed_at', greatest(activity.last_vacuum, activity.last_autovacuum),
+                 'analysed_at', greatest(activity.last_analyze, activity.last_autoanalyze),
+                 'changed_rows', activity.n_mod_since_analyze,
+                 'has_statistics', exists (
+                   select
+                     from pg_catalog.pg_stats as statistics
+                    where format('%I.%I', statistics.schemaname, statistics.tablename)
+                          = examined.name
+                 )
+               )
+               order by examined.name
+             )
+        from examined
+        left join pg_catalog.pg_stat_user_tables as activity on activity.relid = examined.id
+    ),
+    'indexes', (
+      select jsonb_agg(
+               jsonb_build_object(
+                 'table', examined.name,
+                 'name', format('%I.%I', 'public', class.relname),
+                 'kind', method.amname,
+                 'leg', case
+                   when examined.id <> knowledge_internal.physical_table() then null
+                   when method.amname in ('hnsw', 'ivfflat') then 'vector'
+                   when method.amname = 'gin' and attribute.attname = 'content_tsv' then 'text'
+                 end,
+                 'is_unique', index.indisunique,
+                 'is_valid', index.indisvalid,
+                 'bytes', pg_relation_size(class.oid),
+                 'scans', activity.idx_scan
+               )
+               order by class.relname
+             )
+        from examined
+        join pg_catalog.pg_index as index on index.indrelid = examined.id
+        join pg_catalog.pg_class as class on class.oid = index.indexrelid
+        join pg_catalog.pg_am as method on method.oid = class.relam
+        left join pg_catalog.pg_attribute as attribute
+          on attribute.attrelid = index.indrelid
+         and attribute.attnum = index.indkey[0]
+        left join pg_catalog.pg_stat_user_indexes as activity
+          on activity.indexrelid = index.indexrelid
+    ),
+    'builds', (
+      select coalesce(
+               jsonb_agg(
+                 jsonb_build_object(
+                   'table', examined.name,
+                   'name', (
+                     select format('%I.%I', 'public', class.relname)
+                       from pg_catalog.pg_class as class
+                      where class.oid = progress.index_relid
+                   ),
+                   'phase', progress.phase,
+                   'share', round(
+                     coalesce(
+                       progress.tuples_done::numeric / nullif(progress.tuples_total, 0),
+                       progress.blocks_done::numeric / nullif(progress.blocks_total, 0),
+                       0
+                     ),
+                     3
+                   )
+                 )
+               ),
+               '[]'
+             )
+        from pg_catalog.pg_stat_progress_create_index as progress
+        join examined on examined.id = progress.relid
+    ),
+    'disabled_triggers', (
+      select coalesce(
+               jsonb_agg(
+                 jsonb_build_object('table', examined.name, 'name', trigger.tgname)
+                 order by examined.name, trigger.tgname
+               ),
+               '[]'
+             )
+        from pg_catalog.pg_trigger as trigger
+        join examined on examined.id = trigger.tgrelid
+       where not trigger.tgisinternal
+         and trigger.tgenabled = 'D'
+    )
+  )
+$$;
+
+comment on function knowledge_internal.table_health() is
+  'The parts tables, indexes, builds and disabled_triggers of knowledge_search_health.';
 
 create function public.knowledge_search_health()
 returns jsonb
@@ -428,17 +639,7 @@ stable
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  with sample as materialized (
-    select * from knowledge_internal.chunk_sample(1000)
-  ),
-  examined (id, name) as (
-    select class.oid, format('%I.%I', 'public', class.relname)
-      from pg_catalog.pg_class as class
-     where class.relnamespace = 'public'::regnamespace
-       and class.relname in ('knowledge_sources', 'knowledge_documents', 'knowledge_chunks')
-       and class.relkind = 'r'
-  ),
-  collected (health) as (
+  with collected (health) as (
     select jsonb_build_object(
       'versions', jsonb_build_object(
         'postgres', current_setting('server_version'),
@@ -449,42 +650,7 @@ as $$
         ),
         'pgvector_needed', '0.8'
       ),
-      'rows', (
-        select jsonb_build_object(
-                 'total', coalesce(sum(sample.chunks), 0),
-                 'active', coalesce(sum(sample.chunks) filter (where sample.status = 'active'), 0),
-                 'by_status', (
-                   select coalesce(jsonb_object_agg(one.status, one.chunks), '{}')
-                     from (
-                       select counted.status, sum(counted.chunks) as chunks
-                         from sample as counted
-                        group by counted.status
-                     ) as one
-                 ),
-                 'embedded', coalesce(
-                   sum(sample.chunks)
-                     filter (where sample.status = 'active' and sample.is_embedded),
-                   0
-                 ),
-                 'without_embedding', coalesce(
-                   sum(sample.chunks)
-                     filter (where sample.status = 'active' and not sample.is_embedded),
-                   0
-                 ),
-                 'without_words', coalesce(
-                   sum(sample.chunks)
-                     filter (where sample.status = 'active' and sample.lacks_words),
-                   0
-                 ),
-                 'without_bits', coalesce(
-                   sum(sample.chunks)
-                     filter (where sample.status = 'active' and sample.lacks_bits),
-                   0
-                 ),
-                 'is_estimated', coalesce(bool_or(sample.is_estimated), false)
-               )
-          from sample
-      ),
+      'rows', knowledge_internal.row_health(),
       'dimensions', (
         select facts.dimensions from knowledge_internal.chunk_table() as facts
       ),
@@ -498,99 +664,10 @@ as $$
                )
           from public.knowledge_embedding_models() as stored
       ),
-      'tables', (
-        select jsonb_agg(
-                 jsonb_build_object(
-                   'name', examined.name,
-                   'bytes', pg_table_size(examined.id),
-                   'live_rows', activity.n_live_tup,
-                   'dead_rows', activity.n_dead_tup,
-                   'vacuumed_at', greatest(activity.last_vacuum, activity.last_autovacuum),
-                   'analysed_at', greatest(activity.last_analyze, activity.last_autoanalyze),
-                   'changed_rows', activity.n_mod_since_analyze,
-                   'has_statistics', exists (
-                     select
-                       from pg_catalog.pg_stats as statistics
-                      where format('%I.%I', statistics.schemaname, statistics.tablename)
-                            = examined.name
-                   )
-                 )
-                 order by examined.name
-               )
-          from examined
-          left join pg_catalog.pg_stat_user_tables as activity on activity.relid = examined.id
-      ),
-      'indexes', (
-        select jsonb_agg(
-                 jsonb_build_object(
-                   'table', examined.name,
-                   'name', format('%I.%I', 'public', class.relname),
-                   'kind', method.amname,
-                   'leg', case
-                     when examined.name <> 'public.knowledge_chunks' then null
-                     when method.amname in ('hnsw', 'ivfflat') then 'vector'
-                     when method.amname = 'gin' and attribute.attname = 'content_tsv' then 'text'
-                   end,
-                   'is_unique', index.indisunique,
-                   'is_valid', index.indisvalid,
-                   'bytes', pg_relation_size(class.oid),
-                   'scans', activity.idx_scan
-                 )
-                 order by class.relname
-               )
-          from examined
-          join pg_catalog.pg_index as index on index.indrelid = examined.id
-          join pg_catalog.pg_class as class on class.oid = index.indexrelid
-          join pg_catalog.pg_am as method on method.oid = class.relam
-          left join pg_catalog.pg_attribute as attribute
-            on attribute.attrelid = index.indrelid
-           and attribute.attnum = index.indkey[0]
-          left join pg_catalog.pg_stat_user_indexes as activity
-            on activity.indexrelid = index.indexrelid
-      ),
       'counters_since', (
         select activity.stats_reset
           from pg_catalog.pg_stat_database as activity
          where activity.datname = current_database()
-      ),
-      'builds', (
-        select coalesce(
-                 jsonb_agg(
-                   jsonb_build_object(
-                     'table', examined.name,
-                     'name', (
-                       select format('%I.%I', 'public', class.relname)
-                         from pg_catalog.pg_class as class
-                        where class.oid = progress.index_relid
-                     ),
-                     'phase', progress.phase,
-                     'share', round(
-                       coalesce(
-                         progress.tuples_done::numeric / nullif(progress.tuples_total, 0),
-                         progress.blocks_done::numeric / nullif(progress.blocks_total, 0),
-                         0
-                       ),
-                       3
-                     )
-                   )
-                 ),
-                 '[]'
-               )
-          from pg_catalog.pg_stat_progress_create_index as progress
-          join examined on examined.id = progress.relid
-      ),
-      'disabled_triggers', (
-        select coalesce(
-                 jsonb_agg(
-                   jsonb_build_object('table', examined.name, 'name', trigger.tgname)
-                   order by examined.name, trigger.tgname
-                 ),
-                 '[]'
-               )
-          from pg_catalog.pg_trigger as trigger
-          join examined on examined.id = trigger.tgrelid
-         where not trigger.tgisinternal
-           and trigger.tgenabled = 'D'
       ),
       'statistics', (
         select jsonb_build_object(
@@ -612,7 +689,7 @@ as $$
         'shared_buffers', pg_size_bytes(current_setting('shared_buffers')),
         'effective_cache_size', pg_size_bytes(current_setting('effective_cache_size'))
       )
-    ) as health
+    ) || knowledge_internal.table_health()
   ),
   measured (health) as (
     select jsonb_set(

@@ -77,11 +77,16 @@ alter table public.knowledge_chunks alter column content_tsv set statistics 1000
 
 create function knowledge_internal.physical_table()
 returns regclass
-language sql
+language plpgsql
 stable
 parallel safe
 security invoker
-return 'public.knowledge_chunks'::regclass;
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return 'public.knowledge_chunks'::regclass;
+end
+$$;
 
 comment on function knowledge_internal.physical_table() is
   'The table that stores the chunks. Everything that reads the catalogue about it asks here.';

@@ -776,8 +776,7 @@ begin
            ) as nearest
   ),
   neighbours as materialized (
-    select nearest.*,
-           1 - nearest.distance as similarity,
+    select nearest.*, 1 - nearest.distance as similarity,
            row_number() over (
              partition by nearest.list_id order by nearest.distance, nearest.id
            ) as vector_rank
@@ -857,15 +856,13 @@ begin
           from (
             select lists.list_id, chunk.id, chunk.embedding,
                    (
-                     select sum(
-                              word.weight * knowledge_internal.bm25_weight(
-                                occurrences.tf, chunk.text_length, lists.mean_length
-                              )
-                            )
+                     select sum(word.weight * occurrences.tf * (knowledge_internal.bm25_k1() + 1)
+                                / (occurrences.tf + chunk.length_factor))
                        from unnest(lists.lexeme_queries, lists.weights) as word (query, weight)
                       cross join lateral (
-                              select knowledge_internal.term_frequency(
-                                       chunk.content_tsv, word.query
+                              select width_bucket(
+                                       ts_rank('{1,1,1,1}', chunk.content_tsv, word.query),
+                                       knowledge_internal.rank_steps()
                                      ) as tf
                               offset 0
                             ) as occurrences
@@ -875,8 +872,11 @@ begin
              cross join unnest(draws.ids) as drawn (id)
              cross join lateral (
                      -- Concatenated with nothing, a tsvector outside its row is fetched once.
-                     select found.id, found.embedding, found.text_length,
-                            found.content_tsv || ''::tsvector as content_tsv
+                     select found.id, found.embedding,
+                            found.content_tsv || ''::tsvector as content_tsv,
+                            knowledge_internal.bm25_length_factor(
+                              found.text_length, lists.mean_length
+                            ) as length_factor
                        from public.knowledge_chunks as found
                       where found.id = drawn.id
                      offset 0

@@ -88,9 +88,7 @@ def test_every_function_has_a_comment_and_pins_its_search_path(database: Connect
     rows = database.execute(
         "select function.oid::regprocedure::text,"
         "       coalesce(obj_description(function.oid, 'pg_proc'), '') <> '',"
-        # The names in a body that is parsed when the function is created are resolved then.
-        "       function.prosqlbody is not null"
-        "         or 'search_path=pg_catalog, pg_temp' = any (function.proconfig)"
+        "       'search_path=pg_catalog, pg_temp' = any (function.proconfig)"
         "  from pg_proc as function"
         " where function.proowner = 'postgres'::regrole"
         "   and function.pronamespace"

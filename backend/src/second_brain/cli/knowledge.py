@@ -12,7 +12,7 @@ from dataclasses import asdict
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Any, LiteralString, Unpack
 from uuid import UUID
 
 import psycopg
@@ -46,7 +46,7 @@ from second_brain.ingest import (
 from second_brain.models import EMBEDDER_NAMES, Embedder, embed_query, load_embedder
 from second_brain.services.arguments import SearchOptions, SupportsToList
 from second_brain.services.postgres import PostgresProvider
-from second_brain.services.results import KNOWLEDGE_TYPES, SOURCE_ORIGINS, MemorySearchResult
+from second_brain.services.results import MemorySearchResult
 from second_brain.services.write import KnowledgeWriter
 
 
@@ -87,6 +87,9 @@ Examples:
   second-brain search "rate limits" --collection memory --collection artifacts --neighbors 1
   second-brain search "rate limits" --explain
 """
+
+_KNOWLEDGE_TYPES = 'select name from public.knowledge_types order by name collate "C"'
+_SOURCE_ORIGINS = 'select name from public.knowledge_source_origins order by name collate "C"'
 
 _MODELS = """
     select distinct sample.embedding_model
@@ -150,7 +153,7 @@ def _ingest(
         str, typer.Option(help="note, document, decision, playbook, transcript, ...")
     ] = "document",
     source_origin: Annotated[
-        str, typer.Option(help="manual, obsidian, notion, email, web, youtube or other.")
+        str, typer.Option(help="manual, obsidian, notion, email, web, ...")
     ] = "manual",
     language: Annotated[
         str,
@@ -191,14 +194,14 @@ def _ingest(
     """
     if not paths and not python_stdlib:
         raise typer.BadParameter("give at least one PATH, or --python-stdlib")
-    _require(knowledge_type, KNOWLEDGE_TYPES, "--knowledge-type")
-    _require(source_origin, SOURCE_ORIGINS, "--source-origin")
     sources = find_files(paths or [], base) + (standard_library() if python_stdlib else [])
     labels = Labels(collection, knowledge_type, source_origin, language)
     # Without autocommit the whole run would be one transaction.
     with psycopg.connect(resolve_dsn(dsn), autocommit=True) as connection:
         embedder = load_embedder(embedder_name)
         _refuse_other_embedder(connection, embedder, switch_model=switch_model)
+        _require(connection, knowledge_type, _KNOWLEDGE_TYPES, "--knowledge-type")
+        _require(connection, source_origin, _SOURCE_ORIGINS, "--source-origin")
         reports = _ingest_with_progress(connection, sources, embedder, labels)
         if prune:
             prefixes = folder_prefixes(paths or [], base) + [KEY_PREFIX] * python_stdlib
@@ -375,9 +378,12 @@ def _parsed(text: str | None, option: str) -> Any:
         raise typer.BadParameter(f"{option} is not JSON: {error}") from error
 
 
-def _require(value: str, allowed: frozenset[str], option: str) -> None:
+def _require(
+    connection: psycopg.Connection[Any], value: str, query: LiteralString, option: str
+) -> None:
+    allowed = [name for (name,) in connection.execute(query)]
     if value not in allowed:
-        raise typer.BadParameter(f"{value!r} is not one of {', '.join(sorted(allowed))}: {option}")
+        raise typer.BadParameter(f"{value!r} is not one of {', '.join(allowed)}: {option}")
 
 
 def _refuse_other_embedder(

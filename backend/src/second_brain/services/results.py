@@ -14,21 +14,6 @@ Method = Literal["hybrid", "vector", "fulltext"]
 Source = Literal["supabase", "postgres"]
 """The provider that asked: over PostgREST, or over psycopg."""
 
-KNOWLEDGE_TYPES = frozenset(
-    {
-        "note",
-        "document",
-        "decision",
-        "conversation",
-        "task",
-        "signal",
-        "playbook",
-        "case_study",
-        "transcript",
-    }
-)
-SOURCE_ORIGINS = frozenset({"notion", "obsidian", "email", "manual", "youtube", "web", "other"})
-
 _ID_PREFIX: dict[Source, str] = {"supabase": "supa", "postgres": "pg"}
 
 
@@ -167,10 +152,10 @@ def _normalize(
     metadata: Any = {
         **(own_metadata if isinstance(own_metadata, dict) else {}),
         **{key: row[key] for key in ("title", "source_url") if row.get(key) is not None},
-        "knowledge_type": _one_of(row.get("knowledge_type"), KNOWLEDGE_TYPES, "document"),
+        "knowledge_type": _name(row.get("knowledge_type"), "document"),
         "document_id": _text(row.get("document_id")),
         "chunk_index": _integer(row.get("chunk_index")) or 0,
-        "source_origin": _one_of(row.get("source_origin"), SOURCE_ORIGINS, "manual"),
+        "source_origin": _name(row.get("source_origin"), "manual"),
         "vector_rank": _integer(row.get("vector_rank")),
         "text_rank": _integer(row.get("text_rank")),
         "rrf_score": _finite(rrf_score),
@@ -228,5 +213,5 @@ def _texts(value: object) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list | tuple) else []
 
 
-def _one_of(value: object, known: frozenset[str], default: str) -> str:
-    return value if isinstance(value, str) and value in known else default
+def _name(value: object, default: str) -> str:
+    return value if isinstance(value, str) and value else default
