@@ -259,7 +259,7 @@ EFFECTS: dict[str, tuple[dict[str, Any], Any, Callable[[Trial], Any], Any, Any]]
     "crossencoder_max_length": ({}, 128, lambda at: cross_encoder(at)[1], 512, 128),
     "search_timeout_seconds": (
         {},
-        0.3,
+        0.45,
         lambda at: round(at.asked("timeout", mode="text")),
         30,
         0,

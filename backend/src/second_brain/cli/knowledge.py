@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Unpack
 from uuid import UUID
@@ -44,19 +43,10 @@ from second_brain.ingest import (
     standard_library,
 )
 from second_brain.models import EMBEDDER_NAMES, Embedder, embed_query, load_embedder
-from second_brain.services.arguments import SearchOptions, SupportsToList
+from second_brain.services.arguments import Leg, SearchOptions, SupportsToList
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.results import KNOWLEDGE_TYPES, SOURCE_ORIGINS, MemorySearchResult
 from second_brain.services.write import KnowledgeWriter
-
-
-class Mode(StrEnum):
-    """Which legs of the search run."""
-
-    hybrid = "hybrid"
-    vector = "vector"
-    text = "text"
-
 
 # Enough for the table when the output goes into a file or a pipe.
 _PIPED_WIDTH = 100
@@ -82,9 +72,9 @@ _SEARCH_EXAMPLES = """\b
 Examples:
   second-brain search "how do I rotate the keys?"
   second-brain search '"service role" -anon' --mode text --limit 3
-  second-brain search "billing" --type decision --json
+  second-brain search "billing" --knowledge-type decision --json
   second-brain search "rate limits" --filters '{"team": "platform"}' --date-from 2026-01-01
-  second-brain search "rate limits" --collection memory --collection artifacts --neighbors 1
+  second-brain search "rate limits" --collection memory --collection artifacts --expand-neighbors 1
   second-brain search "rate limits" --explain
 """
 
@@ -231,11 +221,12 @@ def _delete(
 def _search(
     question: Annotated[str, typer.Argument(help="What to search for.", show_default=False)],
     mode: Annotated[
-        Mode, typer.Option(help="By words and meaning, by meaning alone, or by words alone.")
-    ] = Mode.hybrid,
+        Leg, typer.Option("--mode", help="Both legs fused, the vector leg, or the text leg.")
+    ] = "hybrid",
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of hits.")] = 10,
     filter_type: Annotated[
-        str | None, typer.Option("--type", help="Only this knowledge_type.", show_default=False)
+        str | None,
+        typer.Option("--knowledge-type", help="Only this knowledge_type.", show_default=False),
     ] = None,
     filters: Annotated[
         str | None,
@@ -252,7 +243,7 @@ def _search(
             "--collection", help="Only this collection; may be repeated.", show_default=False
         ),
     ] = None,
-    viewer: Annotated[
+    viewer_id: Annotated[
         UUID | None,
         typer.Option(help="Only what this user owns, and what is public.", show_default=False),
     ] = None,
@@ -270,7 +261,7 @@ def _search(
     one_per_document: Annotated[
         bool, typer.Option("--one-per-document", help="The best chunk of each document.")
     ] = False,
-    neighbors: Annotated[
+    expand_neighbors: Annotated[
         int, typer.Option(min=0, max=5, help="Show this many chunks before and after a hit.")
     ] = 0,
     snippet: Annotated[
@@ -295,18 +286,18 @@ def _search(
         "filter_type": filter_type,
         "filters": _parsed(filters, "--filters"),
         "collections": collections or None,
-        "viewer_id": viewer,
+        "viewer_id": viewer_id,
         "public_only": public_only,
         "date_from": date_from.date() if date_from else None,
         "date_to": date_to.date() if date_to else None,
         "one_per_document": one_per_document,
-        "neighbor_window": neighbors,
+        "neighbor_window": expand_neighbors,
         "snippet": snippet,
         "match_offset": offset,
     }
     with psycopg.connect(resolve_dsn(dsn), autocommit=True) as connection:
         embedder = None
-        if mode is not Mode.text:
+        if mode != "text":
             embedder = load_embedder(embedder_name)
             _refuse_other_embedder(connection, embedder)
         if explain:
@@ -485,7 +476,7 @@ def _is_stored(connection: psycopg.Connection[Any], external_key: str) -> bool:
 def _ask(
     connection: psycopg.Connection[Any],
     question: str,
-    mode: Mode,
+    mode: Leg,
     embedder: Embedder | None,
     **options: Unpack[SearchOptions],
 ) -> list[MemorySearchResult]:
@@ -494,14 +485,14 @@ def _ask(
 
 
 def _legs(
-    question: str, mode: Mode, embedder: Embedder | None
+    question: str, mode: Leg, embedder: Embedder | None
 ) -> tuple[SupportsToList | None, str | None]:
     """Return the embedding and the text that the mode searches with."""
     embedding = None
-    if embedder is not None and mode is not Mode.text:
+    if embedder is not None and mode != "text":
         vector = embed_query(embedder, question)
         embedding = vector if vector.any() else None
-    return embedding, None if mode is Mode.vector else question
+    return embedding, None if mode == "vector" else question
 
 
 def _console() -> Console:
@@ -636,8 +627,9 @@ def _comparison_table(
     table = Table(expand=True, header_style="bold")
     table.add_column("", width=1)
     columns = []
-    for mode in (Mode.vector, Mode.text, Mode.hybrid):
-        table.add_column(mode.value, ratio=1, no_wrap=True, overflow="ellipsis")
+    modes: tuple[Leg, ...] = ("vector", "text", "hybrid")
+    for mode in modes:
+        table.add_column(mode, ratio=1, no_wrap=True, overflow="ellipsis")
         columns.append(
             _ask(connection, question, mode, embedder, top_k=3, threshold=_ANY_SIMILARITY)
         )

@@ -46,7 +46,7 @@ from second_brain.retrieval.plan import (
 from second_brain.retrieval.query import QueryOptions, SearchQuery
 from second_brain.retrieval.settings import Mode, SearchSettings
 from second_brain.retrieval.telemetry import Watch, watched
-from second_brain.services.arguments import SearchOptions
+from second_brain.services.arguments import Leg, SearchOptions
 from second_brain.services.blocking import blocking
 from second_brain.services.calls import Deadline, checked_timeout
 from second_brain.services.provider import AsyncSearchProvider, EmbeddingModel, SearchProvider
@@ -73,7 +73,7 @@ class _Found:
 
     hits: list[MemorySearchResult]
     total: int | None
-    used: Mode
+    used: Leg
     embedder: AnyEmbedder | None
     degraded: Degraded | None
 
@@ -183,7 +183,8 @@ class _Retrieval(ABC):
             if not await self._is_another_model(deadline, watch):
                 raise
             found = await self._found(plan, deadline, watch)
-        hits, used, degraded = found.hits, found.used, found.degraded
+        hits, degraded = found.hits, found.degraded
+        used: Mode = found.used
         total, first = found.total, plan.query.offset
         if total is None and first == 0:
             total = 0
