@@ -40,15 +40,12 @@ from second_brain.models import CallableEmbedder
 from second_brain.retrieval.answer import SearchResponse, SearchResult
 from second_brain.retrieval.cache import ResultCache
 from second_brain.retrieval.query import QueryOptions, SearchQuery
-from second_brain.retrieval.service import (
-    AnyReranker,
-    AsyncRetrievalService,
-    RetrievalService,
-)
+from second_brain.retrieval.retrieval import AnyReranker
+from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.services import write
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
-from second_brain.services.provider import EmbeddingModel
+from second_brain.services.results import EmbeddingModel
 from second_brain.services.supabase import SupabaseProvider
 from second_brain.services.write import KnowledgeWriter
 

@@ -17,8 +17,7 @@ from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.service import RetrievalService
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.services.postgres import PostgresProvider
-from second_brain.services.provider import EmbeddingModel
-from second_brain.services.results import Results
+from second_brain.services.results import EmbeddingModel, Results
 from second_brain.services.write import KnowledgeWriter
 
 EMBEDDINGS = [[1.0, number / 20, number / 50] for number in range(40)]

@@ -82,7 +82,7 @@ def test_the_service_names_its_missing_extra(name: str) -> None:
 def test_the_help_lists_the_commands_of_every_module() -> None:
     folder = Path(second_brain.__path__[0], "cli")
     modules = {file.stem for file in folder.glob("[!_]*.py")} - {"commands"}
-    registered = {}
+    registered: dict[str, str] = {}
     for module in modules:
         commands = typer.Typer()
         import_module(f"second_brain.cli.{module}").register(commands)
