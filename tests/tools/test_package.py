@@ -44,6 +44,7 @@ def test_every_exported_name_is_there() -> None:
     [
         ("import second_brain", ("psycopg", "supabase", "pydantic", "numpy")),
         ("from second_brain import SupabaseProvider", ("psycopg", "supabase", "numpy")),
+        ("from second_brain import RetrievalService", ("psycopg", "supabase")),
         ("from second_brain import PostgresProvider, KnowledgeWriter", ("supabase", "numpy")),
         (
             "from second_brain.cli.commands import app; app(['--help'], standalone_mode=False)",
