@@ -22,8 +22,9 @@ from second_brain.evaluation import collection as collections
 from second_brain.evaluation import metrics, runs
 from second_brain.evaluation.collection import Collection, Vectors
 from second_brain.evaluation.metrics import Difference
-from second_brain.evaluation.runs import Leg, Run, Settings
+from second_brain.evaluation.runs import Run, Settings
 from second_brain.models import load_embedder
+from second_brain.services.arguments import Leg
 
 MEASURE = "nDCG@10"
 MATCH_COUNT = 10

@@ -1,17 +1,18 @@
-"""PostgresProvider and KnowledgeWriter over a real database."""
+"""PostgresProvider over a real database."""
 
 import dataclasses
 import inspect
 import json
 import threading
 from collections.abc import Callable
-from datetime import date, timedelta
+from datetime import date
 from typing import Any, get_type_hints
 from uuid import UUID, uuid4
 
 import numpy as np
 import psycopg
 import pytest
+from pgvector import Vector
 from psycopg.pq import TransactionStatus
 from psycopg.types.json import Jsonb
 from psycopg_pool import ConnectionPool
@@ -30,7 +31,7 @@ from second_brain.services.arguments import (
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.provider import SearchProvider
 from second_brain.services.supabase import SupabaseProvider
-from second_brain.services.write import KnowledgeWriter, UpsertCounts
+from second_brain.services.write import KnowledgeWriter
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 Connect = Callable[..., Connection]
@@ -72,9 +73,10 @@ def contents(results: list[Any]) -> list[str]:
         (1.0, 0.0, 0.0),
         np.array([1, 0, 0], dtype=np.float32),
         [np.float32(1), np.float32(0), np.float32(0)],
+        Vector([1, 0, 0]),
         "[1,0,0]",
     ],
-    ids=["list", "tuple", "array", "list of float32", "text"],
+    ids=["list", "tuple", "array", "list of float32", "Vector", "text"],
 )
 def test_an_embedding_may_come_in_any_of_these_forms(
     service_role: Connection, corpus: UUID, embedding: Any
@@ -609,114 +611,17 @@ def test_something_else_than_a_database_is_refused_at_once() -> None:
         PostgresProvider({})  # type: ignore[arg-type]
 
 
-def test_a_writer_takes_a_connection_and_no_dsn(dsn: str) -> None:
-    with pytest.raises(TypeError, match="connection must be a psycopg Connection, not str"):
-        KnowledgeWriter(dsn)  # type: ignore[arg-type]
-
-
-def test_an_upsert_counts_what_it_changed(writer: KnowledgeWriter, corpus: UUID) -> None:
-    changed: list[dict[str, object]] = [*CHUNKS[:1], {"content": "A zebra runs."}]
-    assert writer.upsert_document(
-        {"external_key": "savanna", "title": "Savanna"}, changed
-    ) == UpsertCounts(
-        document_id=corpus,
-        chunks_added=0,
-        chunks_changed=1,
-        chunks_unchanged=1,
-        chunks_removed=1,
-        embeddings_reused=0,
-        embeddings_missing=1,
-    )
-
-
-def test_a_document_may_hold_pythons_own_values(writer: KnowledgeWriter) -> None:
-    document = {"external_key": "a", "document_date": date(2024, 5, 1), "owner_id": uuid4()}
-    embedding = np.array([0.6, 0.8, 0.0], dtype=np.float32)
-    counts = writer.upsert_document(document, [{"content": "text", "embedding": embedding}])
-    assert (counts.chunks_added, counts.embeddings_missing) == (1, 0)
-
-
-@pytest.mark.parametrize(
-    ("document", "chunks", "kind"),
-    [
-        ({}, [], errors.InvalidInputError),
-        ({"external_key": "a", "nosuch": 1}, [], errors.InvalidInputError),
-        ({"external_key": "a", "title": object()}, [], errors.InvalidInputError),
-        ({"external_key": "a"}, [{"heading": "no content"}], errors.InvalidInputError),
-        ({"external_key": "a"}, [{"content": "a\x00"}], errors.InvalidInputError),
-        (
-            {"external_key": "a"},
-            [{"content": "a", "embedding": [1, float("inf"), 0]}],
-            errors.InvalidInputError,
-        ),
-        (
-            {"external_key": "a"},
-            [{"content": "a", "embedding": [1, 2]}],
-            errors.DimensionMismatchError,
-        ),
-    ],
-)
-def test_a_document_that_cannot_be_stored_is_refused(
-    writer: KnowledgeWriter,
-    service_role: Connection,
-    document: dict[str, object],
-    chunks: list[dict[str, object]],
-    kind: type[errors.SecondBrainError],
-) -> None:
-    with pytest.raises(kind) as caught:
-        writer.upsert_document(document, chunks)
-    assert type(caught.value) is kind
-    assert caught.value.__cause__ is not None
-    stored = service_role.execute("select count(*) from public.knowledge_documents")
-    assert stored.fetchone() == (0,)
-
-
-def test_a_stored_text_needs_no_second_embedding(
-    writer: KnowledgeWriter, service_role: Connection
-) -> None:
-    text = {"content": "same words", "heading": "H"}
-    row = service_role.execute("select public.knowledge_content_hash('H', 'same words')").fetchone()
-    assert row is not None
-    assert writer.missing_embeddings([row[0], row[0], "other"], "model") == {row[0], "other"}
-    writer.upsert_document(
-        {"external_key": "a"}, [{**text, "embedding": [1, 0, 0], "embedding_model": "model"}]
-    )
-    assert writer.missing_embeddings([row[0], "other"], "model") == {"other"}
-    assert writer.missing_embeddings([row[0]], "another model") == {row[0]}
-    again = writer.upsert_document({"external_key": "b"}, [{**text, "embedding_model": "model"}])
-    assert (again.embeddings_reused, again.embeddings_missing) == (1, 0)
-
-
-def test_deleting_returns_how_much_went(writer: KnowledgeWriter, corpus: UUID) -> None:
-    owner = uuid4()
-    writer.upsert_document({"external_key": "mine", "owner_id": owner}, CHUNKS[:2])
-    deleted = writer.delete_owner(owner)
-    assert (deleted.documents_deleted, deleted.chunks_deleted) == (1, 2)
-    assert writer.delete_document("savanna") == 3
-    assert writer.delete_document("savanna") == 0
-
-
-def test_a_purge_removes_what_was_superseded(writer: KnowledgeWriter, corpus: UUID) -> None:
-    writer.upsert_document({"external_key": "savanna", "title": "Savanna"}, CHUNKS[:1])
-    assert writer.purge(timedelta(days=1)) == 0
-    assert writer.purge(timedelta(0)) == 2
-
-
-def test_a_writer_joins_the_callers_transaction(dsn: str, database: Connection) -> None:
+def test_the_callers_connection_learns_no_new_type(dsn: str, corpus: UUID) -> None:
     with psycopg.connect(dsn) as connection:
-        connection.execute("select 1")
-        writer = KnowledgeWriter(connection)
-        writer.upsert_document({"external_key": "a"}, CHUNKS)
-        with pytest.raises(errors.InvalidInputError):
-            writer.upsert_document({}, [])
-        assert connection.info.transaction_status == TransactionStatus.INTRANS
-        connection.rollback()
-    stored = database.execute("select count(*) from public.knowledge_documents").fetchone()
-    assert stored == (0,)
+        assert PostgresProvider(connection).search([1, 0, 0])[0]
+        with pytest.raises(psycopg.ProgrammingError, match="cannot adapt type 'Vector'"):
+            connection.execute("select %s", (Vector([1, 0, 0]),))
 
 
-def test_statistics_are_renewed_after_analyze(
-    writer: KnowledgeWriter, database: Connection, corpus: UUID
-) -> None:
-    database.execute("analyze public.knowledge_chunks")
-    assert writer.refresh_statistics() is True
+def test_find_raises_what_failed_with_its_cause(service_role: Connection, corpus: UUID) -> None:
+    provider = PostgresProvider(service_role)
+    hits, details = provider.find([1, 0, 0], "zebra", top_k=1)
+    assert len(hits) == details["raw_count"] == 1
+    with pytest.raises(errors.InvalidInputError, match="pool_size") as caught:
+        provider.find([1, 0, 0], "zebra", pool_size=0)
+    assert isinstance(caught.value.__cause__, psycopg.Error)

@@ -36,7 +36,7 @@ from second_brain import errors
 from second_brain.errors import ClientUnavailableError
 from second_brain.filters import FilterBuilder
 from second_brain.services.arguments import SearchOptions
-from second_brain.services.provider import EmbeddingModel
+from second_brain.services.results import EmbeddingModel
 from second_brain.services.supabase import AsyncSupabaseProvider, SupabaseProvider
 from second_brain.services.write import KnowledgeWriter
 from supabase import acreate_client

@@ -40,15 +40,12 @@ from second_brain.models import CallableEmbedder
 from second_brain.retrieval.answer import SearchResponse, SearchResult
 from second_brain.retrieval.cache import ResultCache
 from second_brain.retrieval.query import QueryOptions, SearchQuery
-from second_brain.retrieval.service import (
-    AnyReranker,
-    AsyncRetrievalService,
-    RetrievalService,
-)
+from second_brain.retrieval.retrieval import AnyReranker
+from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
 from second_brain.retrieval.settings import SearchSettings
-from second_brain.services import write
+from second_brain.services import last_write
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
-from second_brain.services.provider import EmbeddingModel
+from second_brain.services.results import EmbeddingModel
 from second_brain.services.supabase import SupabaseProvider
 from second_brain.services.write import KnowledgeWriter
 
@@ -904,7 +901,7 @@ def test_a_degraded_answer_is_not_kept(make: Make, corpus: str) -> None:
 
 def test_an_answer_that_a_write_overtook_is_not_kept(make: Make, corpus: str) -> None:
     def writing(texts: Sequence[str]) -> list[list[float]]:
-        write.written()
+        last_write.written()
         return embedded(texts)
 
     search = make(corpus, CallableEmbedder(writing, "by-hand", 3), search_cache_enabled=True)

@@ -17,8 +17,7 @@ from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.service import RetrievalService
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.services.postgres import PostgresProvider
-from second_brain.services.provider import EmbeddingModel
-from second_brain.services.results import Results
+from second_brain.services.results import EmbeddingModel, Results
 from second_brain.services.write import KnowledgeWriter
 
 EMBEDDINGS = [[1.0, number / 20, number / 50] for number in range(40)]
@@ -259,7 +258,7 @@ EFFECTS: dict[str, tuple[dict[str, Any], Any, Callable[[Trial], Any], Any, Any]]
     "crossencoder_max_length": ({}, 128, lambda at: cross_encoder(at)[1], 512, 128),
     "search_timeout_seconds": (
         {},
-        0.3,
+        0.45,
         lambda at: round(at.asked("timeout", mode="text")),
         30,
         0,

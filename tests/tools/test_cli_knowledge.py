@@ -103,8 +103,8 @@ def test_labels_are_stored_with_the_documents(
     assert database.execute(
         "select collection, knowledge_type, source_origin from public.knowledge_chunks"
     ).fetchall() == [("vault", "note", "obsidian")]
-    assert hits(brain("search", "key", "--type", "decision", "--json")) == []
-    assert len(hits(brain("search", "key", "--type", "note", "--json"))) == 1
+    assert hits(brain("search", "key", "--knowledge-type", "decision", "--json")) == []
+    assert len(hits(brain("search", "key", "--knowledge-type", "note", "--json"))) == 1
 
 
 def test_prune_deletes_only_what_is_gone_from_the_folder(brain: Run, tmp_path: Path) -> None:
@@ -248,12 +248,12 @@ def zoo(brain: Run, database: psycopg.Connection[tuple[Any, ...]]) -> Run:
             ["--collection", "history", "--collection", "knowledge"],
             ["Farm", "Past", "Savanna", "Savanna"],
         ),
-        (["--viewer", str(MINE)], ["Farm", "Savanna", "Savanna"]),
+        (["--viewer-id", str(MINE)], ["Farm", "Savanna", "Savanna"]),
         (["--public-only"], ["Savanna", "Savanna"]),
         (["--date-from", "2026-01-31"], ["Savanna", "Savanna"]),
         (["--date-to", "2026-01-30"], ["Farm"]),
         (["--one-per-document"], ["Farm", "Past", "Savanna"]),
-        (["--type", "note", "--offset", "1"], ["Savanna"]),
+        (["--knowledge-type", "note", "--offset", "1"], ["Savanna"]),
     ],
     ids=" ".join,
 )
@@ -266,9 +266,9 @@ def test_options_decide_what_is_found(zoo: Run, options: list[str], expected: li
     ("options", "code", "named"),
     [
         (["--filters", "[{"], 2, "--filters is not JSON"),
-        (["--viewer", "me"], 2, "--viewer"),
+        (["--viewer-id", "me"], 2, "--viewer-id"),
         (["--date-from", "soon"], 2, "--date-from"),
-        (["--neighbors", "6"], 2, "--neighbors"),
+        (["--expand-neighbors", "6"], 2, "--expand-neighbors"),
         (["--filters", '[{"field": "nosuch", "op": "eq", "value": 1}]'], 1, "filters[0].field"),
         (
             ["--explain", "--filters", '[{"field": "nosuch", "op": "eq", "value": 1}]'],
@@ -293,7 +293,7 @@ def test_a_page_says_where_it_stands(zoo: Run) -> None:
 
 
 def test_excerpt_and_neighbours_stand_under_the_title(zoo: Run) -> None:
-    done = zoo("search", "lion", "--mode", "text", "--snippet", "--neighbors", "1")
+    done = zoo("search", "lion", "--mode", "text", "--snippet", "--expand-neighbors", "1")
     assert [line.strip() for line in done.out.splitlines()[2:]] == [
         "A zebra & a lion.",
         "| A zebra & a lion.",

@@ -38,7 +38,7 @@ PAGES = [README, *sorted(DOCS.glob("*.md"))]
 NAMED_PAGES = [pytest.param(page, id=page.stem) for page in PAGES]
 
 # What is in ts is type-checked by test_frontend.py.
-LANGUAGES = {"sql", "python", "sh", "text", "ts"}
+LANGUAGES = {"sql", "python", "sh", "text", "ts", "mermaid"}
 # Each needs a Supabase project.
 MOST_NOT_RUN = 4
 NUMBERS = {20, 21, 23, 26, 700, 701, 1700}

@@ -31,7 +31,7 @@ from second_brain.errors import InvalidInputError, safe_message, translate
 from second_brain.retrieval.answer import SearchResponse, SearchResult
 from second_brain.retrieval.query import QUESTION_BOUND, SearchQuery, Text
 from second_brain.retrieval.service import AsyncRetrievalService
-from second_brain.retrieval.settings import Mode, SearchSettings
+from second_brain.retrieval.settings import ModeField, SearchSettings
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ class _SearchKnowledgeBase(_Arguments):
 
     source_id: UUID | None = Field(None, description="Only this source: a knowledge_sources id.")
     match_count: int = Field(5, ge=1, le=MOST_RESULTS, description="Results, 1 to 50.")
-    search_type: Mode | None = Field(
+    search_type: ModeField | None = Field(
         None,
         description="hybrid: by meaning and by words; vector: by meaning; text: by words; rerank: "
         "hybrid, put into order by a model. Without it: what the server is set to.",

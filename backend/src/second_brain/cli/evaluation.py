@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from second_brain.cli.corpus import EmbedderOption
 from second_brain.cli.database import MajorOption
-from second_brain.cli.knowledge import EmbedderOption
 from second_brain.evaluation import metrics, report, runs, tuning
 from second_brain.evaluation.collection import Collection, Vectors, embed, load, read_vectors
 from second_brain.evaluation.metrics import MEASURES, Difference

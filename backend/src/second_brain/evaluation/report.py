@@ -9,7 +9,8 @@ from html import escape
 from importlib.metadata import version
 
 from second_brain.evaluation.metrics import MEASURES, TEST, Difference
-from second_brain.evaluation.runs import DEPTH, LEGS, Evaluation, Explanation, Judged, Leg
+from second_brain.evaluation.runs import DEPTH, LEGS, Evaluation, Explanation, Judged
+from second_brain.services.arguments import Leg
 
 _WIDTH = 900
 _LEFT = 52

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -24,11 +24,11 @@ from second_brain.database.embedded import EmbeddedPostgres
 from second_brain.errors import ConfigurationError, PermissionDeniedError, SecondBrainError
 from second_brain.evaluation.collection import Collection, Query, Vectors
 from second_brain.evaluation.metrics import MEASURES, Difference, compare, judge, percentile
+from second_brain.services.arguments import Leg
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.results import MemorySearchResult
 
 Connection = psycopg.Connection[Any]
-Leg = Literal["vector", "text", "hybrid"]
 Notify = Callable[[str], None]
 
 LEGS: tuple[Leg, ...] = ("vector", "text", "hybrid")

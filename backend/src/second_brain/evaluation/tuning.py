@@ -11,7 +11,8 @@ from random import Random
 
 from second_brain.evaluation.collection import Collection, Vectors
 from second_brain.evaluation.metrics import MEASURES, Difference, compare, judge
-from second_brain.evaluation.runs import LEGS, Connection, Leg, Run, Searcher, Settings, rankings
+from second_brain.evaluation.runs import LEGS, Connection, Run, Searcher, Settings, rankings
+from second_brain.services.arguments import Leg
 
 MEASURE = MEASURES[0]
 FOLDS = 5

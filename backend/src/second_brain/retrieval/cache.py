@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from second_brain.services.write import last_write
+from second_brain.services.last_write import last_write
 
 if TYPE_CHECKING:
     from second_brain.retrieval.answer import SearchResponse

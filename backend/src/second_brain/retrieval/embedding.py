@@ -16,7 +16,7 @@ from second_brain.errors import (
 )
 from second_brain.models import Embedder, embed_queries, is_async, unit_vectors
 from second_brain.services.calls import Deadline
-from second_brain.services.provider import EmbeddingModel
+from second_brain.services.results import EmbeddingModel
 
 if TYPE_CHECKING:
     import numpy as np

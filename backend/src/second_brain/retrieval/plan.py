@@ -10,7 +10,7 @@ from pydantic_core import PydanticSerializationError
 from second_brain.errors import InvalidInputError
 from second_brain.retrieval.query import QueryOptions, SearchQuery
 from second_brain.retrieval.settings import MATCH_COUNT_BOUND, Mode, SearchSettings
-from second_brain.services.arguments import SearchOptions
+from second_brain.services.arguments import Leg, SearchOptions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +23,7 @@ class Plan:
 
     query: SearchQuery
     mode: Mode
-    retrieval: Mode
+    retrieval: Leg
     """What the provider is asked for: hybrid, vector or text."""
     limit: int
     window: int
@@ -69,8 +69,9 @@ def checked_query(question: str | SearchQuery, options: QueryOptions) -> SearchQ
 def planned(query: SearchQuery, settings: SearchSettings) -> Plan:
     """Return the plan of a query."""
     mode = query.mode or settings.default_mode
-    retrieval: Mode = mode
-    if mode == "rerank":
+    if mode != "rerank":
+        retrieval: Leg = mode
+    else:
         retrieval = "hybrid" if settings.use_hybrid_search else "vector"
     most = settings.max_hybrid_search_results
     limit = min(query.limit or settings.default_limit(mode), most)
@@ -86,7 +87,7 @@ def planned(query: SearchQuery, settings: SearchSettings) -> Plan:
 
 def search_options(
     plan: Plan,
-    used: Mode,
+    used: Leg,
     further: Sequence[tuple["NDArray[np.float32] | None", str | None]],
     settings: SearchSettings,
     timeout: float | None,

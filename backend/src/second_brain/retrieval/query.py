@@ -22,6 +22,7 @@ from pydantic import (
 from second_brain.errors import InvalidInputError
 from second_brain.filters import Filters, conditions
 from second_brain.retrieval.settings import LIMIT_BOUND, Mode, ModeField
+from second_brain.services.arguments import TextMode
 
 QUESTION_BOUND = 1000
 """Characters. A longer text is a document, which no embedding model reads as a question."""
@@ -100,7 +101,7 @@ class SearchQuery(BaseModel):
         description="Days after which a score counts half.",
     )
     snippet: bool = Field(default=False, description="An excerpt in HTML with <mark>.")
-    search_mode: Literal["websearch", "simple", "phrase"] = Field(
+    search_mode: TextMode = Field(
         default="websearch", description="How the text leg reads the question."
     )
     formulations: Annotated[tuple[Text, ...], BeforeValidator(_listed)] = Field(
@@ -127,5 +128,5 @@ class QueryOptions(TypedDict, total=False):
     one_per_document: bool
     recency_half_life: float | None
     snippet: bool
-    search_mode: Literal["websearch", "simple", "phrase"]
+    search_mode: TextMode
     formulations: Sequence[str]

@@ -1,301 +1,41 @@
-"""The retrieval service: from a question to results, with the failures on the way named.
+"""The retrieval service, for an event loop and for threads.
 
-It embeds the question, calls the provider once, and may rerank the hits. Ranking, fusion and
-filters are the database's, and retries the provider's. `search` is written once, in
-`AsyncRetrievalService`; `RetrievalService` has it for threads.
+`search` is written once, in `AsyncRetrievalService`.
 """
 
 import asyncio
-import contextvars
-import logging
-import os
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
 
 from second_brain.errors import (
     ConfigurationError,
-    DimensionMismatchError,
-    InvalidInputError,
     SearchTimeoutError,
-    SecondBrainError,
-    safe_message,
 )
 from second_brain.models import Embedder, is_async
-from second_brain.models.rerankers import CrossEncoderReranker, Reranker, rerank_scores
-from second_brain.retrieval.answer import Degraded, SearchResponse, result
-from second_brain.retrieval.cache import ResultCache
+from second_brain.models.rerankers import Reranker
+from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.embedding import (
     AnyEmbedder,
-    embed_question,
-    matching_embedder,
-    model_failure,
     query_function,
 )
 from second_brain.retrieval.plan import (
-    Plan,
-    applied_filters,
     checked_query,
     planned,
-    search_options,
 )
 from second_brain.retrieval.query import QueryOptions, SearchQuery
-from second_brain.retrieval.settings import Mode, SearchSettings
-from second_brain.retrieval.telemetry import Watch, watched
+from second_brain.retrieval.retrieval import AnyReranker, Retrieval
+from second_brain.retrieval.settings import SearchSettings
 from second_brain.services.arguments import SearchOptions
 from second_brain.services.blocking import blocking
-from second_brain.services.calls import Deadline, checked_timeout
-from second_brain.services.provider import AsyncSearchProvider, EmbeddingModel, SearchProvider
-from second_brain.services.results import MemorySearchResult, Results
+from second_brain.services.provider import AsyncSearchProvider, SearchProvider
+from second_brain.services.results import EmbeddingModel, Results
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-logger = logging.getLogger(__name__)
 
-MODEL_THREADS = 32
-"""The most calls of embedders and rerankers at once that a service waits for."""
-
-Outcome = TypeVar("Outcome")
-
-AsyncReranker: TypeAlias = Callable[[str, Sequence[str]], Awaitable[Sequence[float]]]
-AnyReranker: TypeAlias = Reranker | AsyncReranker
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What the provider returned, and how it was asked."""
-
-    hits: list[MemorySearchResult]
-    total: int | None
-    used: Mode
-    embedder: AnyEmbedder | None
-    degraded: Degraded | None
-
-
-class _Retrieval(ABC):
-    """What both services share."""
-
-    def __init__(
-        self,
-        embedder: AnyEmbedder | Sequence[AnyEmbedder],
-        reranker: AnyReranker | None,
-        settings: SearchSettings | None,
-    ) -> None:
-        if not isinstance(settings, SearchSettings | None):
-            raise TypeError(f"settings must be SearchSettings, not {type(settings).__name__}")
-        if not (reranker is None or callable(reranker)):
-            raise TypeError(
-                "reranker must be a function of a question and texts, "
-                f"not {type(reranker).__name__}"
-            )
-        self.settings = SearchSettings() if settings is None else settings
-        self._embedders = list(embedder) if isinstance(embedder, Sequence) else [embedder]
-        for one in self._embedders:
-            if not all(hasattr(one, name) for name in ("model", "dimensions", "embed")):
-                raise TypeError(
-                    "embedder must have model, dimensions and embed, as CallableEmbedder gives "
-                    f"them to a function; {type(one).__name__} lacks them"
-                )
-        if not self._embedders:
-            raise ConfigurationError("no embedder is given", remedy="Give at least one embedder.")
-        self._reranker: AnyReranker = reranker or CrossEncoderReranker(
-            self.settings.crossencoder_model, max_length=self.settings.crossencoder_max_length
-        )
-        self._cache = (
-            ResultCache(
-                self.settings.search_cache_max_entries, self.settings.search_cache_ttl_seconds
-            )
-            if self.settings.search_cache_enabled
-            else None
-        )
-        self._chosen: tuple[AnyEmbedder, float] | None = None
-        self._pool = _pool()
-
-    def clear_cache(self) -> None:
-        """Drop the answers that are kept, after a write that this process did not make."""
-        if self._cache is not None:
-            self._cache.clear()
-
-    def _threads(self) -> ThreadPoolExecutor:
-        # A fork copies a pool without its threads.
-        if self._pool[0] != os.getpid():
-            self._pool = _pool()
-        return self._pool[1]
-
-    def _in_thread(self, call: Callable[[], Outcome]) -> Callable[[], Outcome]:
-        # A span that the model's client starts belongs to the search's.
-        return partial(contextvars.copy_context().run, _without_stop, call)
-
-    @abstractmethod
-    async def _find(
-        self,
-        query_embedding: "NDArray[np.float32] | None",
-        query_text: str | None,
-        options: SearchOptions,
-    ) -> Results:
-        """Search with the provider; raise a SecondBrainError on failure."""
-
-    @abstractmethod
-    async def _models(self, timeout: float | None) -> list[EmbeddingModel]:
-        """Return the models of the corpus."""
-
-    @abstractmethod
-    async def _compute(
-        self, what: str, call: Callable[[], Any], timeout: float | None, is_awaited: bool
-    ) -> Any:
-        """Call a model, within `timeout` seconds; raise SearchTimeoutError after them."""
-
-    async def _search(self, plan: Plan, timeout: float | None) -> SearchResponse:
-        query = plan.query
-        fields = {"query": query.query} if self.settings.search_log_queries else {}
-        with watched(mode=plan.mode, limit=plan.limit, offset=query.offset, **fields) as watch:
-            deadline = Deadline(
-                self.settings.search_timeout_seconds
-                if timeout is None
-                else checked_timeout(timeout)
-            )
-            if self._cache is None:
-                watch.response = await self._answer(plan, deadline, watch)
-                return watch.response
-            key, begun = plan.key(), self._cache.begin()
-            kept = self._cache.get(key)
-            if kept is not None:
-                watch.response = kept.model_copy(
-                    update={"cached": True, "query_time_ms": watch.times()}
-                )
-                return watch.response
-            watch.response = await self._answer(plan, deadline, watch)
-            if watch.response.degraded is None:
-                self._cache.put(key, watch.response, begun)
-            return watch.response
-
-    async def _answer(self, plan: Plan, deadline: Deadline, watch: Watch) -> SearchResponse:
-        try:
-            found = await self._found(plan, deadline, watch)
-        except DimensionMismatchError:
-            # The corpus may have changed its model since it was looked up.
-            if not await self._is_another_model(deadline, watch):
-                raise
-            found = await self._found(plan, deadline, watch)
-        hits, used, degraded = found.hits, found.used, found.degraded
-        total, first = found.total, plan.query.offset
-        if total is None and first == 0:
-            total = 0
-        places, scores = list(range(len(hits))), None
-        if plan.is_reranked:
-            with watch.part("rerank"):
-                try:
-                    scores = await self._scores(plan.query.query, hits, deadline)
-                # Whatever failed, the fused order remains.
-                except Exception as error:  # noqa: BLE001
-                    failure = model_failure(error, "the reranker")
-                    degraded = _degraded("rerank", failure, before=degraded)
-                else:
-                    # Sorting is stable: equal scores keep the fused order.
-                    places.sort(key=scores.__getitem__, reverse=True)
-                    used = "rerank"
-            total, places = len(hits), places[first : first + plan.limit]
-        embedder = found.embedder
-        return SearchResponse(
-            results=[
-                result(
-                    hits[place],
-                    rank,
-                    rerank_score=scores[place] if scores else None,
-                    original_rank=place + 1 if scores else None,
-                )
-                for rank, place in enumerate(places, start=first + 1)
-            ],
-            total_count=total,
-            mode=plan.mode,
-            mode_used=used,
-            limit=plan.limit,
-            offset=first,
-            applied_filters=applied_filters(
-                plan.query, None if embedder is None else plan.threshold
-            ),
-            query_time_ms=watch.times(),
-            embedding_model=None if embedder is None else embedder.model,
-            cached=False,
-            degraded=degraded,
-        )
-
-    async def _found(self, plan: Plan, deadline: Deadline, watch: Watch) -> _Found:
-        """Embed the question and search; without an embedding, search by text."""
-        texts, used = plan.texts, plan.retrieval
-        embedder = degraded = None
-        vectors: list[NDArray[np.float32] | None] = [None] * len(texts)
-        if used != "text":
-            with watch.part("embed"):
-                embedder = await self._embedder(deadline)
-                try:
-                    vectors = await embed_question(embedder, texts, self._compute, deadline)
-                # Whatever failed, the question's words remain to search with.
-                except Exception as error:
-                    failure = model_failure(error, "the embedder")
-                    if used == "vector":
-                        if failure is error:
-                            raise
-                        raise failure from error
-                    degraded = _degraded("embed", failure)
-                    embedder, used = None, "text"
-        asked = [
-            (vector, None if used == "vector" else text)
-            for vector, text in zip(vectors, texts, strict=True)
-        ]
-        options = search_options(plan, used, asked[1:], self.settings, deadline.left())
-        with watch.part("search"):
-            try:
-                hits, details = await self._find(*asked[0], options)
-            except InvalidInputError as error:
-                if str(error).startswith("filter_type "):
-                    # The service's name of it.
-                    error.args = (str(error).replace("filter_type", "category", 1),)
-                raise
-        return _Found(hits, details["total_count"], used, embedder, degraded)
-
-    async def _embedder(self, deadline: Deadline) -> AnyEmbedder:
-        """Return the embedder of the corpus's model, which is looked up once in a while."""
-        chosen = self._chosen
-        if chosen is not None and chosen[1] > time.monotonic():
-            return chosen[0]
-        embedder = matching_embedder(self._embedders, await self._models(deadline.left()))
-        if chosen is not None and chosen[0] is not embedder:
-            self.clear_cache()
-        self._chosen = (embedder, time.monotonic() + self.settings.search_model_check_seconds)
-        return embedder
-
-    async def _is_another_model(self, deadline: Deadline, watch: Watch) -> bool:
-        """Look the corpus's model up again; say whether it needs another embedder now."""
-        if self._chosen is None:
-            return False
-        before = self._chosen[0]
-        self._chosen = (before, 0.0)
-        with watch.part("embed"):
-            return await self._embedder(deadline) is not before
-
-    async def _scores(
-        self, question: str, hits: Sequence[MemorySearchResult], deadline: Deadline
-    ) -> list[float]:
-        if not hits:
-            return []
-        reranker, passages = self._reranker, [hit.content for hit in hits]
-        given = await self._compute(
-            "the reranker",
-            partial(reranker, question, passages),
-            deadline.left(),
-            is_async(reranker),
-        )
-        return rerank_scores(lambda *_: given, question, passages)
-
-
-class AsyncRetrievalService(_Retrieval):
+class AsyncRetrievalService(Retrieval):
     """Search by a question, over a provider, with the embedder of the corpus's model.
 
     Several embedders may be given: the one whose model and dimensions the stored chunks have is
@@ -356,7 +96,7 @@ class AsyncRetrievalService(_Retrieval):
             raise _late(what, timeout) from error
 
 
-class RetrievalService(_Retrieval):
+class RetrievalService(Retrieval):
     """`AsyncRetrievalService` for threads; one service serves many, as its provider does."""
 
     def __init__(
@@ -404,18 +144,6 @@ class RetrievalService(_Retrieval):
             raise _late(what, timeout) from error
 
 
-def _pool() -> tuple[int, ThreadPoolExecutor]:
-    return os.getpid(), ThreadPoolExecutor(MODEL_THREADS, "second-brain-models")
-
-
-def _without_stop(call: Callable[[], Outcome]) -> Outcome:
-    try:
-        return call()
-    except StopIteration as error:
-        # No future takes it: who waits for one would wait for ever.
-        raise RuntimeError("the model raised StopIteration") from error
-
-
 def _check_provider(
     provider: object, wanted: type[SearchProvider] | type[AsyncSearchProvider]
 ) -> None:
@@ -437,12 +165,3 @@ def _late(what: str, timeout: float | None) -> SearchTimeoutError:
         f"{what} had no answer within {timeout or 0:.3g} seconds",
         remedy="Raise timeout, or find out why the model is slow.",
     )
-
-
-def _degraded(
-    part: Literal["embed", "rerank"], failure: SecondBrainError, before: Degraded | None = None
-) -> Degraded:
-    degraded = Degraded(
-        part=part, kind=failure.kind, message=safe_message(failure), remedy=failure.remedy
-    )
-    return degraded if before is None else before.model_copy(update={"also": degraded})

@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from second_brain.errors import ConfigurationError
+from second_brain.services.arguments import Leg
 
 MATCH_COUNT_BOUND = 1000
 """The most rows and candidates that the SQL function takes."""
@@ -34,8 +35,8 @@ def _without_alias(mode: object) -> object:
     return _ALIASES.get(mode, mode) if isinstance(mode, str) else mode
 
 
-Mode = Literal["hybrid", "vector", "text", "rerank"]
-"""How a search is run."""
+Mode = Literal[Leg, "rerank"]
+"""How the service runs a search: `rerank` is the hybrid search, reranked."""
 
 ModeField = Annotated[Mode, BeforeValidator(_without_alias)]
 """A field that reads `bm25` as `text`."""

@@ -6,13 +6,19 @@ is refused here, because Postgres would not name the argument.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import date
-from typing import Any, Protocol, TypeAlias, TypedDict
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict
 from uuid import UUID
 
 from pgvector import Vector
 
 from second_brain.errors import InvalidInputError
 from second_brain.filters import Filters, conditions, json_form
+
+Leg = Literal["hybrid", "vector", "text"]
+"""What a search runs: one leg, or both and their fusion."""
+
+TextMode = Literal["websearch", "simple", "phrase"]
+"""How the text leg reads the question, `search_mode` everywhere."""
 
 
 class SupportsToList(Protocol):

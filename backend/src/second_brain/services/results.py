@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypedDict
 
+from second_brain.errors import UnexpectedAnswerError
+
 Method = Literal["hybrid", "vector", "fulltext"]
 """What answered, `details["mode"]`: hybrid_search, search (`vector`) or fulltext_search."""
 
@@ -109,6 +111,15 @@ Results: TypeAlias = tuple[list[MemorySearchResult], Details]
 BatchResults: TypeAlias = tuple[list[list[MemorySearchResult]], BatchDetails]
 
 
+@dataclass(frozen=True, slots=True)
+class EmbeddingModel:
+    """A model that stored chunks were embedded with, as they name it, and how many there are."""
+
+    model: str | None
+    dimensions: int
+    chunks: int
+
+
 def normalize_rows(
     rows: Sequence[object], *, method: Method, source: Source, limit: object
 ) -> list[MemorySearchResult]:
@@ -129,6 +140,14 @@ def total_count(rows: Sequence[object]) -> int | None:
     """Return how many hits the list has that these rows are a page of; None when no row tells."""
     first = rows[0] if rows else None
     return _integer(first.get("total_count")) if isinstance(first, Mapping) else None
+
+
+def embedding_model(row: object) -> EmbeddingModel:
+    """Read a row of knowledge_embedding_models()."""
+    try:
+        return EmbeddingModel(**row)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise UnexpectedAnswerError("a row does not describe an embedding model") from error
 
 
 def query_index(row: object) -> int | None:

@@ -5,7 +5,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import count
 from typing import Any, Literal, LiteralString, TypeVar
 from uuid import UUID
 
@@ -17,22 +16,9 @@ from second_brain.errors import translate
 from second_brain.filters import json_default
 from second_brain.services import statements
 from second_brain.services.blocking import blocking
+from second_brain.services.last_write import written
 
 Row = TypeVar("Row")
-
-_writes = count(1)
-_last_write = 0
-
-
-def written() -> None:
-    """Note that this process wrote, which makes the answers stale that it keeps."""
-    global _last_write
-    _last_write = next(_writes)
-
-
-def last_write() -> int:
-    """Return the number of this process's last write."""
-    return _last_write
 
 
 @dataclass(frozen=True, slots=True)

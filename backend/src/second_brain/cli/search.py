@@ -1,0 +1,248 @@
+"""Commands that search: search, demo."""
+
+import json
+import os
+import shutil
+import sys
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any, Unpack
+from uuid import UUID
+
+import psycopg
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from second_brain.cli.corpus import EmbedderOption, refuse_other_embedder
+from second_brain.cli.database import STATE, DsnOption, resolve_dsn
+from second_brain.cli.ingestion import ingest_with_progress
+from second_brain.cli.tables import cell, new_console, number, print_explanation, results_table
+from second_brain.database import migrations
+from second_brain.database.embedded import EmbeddedPostgres
+from second_brain.ingest import (
+    Labels,
+    standard_library,
+)
+from second_brain.models import Embedder, embed_query, load_embedder
+from second_brain.services.arguments import Leg, SearchOptions, SupportsToList
+from second_brain.services.postgres import PostgresProvider
+from second_brain.services.results import MemorySearchResult
+
+# Nothing is too dissimilar to be shown: the table says how similar it is.
+_ANY_SIMILARITY = -1.0
+
+
+_SEARCH_EXAMPLES = """\b
+Examples:
+  second-brain search "how do I rotate the keys?"
+  second-brain search '"service role" -anon' --mode text --limit 3
+  second-brain search "billing" --knowledge-type decision --json
+  second-brain search "rate limits" --filters '{"team": "platform"}' --date-from 2026-01-01
+  second-brain search "rate limits" --collection memory --collection artifacts --expand-neighbors 1
+  second-brain search "rate limits" --explain
+"""
+
+
+# A paraphrase, an identifier, a phrase, a rare word, and words with a meaning around a name.
+_QUESTIONS = (
+    "keep a list sorted while inserting new values",
+    "lru_cache",
+    '"context manager" redirect stdout',
+    "Obershelp",
+    "subprocess.run with a timeout that kills the child",
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("search", epilog=_SEARCH_EXAMPLES)(_search)
+    app.command("demo")(_demo)
+
+
+def _search(
+    question: Annotated[str, typer.Argument(help="What to search for.", show_default=False)],
+    mode: Annotated[
+        Leg, typer.Option("--mode", help="Both legs fused, the vector leg, or the text leg.")
+    ] = "hybrid",
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of hits.")] = 10,
+    filter_type: Annotated[
+        str | None,
+        typer.Option("--knowledge-type", help="Only this knowledge_type.", show_default=False),
+    ] = None,
+    filters: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            help='Conditions, [{"field": ..., "op": ..., "value": ...}], or {"key": value} on '
+            "metadata.",
+            show_default=False,
+        ),
+    ] = None,
+    collections: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--collection", help="Only this collection; may be repeated.", show_default=False
+        ),
+    ] = None,
+    viewer_id: Annotated[
+        UUID | None,
+        typer.Option(help="Only what this user owns, and what is public.", show_default=False),
+    ] = None,
+    public_only: Annotated[
+        bool, typer.Option("--public-only", help="Only what is public.")
+    ] = False,
+    date_from: Annotated[
+        datetime | None,
+        typer.Option(formats=["%Y-%m-%d"], help="First document_date.", show_default=False),
+    ] = None,
+    date_to: Annotated[
+        datetime | None,
+        typer.Option(formats=["%Y-%m-%d"], help="Last document_date.", show_default=False),
+    ] = None,
+    one_per_document: Annotated[
+        bool, typer.Option("--one-per-document", help="The best chunk of each document.")
+    ] = False,
+    expand_neighbors: Annotated[
+        int, typer.Option(min=0, max=5, help="Show this many chunks before and after a hit.")
+    ] = 0,
+    snippet: Annotated[
+        bool, typer.Option("--snippet", help="Show an excerpt with the matched words marked.")
+    ] = False,
+    offset: Annotated[int, typer.Option(min=0, max=1000, help="Hits to skip.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Show how each leg found its rows, and what words weigh."),
+    ] = False,
+    embedder_name: EmbedderOption = "wordllama",
+    dsn: DsnOption = None,
+) -> None:
+    """Search, and show for each hit why it stands where it stands.
+
+    Plain words are optional and weighed; "a phrase" is required; -word excludes.
+    """
+    options: SearchOptions = {
+        "top_k": limit,
+        "threshold": _ANY_SIMILARITY,
+        "filter_type": filter_type,
+        "filters": _parsed(filters, "--filters"),
+        "collections": collections or None,
+        "viewer_id": viewer_id,
+        "public_only": public_only,
+        "date_from": date_from.date() if date_from else None,
+        "date_to": date_to.date() if date_to else None,
+        "one_per_document": one_per_document,
+        "neighbor_window": expand_neighbors,
+        "snippet": snippet,
+        "match_offset": offset,
+    }
+    with psycopg.connect(resolve_dsn(dsn), autocommit=True) as connection:
+        embedder = None
+        if mode != "text":
+            embedder = load_embedder(embedder_name)
+            refuse_other_embedder(connection, embedder)
+        if explain:
+            explained = PostgresProvider(connection).explain_hybrid_search(
+                *_legs(question, mode, embedder), **options
+            )
+        else:
+            results = _ask(connection, question, mode, embedder, **options)
+    first = offset + 1
+    if explain and as_json:
+        told = {"question": question, "mode": mode, "explanation": explained}
+        typer.echo(json.dumps(told, indent=2))
+    elif explain:
+        print_explanation(explained, first)
+    elif as_json:
+        hits = [{"rank": rank, **asdict(hit)} for rank, hit in enumerate(results, start=first)]
+        typer.echo(json.dumps({"question": question, "mode": mode, "results": hits}, indent=2))
+    elif results:
+        console = new_console()
+        console.print(results_table(results, first))
+        total = results[0].metadata["total_count"]
+        if total is not None and total > len(results):
+            last = first + len(results) - 1
+            console.print(f"\nHits {first} to {last} of {total}.", style="dim", highlight=False)
+    else:
+        typer.echo("Nothing found.", err=True)
+
+
+def _demo() -> None:
+    """Fill this folder's dev database with the standard library's documentation and question it."""
+    embedder = load_embedder("wordllama")
+    server = EmbeddedPostgres(STATE / "postgres")
+    typer.echo("Starting the embedded database in .second-brain/ ...")
+    server.start()
+    (STATE / ".gitignore").write_text("*\n")
+    applied = migrations.apply(server.dsn(), dimensions=embedder.dimensions)
+    typer.echo(f"{number(len(applied), 'migration')} applied.")
+    console = new_console()
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        refuse_other_embedder(connection, embedder)
+        typer.echo("Ingesting the documentation of Python's standard library ...")
+        ingest_with_progress(connection, standard_library(), embedder, Labels())
+        for question in _QUESTIONS:
+            console.print()
+            console.print(Text(f"Question: {question}", style="bold"))
+            console.print(_comparison_table(connection, question, embedder))
+    console.print()
+    console.print("v and t: the hit's rank by meaning (vector) and by words (text).", style="dim")
+    console.print("\nAsk your own, and add your own documents:", style="bold")
+    command = _invoked_as()
+    for arguments in ('search "how do I copy a folder?"', "ingest PATH", "dev stop"):
+        console.print(f"  {command} {arguments}", highlight=False)
+
+
+def _invoked_as() -> str:
+    """Return what to type for this command: its name where it is on the PATH, else its file."""
+    if shutil.which("second-brain"):
+        return "second-brain"
+    return os.path.relpath(sys.argv[0])
+
+
+def _parsed(text: str | None, option: str) -> Any:
+    try:
+        return None if text is None else json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(f"{option} is not JSON: {error}") from error
+
+
+def _ask(
+    connection: psycopg.Connection[Any],
+    question: str,
+    mode: Leg,
+    embedder: Embedder | None,
+    **options: Unpack[SearchOptions],
+) -> list[MemorySearchResult]:
+    hits, _ = PostgresProvider(connection).find(*_legs(question, mode, embedder), **options)
+    return hits
+
+
+def _legs(
+    question: str, mode: Leg, embedder: Embedder | None
+) -> tuple[SupportsToList | None, str | None]:
+    """Return the embedding and the text that the mode searches with."""
+    embedding = None
+    if embedder is not None and mode != "text":
+        vector = embed_query(embedder, question)
+        embedding = vector if vector.any() else None
+    return embedding, None if mode == "vector" else question
+
+
+def _comparison_table(
+    connection: psycopg.Connection[Any], question: str, embedder: Embedder
+) -> Table:
+    table = Table(expand=True, header_style="bold")
+    table.add_column("", width=1)
+    columns = []
+    modes: tuple[Leg, ...] = ("vector", "text", "hybrid")
+    for mode in modes:
+        table.add_column(mode, ratio=1, no_wrap=True, overflow="ellipsis")
+        columns.append(
+            _ask(connection, question, mode, embedder, top_k=3, threshold=_ANY_SIMILARITY)
+        )
+    for rank in range(max(map(len, columns))):
+        cells = [cell(column[rank]) if rank < len(column) else Text() for column in columns]
+        table.add_row(str(rank + 1), *cells)
+    return table

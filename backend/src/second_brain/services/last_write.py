@@ -1,0 +1,17 @@
+"""The number of this process's last write: the service's cache compares it, writers raise it."""
+
+from itertools import count
+
+_numbers = count(1)
+_last = 0
+
+
+def written() -> None:
+    """Note a write."""
+    global _last
+    _last = next(_numbers)
+
+
+def last_write() -> int:
+    """Return the number of the last write."""
+    return _last

@@ -1,0 +1,222 @@
+"""What all providers do for a search: convert, call, normalise, and name a failure.
+
+Errors are raised where they happen, and become details in `Searches._failure` alone.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+
+from second_brain.errors import (
+    ClientUnavailableError,
+    InvalidInputError,
+    PermissionDeniedError,
+    UnexpectedAnswerError,
+    safe_message,
+    translate,
+)
+from second_brain.services.arguments import BatchQuery, converted, named, without_defaults
+from second_brain.services.calls import call, checked_timeout
+from second_brain.services.results import (
+    Details,
+    FailureDetails,
+    Method,
+    Results,
+    Source,
+    normalize_rows,
+    query_index,
+    total_count,
+)
+
+logger = logging.getLogger(__name__)
+
+Outcome = TypeVar("Outcome")
+
+HYBRID = "hybrid_search_knowledge_chunks"
+MINE = "search_my_knowledge_chunks"
+BATCH = "hybrid_search_knowledge_chunks_batch"
+
+
+class Searches(ABC):
+    """What both kinds of providers share: the calls, and what their answers mean."""
+
+    name: ClassVar[Source]
+
+    def __init__(self, *, multi_tenant: bool, timeout: float | None, retries: int) -> None:
+        self._multi_tenant = multi_tenant
+        self._timeout = checked_timeout(timeout)
+        self._retries = retries
+
+    @abstractmethod
+    async def _send(
+        self, function: str, arguments: dict[str, Any], timeout: float | None
+    ) -> object:
+        """Call the SQL function once and return its rows, or its JSON; raise on failure."""
+
+    @abstractmethod
+    async def _wait(self, seconds: float) -> object:
+        """Wait before another attempt."""
+
+    def _secrets(self) -> Iterable[object]:
+        """Return the values that no message may hold."""
+        return ()
+
+    async def _search(
+        self, method: Method, function: str, given: Mapping[str, object], timeout: float | None
+    ) -> Results:
+        arguments = converted(given)
+        if function != MINE:
+            self._require_viewer(arguments)
+        rows = await self._rows(function, arguments, timeout)
+        hits = normalize_rows(rows, method=method, source=self.name, limit=arguments["match_count"])
+        details = self._details(method)
+        details["real_provider"] = True
+        details["raw_count"] = len(rows)
+        details["total_count"] = total_count(rows)
+        return hits, details
+
+    async def _answer(
+        self, method: Method, function: str, given: Mapping[str, object], timeout: float | None
+    ) -> Results:
+        """Search; when that fails, return no hits and the failure in the details."""
+        try:
+            return await self._search(method, function, given, timeout)
+        # The contract is an answer that names the failure, whatever failed.
+        except Exception as error:  # noqa: BLE001
+            details: Details = {**self._details(method), **self._failure(function, error)}
+            return [], details
+
+    async def _leg(
+        self,
+        method: Method,
+        function: str,
+        given: Mapping[str, object],
+        timeout: float | None,
+    ) -> Results:
+        """Search with one leg, by the function for this leg when no viewer is given."""
+        if (given["viewer_id"], given["public_only"]) == (None, False):
+            given = {
+                name: value
+                for name, value in given.items()
+                if name not in ("viewer_id", "public_only")
+            }
+            arguments = named(given, function, filled=False)
+        else:
+            # The functions for one leg have no argument for a viewer.
+            function = HYBRID
+            arguments = named(given, function)
+        return await self._answer(method, function, arguments, timeout)
+
+    async def _batch(
+        self, queries: Sequence[BatchQuery], fuse: bool, timeout: float | None
+    ) -> tuple[list[Any], list[int | None], int]:
+        """Return the hits and the total of each query, and how many rows came."""
+        asked = [
+            # With fuse, a further query without an argument has the first query's.
+            without_defaults(
+                converted(named(query, f"queries[{place}]", filled=not (fuse and place)))
+            )
+            for place, query in enumerate(queries)
+        ]
+        for place, arguments in enumerate(asked[:1] if fuse else asked):
+            self._require_viewer(arguments, f"queries[{place}]: ")
+        rows = await self._rows(BATCH, {"queries": asked, "fuse": fuse}, timeout)
+        answers = _by_query(rows, 1 if fuse else len(asked))
+        hits = [
+            normalize_rows(
+                answer, method="hybrid", source=self.name, limit=arguments["match_count"]
+            )
+            for arguments, answer in zip(asked, answers, strict=False)
+        ]
+        return hits, [total_count(answer) for answer in answers], len(rows)
+
+    async def _explain(self, given: Mapping[str, object], timeout: float | None) -> dict[str, Any]:
+        arguments = converted(given)
+        self._require_viewer(arguments)
+        answer = await self._call("explain_hybrid_search", arguments, timeout)
+        if not isinstance(answer, dict):
+            raise UnexpectedAnswerError(f"expected an object, received {type(answer).__name__}")
+        return answer
+
+    async def _rows(
+        self, function: str, arguments: dict[str, Any], timeout: float | None
+    ) -> Sequence[object]:
+        rows = await self._call(function, arguments, timeout)
+        if rows is None:
+            return []
+        if not isinstance(rows, list):
+            raise UnexpectedAnswerError(f"expected rows, received {type(rows).__name__}")
+        return rows
+
+    async def _call(
+        self, function: str, arguments: dict[str, Any], timeout: float | None
+    ) -> object:
+        timeout = self._timeout if timeout is None else checked_timeout(timeout)
+        return await call(
+            self._send, self._wait, function, arguments, timeout=timeout, retries=self._retries
+        )
+
+    def _require_viewer(self, arguments: Mapping[str, object], place: str = "") -> None:
+        if not self._multi_tenant or arguments.get("public_only") is True:
+            return
+        if arguments.get("viewer_id") is None:
+            raise InvalidInputError(
+                f"{place}viewer_id is missing, and this provider is multi-tenant",
+                remedy="Give the viewer_id of the user who asks, or public_only=True.",
+            )
+
+    def _details(self, method: Method) -> Details:
+        return {
+            "provider": self.name,
+            "mode": method,
+            "real_provider": False,
+            "raw_count": 0,
+            "total_count": None,
+        }
+
+    def _failure(self, function: str, error: Exception) -> FailureDetails:
+        """Return an error as the contract's details."""
+        if isinstance(error, ClientUnavailableError):
+            logger.warning("%s: %s", function, error)
+            return {"fallback_reason": "client_unavailable", "remedy": error.remedy}
+        known = translate(error)
+        # Neither message nor arguments: more people read a log than an answer.
+        logger.warning(
+            "%s failed: %s (%s, code %s)", function, type(error).__name__, known.kind, known.code
+        )
+        remedy = known.remedy
+        if function == MINE and isinstance(known, PermissionDeniedError):
+            remedy = (
+                "Call with the token of a signed-in user (role authenticated): "
+                "with the service role, give hybrid_search a viewer_id."
+            )
+        return {
+            "fallback_reason": "provider_error",
+            "error_type": type(error).__name__,
+            "error_kind": known.kind,
+            "error_message": safe_message(known, secrets=self._secrets()),
+            "code": known.code,
+            "remedy": remedy,
+        }
+
+    async def _raising(self, answer: Coroutine[Any, Any, Outcome]) -> Outcome:
+        """Wait for an answer; raise a failure as a SecondBrainError without credentials."""
+        try:
+            return await answer
+        except Exception as error:
+            known = translate(error)
+            known.args = (safe_message(known, secrets=self._secrets()),)
+            if known is error:
+                raise
+            raise known from error
+
+
+def _by_query(rows: Sequence[object], count: int) -> list[list[object]]:
+    answers: list[list[object]] = [[] for _ in range(count)]
+    for row in rows:
+        place = query_index(row)
+        if place is None or not 0 <= place < count:
+            raise UnexpectedAnswerError("a row belongs to none of the queries")
+        answers[place].append(row)
+    return answers
