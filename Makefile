@@ -5,6 +5,7 @@ INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-slow test-docker test-models lint format ci variants cli \
+  baseline migration check-migrations freeze \
   bench bench-full benchmark-vector benchmark-index benchmark-text benchmark-quality \
   benchmark-features benchmark-service benchmark-before-after clean
 
@@ -52,6 +53,18 @@ format: $(INSTALLED) ## format the Python code
 
 variants: $(INSTALLED) ## write what repeats the arguments of the search, after 09_hybrid_search.sql has changed
 	$(BIN)/python -m tools.variants
+
+baseline: $(INSTALLED) ## before 0.1.0: write migrations/ anew from supabase/schemas/
+	$(BIN)/python -m tools.migrations baseline
+
+migration: $(INSTALLED) node_modules/.bin/supabase ## write the next migration: NAME=what_it_does
+	$(BIN)/python -m tools.migrations new $(NAME) $(if $(PURPOSE),--purpose '$(PURPOSE)')
+
+check-migrations: $(INSTALLED) ## compare what migrations/ and supabase/schemas/ make, on every Postgres here
+	$(BIN)/python -m tools.migrations check
+
+freeze: $(INSTALLED) ## at a release: record the migrations' digests; they never change again
+	$(BIN)/python -m tools.migrations freeze
 
 cli: node_modules/.bin/supabase ## install the Supabase CLI from npm; its tests are skipped without it
 

@@ -1,5 +1,6 @@
 -- 004_text_analysis: how text becomes lexemes, and lexemes become the document side of BM25.
 -- Adds: functions of schema knowledge_internal, knowledge_content_hash. Locks nothing that exists.
+-- Written from supabase/schemas/04_text_analysis.sql by `make baseline`: edit that file.
 
 -- What a search or a trigger calls is PL/pgSQL: PostgreSQL 17 plans an SQL function at every call.
 

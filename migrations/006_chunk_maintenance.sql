@@ -1,6 +1,7 @@
 -- 006_chunk_maintenance: the columns of a chunk that the database sets.
 -- Adds: triggers on knowledge_chunks and knowledge_documents, and their functions.
 -- Locks both tables against writes for as long as a trigger's creation takes.
+-- Written from supabase/schemas/06_chunk_maintenance.sql by `make baseline`: edit that file.
 
 create function knowledge_internal.embedding_bits(embedding extensions.vector)
 returns bit varying

@@ -1,5 +1,6 @@
 -- 010_snippets: the excerpt of a hit, with the words found in it marked.
 -- Adds: functions searchable_lexemes, matched_parts, snippet. Locks nothing that exists.
+-- Written from supabase/schemas/10_snippets.sql by `make baseline`: edit that file.
 
 create function knowledge_internal.searchable_lexemes(
   configuration regconfig, source text

@@ -10,7 +10,7 @@ import os
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -19,6 +19,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from other_schema import Rendering
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres, apply_prelude
 
@@ -27,6 +28,7 @@ Connect = Callable[..., Connection]
 
 THROW_AWAY = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 _running = pytest.StashKey["_Running"]()
+_rendering = pytest.StashKey[Rendering]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,6 +43,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=os.environ.get("POSTGRES_IMAGE"),
         help="run on a container of this image instead, such as supabase/postgres:TAG",
     )
+    parser.addoption(
+        "--install-schema",
+        help="run on an install in this schema, beside one of another size in schema public",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    schema = config.getoption("--install-schema")
+    if schema:
+        config.stash[_rendering] = Rendering(schema)
+        config.stash[_rendering].start()
 
 
 @dataclass(frozen=True)
@@ -49,6 +62,7 @@ class Server:
 
     admin: str
     owner: str
+    rendering: Rendering | None = None
 
     def admin_dsn(self, database: str = "postgres") -> str:
         """Return the superuser's DSN."""
@@ -87,13 +101,22 @@ class Server:
                 with psycopg.connect(self.admin_dsn(making), autocommit=True) as admin:
                     apply_prelude(admin)
                 if dimensions is not None:
-                    migrations.apply(self.owner_dsn(making), dimensions=dimensions)
+                    self._migrate(making, dimensions)
                 connection.execute(
                     sql.SQL("alter database {} rename to {}").format(
                         sql.Identifier(making), sql.Identifier(name)
                     )
                 )
         return name
+
+    def _migrate(self, database: str, dimensions: int) -> None:
+        dsn = self.owner_dsn(database)
+        if self.rendering is None:
+            migrations.apply(dsn, dimensions=dimensions)
+            return
+        with self.rendering.switched_off():
+            migrations.apply(dsn, dimensions=dimensions + 1)
+            migrations.apply(dsn, dimensions=dimensions, schema=self.rendering.schema)
 
 
 class _Running:
@@ -185,22 +208,28 @@ class _Running:
 def _server(config: pytest.Config) -> Server:
     shared = getattr(config, "workerinput", {}).get("second_brain_server")
     if shared is not None:
-        return Server(**json.loads(shared))
-    if _running not in config.stash:
-        config.stash[_running] = _Running(config)
-    return config.stash[_running].server
+        found = Server(**json.loads(shared))
+    else:
+        if _running not in config.stash:
+            config.stash[_running] = _Running(config)
+        found = config.stash[_running].server
+    return replace(found, rendering=config.stash.get(_rendering, None))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     server = _server(node.config)
-    node.workerinput["second_brain_server"] = json.dumps(server.__dict__)
+    node.workerinput["second_brain_server"] = json.dumps(
+        {"admin": server.admin, "owner": server.owner}
+    )
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if _running in config.stash:
         config.stash[_running].stop()
         del config.stash[_running]
+    if _rendering in config.stash:
+        config.stash[_rendering].stop()
 
 
 @pytest.fixture(scope="session")

@@ -530,7 +530,7 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
   with examined (id, name) as (
-    select class.oid, format('%I.%I', 'public', class.relname)
+    select class.oid, format('%s.%I', class.relnamespace::regnamespace, class.relname)
       from pg_catalog.pg_class as class
      where class.relnamespace = 'public'::regnamespace
        and class.relname in ('knowledge_sources', 'knowledge_documents', 'knowledge_chunks')
@@ -563,7 +563,7 @@ as $$
       select jsonb_agg(
                jsonb_build_object(
                  'table', examined.name,
-                 'name', format('%I.%I', 'public', class.relname),
+                 'name', format('%s.%I', class.relnamespace::regnamespace, class.relname),
                  'kind', method.amname,
                  'leg', case
                    when examined.id <> knowledge_internal.physical_table() then null
@@ -593,7 +593,7 @@ as $$
                  jsonb_build_object(
                    'table', examined.name,
                    'name', (
-                     select format('%I.%I', 'public', class.relname)
+                     select format('%s.%I', class.relnamespace::regnamespace, class.relname)
                        from pg_catalog.pg_class as class
                       where class.oid = progress.index_relid
                    ),

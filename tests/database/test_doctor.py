@@ -6,8 +6,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from second_brain.database import doctor
+from second_brain.database import doctor, reembedding, vector_index
 from second_brain.database.doctor import Finding
+from second_brain.models import CallableEmbedder
 
 HASH = "public.knowledge_content_hash(text, text)"
 
@@ -42,6 +43,7 @@ def test_a_fresh_database_is_in_order(dsn: str) -> None:
         "migrations",
         "functions",
         "row level security",
+        "tables",
         "indexes",
         "embeddings",
         "statistics",
@@ -72,32 +74,31 @@ def test_missing_migrations_are_named_and_nothing_after_them_is_examined(plain_d
 @pytest.mark.parametrize(
     ("damage", "check", "message", "remedy"),
     [
-        (f"drop function {HASH} cascade", "functions", "knowledge_content_hash is missing", None),
+        (f"drop function {HASH} cascade", "functions", f"{HASH} is missing", None),
         (
             f"grant execute on function {HASH} to anon",
             "functions",
-            "anon may call knowledge_content_hash",
-            "revoke execute on function public.knowledge_content_hash from public, anon",
+            f"anon may call {HASH}, and should not",
+            f"revoke execute on function {HASH} from anon",
         ),
         (
             f"grant execute on function {HASH} to public",
             "functions",
-            "anon, authenticated may call knowledge_content_hash",
-            "revoke execute on function public.knowledge_content_hash from public, anon,"
-            " authenticated",
+            f"public may call {HASH}, and should not",
+            f"revoke execute on function {HASH} from public",
         ),
         (
             f"revoke execute on function {HASH} from service_role",
             "functions",
-            "service_role may not call knowledge_content_hash",
-            "grant execute on function public.knowledge_content_hash to service_role",
+            f"service_role may not call {HASH}",
+            f"grant execute on function {HASH} to service_role",
         ),
         (
             "create function public.knowledge_content_hash(text) returns text"
             " language sql as $$ select $1 $$",
             "functions",
             "knowledge_content_hash exists 2 times",
-            None,
+            "drop function public.knowledge_content_hash(text)",
         ),
         (
             "alter table public.knowledge_sources disable row level security",
@@ -108,7 +109,44 @@ def test_missing_migrations_are_named_and_nothing_after_them_is_examined(plain_d
         (
             "drop index public.knowledge_chunks_owner",
             "indexes",
-            "missing: public.knowledge_chunks_owner",
+            "index public.knowledge_chunks_owner is missing",
+            None,
+        ),
+        (
+            "alter function public.delete_knowledge_owner(uuid) security invoker",
+            "functions",
+            "function public.delete_knowledge_owner(uuid) differs from this version's:"
+            " security_definer",
+            None,
+        ),
+        (
+            "grant truncate on public.knowledge_documents to anon",
+            "tables",
+            "anon has truncate on table public.knowledge_documents, and should not",
+            "revoke truncate on table public.knowledge_documents from anon",
+        ),
+        (
+            "grant update (title) on public.knowledge_documents to authenticated",
+            "tables",
+            "authenticated has update (title) on table public.knowledge_documents, and should not",
+            "revoke update (title) on table public.knowledge_documents from authenticated",
+        ),
+        (
+            "grant usage on schema knowledge_internal to anon",
+            "tables",
+            "anon has usage on schema knowledge_internal, and should not",
+            "revoke usage on schema knowledge_internal from anon",
+        ),
+        (
+            "alter policy knowledge_documents_read on public.knowledge_documents using (true)",
+            "row level security",
+            "policy public.knowledge_documents.knowledge_documents_read differs",
+            None,
+        ),
+        (
+            "alter table public.knowledge_documents drop column author",
+            "tables",
+            "column public.knowledge_documents.author is missing",
             None,
         ),
         (
@@ -175,13 +213,75 @@ def test_without_the_function_of_health_the_other_checks_are_made(dsn: str, data
     database.execute("drop function public.knowledge_search_health()")
     errors = [one for one in examine(dsn) if one.status == "error"]
     assert [one.check for one in errors] == ["functions", "health"]
-    assert {one.remedy for one in errors} == {errors[0].remedy}
+    assert "knowledge_search_health() is missing" in errors[0].message
 
 
 def test_an_index_of_a_leg_is_known_by_what_it_is(dsn: str, database: Any) -> None:
     database.execute("alter index public.knowledge_chunks_embedding rename to vectors")
     database.execute("alter index public.knowledge_chunks_content_tsv rename to words")
     assert {one.status for one in examine(dsn)} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "message"),
+    [
+        (
+            "alter table public.knowledge_chunks alter column metadata set storage extended",
+            "warning",
+            "column public.knowledge_chunks.metadata differs from this version's: storage",
+        ),
+        (
+            "comment on table public.knowledge_chunks is null",
+            "info",
+            "table public.knowledge_chunks differs from this version's: comment",
+        ),
+        (
+            "create policy mine on public.knowledge_documents for select using (true)",
+            "warning",
+            "policy public.knowledge_documents.mine is not of this version",
+        ),
+        (
+            "create table knowledge_internal.old_statistics ()",
+            "info",
+            "table knowledge_internal.old_statistics is not of this version",
+        ),
+    ],
+)
+def test_what_does_no_harm_is_no_error(
+    dsn: str, database: Any, change: str, status: str, message: str
+) -> None:
+    database.execute(change.encode())
+    (finding,) = [one for one in examine(dsn) if one.status != "ok"]
+    assert (finding.status, finding.message) == (status, message)
+
+
+def test_what_a_project_made_for_itself_is_not_told_of(database: Any, dsn: str) -> None:
+    database.execute(
+        """
+        create table public.knowledge_notes (id int primary key);
+        create view public.titles as select title from public.knowledge_documents;
+        create function public.mine() returns int language sql as 'select 1';
+        create type public.mood as enum ('good');
+        grant select on public.knowledge_documents to pg_monitor;
+        """
+    )
+    assert {one.status for one in examine(dsn)} == {"ok"}
+
+
+@pytest.mark.parametrize("dimensions", [4500])
+def test_another_vector_index_and_another_size_are_in_order(dsn: str) -> None:
+    vector_index.build(dsn, vector_index.Wanted("halfvec", 8, 32))
+    assert {one.status for one in examine(dsn)} == {"ok"}
+
+
+def test_a_change_of_the_model_under_way_is_in_order(dsn: str, database: Any) -> None:
+    ingest(database, "a", embedded("one thing", "m"))
+    vector_index.build(dsn, vector_index.Wanted("vector"))
+    model = CallableEmbedder(lambda texts: [[1.0, 2.0] for _ in texts], "next", 2)
+    reembedding.start(dsn, model, keep_old=True)
+    assert reembedding.state(database).stage == "switched"
+    definitions = {"functions", "row level security", "tables", "indexes"}
+    assert [one for one in examine(dsn) if one.check in definitions and one.status != "ok"] == []
 
 
 def test_a_role_that_may_not_look_is_told_to_be_the_owner(dsn: str) -> None:

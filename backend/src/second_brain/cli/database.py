@@ -11,7 +11,7 @@ import typer
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from second_brain.database import doctor, migrations
+from second_brain.database import doctor, migrations, naming
 from second_brain.database.embedded import OWNER, EmbeddedPostgres, apply_prelude
 from second_brain.errors import ConfigurationError
 
@@ -34,6 +34,10 @@ MajorOption = Annotated[
         show_default=False,
     ),
 ]
+SchemaOption = Annotated[
+    str,
+    typer.Option(help="Schema of the install; its internal parts are in SCHEMA_internal."),
+]
 
 
 def _examples(*commands: str) -> str:
@@ -53,9 +57,12 @@ def register(app: typer.Typer) -> None:
             "second-brain migrate --dsn postgresql://postgres@db.example.org/postgres",
         )
     )(migrate)
-    app.command(epilog=_examples("second-brain init --dimensions 384 --into supabase/migrations"))(
-        init
-    )
+    app.command(
+        epilog=_examples(
+            "second-brain init --dimensions 384 --into supabase/migrations",
+            "second-brain init --dimensions 384 --declarative",
+        )
+    )(init)
     app.command(
         "doctor",
         epilog=_examples(
@@ -207,6 +214,7 @@ def migrate(
             help="First, as a superuser, make a plain Postgres look like Supabase.",
         ),
     ] = False,
+    schema: SchemaOption = naming.SCHEMA,
 ) -> None:
     """Apply the migrations that the database does not have yet.
 
@@ -222,6 +230,7 @@ def migrate(
     applied = migrations.apply(
         target,
         dimensions=dimensions,
+        schema=schema,
         progress=lambda migration: typer.echo(f"Applying {migration.file_name}", err=True),
     )
     if applied:
@@ -236,12 +245,24 @@ def init(
         Path,
         typer.Option(help="Folder of the project's migrations.", file_okay=False),
     ] = Path("supabase/migrations"),
+    schema: SchemaOption = naming.SCHEMA,
+    declarative: Annotated[
+        bool,
+        typer.Option(
+            "--declarative",
+            help="Also write the state into the project's declarative schemas, beside --into.",
+        ),
+    ] = False,
 ) -> None:
     """Write the migrations into a Supabase project of your own.
 
     Those that are there already are left alone, so that a newer second-brain adds only what is new.
+    A project with declarative schemas needs --declarative: without it, Supabase's next diff drops
+    what these migrations made.
     """
-    written = migrations.init(into, dimensions)
+    written = migrations.init(into, dimensions, schema=schema)
+    if declarative:
+        written += migrations.declare(into.parent / "schemas", dimensions, schema=schema)
     for file in written:
         typer.echo(file)
     if written:
@@ -253,10 +274,11 @@ def init(
 def _doctor(
     dsn: DsnOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    schema: SchemaOption = naming.SCHEMA,
 ) -> None:
     """Examine a database and say what to do. Exit code 1 when something is wrong."""
     with psycopg.connect(resolve_dsn(dsn), autocommit=True) as connection:
-        findings = doctor.examine(connection)
+        findings = doctor.examine(connection, schema)
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:

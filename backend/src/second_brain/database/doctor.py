@@ -1,17 +1,19 @@
 """Examining a database: is everything there that search needs, and in a state to be fast.
 
-It reads and changes nothing. What ought to be there is read off the migrations, so that it is
-written down once.
+It reads and changes nothing. What ought to be there is the manifest, which is generated from the
+state of the SQL. Objects of others are not looked at.
 """
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import psycopg
+from psycopg import sql
 
-from second_brain.database import migrations
+from second_brain.database import catalogue, migrations, naming
+from second_brain.database.catalogue import Catalogue, Definition, Difference
 from second_brain.errors import SecondBrainError, safe_message
 
 Connection = psycopg.Connection[Any]
@@ -21,20 +23,16 @@ _Findings = Iterator[tuple[Status, str, str | None]]
 MINIMUM_SERVER = 15
 MINIMUM_PGVECTOR = (0, 8)
 _APPLY = "Apply the migrations: `supabase db push` or `second-brain migrate`."
-
-_FUNCTION = re.compile(
-    r"^(create|drop) (?:or replace )?function (?:if exists )?public\.(\w+)", re.MULTILINE
+_RESTORE = (
+    "Run the statement that makes it again: `second-brain init --declarative` writes this version's"
+    " SQL."
 )
-_GRANT = re.compile(
-    r"^grant execute on function ([^;]*?)\s+to ([\w, ]+);", re.MULTILINE | re.DOTALL
-)
-_TABLE = re.compile(r"^create table (?:if not exists )?(\w+\.\w+)", re.MULTILINE)
-_INDEX = re.compile(
-    r"^create (?:unique )?index (?:if not exists )?(\w+)\s+on (\w+)\.([^;]*);", re.MULTILINE
-)
-# The indexes of the two legs may have other names; the database knows them by what they are.
-_LEG = re.compile(r"using hnsw|\(content_tsv\)")
 _API_ROLES = ("anon", "authenticated", "service_role")
+# The indexes of the two legs may be dropped for a bulk load: the database itself tells of them.
+_LEG_INDEXES = re.compile(r"index public\.knowledge_chunks_(embedding|content_tsv)$")
+_RELATIONS = ("table", "view", "type")
+_HARMLESS = {"comment"}
+_SLOWER = {"comment", "storage", "statistics", "options", "toast_options", "compression", "cost"}
 
 _SERVER = "select current_setting('server_version_num')::int / 10000"
 _PGVECTOR = """
@@ -44,27 +42,7 @@ select extension.extversion, namespace.nspname
  where extension.extname = 'vector'
 """
 _ROLES = "select rolname from pg_catalog.pg_roles where rolname = any(%s)"
-_FUNCTION_GRANTS = """
-select function.proname,
-       count(distinct function.oid),
-       coalesce(
-         array_agg(distinct role.name)
-           filter (where has_function_privilege(role.name, function.oid, 'execute')),
-         array[]::text[]
-       )
-  from pg_catalog.pg_proc as function
- cross join unnest(%(roles)s::text[]) as role (name)
- where function.pronamespace = 'public'::regnamespace
-   and function.proname = any(%(functions)s)
- group by function.proname
-"""
-_TABLES = """
-select wanted.name, class.relrowsecurity
-  from unnest(%s::text[]) as wanted (name)
-  left join pg_catalog.pg_class as class on class.oid = to_regclass(wanted.name)
-"""
-_MISSING = "select name from unnest(%s::text[]) as wanted (name) where to_regclass(name) is null"
-_HEALTH = "select public.knowledge_search_health()"
+_HEALTH = "select {schema}.knowledge_search_health()"
 
 
 @dataclass(frozen=True)
@@ -77,27 +55,25 @@ class Finding:
     remedy: str | None = None
 
 
-def examine(connection: Connection) -> list[Finding]:
+def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding]:
     """Run every check over an autocommit connection; best as the owner of the tables.
 
     Without all migrations it ends there: what they make is not examined.
     """
+    naming.check_schema(schema)
     expected = migrations.find()
-    text = "\n".join(one.sql for one in expected)
     findings = [
         *_run("server", lambda: _server(connection)),
         *_run("pgvector", lambda: _pgvector(connection)),
         *_run("roles", lambda: _roles(connection)),
-        *_run("migrations", lambda: _migrations(connection, expected)),
+        *_run("migrations", lambda: _migrations(connection, expected, schema)),
     ]
     if findings[-1].status == "error":
         return findings
     return [
         *findings,
-        *_run("functions", lambda: _functions(connection, text)),
-        *_run("row level security", lambda: _row_security(connection, text)),
-        *_run("indexes", lambda: _indexes(connection, text)),
-        *_guarded("health", lambda: _health(connection)),
+        *_guarded("functions", lambda: _definitions(connection, schema)),
+        *_guarded("health", lambda: _health(connection, schema)),
     ]
 
 
@@ -169,8 +145,10 @@ def _roles(connection: Connection) -> _Findings:
         yield "ok", ", ".join(_API_ROLES), None
 
 
-def _migrations(connection: Connection, expected: list[migrations.Migration]) -> _Findings:
-    missing = migrations.pending(connection, expected)
+def _migrations(
+    connection: Connection, expected: list[migrations.Migration], schema: str
+) -> _Findings:
+    missing = migrations.pending(connection, expected, schema)
     if missing:
         names = ", ".join(one.file_name for one in missing)
         yield "error", f"{len(missing)} of {len(expected)} are missing: {names}", _APPLY
@@ -178,78 +156,153 @@ def _migrations(connection: Connection, expected: list[migrations.Migration]) ->
         yield "ok", f"all {len(expected)} are applied", None
 
 
-def _functions(connection: Connection, text: str) -> _Findings:
-    """Compare who may call what with the grants that the migrations write."""
-    last = {name: action for action, name in _FUNCTION.findall(text)}
-    functions = sorted(name for name, action in last.items() if action == "create")
-    granted: dict[str, set[str]] = {name: set() for name in functions}
-    for targets, roles in _GRANT.findall(text):
-        for name in re.findall(r"public\.(\w+)", targets):
-            granted.setdefault(name, set()).update(re.findall(r"\w+", roles))
-    rows = connection.execute(
-        _FUNCTION_GRANTS, {"functions": functions, "roles": list(_API_ROLES)}
-    ).fetchall()
-    found = {name: (overloads, set(roles)) for name, overloads, roles in rows}
-    wrong = False
-    for name in functions:
-        overloads, callers = found.get(name, (0, set()))
-        remedy: str | None = None
-        if overloads == 0:
-            message, remedy = f"{name} is missing", _APPLY
-        elif overloads > 1:
-            message = f"{name} exists {overloads} times: PostgREST cannot choose (PGRST203)"
-            remedy = f"Drop the older signature; \\df public.{name} lists them."
-        elif callers - granted[name]:
-            roles = ", ".join(sorted(callers - granted[name]))
-            message = f"{roles} may call {name}, and should not"
-            remedy = f"Run: revoke execute on function public.{name} from public, {roles}"
-        elif granted[name] - callers:
-            roles = ", ".join(sorted(granted[name] - callers))
-            message = f"{roles} may not call {name}"
-            remedy = f"Run: grant execute on function public.{name} to {roles}"
-        if remedy:
-            wrong = True
-            yield "error", message, remedy
-    if not wrong:
-        yield "ok", f"{len(functions)} functions, callable by whom they should be", None
+def _definitions(connection: Connection, schema: str) -> Iterator[Finding]:
+    """Compare what is there with the manifest; name what is missing, different or left over."""
+    expected = catalogue.manifest()
+    found = catalogue.portable(catalogue.read(connection, schema))
+    findings = [
+        told
+        for one in catalogue.compare(expected, found)
+        if (told := _told(one, expected, found)) is not None
+    ]
+    if schema != naming.SCHEMA:
+        names = {name.partition(" public.")[2].partition("(")[0] for name in expected} - {""}
+        findings = [_renamed(one, names, schema) for one in findings]
+    functions = sum(name.startswith("function ") for name in expected)
+    tables = sum(name.startswith("table ") for name in expected)
+    in_order = {
+        "functions": f"{functions} functions, callable by whom they should be",
+        "row level security": f"on for all {tables} tables",
+        "tables": f"{tables} tables with their columns, constraints and triggers",
+        "indexes": "",
+    }
+    for check, message in in_order.items():
+        about = [one for one in findings if one.check == check]
+        if message and not any(one.status == "error" for one in about):
+            yield Finding(check, "ok", message)
+        yield from about
 
 
-def _row_security(connection: Connection, text: str) -> _Findings:
-    tables = sorted(set(_TABLE.findall(text)))
-    rows = connection.execute(_TABLES, [tables]).fetchall()
-    missing = [name for name, enabled in rows if enabled is None]
-    off = [name for name, enabled in rows if enabled is False]
-    if missing:
-        yield "error", f"the tables {', '.join(missing)} are missing", _APPLY
-    for name in off:
-        yield (
+def _told(difference: Difference, expected: Catalogue, found: Catalogue) -> Finding | None:
+    """Say what one difference means; None where it is none of this package's business."""
+    check, what = _check(difference), f"{difference.kind} {difference.name}"
+    if difference.kind == "extension" or _LEG_INDEXES.fullmatch(difference.object):
+        return None
+    if difference.change == "missing":
+        if difference.kind == "index" and _same_index(expected[difference.object], found):
+            return None
+        return Finding(check, "error", f"{what} is missing", _RESTORE)
+    if difference.change == "left over":
+        return _left_over(difference, expected, found)
+    if difference.properties.keys() == {"grants"}:
+        return _grants(difference)
+    if "row_security" in difference.properties:
+        return Finding(
+            check,
             "error",
-            f"it is off for {name}: the API roles read what the grants let them",
-            f"Run: alter table {name} enable row level security",
+            f"it is off for {difference.name}: the API roles read what the grants let them",
+            f"Run: alter table {difference.name} enable row level security",
         )
-    if not missing and not off:
-        yield "ok", f"on for all {len(tables)} tables", None
-
-
-def _indexes(connection: Connection, text: str) -> _Findings:
-    names = sorted(
-        f"{schema}.{name}"
-        for name, schema, definition in _INDEX.findall(text)
-        if not _LEG.search(definition)
+    names = difference.properties.keys()
+    status: Status = "error"
+    if names <= _SLOWER:
+        status = "info" if names <= _HARMLESS else "warning"
+    return Finding(
+        check, status, f"{what} differs from this version's: {', '.join(sorted(names))}", _RESTORE
     )
-    missing = [name for (name,) in connection.execute(_MISSING, [names]).fetchall()]
-    if missing:
-        yield (
-            "error",
-            f"missing: {', '.join(missing)}",
-            "Create them again as the migrations do: filters read the whole table without them.",
-        )
 
 
-def _health(connection: Connection) -> Iterator[Finding]:
+def _check(difference: Difference) -> str:
+    if difference.kind in ("function", "index"):
+        return {"function": "functions", "index": "indexes"}[difference.kind]
+    if difference.kind == "policy" or "row_security" in difference.properties:
+        return "row level security"
+    return "tables"
+
+
+def _left_over(difference: Difference, expected: Catalogue, found: Catalogue) -> Finding | None:
+    """Tell of what is there beside ours; None for what a project has made for itself."""
+    check, what = _check(difference), f"{difference.kind} {difference.name}"
+    internal = difference.name.startswith(f"{naming.INTERNALS}.")
+    if difference.kind == "function":
+        name = difference.name.partition("(")[0]
+        named_alike = [one for one in expected if one.startswith(f"function {name}(")]
+        if not named_alike and not internal:
+            return None
+        message = f"{what} is left over from another version"
+        if any(one in found for one in named_alike):
+            count = sum(one.startswith(f"function {name}(") for one in found)
+            message = f"{name} exists {count} times: PostgREST cannot choose (PGRST203)"
+        return Finding(check, "error", message, f"Run: drop function {difference.name}")
+    definition = found[difference.object]
+    if difference.kind == "index":
+        owner = str(definition["table"])
+        if _same_index(definition, expected):
+            return None
+    else:
+        owner = ".".join(difference.name.split(".")[:2])
+    of_ours = owner != difference.name and any(f"{one} {owner}" in expected for one in _RELATIONS)
+    if not internal and not of_ours:
+        return None
+    # A policy lets rows be read, a trigger changes what is written.
+    status: Status = "warning" if difference.kind in ("policy", "trigger") else "info"
+    return Finding(
+        check, status, f"{what} is not of this version", "Drop it, unless it is your own."
+    )
+
+
+def _same_index(definition: Definition, among: Catalogue) -> bool:
+    """Say whether an index of this definition is there under any name."""
+    return any(
+        name.startswith("index ") and _without_name(one) == _without_name(definition)
+        for name, one in among.items()
+    )
+
+
+def _without_name(definition: Definition) -> tuple[str, str, str]:
+    text = re.sub(r"INDEX \S+ ON", "INDEX ON", definition.get("definition", ""), count=1)
+    return definition["table"], definition["method"], text
+
+
+def _grants(difference: Difference) -> Finding:
+    wanted, there = (value or {} for value in difference.properties["grants"])
+    for role in dict.fromkeys((*there, *wanted)):
+        wanted.setdefault(role, [])
+        there.setdefault(role, [])
+    extra = {role: one for role in there if (one := set(there[role]) - set(wanted[role]))}
+    lacking = {role: one for role in wanted if (one := set(wanted[role]) - set(there[role]))}
+    changed = extra or lacking
+    roles = ", ".join(changed)
+    named = {one.rstrip("*").lower() for one in set().union(*changed.values())}
+    privileges = ", ".join(sorted(named))
+    kind = "table" if difference.kind == "view" else difference.kind
+    if difference.kind == "column":
+        table, _, column = difference.name.rpartition(".")
+        on, privileges = f"table {table}", f"{privileges} ({column})"
+    else:
+        on = f"{kind} {difference.name}"
+    is_function = kind == "function"
+    if extra:
+        has = f"may call {difference.name}" if is_function else f"has {privileges} on {on}"
+        message, run = f"{roles} {has}, and should not", "revoke {} on {} from {}"
+    else:
+        has = f"may not call {difference.name}" if is_function else f"lacks {privileges} on {on}"
+        message, run = f"{roles} {has}", "grant {} on {} to {}"
+    remedy = f"Run: {run.format(privileges, on, roles)}"
+    return Finding(_check(difference), "error", message, remedy)
+
+
+def _renamed(finding: Finding, names: set[str], schema: str) -> Finding:
+    message = naming.rename(finding.message, names, naming.SCHEMA, schema)
+    remedy = finding.remedy and naming.rename(finding.remedy, names, naming.SCHEMA, schema)
+    return replace(finding, message=message, remedy=remedy)
+
+
+def _health(connection: Connection, schema: str) -> Iterator[Finding]:
     """Show what the database finds in itself, each after how that part is."""
     health: dict[str, Any]
-    ((health,),) = connection.execute(_HEALTH).fetchall()
+    query = sql.SQL(_HEALTH).format(schema=sql.Identifier(schema))
+    ((health,),) = connection.execute(query).fetchall()
     summary = _summary(health)
     found = [
         Finding(one["check"], one["severity"], one["what"], one["remedy"])

@@ -382,6 +382,24 @@ class EmbeddedPostgres:
             return subprocess.CompletedProcess(done.args, done.returncode, output.read())
 
 
+def installed_majors() -> list[int]:
+    """List the major versions whose binaries are installed, newest first."""
+    found = []
+    for major in sorted(_PACKAGES, reverse=True):
+        with contextlib.suppress(EmbeddedServerError):
+            _binaries(major)
+            found.append(major)
+    return found
+
+
+def program(major: int, name: str) -> Path:
+    """Return where a client program of that version is, such as pg_dump.
+
+    Raises EmbeddedServerError for a version that is not installed.
+    """
+    return _binaries(major) / name
+
+
 def apply_prelude(connection: "psycopg.Connection[Any]") -> None:
     """Make a plain Postgres look like Supabase: API roles, schemas, pgvector, default privileges.
 

@@ -2,7 +2,8 @@
 
 The SQL itself lives in the files, and nothing here knows what they create but for one column, whose
 type carries the embedding dimension. Applying them records what `supabase db push` records, so the
-two can follow each other on one database.
+two can follow each other on one database. An install in another schema than public is the same
+files, rendered.
 """
 
 import re
@@ -11,43 +12,53 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib import resources
 from pathlib import Path
-from typing import Any, LiteralString
+from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
+from psycopg import sql
 from psycopg.rows import scalar_row
 
+from second_brain.database import naming
 from second_brain.errors import ConfigurationError, SecondBrainError
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 # What the type vector stores.
 MAX_DIMENSIONS = 16_000
 
 _FILE_NAME = re.compile(r"([0-9]+)_(.*)\.sql")
 _DIMENSION = re.compile(r"extensions\.vector\((\d+)\)")
-_PREFIX = "second_brain_"
 
 _LOCK = "select pg_advisory_xact_lock(hashtext('second_brain migrations'))"
-_HISTORY_EXISTS = "select to_regclass('supabase_migrations.schema_migrations') is not null"
-# What the Supabase CLI runs, word for word.
+_EXISTS = "select to_regclass(%s) is not null"
+# What the Supabase CLI runs, word for word where the table is its own.
 _CREATE_HISTORY: tuple[LiteralString, ...] = (
     "create schema if not exists supabase_migrations",
-    "create table if not exists supabase_migrations.schema_migrations"
-    " (version text not null primary key)",
-    "alter table supabase_migrations.schema_migrations add column if not exists statements text[]",
-    "alter table supabase_migrations.schema_migrations add column if not exists name text",
+    "create table if not exists supabase_migrations.{history} (version text not null primary key)",
+    "alter table supabase_migrations.{history} add column if not exists statements text[]",
+    "alter table supabase_migrations.{history} add column if not exists name text",
 )
 _READ_HISTORY = (
-    "select version, coalesce(name, '') from supabase_migrations.schema_migrations order by version"
+    "select version, coalesce(name, '') from supabase_migrations.{history} order by version"
 )
 _RECORD = (
-    "insert into supabase_migrations.schema_migrations (version, name, statements)"
-    " values (%s, %s, %s)"
+    "insert into supabase_migrations.{history} (version, name, statements) values (%s, %s, %s)"
 )
 _READ_DIMENSIONS = """
 select attribute.atttypmod
   from pg_catalog.pg_attribute as attribute
- where attribute.attrelid = to_regclass('public.knowledge_chunks')
+ where attribute.attrelid = to_regclass(%s)
    and attribute.attname = 'embedding'
    and not attribute.attisdropped
+"""
+_DECLARED = "-- Written by `second-brain init --declarative`, which replaces this file.\n"
+# At the end of the first file, for another schema than public: what Supabase does for that one.
+_CREATE_SCHEMA = """
+-- The schema of this install.
+create schema if not exists {schema};
+
+grant usage on schema {schema} to anon, authenticated, service_role;
 """
 
 
@@ -74,15 +85,24 @@ class Migration:
 
 def find(directory: Path | None = None) -> list[Migration]:
     """List the migrations in order: this package's own, or those of a directory."""
-    if directory is None:
-        installed = resources.files("second_brain").joinpath("migrations")
-        # In a checkout they are at the top, not in the package.
-        place = installed if installed.is_dir() else Path(__file__).parents[4] / "migrations"
-    else:
-        place = directory
+    return _read(_packaged("migrations", "migrations") if directory is None else directory)
+
+
+def find_state() -> list[Migration]:
+    """List the files of the state, which the migrations lead to, in order."""
+    return _read(_packaged("schemas", "supabase/schemas"))
+
+
+def _packaged(folder: str, in_checkout: str) -> "Traversable":
+    installed = resources.files("second_brain").joinpath(folder)
+    # In a checkout they are at the top, not in the package.
+    return installed if installed.is_dir() else Path(__file__).parents[4] / in_checkout
+
+
+def _read(place: "Traversable") -> list[Migration]:
     if not place.is_dir():
         raise ConfigurationError(
-            f"there are no migrations in {place}", remedy="Reinstall second-brain."
+            f"there are no SQL files in {place}", remedy="Reinstall second-brain."
         )
     found = [
         Migration(name[1], name[2], file.read_text("utf-8"))
@@ -92,39 +112,59 @@ def find(directory: Path | None = None) -> list[Migration]:
     return sorted(found, key=lambda migration: migration.version)
 
 
-def render(migrations: Sequence[Migration], dimensions: int) -> list[Migration]:
-    """Return the migrations with `dimensions` as the size of the embedding column.
+def render(
+    migrations: Sequence[Migration],
+    dimensions: int | None = None,
+    schema: str = naming.SCHEMA,
+) -> list[Migration]:
+    """Return the migrations with `dimensions` as the size of the embedding column, for `schema`.
 
-    Raises ConfigurationError for a size that pgvector does not store, and when not exactly one
-    place names the size.
+    Without `dimensions` the size stays. Internal parts of another schema than public are in
+    `<schema>_internal`; the first file creates the schema.
+
+    Raises ConfigurationError for a size that pgvector does not store and when not exactly one place
+    names the size, InvalidInputError for a name that cannot be a schema's.
     """
-    _check_dimensions(dimensions)
-    places = [place for one in migrations for place in _DIMENSION.findall(one.sql)]
-    if len(places) != 1:
-        raise ConfigurationError(
-            f"{len(places)} places in the migrations say extensions.vector(N), one should",
-            remedy="Give the column's type its size and no other: functions take extensions.vector",
-        )
-    column = f"extensions.vector({dimensions})"
-    return [replace(one, sql=_DIMENSION.sub(column, one.sql)) for one in migrations]
+    rendered = list(migrations)
+    if dimensions is not None:
+        _check_dimensions(dimensions)
+        places = [place for one in migrations for place in _DIMENSION.findall(one.sql)]
+        if len(places) != 1:
+            raise ConfigurationError(
+                f"{len(places)} places in the migrations say extensions.vector(N), one should",
+                remedy="Give the column's type its size and no other: functions take "
+                "extensions.vector",
+            )
+        column = f"extensions.vector({dimensions})"
+        rendered = [replace(one, sql=_DIMENSION.sub(column, one.sql)) for one in rendered]
+    naming.check_schema(schema)
+    if schema != naming.SCHEMA and rendered:
+        names = naming.created_names(one.sql for one in rendered)
+        rendered = [
+            replace(one, sql=naming.rename(one.sql, names, naming.SCHEMA, schema))
+            for one in rendered
+        ]
+        create = _CREATE_SCHEMA.format(schema=schema)
+        rendered[0] = replace(rendered[0], sql=rendered[0].sql + create)
+    return rendered
 
 
 def pending(
-    connection: "psycopg.Connection[Any]", migrations: Sequence[Migration]
+    connection: "psycopg.Connection[Any]",
+    migrations: Sequence[Migration],
+    schema: str = naming.SCHEMA,
 ) -> list[Migration]:
-    """List the migrations that a database does not have yet, in order.
+    """List the migrations that the install in `schema` does not have yet, in order.
 
-    A migration is there under its own version, or under any version by the name that `init` gave
-    its file. Raises MigrationError when a version is another migration's, or when a later one is
-    there but an earlier one is not.
+    A migration is there under its own version in the install's history, or under any version in the
+    Supabase CLI's by the name that `init` gave its file. Raises MigrationError when a version is
+    another migration's, or when a later one is there but an earlier one is not.
     """
-    history: dict[str, str] = {}
-    if connection.execute(_HISTORY_EXISTS, prepare=False).fetchone() == (True,):
-        history = dict(connection.execute(_READ_HISTORY).fetchall())
-    names = set(history.values())
+    history = _history(connection, schema)
+    names = set(_history(connection, naming.SCHEMA).values())
     missing: list[Migration] = []
     for migration in migrations:
-        if _handed_out_name(migration) in names:
+        if _handed_out_name(migration, schema) in names:
             present = True
         elif migration.version in history:
             present = True
@@ -139,20 +179,19 @@ def pending(
         if present and missing:
             raise MigrationError(
                 f"the database has {migration.file_name} but not {missing[0].file_name}",
-                remedy=(
-                    "If that one was applied by hand, record it: "
-                    f"supabase migration repair --status applied {missing[0].version}"
-                ),
+                remedy="If that one was applied by hand, record it: " + _repair(missing[0], schema),
             )
         if not present:
             missing.append(migration)
     return missing
 
 
-def stored_dimensions(connection: "psycopg.Connection[Any]") -> int | None:
+def stored_dimensions(
+    connection: "psycopg.Connection[Any]", schema: str = naming.SCHEMA
+) -> int | None:
     """Return the size of the embedding column, None where there is no such table yet."""
     with connection.cursor(row_factory=scalar_row) as cursor:
-        found = cursor.execute(_READ_DIMENSIONS).fetchone()
+        found = cursor.execute(_READ_DIMENSIONS, [f"{schema}.knowledge_chunks"]).fetchone()
     return int(found) if found is not None else None
 
 
@@ -161,44 +200,53 @@ def apply(
     *,
     dimensions: int | None = None,
     directory: Path | None = None,
+    schema: str = naming.SCHEMA,
     progress: Callable[[Migration], None] | None = None,
 ) -> list[Migration]:
-    """Apply what the database does not have yet, and return it.
+    """Apply what the install in `schema` does not have yet, and return it.
 
-    Each file runs in a session and a transaction of its own together with its row in
-    `supabase_migrations.schema_migrations`: a file that fails leaves nothing behind, those before
-    it stay. Two runs at once take turns. Without `dimensions` a database keeps its embedding size
-    and a new one gets the files', 1024. `progress` is called before each file.
+    Each file runs in a session and a transaction of its own together with its row in the history:
+    a file that fails leaves nothing behind, those before it stay. The history is
+    `supabase_migrations.schema_migrations`, and `supabase_migrations.second_brain_<schema>` for
+    another schema than public. Two runs at once take turns. Without `dimensions` an install keeps
+    its embedding size and a new one gets the files', 1024. `progress` is called before each file.
 
-    Raises MigrationError, naming the file and the line, and ConfigurationError when the database
-    has embeddings of another size.
+    Raises MigrationError, naming the file and the line, ConfigurationError when the database
+    has embeddings of another size, and InvalidInputError for a name that cannot be a schema's.
     """
+    naming.check_schema(schema)
     migrations = find(directory)
     with psycopg.connect(dsn) as connection:
-        stored = stored_dimensions(connection)
+        stored = stored_dimensions(connection, schema)
     if stored is not None and dimensions not in (None, stored):
         raise ConfigurationError(
             f"the database has embeddings of {stored} dimensions, not {dimensions}",
             remedy=f"Use --dimensions {stored}; `second-brain reembed start` changes the model.",
         )
-    wanted = stored if dimensions is None else dimensions
-    if wanted is not None:
-        migrations = render(migrations, wanted)
+    migrations = render(migrations, stored if dimensions is None else dimensions, schema)
     applied = []
-    while migration := _apply_next(dsn, migrations, progress):
+    while migration := _apply_next(dsn, migrations, schema, progress):
         applied.append(migration)
     return applied
 
 
-def init(into: Path, dimensions: int, *, directory: Path | None = None) -> list[Path]:
+def init(
+    into: Path,
+    dimensions: int,
+    *,
+    directory: Path | None = None,
+    schema: str = naming.SCHEMA,
+) -> list[Path]:
     """Write the migrations into a Supabase project's folder and return the files written.
 
-    They are named by timestamps that sort after what is there. One that an earlier call wrote is
-    known by its name and left alone. Raises ConfigurationError when those have another dimension.
+    They are named by timestamps that sort after what is there, and by the schema where it is not
+    public, so that one project can have several installs. One that an earlier call wrote is known
+    by its name and left alone. Raises ConfigurationError when those have another dimension, and
+    InvalidInputError for a name that cannot be a schema's.
     """
-    migrations = render(find(directory), dimensions)
+    migrations = render(find(directory), dimensions, schema)
     present = find(into) if into.is_dir() else []
-    ours = {_handed_out_name(migration) for migration in migrations}
+    ours = {_handed_out_name(migration, schema) for migration in migrations}
     for one in present:
         for stored in _DIMENSION.findall(one.sql) if one.name in ours else ():
             if int(stored) != dimensions:
@@ -215,12 +263,42 @@ def init(into: Path, dimensions: int, *, directory: Path | None = None) -> list[
     written = []
     into.mkdir(parents=True, exist_ok=True)
     for migration in migrations:
-        name = _handed_out_name(migration)
+        name = _handed_out_name(migration, schema)
         if name not in names:
             file = into / f"{next(moments)}_{name}.sql"
             file.write_text(migration.sql, "utf-8")
             written.append(file)
     return written
+
+
+def declare(into: Path, dimensions: int, *, schema: str = naming.SCHEMA) -> list[Path]:
+    """Write the state into the folder of a project's declarative schemas; return what changed.
+
+    Each subject is a file, named as `init` names migrations but without a timestamp. The files are
+    this package's: they are written anew, and those of a subject that is gone are deleted. Raises
+    as `init` does.
+    """
+    wanted = {
+        f"{naming.handed_out_name(schema, f'{one.version}_{one.name}')}.sql": _DECLARED + one.sql
+        for one in render(find_state(), dimensions, schema)
+    }
+    into.mkdir(parents=True, exist_ok=True)
+    changed = []
+    for file in sorted({*_declared(into, schema), *(into / name for name in wanted)}):
+        text = wanted.get(file.name)
+        if text is None:
+            file.unlink()
+        elif not file.exists() or file.read_text("utf-8") != text:
+            file.write_text(text, "utf-8")
+        else:
+            continue
+        changed.append(file)
+    return changed
+
+
+def _declared(into: Path, schema: str) -> list[Path]:
+    name = re.compile(re.escape(naming.handed_out_name(schema, "")) + r"\d+_\w+\.sql")
+    return [file for file in into.iterdir() if name.fullmatch(file.name)]
 
 
 def statements(text: str) -> Iterator[tuple[int, str]]:
@@ -293,19 +371,21 @@ def _trimmed(text: str, begin: int, end: int) -> Iterator[tuple[int, str]]:
 def _apply_next(
     dsn: str,
     migrations: Sequence[Migration],
+    schema: str,
     progress: Callable[[Migration], None] | None,
 ) -> Migration | None:
+    history = sql.Identifier(naming.history(schema))
     with psycopg.connect(dsn) as connection:
         connection.execute(_LOCK)
-        missing = pending(connection, migrations)
+        missing = pending(connection, migrations, schema)
         if not missing:
             return None
         migration = missing[0]
         if progress is not None:
             progress(migration)
-        if connection.execute(_HISTORY_EXISTS).fetchone() == (False,):
+        if not _has_history(connection, schema):
             for create in _CREATE_HISTORY:
-                connection.execute(create)
+                connection.execute(sql.SQL(create).format(history=history))
         executed = []
         for begin, statement in statements(migration.sql):
             try:
@@ -313,7 +393,8 @@ def _apply_next(
             except psycopg.Error as exc:
                 raise _failure(migration, begin, statement, exc) from exc
             executed.append(statement)
-        connection.execute(_RECORD, (migration.version, migration.name, executed))
+        record = sql.SQL(_RECORD).format(history=history)
+        connection.execute(record, (migration.version, migration.name, executed))
         return migration
 
 
@@ -341,8 +422,27 @@ def _failure(
     )
 
 
-def _handed_out_name(migration: Migration) -> str:
-    return f"{_PREFIX}{migration.version}_{migration.name}"
+def _repair(migration: Migration, schema: str) -> str:
+    if schema == naming.SCHEMA:
+        return f"supabase migration repair --status applied {migration.version}"
+    history = naming.history(schema)
+    return f"a row in supabase_migrations.{history}, {migration.version}, {migration.name}"
+
+
+def _has_history(connection: "psycopg.Connection[Any]", schema: str) -> bool:
+    table = f"supabase_migrations.{naming.history(schema)}"
+    return connection.execute(_EXISTS, [table], prepare=False).fetchone() == (True,)
+
+
+def _history(connection: "psycopg.Connection[Any]", schema: str) -> dict[str, str]:
+    if not _has_history(connection, schema):
+        return {}
+    query = sql.SQL(_READ_HISTORY).format(history=sql.Identifier(naming.history(schema)))
+    return dict(connection.execute(query).fetchall())
+
+
+def _handed_out_name(migration: Migration, schema: str) -> str:
+    return naming.handed_out_name(schema, f"{migration.version}_{migration.name}")
 
 
 def _moments_after(versions: Sequence[str]) -> Iterator[str]:

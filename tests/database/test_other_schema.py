@@ -1,0 +1,175 @@
+"""An install in another schema: how the files are rendered, and what lives beside the first one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from second_brain.database import catalogue, doctor, migrations, naming
+from second_brain.database.migrations import Migration
+from second_brain.errors import InvalidInputError
+
+SCHEMA = "knowledge_de"
+TESTS = Path(__file__).parents[1]
+
+
+def rendered(text: str) -> str:
+    files = [
+        Migration("001", "a", "create table public.things (embedding extensions.vector(1024));"),
+        Migration("002", "b", text),
+    ]
+    return migrations.render(files, 8, SCHEMA)[1].sql
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("select from public.things as t", "select from knowledge_de.things as t"),
+        ('select from "public"."things"', 'select from "knowledge_de"."things"'),
+        ("'public.things'::regclass", "'knowledge_de.things'::regclass"),
+        ("format('create view x as table public.things')", None),
+        ("where oid = 'public'::regnamespace", "where oid = 'knowledge_de'::regnamespace"),
+        ("select knowledge_internal.part()", "select knowledge_de_internal.part()"),
+        ("create schema knowledge_internal;", "create schema knowledge_de_internal;"),
+    ],
+)
+def test_names_of_the_installs_objects_are_rendered(text: str, expected: str | None) -> None:
+    assert rendered(text) == (expected or text.replace("public.", "knowledge_de."))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "check (visibility in ('private', 'public'))",
+        "revoke all on table things from public, anon;",
+        "format('%s', 'public')",
+        "'nobody''s, seen only when public.'",
+        "select from public.profiles",
+        "select from public.things_of_mine",
+        "select from republic.things, my_knowledge_internal.x",
+        "-- what is public: things",
+    ],
+)
+def test_other_words_stay(text: str) -> None:
+    assert rendered(text) == text
+
+
+def test_only_names_dimension_and_the_new_schema_differ_from_the_plain_files() -> None:
+    plain = migrations.find()
+    other = migrations.render(plain, 5, SCHEMA)
+    text = "".join(one.sql for one in other)
+    assert "extensions.vector(5)" in text
+    assert f"create schema if not exists {SCHEMA};" in text
+    assert naming.INTERNALS not in text
+    names = naming.created_names(one.sql for one in plain)
+    assert not any(f"public.{name}" in text for name in names)
+    # The role, and the visibility.
+    assert "from public, anon" in text
+    assert "'public'" in text
+    back = naming.rename(text, names, SCHEMA, "public")
+    back = back.replace("extensions.vector(5)", "extensions.vector(1024)")
+    begin = back.index("\n-- The schema of this install.")
+    end = back.index("service_role;\n", begin) + len("service_role;\n")
+    assert back[:begin] + back[end:] == "".join(one.sql for one in plain)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    ["Knowledge", "1st", "a-b", "", "select", "auth", "pg_mine", "x_internal", "a" * 51, "schéma"],
+)
+def test_a_schema_that_cannot_be_is_refused_with_the_remedy(schema: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="schema must") as refused:
+        migrations.init(tmp_path, 3, schema=schema)
+    assert refused.value.remedy is not None
+    assert "lower-case letters" in refused.value.remedy
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_longest_name_works(plain_dsn: str) -> None:
+    schema = "a" * naming.MAX_LENGTH
+    assert migrations.apply(plain_dsn, dimensions=3, schema=schema) != []
+    assert migrations.apply(plain_dsn, schema=schema) == []
+
+
+@pytest.fixture
+def both_dsn(dsn: str) -> str:
+    """A database with an install of 3 dimensions in public and one of 5 in another schema."""
+    migrations.apply(dsn, dimensions=5, schema=SCHEMA)
+    return dsn
+
+
+def test_installs_beside_each_other_have_their_own_size_and_history(both_dsn: str) -> None:
+    assert migrations.apply(both_dsn) == []
+    assert migrations.apply(both_dsn, schema=SCHEMA) == []
+    with psycopg.connect(both_dsn, autocommit=True) as connection:
+        assert migrations.stored_dimensions(connection) == 3
+        assert migrations.stored_dimensions(connection, SCHEMA) == 5
+        tables = connection.execute(
+            "select tablename from pg_tables where schemaname = 'supabase_migrations' order by 1"
+        ).fetchall()
+    assert tables == [("schema_migrations",), ("second_brain_knowledge_de",)]
+
+
+def test_the_other_install_is_the_first_one_under_another_name(both_dsn: str) -> None:
+    with psycopg.connect(both_dsn, autocommit=True) as connection:
+        other = catalogue.read(connection, SCHEMA)
+        first = catalogue.read(connection)
+        assert catalogue.compare(catalogue.portable(first), catalogue.portable(other)) == []
+        findings = doctor.examine(connection, SCHEMA)
+        assert {one.status for one in findings} == {"ok"}
+        connection.execute(f"drop function {SCHEMA}.knowledge_embedding_models()")
+        wrong = [one for one in doctor.examine(connection, SCHEMA) if one.status == "error"]
+        assert [one.message for one in wrong][:1] == [
+            f"function {SCHEMA}.knowledge_embedding_models() is missing"
+        ]
+        assert {one.status for one in doctor.examine(connection)} == {"ok"}
+
+
+def test_dropping_one_install_leaves_the_other(both_dsn: str) -> None:
+    with psycopg.connect(both_dsn, autocommit=True) as connection:
+        connection.execute(f"drop schema {SCHEMA}, {SCHEMA}_internal cascade")
+        assert {one.status for one in doctor.examine(connection)} == {"ok"}
+
+
+def test_one_project_pushes_the_files_of_several_installs(plain_dsn: str, tmp_path: Path) -> None:
+    first = migrations.init(tmp_path, 3)
+    other = migrations.init(tmp_path, 5, schema=SCHEMA)
+    assert len(first) == len(other)
+    assert all(f"_second_brain_{SCHEMA}_0" in file.name for file in other)
+    assert migrations.init(tmp_path, 3) == migrations.init(tmp_path, 5, schema=SCHEMA) == []
+    migrations.apply(plain_dsn, directory=tmp_path)
+    assert migrations.apply(plain_dsn) == []
+    assert migrations.apply(plain_dsn, schema=SCHEMA) == []
+
+
+def run_tests(pytestconfig: pytest.Config, *arguments: str) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"),
+            *("--install-schema", SCHEMA),
+            *("--postgres-major", str(pytestconfig.getoption("--postgres-major"))),
+            *arguments,
+        ],
+        cwd=TESTS.parent,
+        env={name: value for name, value in os.environ.items() if "PYTEST" not in name},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+
+
+def test_searches_answer_the_same_in_the_other_install(pytestconfig: pytest.Config) -> None:
+    run_tests(pytestconfig, "tests/search/test_search.py", "tests/search/test_explain.py")
+
+
+@pytest.mark.slow
+def test_the_other_tests_of_the_search_pass_in_the_other_install(
+    pytestconfig: pytest.Config,
+) -> None:
+    # test_hybrid_search.py reads the files; the commands of test_vector_index.py work on public.
+    names = ("filters", "snippets", "languages", "search_properties")
+    run_tests(pytestconfig, *(f"tests/search/test_{name}.py" for name in names))

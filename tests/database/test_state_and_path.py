@@ -1,0 +1,235 @@
+"""The path (`migrations/`) leads to the state (`supabase/schemas/`), on every Postgres here."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conftest import Connection
+from second_brain.database import catalogue
+from second_brain.database.embedded import EmbeddedPostgres, installed_majors
+from second_brain.errors import ConfigurationError
+from tools import migrations as tool
+from tools.migrations import Checkout, Databases
+
+COPIED = ("supabase/schemas", "migrations")
+needs_cli = pytest.mark.skipif(
+    tool.supabase_cli() is None,
+    reason="the Supabase CLI is absent: npm install, or set SUPABASE_CLI",
+)
+
+
+@pytest.fixture(scope="module", params=[18, 17, 16])
+def databases(request: pytest.FixtureRequest) -> Iterator[Databases]:
+    """Databases on a server of each major version."""
+    if request.param not in installed_majors():
+        pytest.skip(f"PostgreSQL {request.param} is not installed")
+    with tool.throw_away_server(request.param) as server:
+        yield Databases(server)
+
+
+@pytest.fixture(scope="module")
+def path(databases: Databases) -> str:
+    """A database that the migrations made."""
+    return databases.build("path", Checkout().path)
+
+
+@pytest.fixture(scope="module")
+def state(databases: Databases) -> str:
+    """A database that the files of the state made."""
+    return databases.build("state", Checkout().state)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    """A copy of the SQL to change."""
+    copy = Checkout(tmp_path)
+    for folder in COPIED:
+        shutil.copytree(tool.ROOT / folder, tmp_path / folder)
+    for file in (copy.manifest, copy.released):
+        file.parent.mkdir(parents=True)
+    return copy
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert text.count(old) == 1
+    file.write_text(text.replace(old, new))
+
+
+def test_the_path_leads_to_the_state_by_the_catalogues(path: str, state: str) -> None:
+    assert tool.differences(path, state) == []
+
+
+@needs_cli
+def test_the_path_leads_to_the_state_by_pg_delta(path: str, state: str) -> None:
+    assert tool.pg_delta(path, state) == ""
+
+
+def test_the_manifest_is_that_of_the_state_on_every_version(state: str) -> None:
+    current = catalogue.dump(catalogue.portable(tool.read(state)))
+    assert current == Checkout().manifest.read_text(), "run `make baseline` or `make migration`"
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "property_changed"),
+    [
+        (
+            "create or replace function public.knowledge_embedding_models()"
+            " returns table (model text, dimensions integer, chunks bigint) language sql stable"
+            " security definer set search_path = pg_catalog, pg_temp"
+            " as $$ select 'other', 1, 1::bigint $$",
+            "function public.knowledge_embedding_models()",
+            "body",
+        ),
+        (
+            "alter function public.knowledge_content_hash(text, text) volatile",
+            "function public.knowledge_content_hash(text, text)",
+            "volatility",
+        ),
+        (
+            "alter function public.knowledge_content_hash(text, text) set search_path = public",
+            "function public.knowledge_content_hash(text, text)",
+            "settings",
+        ),
+        (
+            "comment on column public.knowledge_chunks.heading is null",
+            "column public.knowledge_chunks.heading",
+            "comment",
+        ),
+        (
+            "grant insert on public.knowledge_documents to authenticated",
+            "table public.knowledge_documents",
+            "grants",
+        ),
+        (
+            "alter table public.knowledge_chunks alter column content set storage extended",
+            "column public.knowledge_chunks.content",
+            "storage",
+        ),
+        (
+            "alter table public.knowledge_chunks alter column content_tsv set statistics 100",
+            "column public.knowledge_chunks.content_tsv",
+            "statistics",
+        ),
+        (
+            "alter table public.knowledge_chunks reset (toast_tuple_target)",
+            "table public.knowledge_chunks",
+            "options",
+        ),
+        (
+            "alter table public.knowledge_chunks disable row level security",
+            "table public.knowledge_chunks",
+            "row_security",
+        ),
+        (
+            "alter table public.knowledge_chunks disable trigger complete_chunk",
+            "trigger public.knowledge_chunks.complete_chunk",
+            "enabled",
+        ),
+        ("drop index public.knowledge_chunks_owner", "index public.knowledge_chunks_owner", None),
+        (
+            "alter index public.knowledge_chunks_content_tsv set (fastupdate = on)",
+            "index public.knowledge_chunks_content_tsv",
+            "definition",
+        ),
+    ],
+)
+def test_the_catalogues_differ_by_every_such_change(
+    knowledge: Connection, change: str, name: str, property_changed: str | None
+) -> None:
+    before = catalogue.read(knowledge)
+    knowledge.execute(change.encode())
+    (difference,) = catalogue.compare(before, catalogue.read(knowledge))
+    assert difference.object == name
+    assert list(difference.properties) == ([property_changed] if property_changed else [])
+
+
+def test_before_a_release_the_path_is_the_state_file_by_file(
+    checkout: Checkout, databases: Databases
+) -> None:
+    if tool.frozen(Checkout()):
+        pytest.skip("migrations are released")
+    for file in checkout.path.glob("*.sql"):
+        file.write_text("-- older\n")
+    (checkout.path / "099_orphan.sql").write_text("select 1;")
+    tool.write_baseline(checkout, databases)
+    written = {file.name: file.read_text() for file in checkout.path.glob("*.sql")}
+    there = {file.name: file.read_text() for file in Checkout().path.glob("*.sql")}
+    assert written == there, "run `make baseline`"
+
+
+def test_no_released_migration_has_changed() -> None:
+    assert tool.changed_since_release(Checkout()) == []
+
+
+def test_a_frozen_migration_cannot_change(checkout: Checkout) -> None:
+    first, *_, last = tool.freeze(checkout)
+    assert tool.freeze(checkout) == []
+    (checkout.path / "090_next.sql").write_text("select 1;")
+    assert tool.freeze(checkout) == ["090_next.sql"]
+    (checkout.path / first).write_text("-- changed\n")
+    (checkout.path / last).unlink()
+    assert tool.changed_since_release(checkout) == [first, last]
+    with pytest.raises(ConfigurationError, match=f"have changed: {first}, {last}"):
+        tool.freeze(checkout)
+
+
+def test_the_baseline_is_refused_once_a_migration_is_frozen(
+    checkout: Checkout, databases: Databases
+) -> None:
+    tool.freeze(checkout)
+    with pytest.raises(ConfigurationError, match="released"):
+        tool.write_baseline(checkout, databases)
+
+
+@needs_cli
+@pytest.mark.parametrize("databases", [16], indirect=True)
+def test_a_migration_is_written_from_the_difference_and_leads_to_the_state(
+    checkout: Checkout, databases: Databases
+) -> None:
+    chunks, documents = checkout.state / "03_chunks.sql", checkout.state / "02_documents.sql"
+    edit(
+        chunks, "alter column metadata set storage main", "alter column metadata set storage plain"
+    )
+    edit(chunks, "toast_tuple_target = 1536", "toast_tuple_target = 1600, fillfactor = 90")
+    edit(chunks, "set statistics 1000", "set statistics 900")
+    with documents.open("a") as file:
+        file.write(
+            """
+create table public.knowledge_kinds (
+  name text primary key,
+  created_at timestamptz not null default now()
+);
+alter table public.knowledge_kinds enable row level security;
+revoke all on table public.knowledge_kinds from public, anon, authenticated;
+insert into public.knowledge_kinds (name) values ('note'), ('it''s');
+create trigger pass_kind_on after update on public.knowledge_documents
+  for each row
+  when ((old.title, old.author, old.source_url) is distinct from (new.title, new.author, 'x'))
+  execute function suppress_redundant_updates_trigger();
+"""
+        )
+    done = tool.write_migration(checkout, databases, "add_kinds", "kinds are rows")
+    assert done.left == []
+    assert done.file is not None
+    number = len(list(Checkout().path.glob("*.sql"))) + 1
+    assert done.file.name == f"{number:03}_add_kinds.sql"
+    text = done.file.read_text()
+    assert text.startswith(f"-- {number:03}_add_kinds: kinds are rows.\n-- Adds: column ")
+    assert (
+        "-- Locks, until it commits: table public.knowledge_chunks, table public.knowledge" in text
+    )
+    _, by_hand = text.split(tool.HAND_WRITTEN)
+    assert "alter column metadata set storage plain;" in by_hand
+    assert "alter column content_tsv set statistics 900;" in by_hand
+    assert "('it''s');" in by_hand
+    assert tool.write_migration(checkout, databases, "nothing").file is None
+    assert not list(checkout.path.glob("*_nothing.sql"))
+
+
+@pytest.mark.parametrize("name", ["Add x", "../x", ""])
+def test_a_name_that_is_no_file_name_is_refused(checkout: Checkout, name: str) -> None:
+    with pytest.raises(ConfigurationError, match="NAME must be"):
+        tool.write_migration(checkout, Databases(EmbeddedPostgres("unused")), name)
