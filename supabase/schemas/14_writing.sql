@@ -136,7 +136,7 @@ comment on function knowledge_internal.check_chunks(jsonb) is
   'Raises 22023 for chunks of upsert_knowledge_document that have a missing or an unknown key, or '
   'a value of the wrong type.';
 
-create function knowledge_internal.store_document(given jsonb)
+create function knowledge_internal.store_document(given jsonb, fields text)
 returns public.knowledge_documents
 language plpgsql
 volatile
@@ -144,28 +144,37 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+  defaults constant jsonb := '{
+    "title": null, "knowledge_type": "document", "source_id": null, "source_url": null,
+    "source_origin": "manual", "author": null, "document_date": null, "owner_id": null,
+    "visibility": "private", "sensitivity": null, "language": "english",
+    "collection": "knowledge", "metadata": {}
+  }';
   document public.knowledge_documents;
+  changes jsonb;
 begin
-  document := jsonb_populate_record(
-    null::public.knowledge_documents,
-    '{"knowledge_type": "document", "source_origin": "manual", "visibility": "private",
-      "language": "english", "collection": "knowledge"}'
-      || jsonb_strip_nulls(given - 'metadata')
-      || jsonb_build_object('metadata', coalesce(nullif(given -> 'metadata', 'null'), '{}'))
-  );
-
+  select jsonb_object_agg(
+           field.key,
+           case field.value when 'null' then defaults -> field.key else field.value end
+         )
+    into changes
+    from jsonb_each(given) as field (key, value);
+  if fields = 'replace' then
+    changes := defaults || changes;
+  end if;
   -- The row of the document is the lock: a second writer of the document waits here, then sees
   -- what the first one has stored.
   loop
-    insert into public.knowledge_documents (external_key) values (document.external_key)
+    insert into public.knowledge_documents (external_key) values (given ->> 'external_key')
         on conflict (external_key) do nothing;
-    select stored.id
-      into document.id
+    select stored.*
+      into document
       from public.knowledge_documents as stored
-     where stored.external_key = document.external_key
+     where stored.external_key = given ->> 'external_key'
        for update;
     exit when found;
   end loop;
+  document := jsonb_populate_record(document, changes);
 
   update public.knowledge_documents as stored
      set title = document.title,
@@ -197,9 +206,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.store_document(jsonb) is
+comment on function knowledge_internal.store_document(jsonb, text) is
   'Inserts or updates a document that check_document has checked, and locks its row until the '
-  'transaction ends. Returns what was given, with defaults and the id of the row.';
+  'transaction ends. A field that is not given keeps its value (fields: merge) or gets its '
+  'default (replace); one given as null gets its default. Returns the row.';
 
 create type knowledge_internal.chunk_counts as (
   added bigint,
@@ -213,7 +223,9 @@ create type knowledge_internal.chunk_counts as (
 comment on type knowledge_internal.chunk_counts is
   'What store_chunks did: the counts that upsert_knowledge_document returns.';
 
-create function knowledge_internal.store_chunks(document public.knowledge_documents, chunks jsonb)
+create function knowledge_internal.store_chunks(
+  document public.knowledge_documents, chunks jsonb, fields text
+)
 returns knowledge_internal.chunk_counts
 language plpgsql
 volatile
@@ -231,8 +243,13 @@ begin
            row_number() over (
              partition by hashed.content_hash order by item.ordinality
            ) as occurrence,
-           coalesce(item.chunk ->> 'collection', document.collection) as collection,
-           coalesce(nullif(item.chunk -> 'metadata', 'null'), '{}') as metadata,
+           -- Null: as stored, else as the document's.
+           case when fields = 'replace' or item.chunk ? 'collection' then
+             coalesce(item.chunk ->> 'collection', document.collection)
+           end as collection,
+           case when fields = 'replace' or item.chunk ? 'metadata' then
+             document.metadata || coalesce(nullif(item.chunk -> 'metadata', 'null'), '{}')
+           end as metadata,
            item.chunk ->> 'embedding_model' as embedding_model,
            (item.chunk ->> 'embedding')::extensions.vector as embedding
       from jsonb_array_elements(chunks) with ordinality as item (chunk, ordinality)
@@ -285,8 +302,8 @@ begin
   updated as (
     update public.knowledge_chunks as chunk
        set chunk_index = paired.chunk_index,
-           collection = paired.collection,
-           metadata = document.metadata || paired.metadata,
+           collection = coalesce(paired.collection, chunk.collection),
+           metadata = coalesce(paired.metadata, chunk.metadata),
            embedding = case
              when embedding_change.is_needed then paired.new_embedding
              else chunk.embedding
@@ -306,7 +323,9 @@ begin
          or (
            chunk.chunk_index, chunk.collection, chunk.metadata
          ) is distinct from (
-           paired.chunk_index, paired.collection, document.metadata || paired.metadata
+           paired.chunk_index,
+           coalesce(paired.collection, chunk.collection),
+           coalesce(paired.metadata, chunk.metadata)
          )
        )
   ),
@@ -324,7 +343,8 @@ begin
       embedding_model, version
     )
     select document.id, paired.chunk_index, paired.heading,
-           paired.content, paired.collection, paired.metadata, paired.new_embedding,
+           paired.content, coalesce(paired.collection, document.collection),
+           coalesce(paired.metadata, '{}'), paired.new_embedding,
            case when paired.new_embedding is not null then paired.embedding_model end,
            coalesce(
              (
@@ -358,11 +378,14 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.store_chunks(public.knowledge_documents, jsonb) is
+comment on function knowledge_internal.store_chunks(public.knowledge_documents, jsonb, text) is
   'Makes the active chunks of a document those that are given: updates what is unchanged, '
-  'supersedes what is changed or removed, inserts what is new.';
+  'supersedes what is changed or removed, inserts what is new. With fields merge, an unchanged '
+  'chunk keeps a collection and metadata that are not given.';
 
-create function public.upsert_knowledge_document(document jsonb, chunks jsonb)
+create function public.upsert_knowledge_document(
+  document jsonb, chunks jsonb, fields text default 'merge'
+)
 returns table (
   document_id uuid,
   chunks_added integer,
@@ -381,15 +404,20 @@ declare
   stored_document public.knowledge_documents;
   counts knowledge_internal.chunk_counts;
 begin
+  if (fields in ('merge', 'replace')) is not true then
+    raise exception 'fields must be merge or replace, not %', coalesce(left(fields, 100), 'null')
+      using errcode = '22023',
+            hint = 'merge keeps the fields that are not given, replace resets them.';
+  end if;
   perform knowledge_internal.check_document(document);
   perform knowledge_internal.check_chunks(chunks);
   begin
-    stored_document := knowledge_internal.store_document(document);
+    stored_document := knowledge_internal.store_document(document, fields);
   exception when data_exception or check_violation or foreign_key_violation then
     raise exception 'document has a value that is not allowed: %', sqlerrm using errcode = '22023';
   end;
   begin
-    counts := knowledge_internal.store_chunks(stored_document, chunks);
+    counts := knowledge_internal.store_chunks(stored_document, chunks, fields);
   exception when data_exception or check_violation then
     raise exception 'chunks have a value that is not allowed: %', sqlerrm using errcode = '22023';
   end;
@@ -426,19 +454,24 @@ begin
 end
 $$;
 
-comment on function public.upsert_knowledge_document(jsonb, jsonb) is
+comment on function public.upsert_knowledge_document(jsonb, jsonb, text) is
   'Stores a document and its chunks in one transaction, and counts what that changed. '
   'document: external_key (what it is matched on) and any of title, knowledge_type, source_id, '
   'source_url, source_origin, author, document_date, owner_id, visibility, sensitivity, language, '
-  'collection, metadata; what is not given is reset to its default. '
+  'collection, metadata. '
   'chunks: the whole content in order, each {content, heading, embedding, embedding_model, '
-  'collection, metadata}; a chunk without heading has the title. A chunk whose heading and content '
+  'collection, metadata}; a chunk without heading has the title. This list always replaces the '
+  'stored one. '
+  'fields: with merge (the default) a field that is not given keeps its value, also the '
+  'collection and metadata of an unchanged chunk; with replace it gets its default. A field given '
+  'as null gets its default. metadata is one field: what is given replaces the stored object. '
+  'A chunk whose heading and content '
   'are unchanged keeps its row and embedding, a changed or removed one is superseded. A chunk '
   'without an embedding takes one that any stored chunk of the same text and embedding_model has. '
   'Concurrent writers of one document wait for each other. Raises 22023 for a value that is not allowed.';
-revoke all on function public.upsert_knowledge_document(jsonb, jsonb)
+revoke all on function public.upsert_knowledge_document(jsonb, jsonb, text)
   from public, anon, authenticated;
-grant execute on function public.upsert_knowledge_document(jsonb, jsonb) to service_role;
+grant execute on function public.upsert_knowledge_document(jsonb, jsonb, text) to service_role;
 
 create function public.missing_knowledge_embeddings(content_hashes text[], model text)
 returns setof text

@@ -100,11 +100,25 @@ export type Database = {
             referencedColumns: ["id"];
           },
           {
+            foreignKeyName: "knowledge_chunks_knowledge_type_fkey";
+            columns: ["knowledge_type"];
+            isOneToOne: false;
+            referencedRelation: "knowledge_types";
+            referencedColumns: ["name"];
+          },
+          {
             foreignKeyName: "knowledge_chunks_source_id_fkey";
             columns: ["source_id"];
             isOneToOne: false;
             referencedRelation: "knowledge_sources";
             referencedColumns: ["id"];
+          },
+          {
+            foreignKeyName: "knowledge_chunks_source_origin_fkey";
+            columns: ["source_origin"];
+            isOneToOne: false;
+            referencedRelation: "knowledge_source_origins";
+            referencedColumns: ["name"];
           },
         ];
       };
@@ -172,13 +186,43 @@ export type Database = {
         };
         Relationships: [
           {
+            foreignKeyName: "knowledge_documents_knowledge_type_fkey";
+            columns: ["knowledge_type"];
+            isOneToOne: false;
+            referencedRelation: "knowledge_types";
+            referencedColumns: ["name"];
+          },
+          {
             foreignKeyName: "knowledge_documents_source_id_fkey";
             columns: ["source_id"];
             isOneToOne: false;
             referencedRelation: "knowledge_sources";
             referencedColumns: ["id"];
           },
+          {
+            foreignKeyName: "knowledge_documents_source_origin_fkey";
+            columns: ["source_origin"];
+            isOneToOne: false;
+            referencedRelation: "knowledge_source_origins";
+            referencedColumns: ["name"];
+          },
         ];
+      };
+      "knowledge_source_origins": {
+        Row: {
+          "created_at": string;
+          "name": string;
+        };
+        ComputedFields: never;
+        Insert: {
+          "created_at"?: string;
+          "name": string;
+        };
+        Update: {
+          "created_at"?: string;
+          "name"?: string;
+        };
+        Relationships: [];
       };
       "knowledge_sources": {
         Row: {
@@ -202,6 +246,30 @@ export type Database = {
           "id"?: string;
           "name"?: string;
           "origin"?: string;
+        };
+        Relationships: [
+          {
+            foreignKeyName: "knowledge_sources_origin_fkey";
+            columns: ["origin"];
+            isOneToOne: false;
+            referencedRelation: "knowledge_source_origins";
+            referencedColumns: ["name"];
+          },
+        ];
+      };
+      "knowledge_types": {
+        Row: {
+          "created_at": string;
+          "name": string;
+        };
+        ComputedFields: never;
+        Insert: {
+          "created_at"?: string;
+          "name": string;
+        };
+        Update: {
+          "created_at"?: string;
+          "name"?: string;
         };
         Relationships: [];
       };
@@ -393,7 +461,7 @@ export type Database = {
         };
       };
       "upsert_knowledge_document": {
-        Args: { "chunks": Json; "document": Json };
+        Args: { "chunks": Json; "document": Json; "fields"?: string };
         Returns: {
           "chunks_added": number;
           "chunks_changed": number;

@@ -116,7 +116,8 @@ UPSERT_DOCUMENT = """
       embeddings_reused, embeddings_missing
     from public.upsert_knowledge_document(
       document => %(document)s::jsonb,
-      chunks => %(chunks)s::jsonb
+      chunks => %(chunks)s::jsonb,
+      fields => %(fields)s::text
     )
 """
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
-from typing import Any, LiteralString, TypeVar
+from typing import Any, Literal, LiteralString, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -103,15 +103,24 @@ class AsyncKnowledgeWriter(_Writes):
         self._connection = connection
 
     async def upsert_document(
-        self, document: Mapping[str, object], chunks: Sequence[Mapping[str, object]]
+        self,
+        document: Mapping[str, object],
+        chunks: Sequence[Mapping[str, object]],
+        *,
+        fields: Literal["merge", "replace"] = "merge",
     ) -> UpsertCounts:
         """Store a document and its chunks, in their order; an unchanged chunk keeps its row.
 
         `document` needs `external_key`, a chunk `content`. An embedding may be a list, tuple,
         numpy array or pgvector.Vector; a chunk without one takes it from a stored chunk with the
-        same text and `embedding_model`.
+        same text and `embedding_model`. A field that is not given keeps its value with
+        `fields="merge"` and gets its default with `"replace"`; None is the default in both.
         """
-        arguments = {"document": _jsonb(dict(document)), "chunks": _jsonb(list(map(dict, chunks)))}
+        arguments = {
+            "document": _jsonb(dict(document)),
+            "chunks": _jsonb(list(map(dict, chunks))),
+            "fields": fields,
+        }
         return await self._written(class_row(UpsertCounts), statements.UPSERT_DOCUMENT, arguments)
 
     async def missing_embeddings(
