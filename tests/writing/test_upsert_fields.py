@@ -73,7 +73,8 @@ def test_an_upsert_without_the_argument_keeps_what_is_not_given(service_role: Co
 @pytest.mark.parametrize("name", SET)
 def test_a_field_given_as_null_gets_its_default(service_role: Connection, name: str) -> None:
     upsert(service_role, ["text"], **SET)
-    upsert(service_role, ["text"], **{name: None})
+    cleared: dict[str, Any] = {name: None}
+    upsert(service_role, ["text"], **cleared)
     assert document_of(service_role) == {**SET, name: DEFAULTS[name]}
 
 
