@@ -162,13 +162,10 @@ begin
   if fields = 'replace' then
     changes := defaults || changes;
   end if;
-  -- A value of the wrong type is refused before anything is stored.
-  document := jsonb_populate_record(null::public.knowledge_documents, changes);
-
   -- The row of the document is the lock: a second writer of the document waits here, then sees
   -- what the first one has stored.
   loop
-    insert into public.knowledge_documents (external_key) values (document.external_key)
+    insert into public.knowledge_documents (external_key) values (given ->> 'external_key')
         on conflict (external_key) do nothing;
     select stored.*
       into document

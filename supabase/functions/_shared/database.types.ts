@@ -461,7 +461,7 @@ export type Database = {
         };
       };
       "upsert_knowledge_document": {
-        Args: { "chunks": Json; "document": Json };
+        Args: { "chunks": Json; "document": Json; "fields"?: string };
         Returns: {
           "chunks_added": number;
           "chunks_changed": number;
