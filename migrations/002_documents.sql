@@ -35,8 +35,8 @@ alter table public.knowledge_types enable row level security;
 alter table public.knowledge_source_origins enable row level security;
 revoke all on table public.knowledge_types, public.knowledge_source_origins
   from public, anon, authenticated;
-grant select, insert, update, delete on table public.knowledge_types, public.knowledge_source_origins
-  to service_role;
+grant select, insert, update, delete
+  on table public.knowledge_types, public.knowledge_source_origins to service_role;
 
 create function knowledge_internal.knowledge_type_names()
 returns text[]

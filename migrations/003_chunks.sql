@@ -41,12 +41,12 @@ comment on table public.knowledge_chunks is
 comment on column public.knowledge_chunks.heading is
   'Title and section path; searched together with content.';
 comment on column public.knowledge_chunks.embedding is
-  'Null until embedded (found by text only). Never a vector without a direction that float4 can '
-  'hold, such as a zero vector: its cosine distance is NaN, and NaN passes every threshold.';
+  'Null until embedded (found by text only). A zero vector, or one whose length is too small or '
+  'too large for float4, is refused: its cosine distance is NaN, and NaN passes every threshold.';
 comment on column public.knowledge_chunks.collection is
-  'The one given for the chunk, else its document''s, else knowledge.';
+  'The collection given for the chunk, else that of its document, else knowledge.';
 comment on column public.knowledge_chunks.metadata is
-  'The chunk''s own keys over those of its document.';
+  'The keys of the document, overwritten by the keys of the chunk.';
 comment on column public.knowledge_chunks.content_hash is
   'knowledge_content_hash(heading, content), set by the database: equal hashes mean equal text.';
 comment on column public.knowledge_chunks.version is
@@ -61,10 +61,10 @@ comment on column public.knowledge_chunks.bm25 is
   'set by the database.';
 comment on column public.knowledge_chunks.embedding_bits is
   'The embedding in three bits for each dimension (knowledge_internal.embedding_bits), set by the '
-  'database: what a search under a narrow filter compares first.';
+  'database. A search with a filter that few rows pass compares these bits first.';
 
--- A search scores and filters thousands of rows: what it does that by stays in the row, what it
--- only returns moves out of it.
+-- A search scores and filters thousands of rows. The columns that it compares stay in the row, the
+-- columns that it only returns are stored outside of it.
 alter table public.knowledge_chunks alter column bm25 set storage external;
 alter table public.knowledge_chunks alter column content_tsv set storage external;
 alter table public.knowledge_chunks alter column content set storage external;
@@ -72,8 +72,8 @@ alter table public.knowledge_chunks alter column metadata set storage main;
 alter table public.knowledge_chunks alter column embedding_bits set storage main;
 alter table public.knowledge_chunks set (toast_tuple_target = 1536);
 
--- The default of 100 keeps too few document frequencies: at 1000 ANALYZE lists up to the 10,000
--- most common lexemes.
+-- With the default of 100, ANALYZE lists too few document frequencies. With 1000 it lists up to the
+-- 10,000 most common lexemes.
 alter table public.knowledge_chunks alter column content_tsv set statistics 1000;
 
 create function knowledge_internal.physical_table()
@@ -170,8 +170,9 @@ comment on function knowledge_internal.column_statistics(name) is
   'What ANALYZE recorded about a column of the chunks, as pg_stats shows it: one row, or none '
   'before the first ANALYZE.';
 
--- Half precision is enough to find the nearest rows, which are then compared in full, and takes
--- half the memory. HNSW holds 2,000 dimensions of a vector, 4,000 of a halfvec.
+-- The index finds the nearest rows in half precision, which takes half the memory. The search then
+-- compares these rows in full precision. HNSW indexes at most 2,000 dimensions of a vector and
+-- 4,000 of a halfvec.
 create function knowledge_internal.indexed_embedding(
   kind text, embedding_column name default 'embedding'
 )
@@ -201,7 +202,7 @@ as $$
 $$;
 
 comment on function knowledge_internal.indexed_embedding(text, name) is
-  'What a vector index on that column holds of a row, as SQL. kind: vector or halfvec.';
+  'The expression that a vector index on that column indexes, as SQL. kind: vector or halfvec.';
 
 create function knowledge_internal.use_vector_index(kind text)
 returns void
@@ -224,15 +225,15 @@ begin
     knowledge_internal.indexed_embedding(kind)
   );
   comment on view knowledge_internal.searchable_chunks is
-    'What a search reads of the chunks, and what the vector index holds of them: it orders by that '
-    'column, whatever kind of index there is. Made by use_vector_index.';
+    'The columns of chunks that a search reads, and indexed_embedding, the expression of the '
+    'vector index: a search orders by it, for any kind of index. Made by use_vector_index.';
 end
 $$;
 
 comment on function knowledge_internal.use_vector_index(text) is
   'Makes searches ask for a vector index of this kind, vector or halfvec.';
 
--- Searches see active rows only: superseded ones are in no index that a leg reads.
+-- Searches return active rows only, so the indexes of both legs have no other rows.
 -- In a block, because the indexed expression depends on the dimensions of the column.
 do $$
 begin
@@ -246,13 +247,13 @@ begin
 end
 $$;
 
--- Without fastupdate a search never has to read a pending list that writers left behind.
+-- With fastupdate, every search would read the list of pending entries of recent writes.
 create index knowledge_chunks_content_tsv on public.knowledge_chunks
   using gin (content_tsv) with (fastupdate = off)
   where status = 'active';
 
--- Not for active rows alone: the planner would read such an index from end to end, as a cheap way
--- to all of them.
+-- The indexes of the filters have all rows. The planner would read an index of active rows only
+-- from end to end, as the cheapest way to all active rows.
 create index knowledge_chunks_metadata on public.knowledge_chunks
   using gin (metadata jsonb_path_ops) with (fastupdate = off);
 create index knowledge_chunks_knowledge_type
@@ -279,4 +280,7 @@ grant select, insert, update, delete on table public.knowledge_chunks to service
 
 create policy knowledge_chunks_read on public.knowledge_chunks
   for select to authenticated
-  using (status = 'active' and (visibility = 'public' or owner_id = knowledge_internal.current_viewer()));
+  using (
+    status = 'active'
+    and (visibility = 'public' or owner_id = knowledge_internal.current_viewer())
+  );

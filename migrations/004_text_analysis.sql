@@ -2,7 +2,8 @@
 -- Adds: functions of schema knowledge_internal, knowledge_content_hash. Locks nothing that exists.
 -- Written from supabase/schemas/04_text_analysis.sql by `make baseline`: edit that file.
 
--- What a search or a trigger calls is PL/pgSQL: PostgreSQL 17 plans an SQL function at every call.
+-- Functions that a search or a trigger calls are written in PL/pgSQL, which keeps their plans:
+-- PostgreSQL 17 plans an SQL function again at every call.
 
 create function public.knowledge_content_hash(heading text, content text)
 returns text
@@ -74,11 +75,12 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  -- Each step is many times as dear as the look at whether it is needed.
+  -- Each step takes much longer than the test whether it is needed.
   if octet_length(source) = length(source) then
     return source;
   end if;
-  -- Sorting the marks on a letter takes quadratic time.
+  -- Normalising takes time that is quadratic in the number of marks on one letter, so at most 32
+  -- marks are kept.
   if source ~ '[\u0300-\u036F\u1AB0-\u1AFF\u1DC0-\u1DFF\u20D0-\u20FF\uFE20-\uFE2F]{32}' then
     source := regexp_replace(
       source,
@@ -91,8 +93,8 @@ begin
   if source is not nfkc normalized then
     source := normalize(source, nfkc);
   end if;
-  -- Hyphens, dashes and the minus sign are one character. Soft hyphens, word joiners, byte order
-  -- marks and zero-width spaces go: nobody sees or types them.
+  -- Hyphens, dashes and the minus sign become one character. Soft hyphens, word joiners, byte order
+  -- marks and zero-width spaces are removed, because nobody sees or types them.
   if source ~ '[\u2010-\u2013\u2212\u00AD\u2060\uFEFF\u200B]' then
     source := translate(
       source, U&'\2010\2011\2012\2013\2212\00AD\2060\FEFF\200B', '-----'
@@ -103,8 +105,8 @@ end
 $$;
 
 comment on function knowledge_internal.normalised(text) is
-  'Text with one code for what looks the same: full-width letters, composed accents, ligatures, '
-  'hyphens (Unicode NFKC).';
+  'The text in Unicode NFKC, so that characters which look the same have one code: full-width '
+  'letters, composed accents, ligatures; also hyphens.';
 
 create function knowledge_internal.apart(source text)
 returns text
@@ -129,8 +131,8 @@ declare
 begin
   source := knowledge_internal.normalised(source);
   if octet_length(source) <> length(source) and source ~ ('[' || letters || ']') then
-    -- Every inner letter twice makes a run ABCD into AB BC CD: in order, so that a phrase of its
-    -- pairs is a part of the run.
+    -- Writing every inner letter twice turns ABCD into AB BC CD. The pairs keep their order, so a
+    -- phrase of pairs matches a part of the text.
     source := regexp_replace(source, '[' || letters || marks || ']+', ' \& ', 'g');
     source := regexp_replace(
       source,
@@ -151,8 +153,8 @@ end
 $$;
 
 comment on function knowledge_internal.apart(text) is
-  'Text with its compounds (part numbers, paths, snake_case, addresses) taken apart into words, '
-  'and writing without spaces into overlapping pairs of letters. C++ and C# are words.';
+  'The text with its compounds (part numbers, paths, snake_case, addresses) split into words, and '
+  'with writing without spaces split into overlapping pairs of letters. C++ and C# stay words.';
 
 create function knowledge_internal.joined(source text)
 returns text
@@ -200,8 +202,8 @@ end
 $$;
 
 comment on function knowledge_internal.apart_and_joined(text) is
-  'What is indexed and searched: a compound is found as it was typed, typed apart and typed '
-  'together.';
+  'The text as it is indexed and searched: a compound is found whether a query writes it with its '
+  'punctuation, as separate words or as one word.';
 
 create function knowledge_internal.inner_words(source text)
 returns text
@@ -249,7 +251,7 @@ $$;
 
 comment on function knowledge_internal.inner_words(text) is
   'Words inside the words of a normalised text, which are indexed too: Han and Hangul characters, '
-  'the parts of camelCase. A query is not read that way, so that it finds its own words first.';
+  'the parts of camelCase. A query is not split this way, so that exact words rank first.';
 
 create function knowledge_internal.lexemes(
   configuration regconfig, heading text, content text
@@ -261,10 +263,11 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  -- A word that no text has, taken out again: it leaves a gap that no phrase reaches across.
+  -- A word that no text has. It is deleted again and leaves a gap in the positions, so that no
+  -- phrase matches across it.
   gap constant text := '7318008135207';
   boundary constant text := E'\n' || gap || E'\n';
-  -- A word of the heading counts twice: measured better on each of three collections.
+  -- The heading is indexed twice. This measured better on each of three collections.
   source constant text := knowledge_internal.normalised(
     concat_ws(boundary, heading, content, heading)
   );
@@ -275,8 +278,8 @@ declare
     knowledge_internal.inner_words(source)
   );
 begin
-  -- A tsvector ends at 1 MB. Text that may exceed it is cut until it fits: its beginning stays
-  -- searchable.
+  -- A tsvector has at most 1 MB. A text that exceeds it is halved until it fits, so its beginning
+  -- stays searchable.
   if octet_length(searchable) < 262144 then
     return ts_delete(to_tsvector(configuration, searchable), gap);
   end if;
@@ -461,7 +464,8 @@ end
 $$;
 
 comment on function knowledge_internal.mark_levels() is
-  'Term weights from which a lexeme stands in content_tsv once more, as a mark (cell^1 to cell^4): '
-  'a search for a common word draws the chunks that are about it without reading all that have it.';
+  'Term weights at which content_tsv has a lexeme a second time, as a mark (cell^1 to cell^4). By '
+  'the marks, a search for a common word finds the chunks in which it weighs most, without reading '
+  'all chunks that have it.';
 
 notify pgrst, 'reload schema';

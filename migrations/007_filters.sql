@@ -1,6 +1,6 @@
 -- 007_filters: what the filters of a search ask for.
--- Adds: types filter_condition, metadata_condition and chunk_filter, functions that read the filters
--- of a search into them, and functions that compare the metadata of a chunk.
+-- Adds: types filter_condition, metadata_condition and chunk_filter, functions that read the
+-- filters of a search into them, and functions that compare the metadata of a chunk.
 -- Locks nothing that exists.
 -- Written from supabase/schemas/07_filters.sql by `make baseline`: edit that file.
 
@@ -713,8 +713,8 @@ end
 $$;
 
 comment on function knowledge_internal.is_listed(jsonb, jsonb) is
-  'Whether an array has an element equal to this one. Containment says the same of a scalar, and '
-  'sooner.';
+  'Whether an array has an element equal to this one. For a scalar, containment is the same and '
+  'faster.';
 
 create function knowledge_internal.passes(
   metadata jsonb, conditions knowledge_internal.metadata_condition[]
@@ -732,12 +732,12 @@ declare
 begin
   foreach condition in array conditions loop
     actual := metadata;
-    -- Unlike #>, -> takes no key for a place in an array.
+    -- The operator #> would read a key such as 0 as a position in an array. -> does not.
     for level in 1 .. cardinality(condition.path) loop
       actual := actual -> condition.path[level];
     end loop;
-    -- One expression without a subquery: plpgsql runs those quickly. strict: a range is about the
-    -- value, not about the elements of an array.
+    -- One expression without a subquery: PL/pgSQL evaluates it without the executor. strict: a
+    -- range compares the value, not the elements of an array.
     if (
       case condition.op
         when 'in' then

@@ -571,6 +571,7 @@ $$;
 comment on function knowledge_internal.restore_settings(knowledge_internal.search_settings) is
   'Restores the caller''s settings of pgvector.';
 
+-- A definer: service_role has no rights on the internal schema.
 create function public.hybrid_search_knowledge_chunks(
   query_embedding extensions.vector default null,
   query_text text default null,

@@ -469,7 +469,8 @@ comment on function public.upsert_knowledge_document(jsonb, jsonb, text) is
   'A chunk whose heading and content '
   'are unchanged keeps its row and embedding, a changed or removed one is superseded. A chunk '
   'without an embedding takes one that any stored chunk of the same text and embedding_model has. '
-  'Concurrent writers of one document wait for each other. Raises 22023 for a value that is not allowed.';
+  'Concurrent writers of one document wait for each other. Raises 22023 for a value that is not '
+  'allowed.';
 revoke all on function public.upsert_knowledge_document(jsonb, jsonb, text)
   from public, anon, authenticated;
 grant execute on function public.upsert_knowledge_document(jsonb, jsonb, text) to service_role;

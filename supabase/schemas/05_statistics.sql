@@ -1,4 +1,4 @@
--- 005_statistics: what BM25 weighs words by, and how far cosines spread, which fusion weighs by.
+-- 005_statistics: document frequencies and lengths for BM25, and the spread of cosines for fusion.
 -- Adds: tables corpus_statistics and lexeme_statistics, functions that read and renew them.
 -- Locks nothing that exists.
 
@@ -14,9 +14,9 @@ create table knowledge_internal.corpus_statistics (
 );
 
 comment on table knowledge_internal.corpus_statistics is
-  'One row: the corpus as refresh_knowledge_statistics saw it. sample: ids of chunks drawn at '
-  'random, by which a search estimates how many pass its filters. analysed_at and analysed_rows '
-  'tell which ANALYZE it copied.';
+  'One row: the corpus when refresh_knowledge_statistics ran last. sample: ids of random chunks, '
+  'by which a search estimates how many rows pass its filters. analysed_at and analysed_rows '
+  'identify the ANALYZE that was copied.';
 
 create table knowledge_internal.lexeme_statistics (
   lexeme text collate "C" primary key,
@@ -24,8 +24,8 @@ create table knowledge_internal.lexeme_statistics (
 );
 
 comment on table knowledge_internal.lexeme_statistics is
-  'The most common lexemes and the share of chunks that have them, copied from the planner''s '
-  'statistics, which are slow to parse.';
+  'The most common lexemes and the share of chunks that have them: a copy of the planner''s '
+  'statistics, whose arrays take long to parse.';
 
 create index lexeme_statistics_frequency
   on knowledge_internal.lexeme_statistics (frequency);
@@ -61,12 +61,12 @@ stable
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
-  -- Of twenty times as many pages as rows: neighbours in the table are about the same things. A
-  -- seed: the same data give the same answer.
+  -- The sample reads twenty times as many pages as it needs rows, because rows of one page are
+  -- often about the same subject. With the seed, the same data give the same result.
   with page as (
     select greatest(facts.pages, 1)::float8 as pages from knowledge_internal.chunk_table() as facts
   ),
-  -- Computed, a vector that lies outside its row is fetched once.
+  -- Materialized, a vector that is stored outside its row is fetched once.
   drawn as materialized (
     select extensions.l2_normalize(picked.embedding) as direction,
            row_number() over () as place
@@ -90,9 +90,10 @@ as $$
 $$;
 
 comment on function knowledge_internal.cosine_spread(integer) is
-  'Standard deviation of the cosine similarity of random pairs of chunks: what makes the cosines '
-  'of different models comparable. 0.13 where there are too few embeddings to tell.';
+  'Standard deviation of the cosine similarity of random pairs of chunks. It makes the cosines of '
+  'different models comparable. 0.13 when fewer than 10 pairs can be drawn.';
 
+-- A definer: service_role has no rights on the internal tables.
 create function public.refresh_knowledge_statistics()
 returns boolean
 language plpgsql
@@ -169,7 +170,7 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- The search that calls this turns it off.
+-- The search that calls this function turns it off, but a small table is read fastest this way.
 set enable_seqscan = on
 as $$
 declare
@@ -183,7 +184,7 @@ begin
     return;
   end if;
 
-  -- A small or never analysed corpus is looked at as it is.
+  -- A small or never analysed corpus is counted.
   select count(*), greatest(avg(chunk.text_length), 1), count(*) <= small
     into document_count, mean_length, is_small
     from (
@@ -205,9 +206,9 @@ end
 $$;
 
 comment on function knowledge_internal.corpus_size() is
-  'Number of chunks, their mean text_length and cosine_spread: as refresh_knowledge_statistics '
-  'left them; looked at where it has not run yet, number and length also while there are few '
-  'chunks.';
+  'Number of chunks, their mean text_length and cosine_spread, as refresh_knowledge_statistics '
+  'stored them. Before its first run they are computed here; number and length also while there '
+  'are at most 1,000 chunks.';
 
 create function knowledge_internal.document_frequencies(
   lexemes text[], corpus_is_small boolean, document_count float8
@@ -221,8 +222,8 @@ as $$
 declare
   counted_at_most constant integer := 20000;
 begin
-  -- A lexeme that ANALYZE did not list is rare: counting it is cheap. In a small corpus every
-  -- count is.
+  -- A lexeme that ANALYZE did not list is rare, so counting its chunks is cheap. In a small corpus
+  -- counting is always cheap.
   return query
   with listed as materialized (
     select statistics.lexeme, statistics.frequency
@@ -256,6 +257,6 @@ end
 $$;
 
 comment on function knowledge_internal.document_frequencies(text[], boolean, float8) is
-  'How many chunks have each lexeme: from the statistics where they list it, else counted.';
+  'How many chunks have each lexeme: from the statistics if they list it, else counted.';
 
 notify pgrst, 'reload schema';

@@ -1,6 +1,9 @@
 -- 006_chunk_maintenance: the columns of a chunk that the database sets.
 -- Adds: triggers on knowledge_chunks and knowledge_documents, and their functions.
--- Locks both tables against writes for as long as a trigger's creation takes.
+-- Locks both tables against writes while a trigger is created.
+
+-- The trigger functions are definers: a role that may write chunks or documents has no rights on
+-- the internal functions and tables that they use.
 
 create function knowledge_internal.embedding_bits(embedding extensions.vector)
 returns bit varying
@@ -43,7 +46,7 @@ begin
   if new.document_id is not null
      and (tg_op = 'INSERT' or new.document_id is distinct from old.document_id)
   then
-    -- Locked, so that no change of who may see it slips in between.
+    -- With the lock, the document cannot change its owner or visibility before this row is written.
     select * into document from public.knowledge_documents as parent
      where parent.id = new.document_id for share;
     if found then
@@ -104,7 +107,7 @@ begin
     new.bm25 := old.bm25;
   end if;
 
-  -- updated_at of a superseded row is when it was superseded, which a purge counts from.
+  -- updated_at of a superseded row is the time when it was superseded: a purge compares it.
   if tg_op = 'UPDATE' and (new.status = 'active' or new.status <> old.status) then
     new.updated_at := now();
   end if;
@@ -113,8 +116,8 @@ end
 $$;
 
 comment on function knowledge_internal.complete_chunk() is
-  'Before a chunk is written: copies what its document says, analyses its text and embedding, sets '
-  'hash and time. Setting content_tsv to null has an unchanged text analysed again.';
+  'Before a chunk is written: copies the columns of its document, analyses its text and embedding, '
+  'sets hash and time. An update that sets content_tsv to null analyses an unchanged text again.';
 
 create trigger complete_chunk
   before insert or update on public.knowledge_chunks
@@ -130,15 +133,15 @@ begin
   begin
     perform public.refresh_knowledge_statistics();
   exception when serialization_failure then
-    null; -- another writer has renewed them since this transaction began
+    null; -- another writer has copied them since this transaction began
   end;
   return null;
 end
 $$;
 
 comment on function knowledge_internal.keep_statistics() is
-  'After a write: copies the statistics when ANALYZE has renewed them since. Costs two look-ups '
-  'when it has not.';
+  'After a write: copies the statistics if there was an ANALYZE since the last copy. If not, it '
+  'costs two look-ups.';
 
 create trigger keep_statistics
   after insert or update or delete on public.knowledge_chunks
@@ -151,8 +154,8 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  -- A key that a chunk holds with the value its document had came from the document, and
-  -- follows it.
+  -- A key whose value in the chunk equals the document's old value came from the document, so it
+  -- gets the new value.
   update public.knowledge_chunks as chunk
      set knowledge_type = new.knowledge_type,
          source_id = new.source_id,

@@ -241,7 +241,8 @@ $$;
 comment on function knowledge_internal.candidate_query is
   'The candidates of a query: rows with its rarest words, with several of its common words, or '
   'with a common word that weighs much in them. About 1,000 rows for effort 1, proportionally more '
-  'for a greater effort; null when at most 3,000 rows match at all, so that all of them are candidates.';
+  'for a greater effort; null when at most 3,000 rows match at all, so that all of them are '
+  'candidates.';
 
 create function knowledge_internal.query_configurations()
 returns regconfig[]
@@ -249,6 +250,7 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
+-- The search sets force_custom_plan; the statements here are the same for every query.
 set plan_cache_mode = force_generic_plan
 as $$
 begin
@@ -718,8 +720,8 @@ $$;
 
 comment on function knowledge_internal.leg_evidence is
   'How far fusion auto relies on each leg of one query: the factors of a cosine similarity and of '
-  'a BM25 score. similarities: of the neighbours, best first. Vector: 0.7 z² / cosine_spread, where '
-  'z is how far the best hit is above the typical one (at typical_rank), in units of '
+  'a BM25 score. similarities: of the neighbours, best first. Vector: 0.7 z² / cosine_spread, '
+  'where z is how far the best hit is above the typical one (at typical_rank), in units of '
   'cosine_spread. Text: the best score over the highest possible one (every word of the query, '
   'saturated). With fewer than 10 neighbours there is too little evidence: each leg is scaled to '
   '0..1.';

@@ -1,5 +1,6 @@
 -- 010_snippets: the excerpt of a hit, with the words found in it marked.
--- Adds: functions searchable_lexemes, matched_parts, snippet. Locks nothing that exists.
+-- Adds: type lexeme_occurrences, functions searchable_lexemes, matched_parts, combining_marks,
+-- lexeme_occurrences, best_passage, snippet. Locks nothing that exists.
 
 create function knowledge_internal.searchable_lexemes(
   configuration regconfig, source text
@@ -34,7 +35,6 @@ immutable
 parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
 as $$
 declare
   -- What stands above, below or beside a letter, or joins two, is a part of the word.
@@ -111,169 +111,200 @@ comment on function knowledge_internal.matched_parts(text, regconfig, text[]) is
   'Where in a word, which may be a compound, one of the lexemes stands: start and size in '
   'characters, place among the lexemes. The compound itself, its words and theirs each count.';
 
-create function knowledge_internal.snippet(
-  content text, configuration regconfig, lexemes text[]
-)
+create function knowledge_internal.combining_marks()
 returns text
 language plpgsql
 immutable
 parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
+as $$
+begin
+  return '[\u0300-\u036F\u0E31\u0E34-\u0E3A\u0E47-\u0E4E\u0EB1\u0EB4-\u0EBC'
+    '\u0EC8-\u0ECE\u102B-\u103E\u1056-\u1059\u105E-\u1060\u1062-\u1064\u1067-\u106D\u1071-\u1074'
+    '\u1082-\u108D\u108F\u109A-\u109D\u17B4-\u17D3\u17DD\u200D\u3099\u309A\uA9E5\uAA7B-\uAA7D'
+    '\uFE0F]';
+end
+$$;
+
+comment on function knowledge_internal.combining_marks() is
+  'A regular expression for what belongs to the character before it: accents, vowels, tones, and '
+  'what joins several emoji to one.';
+
+create type knowledge_internal.lexeme_occurrences as (
+  starts integer[],
+  finishes integer[],
+  places integer[],
+  highlighted int4multirange
+);
+
+comment on type knowledge_internal.lexeme_occurrences is
+  'Where lexemes stand in a text, in the order of the text: first and last character, place among '
+  'the lexemes. highlighted: all these characters.';
+
+create function knowledge_internal.lexeme_occurrences(
+  source text, configuration regconfig, lexemes text[]
+)
+returns knowledge_internal.lexeme_occurrences
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
 as $$
 declare
-  characters_read constant integer := 20000;
-  excerpt_size constant integer := 240;
-  passage_size constant integer := 200;
-  boundary_distance constant integer := 40; -- that a cut moves at most to stand between two words
-  unit constant integer := 1000000; -- weights are whole numbers, so that sums stay exact
   punctuation constant text := '!"$%()*,.:;=?[]^`{|}~''“”‘’„«»…—';
-  -- Words that apart, joined or inner_words change; in a text that is not normalised, also all that
-  -- are not ASCII. Any other is one word to Postgres' parser too.
+  -- Words that apart, joined or inner_words change. In a text that is not normalised, all words
+  -- that are not ASCII belong here too. Postgres' parser reads any other word as one word.
   compounds constant text := '[^ ]*(?:[-_/\\@#+<>&]|[.:''’][[:alnum:]]'
     '|[[:alnum:]][]!"$%()*,;=?[^`{|}~“”…—]+[[:alnum:]]|[[:lower:]]{2}[[:upper:]][[:lower:]])[^ ]*';
   not_ascii constant text := '[^ ]*[^\u0001-\u007F ][^ ]*';
-  -- What apart takes into pairs: Thai, Lao, Myanmar, Khmer, kana, Bopomofo, Han, Hangul.
+  -- Letters that apart makes into pairs: Thai, Lao, Myanmar, Khmer, kana, Bopomofo, Han, Hangul.
   unspaced constant text := '[\u0E01-\u0E4E\u0E81-\u0ECE\u0EDC-\u0EDF\u1000-\u103F\u1050-\u108F'
     '\u109A-\u109D\u1780-\u17D3\u17D7\u17DC\u17DD\u3005-\u3007\u3041-\u30FF\u3105-\u312F'
     '\u31A0-\u31BF\u31F0-\u31FF\u3400-\u4DBF\u4E00-\u9FFF\uA9E0-\uA9EF\uA9FA-\uA9FE\uAA60-\uAA7F'
     '\uAC00-\uD7A3\uF900-\uFAFF\U00020000-\U0003FFFD]';
-  -- Of these, what inner_words takes alone too.
+  -- Those of them that inner_words indexes alone too.
   inner_letters constant text := '[\u3007\u3400-\u9FFF\uAC00-\uD7A3\uF900-\uFAFF'
     '\U00020000-\U0003FFFD]';
-  -- Stays with the character before it: accents, vowels, tones, what makes one emoji of several.
-  marks constant text := '[\u0300-\u036F\u0E31\u0E34-\u0E3A\u0E47-\u0E4E\u0EB1\u0EB4-\u0EBC'
-    '\u0EC8-\u0ECE\u102B-\u103E\u1056-\u1059\u105E-\u1060\u1062-\u1064\u1067-\u106D\u1071-\u1074'
-    '\u1082-\u108D\u108F\u109A-\u109D\u17B4-\u17D3\u17DD\u200D\u3099\u309A\uA9E5\uAA7B-\uAA7D'
-    '\uFE0F]';
-  source constant text := btrim(
-    regexp_replace(
-      left(content, characters_read), '(?! )[\s[:cntrl:]]|[\s[:cntrl:]]{2,}', ' ', 'g'
-    )
-  );
+  marks constant text := knowledge_internal.combining_marks();
   is_normal constant boolean := source = knowledge_internal.normalised(source);
-  source_size constant integer := length(source);
   spaced text := source;
   pairs text[];
   characters text[];
-  starts integer[];
-  finishes integer[];
-  places integer[];
-  highlighted int4multirange;
-  counts integer[];
+  occurrences knowledge_internal.lexeme_occurrences;
+begin
+  if source ~ unspaced then
+    spaced := regexp_replace(source, unspaced, ' ', 'g');
+    pairs := array(
+      select asked.lexeme
+        from unnest(lexemes) as asked (lexeme)
+       where asked.lexeme ~ unspaced
+         and (length(asked.lexeme) > 1 or asked.lexeme ~ inner_letters)
+    );
+    if pairs <> '{}' then
+      characters := string_to_array(
+        case
+          when source ~ marks then regexp_replace(source, '(?!' || marks || ')', E'\x01', 'g')
+          else array_to_string(string_to_array(source, null), E'\x01')
+        end,
+        E'\x01'
+      );
+    end if;
+  end if;
+
+  with word as materialized (
+    select split.word,
+           sum(length(split.word) + 1) over (order by split.number rows unbounded preceding)
+             - length(split.word) as start
+      from string_to_table(spaced, ' ') with ordinality as split (word, number)
+  ),
+  intricate as materialized (
+    select distinct found.parts[1] as word
+      from regexp_matches(
+             spaced, compounds || case when is_normal then '' else '|' || not_ascii end, 'g'
+           ) as found (parts)
+  ),
+  plain as materialized (
+    select word.word
+      from word
+     where word.word <> ''
+     group by word.word
+    having word.word not in (select intricate.word from intricate)
+  ),
+  matched as (
+    select plain.word, analysed.lexemes
+      from plain
+     cross join lateral (
+             select tsvector_to_array(to_tsvector(configuration, plain.word)) as lexemes offset 0
+           ) as analysed
+     where analysed.lexemes && lexeme_occurrences.lexemes
+  ),
+  part as (
+    select matched.word,
+           length(matched.word) - length(ltrim(matched.word, punctuation)) + 1 as start,
+           length(btrim(matched.word, punctuation)) as size,
+           array_position(lexeme_occurrences.lexemes, found.lexeme) as place
+      from matched
+     cross join lateral unnest(matched.lexemes) as found (lexeme)
+     where found.lexeme = any (lexeme_occurrences.lexemes)
+    union all
+    select intricate.word, found.start, found.size, found.place
+      from intricate
+     cross join lateral knowledge_internal.matched_parts(
+             intricate.word, configuration, lexeme_occurrences.lexemes
+           ) as found
+     where (
+             select knowledge_internal.searchable_lexemes(
+                      configuration, string_agg(every.word, ' ')
+                    ) && lexeme_occurrences.lexemes
+               from intricate as every
+           )
+       and knowledge_internal.searchable_lexemes(configuration, intricate.word)
+             && lexeme_occurrences.lexemes
+  ),
+  occurrence as (
+    select word.start + part.start - 1 as start, part.size, part.place
+      from word
+      join part on part.word = word.word
+    union all
+    select letter.start, length(pair.lexeme), array_position(lexemes, pair.lexeme)
+      from (
+        select written.character,
+               lead(written.character) over in_order as next,
+               sum(length(written.character)) over in_order
+                 - length(written.character) + 1 as start
+          from unnest(characters) with ordinality as written (character, number)
+        window in_order as (order by written.number rows unbounded preceding)
+      ) as letter
+     cross join lateral (
+             values (letter.character || letter.next), (letter.character)
+         ) as pair (lexeme)
+     where pair.lexeme = any (pairs)
+  )
+  select array_agg(occurrence.start order by occurrence.start, occurrence.size),
+         array_agg(
+           occurrence.start + occurrence.size - 1 order by occurrence.start, occurrence.size
+         ),
+         array_agg(occurrence.place order by occurrence.start, occurrence.size),
+         range_agg(
+           int4range(occurrence.start::integer, (occurrence.start + occurrence.size)::integer)
+         )
+    into occurrences.starts, occurrences.finishes, occurrences.places,
+         occurrences.highlighted
+    from occurrence;
+  return occurrences;
+end
+$$;
+
+comment on function knowledge_internal.lexeme_occurrences(text, regconfig, text[]) is
+  'Where the words of a text that have one of the lexemes stand.';
+
+create function knowledge_internal.best_passage(
+  occurrences knowledge_internal.lexeme_occurrences,
+  lexeme_count integer,
+  passage_size integer,
+  out passage_start integer,
+  out passage_finish integer
+)
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  unit constant integer := 1000000; -- weights are whole numbers, so that sums are exact
+  starts constant integer[] := occurrences.starts;
+  finishes constant integer[] := occurrences.finishes;
+  places constant integer[] := occurrences.places;
+  counts integer[] := array_fill(0, array[lexeme_count]);
   worth bigint := 0;
   best_worth bigint := 0;
   leftmost integer := 1;
-  passage_start integer := 1;
-  passage_finish integer := 0;
-  first integer;
-  last integer;
-  gap integer;
-  excerpt text;
 begin
-  if cardinality(lexemes) > 0 then
-    if source ~ unspaced then
-      spaced := regexp_replace(source, unspaced, ' ', 'g');
-      pairs := array(
-        select asked.lexeme
-          from unnest(lexemes) as asked (lexeme)
-         where asked.lexeme ~ unspaced
-           and (length(asked.lexeme) > 1 or asked.lexeme ~ inner_letters)
-      );
-      if pairs <> '{}' then
-        characters := string_to_array(
-          case
-            when source ~ marks then regexp_replace(source, '(?!' || marks || ')', E'\x01', 'g')
-            else array_to_string(string_to_array(source, null), E'\x01')
-          end,
-          E'\x01'
-        );
-      end if;
-    end if;
-
-    with word as materialized (
-      select split.word,
-             sum(length(split.word) + 1) over (order by split.number rows unbounded preceding)
-               - length(split.word) as start
-        from string_to_table(spaced, ' ') with ordinality as split (word, number)
-    ),
-    intricate as materialized (
-      select distinct found.parts[1] as word
-        from regexp_matches(
-               spaced, compounds || case when is_normal then '' else '|' || not_ascii end, 'g'
-             ) as found (parts)
-    ),
-    plain as materialized (
-      select word.word
-        from word
-       where word.word <> ''
-       group by word.word
-      having word.word not in (select intricate.word from intricate)
-    ),
-    matched as (
-      select plain.word, analysed.lexemes
-        from plain
-       cross join lateral (
-               select tsvector_to_array(to_tsvector(configuration, plain.word)) as lexemes offset 0
-             ) as analysed
-       where analysed.lexemes && snippet.lexemes
-    ),
-    part as (
-      select matched.word,
-             length(matched.word) - length(ltrim(matched.word, punctuation)) + 1 as start,
-             length(btrim(matched.word, punctuation)) as size,
-             array_position(snippet.lexemes, found.lexeme) as place
-        from matched
-       cross join lateral unnest(matched.lexemes) as found (lexeme)
-       where found.lexeme = any (snippet.lexemes)
-      union all
-      select intricate.word, found.start, found.size, found.place
-        from intricate
-       cross join lateral knowledge_internal.matched_parts(
-               intricate.word, configuration, snippet.lexemes
-             ) as found
-       where (
-               select knowledge_internal.searchable_lexemes(
-                        configuration, string_agg(every.word, ' ')
-                      ) && snippet.lexemes
-                 from intricate as every
-             )
-         and knowledge_internal.searchable_lexemes(configuration, intricate.word) && snippet.lexemes
-    ),
-    occurrence as (
-      select word.start + part.start - 1 as start, part.size, part.place
-        from word
-        join part on part.word = word.word
-      union all
-      select letter.start, length(pair.lexeme), array_position(lexemes, pair.lexeme)
-        from (
-          select written.character,
-                 lead(written.character) over in_order as next,
-                 sum(length(written.character)) over in_order
-                   - length(written.character) + 1 as start
-            from unnest(characters) with ordinality as written (character, number)
-          window in_order as (order by written.number rows unbounded preceding)
-        ) as letter
-       cross join lateral (
-               values (letter.character || letter.next), (letter.character)
-           ) as pair (lexeme)
-       where pair.lexeme = any (pairs)
-    )
-    select array_agg(occurrence.start order by occurrence.start, occurrence.size),
-           array_agg(
-             occurrence.start + occurrence.size - 1 order by occurrence.start, occurrence.size
-           ),
-           array_agg(occurrence.place order by occurrence.start, occurrence.size),
-           range_agg(
-             int4range(occurrence.start::integer, (occurrence.start + occurrence.size)::integer)
-           )
-      into starts, finishes, places, highlighted
-      from occurrence;
-  end if;
-
-  -- The passage whose lexemes weigh most together: 1, 1/2, 1/3 ..., rarest first, each once.
-  counts := array_fill(0, array[coalesce(cardinality(lexemes), 0)]);
+  passage_start := 1;
+  passage_finish := 0;
   for rightmost in 1 .. coalesce(cardinality(starts), 0) loop
     if counts[places[rightmost]] = 0 then
       worth := worth + unit / places[rightmost];
@@ -299,6 +330,53 @@ begin
       passage_finish := finishes[rightmost];
     end if;
   end loop;
+end
+$$;
+
+comment on function knowledge_internal.best_passage is
+  'The passage of at most passage_size characters whose lexemes weigh most together: 1, 1/2, 1/3 '
+  '..., rarest first, each counted once.';
+
+create function knowledge_internal.snippet(
+  content text, configuration regconfig, lexemes text[]
+)
+returns text
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+-- A search with filters plans its statements anew for each call. The statements here, and those of
+-- the functions called, are the same for every text, and planning takes longer than running them.
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+  characters_read constant integer := 20000;
+  excerpt_size constant integer := 240;
+  passage_size constant integer := 200;
+  boundary_distance constant integer := 40; -- how far a cut moves at most to a gap between words
+  marks constant text := knowledge_internal.combining_marks();
+  source constant text := btrim(
+    regexp_replace(
+      left(content, characters_read), '(?! )[\s[:cntrl:]]|[\s[:cntrl:]]{2,}', ' ', 'g'
+    )
+  );
+  source_size constant integer := length(source);
+  lexeme_count constant integer := coalesce(cardinality(lexemes), 0);
+  occurrences knowledge_internal.lexeme_occurrences;
+  passage_start integer;
+  passage_finish integer;
+  first integer;
+  last integer;
+  gap integer;
+  excerpt text;
+begin
+  if lexeme_count > 0 then
+    occurrences := knowledge_internal.lexeme_occurrences(source, configuration, lexemes);
+  end if;
+  select passage.passage_start, passage.passage_finish
+    into passage_start, passage_finish
+    from knowledge_internal.best_passage(occurrences, lexeme_count, passage_size) as passage;
 
   passage_finish := least(passage_finish, passage_start + passage_size);
   first := 1;
@@ -331,7 +409,7 @@ begin
   last := last
     + length(substring(substr(source, last + 1, boundary_distance) from '^' || marks || '*'));
 
-  -- Control characters are gone from the source, so two of them can stand for the tags.
+  -- The source has no control characters, so two of them stand for the tags.
   select string_agg(
            substr(source, piece.gap, piece.start - piece.gap)
              || E'\x01' || substr(source, piece.start, piece.finish - piece.start) || E'\x02',
@@ -343,7 +421,9 @@ begin
       select lower(mark.range) as start,
              upper(mark.range) as finish,
              coalesce(lag(upper(mark.range)) over (order by mark.range), first) as gap
-        from unnest(highlighted * int4multirange(int4range(first, last + 1))) as mark (range)
+        from unnest(
+               occurrences.highlighted * int4multirange(int4range(first, last + 1))
+             ) as mark (range)
     ) as piece;
   excerpt := coalesce(excerpt, substr(source, first, last + 1 - first));
   excerpt := replace(

@@ -1,5 +1,6 @@
 -- 013_explain: why a search answers as it does.
--- Adds: functions explained_list and explanation, which explain_hybrid_search calls. Locks nothing that exists.
+-- Adds: functions explained_list and explanation, which explain_hybrid_search calls.
+-- Locks nothing that exists.
 
 create function knowledge_internal.explained_list(list jsonb)
 returns jsonb

@@ -1,6 +1,6 @@
 -- 015_monitoring: what is stored, and whether the database is in a state to search it fast.
--- Adds: functions knowledge_embedding_models, knowledge_search_health and the functions that collect
--- its figures and findings. Locks nothing that exists.
+-- Adds: functions knowledge_embedding_models, knowledge_search_health and the functions that
+-- collect its figures and findings. Locks nothing that exists.
 
 -- The public functions are definers: service_role may not read statistics of all tables.
 
@@ -18,7 +18,7 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- Each plan reads either all rows or the places that are looked up, never both ways.
+-- A custom plan knows is_estimated: it reads either all rows or the sampled positions.
 set plan_cache_mode = force_custom_plan
 as $$
 declare
@@ -108,8 +108,9 @@ as $$
      cross join knowledge_internal.chunk_table() as facts
      where not exists (select from sample where sample.model = listed.model)
      group by listed.model, inactive.share, facts.analysed_rows
-    -- In 64 pages a model of 15 % of the rows is missed once in 30,000 times: it is gone. One that
-    -- no more rows have than are inactive may have superseded rows alone.
+    -- A sample of 64 pages misses a model of 15 % of the rows once in 30,000 times, so a larger
+    -- model that is not in the sample has no rows any more. A model with no more rows than are
+    -- inactive may have superseded rows only.
     having max(listed.share) < 0.15
        and (max(listed.share) > inactive.share or inactive.share = 0)
   )
