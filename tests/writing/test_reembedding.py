@@ -299,7 +299,7 @@ def test_after_an_interruption_at_any_step_it_goes_on(server: Server, template: 
 CHILD = """
 import sys
 import numpy as np
-sys.path.insert(0, sys.argv[2])
+sys.path[:0] = sys.argv[2:]
 from test_reembedding import NEW, Hashed
 from second_brain.database import reembedding
 
@@ -317,7 +317,7 @@ reembedding.start(sys.argv[1], Slow("new", NEW), batch_size=10)
 def test_a_killed_process_loses_no_batch(dsn: str, connect: Connect) -> None:
     before = catalog(dsn)
     with subprocess.Popen(
-        [sys.executable, "-c", CHILD, dsn, str(Path(__file__).parent)],
+        [sys.executable, "-c", CHILD, dsn, *map(str, Path(__file__).parents[:2])],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
