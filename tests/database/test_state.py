@@ -7,6 +7,7 @@ import re
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlparse
@@ -39,6 +40,7 @@ def code(text: str) -> str:
 
 def top_level(file: Path) -> list[str]:
     """List the keywords and names of a file outside of literals and function bodies."""
+    parsed: Any
     (parsed,) = sqlparse.parse(
         re.sub(r"(\$\$).*?\1", "''", code(file.read_text()), flags=re.DOTALL).replace(";", " ")
     )

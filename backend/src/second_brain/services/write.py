@@ -5,7 +5,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import count
 from typing import Any, Literal, LiteralString, TypeVar
 from uuid import UUID
 
