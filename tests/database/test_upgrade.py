@@ -30,6 +30,10 @@ select id, round(rrf_score::numeric, 12)
          query_embedding => '[1, 2, 3]', query_text => %s, match_count => 20, fusion => 'rrf'
        )
 """
+# Its signature changes in the next version.
+MATCH = (
+    "select id from public.match_knowledge_chunks(query_embedding => '[1,2,3]', match_count => 5)"
+)
 STORE = """
 insert into public.knowledge_chunks (collection, content, embedding)
 select %(collection)s, %(word)s || ' number ' || number,
@@ -106,6 +110,7 @@ class Load:
     def _search(self, connection: psycopg.Connection[Any]) -> None:
         word = WORDS[self.counts["search"] % len(WORDS)]
         assert len(connection.execute(SEARCH, [word]).fetchall()) == 20
+        assert len(connection.execute(MATCH).fetchall()) == 5
 
     def _write(self, connection: psycopg.Connection[Any]) -> None:
         # In another collection, of other words: the answers stay.

@@ -235,3 +235,18 @@ def test_help_of_every_command_shows_an_example(run: Run, command: str) -> None:
 def test_the_version_is_the_distributions(run: Run) -> None:
     done = run("--version")
     assert (done.returncode, done.stdout) == (0, "second-brain 0.1.0\n")
+
+
+def test_an_install_of_another_schema_is_migrated_examined_and_handed_out(
+    run: Run, folder: Path, plain_dsn: str
+) -> None:
+    schema = ("--schema", "knowledge_de")
+    assert run("migrate", "--dimensions", "3", "--dsn", plain_dsn, *schema).returncode == 0
+    assert run("doctor", "--dsn", plain_dsn, *schema).returncode == 0
+    assert "are missing" in run("doctor", "--dsn", plain_dsn).stdout
+    written = run("init", "--dimensions", "3", "--declarative", *schema).stdout.split()
+    assert any(name.endswith("_second_brain_knowledge_de_001_extensions.sql") for name in written)
+    assert "supabase/schemas/second_brain_knowledge_de_01_extensions.sql" in written
+    assert all((folder / name).exists() for name in written)
+    refused = run("migrate", "--dsn", plain_dsn, "--schema", "select")
+    assert (refused.returncode, "schema must not be 'select'" in refused.stderr) == (1, True)
