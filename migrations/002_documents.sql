@@ -2,7 +2,6 @@
 -- Adds: tables knowledge_types, knowledge_source_origins, knowledge_sources, knowledge_documents,
 -- their policies and grants, and the functions that list the types and origins.
 -- Locks nothing that exists.
--- Written from supabase/schemas/02_documents.sql by `make baseline`: edit that file.
 
 create table public.knowledge_types (
   name text primary key check (length(name) between 1 and 60),

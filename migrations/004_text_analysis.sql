@@ -1,6 +1,5 @@
 -- 004_text_analysis: how text becomes lexemes, and lexemes become the document side of BM25.
 -- Adds: functions of schema knowledge_internal, knowledge_content_hash. Locks nothing that exists.
--- Written from supabase/schemas/04_text_analysis.sql by `make baseline`: edit that file.
 
 -- Functions that a search or a trigger calls are written in PL/pgSQL, which keeps their plans:
 -- PostgreSQL 17 plans an SQL function again at every call.
@@ -73,6 +72,7 @@ immutable
 parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 begin
   -- Each step takes much longer than the test whether it is needed.
@@ -115,6 +115,7 @@ immutable
 parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 declare
   -- Thai, Lao, Myanmar, Khmer, kana, Bopomofo, Han, Hangul.
@@ -163,6 +164,7 @@ immutable
 parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 begin
   return (
@@ -212,6 +214,7 @@ immutable
 parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 declare
   inner_words text := '';

@@ -2,7 +2,6 @@
 -- Adds: types filter_condition, metadata_condition and chunk_filter, functions that read the
 -- filters of a search into them, and functions that compare the metadata of a chunk.
 -- Locks nothing that exists.
--- Written from supabase/schemas/07_filters.sql by `make baseline`: edit that file.
 
 create type knowledge_internal.filter_condition as (
   field text,
@@ -248,6 +247,7 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 declare
   iso_date constant text := '^\d{4}-\d{2}-\d{2}$';

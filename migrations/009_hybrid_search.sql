@@ -1,7 +1,6 @@
 -- 009_hybrid_search: the search.
 -- Adds: types search_question, search_plan and knowledge_search_hit, the functions that check and
 -- plan a search, and hybrid_search_knowledge_chunks. Locks nothing that exists.
--- Written from supabase/schemas/09_hybrid_search.sql by `make baseline`: edit that file.
 
 create type knowledge_internal.search_question as (
   embedding extensions.vector,
@@ -267,6 +266,7 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 declare
   most_formulations constant integer := 10;

@@ -1,7 +1,6 @@
 -- 010_snippets: the excerpt of a hit, with the words found in it marked.
 -- Adds: type lexeme_occurrences, functions searchable_lexemes, matched_parts, combining_marks,
 -- lexeme_occurrences, best_passage, snippet. Locks nothing that exists.
--- Written from supabase/schemas/10_snippets.sql by `make baseline`: edit that file.
 
 create function knowledge_internal.searchable_lexemes(
   configuration regconfig, source text

@@ -1,7 +1,6 @@
 -- 012_search_variants: other ways to call the hybrid search; none ranks anything itself.
 -- Adds: functions match_knowledge_chunks, search_knowledge_chunks_fulltext,
 -- hybrid_search_knowledge_chunks_batch. Locks nothing that exists.
--- Written from supabase/schemas/12_search_variants.sql by `make baseline`: edit that file.
 
 -- Each public function is a definer: service_role has no rights on the internal schema.
 
@@ -68,6 +67,7 @@ language plpgsql
 stable
 security definer
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 begin
   if coalesce(query_text, '') !~ '\S' then

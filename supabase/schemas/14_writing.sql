@@ -12,6 +12,7 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 declare
   document_keys constant text[] := array[
@@ -546,24 +547,45 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  locked_documents uuid[];
 begin
   if owner is null then
     raise exception 'owner must be the id of a user, not null' using errcode = '22023';
   end if;
-  with locked as (
-    select document.id from public.knowledge_documents as document
-     where document.owner_id = owner order by document.id for update
+  -- Locks are taken in one order everywhere: documents by id, then chunks. An old version of
+  -- another owner's document can be this owner's.
+  locked_documents := array(
+    select document.id
+      from public.knowledge_documents as document
+     where document.owner_id = owner
+        or document.id in (
+             select chunk.document_id
+               from public.knowledge_chunks as chunk
+              where chunk.owner_id = owner
+           )
+     order by document.id
+       for update
+  );
+  with documents as (
+    delete from public.knowledge_documents as document
+     where document.id = any (locked_documents)
+       and document.owner_id = owner
+    returning document.id
+  ),
+  locked_chunks as materialized (
+    select chunk.id
+      from public.knowledge_chunks as chunk
+     where chunk.owner_id = owner
+        or chunk.document_id in (select documents.id from documents)
+     order by chunk.id
+       for update
   ),
   chunks as (
     delete from public.knowledge_chunks as chunk
-     where chunk.owner_id = owner or chunk.document_id in (select locked.id from locked)
+     using locked_chunks
+     where chunk.id = locked_chunks.id
     returning chunk.id
-  ),
-  documents as (
-    delete from public.knowledge_documents as document
-     using locked
-     where document.id = locked.id
-    returning document.id
   )
   select (select count(*) from documents), (select count(*) from chunks)
     into documents_deleted, chunks_deleted;
@@ -592,9 +614,17 @@ begin
                     coalesce(older_than::text, 'null')
       using errcode = '22023';
   end if;
+  -- A row that another transaction holds is left to the next purge: a purge waits for nobody, so
+  -- that no deadlock includes it.
   delete from public.knowledge_chunks as chunk
-   where chunk.status in ('superseded', 'deleted')
-     and chunk.updated_at <= now() - older_than;
+   using (
+     select old.id
+       from public.knowledge_chunks as old
+      where old.status in ('superseded', 'deleted')
+        and old.updated_at <= now() - older_than
+        for update skip locked
+   ) as purgeable
+   where chunk.id = purgeable.id;
   get diagnostics purged = row_count;
   return purged;
 end
@@ -602,7 +632,7 @@ $$;
 
 comment on function public.purge_knowledge_chunks(interval) is
   'Removes chunks that have been superseded or deleted for at least this long; returns their '
-  'number. Raises 22023 for an interval out of bounds.';
+  'number. Leaves a chunk that another transaction has locked to the next call. Raises 22023 for an interval out of bounds.';
 revoke all on function public.purge_knowledge_chunks(interval) from public, anon, authenticated;
 grant execute on function public.purge_knowledge_chunks(interval) to service_role;
 

@@ -156,6 +156,7 @@ language sql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
   with chunks as (
     select (health #>> '{rows,total}')::numeric as total

@@ -281,20 +281,49 @@ def test_a_column_is_copied_to_the_chunks_and_follows(
 ) -> None:
     old, new = COPIED[column]
     upsert(service_role, ["kept", "left"], **{column: old})
-    upsert(service_role, ["kept"], **{column: old})
 
     def values() -> set[str | None]:
         return {
-            None if row[column] is None else str(row[column])
-            for status in ("active", "superseded")
-            for row in chunks_of(service_role, status=status)
+            None if row[column] is None else str(row[column]) for row in chunks_of(service_role)
         }
 
     assert values() == {old}
-    assert counts(upsert(service_role, ["kept"], **{column: new})) == (0, 0, 1, 0)
+    assert counts(upsert(service_role, ["kept", "left"], **{column: new})) == (0, 0, 2, 0)
     assert values() == {new}
     service_role.execute(f"update public.knowledge_documents set {column} = %s".encode(), [old])
     assert values() == {old}
+
+
+def test_a_change_of_the_document_leaves_superseded_chunks_alone(
+    service_role: Connection,
+) -> None:
+    upsert(service_role, ["kept", "left"])
+    upsert(service_role, ["kept"])
+
+    def superseded() -> list[Any]:
+        return service_role.execute(
+            "select xmin::text, ctid::text from public.knowledge_chunks"
+            " where status = 'superseded'"
+        ).fetchall()
+
+    before = superseded()
+    upsert(service_role, ["kept"], visibility="public", metadata={"synced": 1})
+    assert (len(before), superseded()) == (1, before)
+
+
+@pytest.mark.parametrize("column", [name for name in COPIED if name != "collection"])
+def test_a_restored_chunk_has_the_present_fields_of_its_document(
+    service_role: Connection, column: str
+) -> None:
+    old, new = COPIED[column]
+    upsert(service_role, ["Die Häuser", "kept"], **{column: old}, metadata={"a": 1, "b": 1})
+    upsert(service_role, ["kept"])
+    upsert(service_role, ["kept"], **{column: new}, metadata={"a": 2})
+    service_role.execute("update public.knowledge_chunks set status = 'active'")
+    kept, restored = sorted(chunks_of(service_role), key=lambda row: row["content"], reverse=True)
+    assert restored[column] == kept[column]
+    assert restored["metadata"] == {"a": 2, "b": 1}
+    assert ("'haus'" in restored["content_tsv"]) == (kept["language"] == "german")
 
 
 def test_a_new_language_has_the_chunks_analysed_again(service_role: Connection) -> None:
@@ -577,6 +606,41 @@ def test_writers_and_a_deletion_do_not_leave_half_a_document(connect: Connect) -
         assert one_consistent_version(connections[0]) in [*versions, []]
     upsert(connections[0], ["last"])
     assert one_consistent_version(connections[0]) == ["last"]
+
+
+def test_a_purge_waits_for_nobody(connect: Connect) -> None:
+    first, second = connect("service_role"), connect("service_role")
+    upsert(first, ["one", "two"])
+    upsert(first, ["three"])
+    second.execute("set lock_timeout = '1s'")
+    purge = "select public.purge_knowledge_chunks(older_than => '0')"
+    with first.transaction():
+        first.execute("select from public.knowledge_chunks where content = 'one' for update")
+        assert second.execute(purge).fetchall() == [(1,)]
+    assert second.execute(purge).fetchall() == [(1,)]
+
+
+def test_writers_and_purges_do_not_deadlock(connect: Connect) -> None:
+    connections = [connect("service_role") for _ in range(4)]
+
+    def write(connection: Connection, writer: int) -> None:
+        for edit in range(40):
+            upsert(
+                connection,
+                [f"{writer} {edit} {place}" for place in range(8)],
+                key=str(edit % 2),
+                metadata={"edit": edit},
+            )
+
+    def purge(connection: Connection) -> None:
+        for _ in range(80):
+            connection.execute("select public.purge_knowledge_chunks(older_than => '0')")
+
+    at_once(
+        [partial(write, one, writer) for writer, one in enumerate(connections[:2])]
+        + [partial(purge, one) for one in connections[2:]]
+    )
+    assert len(contents(connections[0], "0")) == 8
 
 
 def test_a_second_writer_waits_for_the_first(connect: Connect) -> None:
