@@ -133,6 +133,11 @@ create trigger complete_chunk
   before insert or update on public.knowledge_chunks
   for each row execute function knowledge_internal.complete_chunk();
 
+-- Triggers run in the order of their names: this one sees the metadata that complete_chunk merged.
+create trigger limit_metadata
+  before insert or update on public.knowledge_chunks
+  for each row when (new.metadata <> '{}') execute function knowledge_internal.check_metadata();
+
 create function knowledge_internal.keep_statistics()
 returns trigger
 language plpgsql

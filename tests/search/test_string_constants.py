@@ -49,11 +49,9 @@ def test_a_session_without_standard_strings_has_the_same_answers(connect: Connec
 
 
 @pytest.mark.parametrize("schema", ["public", "knowledge_internal"])
-def test_a_function_with_a_backslash_sets_how_it_is_read(
-    database: Connection, schema: str
-) -> None:
+def test_a_function_with_a_backslash_sets_how_it_is_read(database: Connection, schema: str) -> None:
     rows = database.execute(
-        r"""select procedure.oid::regprocedure::text
+        rb"""select procedure.oid::regprocedure::text
               from pg_proc as procedure
              where procedure.pronamespace = %s::regnamespace
                and procedure.prolang in (
@@ -65,7 +63,7 @@ def test_a_function_with_a_backslash_sets_how_it_is_read(
                    ) like '%%\\%%'
                and 'standard_conforming_strings=on' <> all (
                      coalesce(procedure.proconfig, '{}')
-                   )""".encode(),
+                   )""",
         [schema],
     ).fetchall()
     assert rows == []

@@ -1,6 +1,8 @@
 """Documents and chunks in, changed and out, on a real Postgres, as service_role."""
 
 import hashlib
+import json
+import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +15,7 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from psycopg.types.json import Jsonb
+from psycopg.types.json import Json, Jsonb
 from stored import Chunk, Row, chunks_of, contents, counts, embedded, embeddings, everything, upsert
 
 from conftest import Connect, Connection
@@ -302,8 +304,7 @@ def test_a_change_of_the_document_leaves_superseded_chunks_alone(
 
     def superseded() -> list[Any]:
         return service_role.execute(
-            "select xmin::text, ctid::text from public.knowledge_chunks"
-            " where status = 'superseded'"
+            "select xmin::text, ctid::text from public.knowledge_chunks where status = 'superseded'"
         ).fetchall()
 
     before = superseded()
@@ -512,6 +513,72 @@ def test_a_wrong_value_is_refused_by_name_and_leaves_nothing(
     assert len(message) < 1000
     assert message.startswith("chunks" if named == "chunks" else "document")
     assert everything(service_role) == []
+
+
+NESTED_51 = json.loads('{"a":' * 51 + "1" + "}" * 51)
+
+
+@pytest.mark.parametrize(
+    ("document", "chunk", "message"),
+    [
+        ({"owner_id": "me"}, {}, "document.owner_id must be a UUID, not me"),
+        ({"source_id": str(UUID(int=9))}, {}, "document.source_id must be the id of a row of"),
+        ({"language": "x" * 61}, {}, "document.language must be a text of 1 to 60 characters"),
+        ({"metadata": NESTED_51}, {}, "document.metadata has more than 50 levels"),
+        ({}, {"metadata": NESTED_51}, "chunks[1].metadata has more than 50 levels"),
+        ({}, {"metadata": Json('{"n": 1e309}')}, "chunks[1].metadata has a number beyond"),
+        ({}, {"collection": "x" * 201}, "chunks[1].collection must be a text of 1 to 200"),
+        ({}, {"embedding": [1, 2]}, "chunks[1].embedding has 2 dimensions, the corpus has 3 "),
+        ({}, {"embedding": [1, "a", 2]}, "chunks[1].embedding must be an array of finite"),
+        ({}, {"embedding": [0, 0, 0]}, "chunks[1].embedding must have a direction"),
+    ],
+)
+def test_a_refusal_names_field_value_and_what_is_allowed(
+    service_role: Connection, document: Row, chunk: Row, message: str
+) -> None:
+    upsert(service_role, [embedded("stored", 1)], key="corpus")
+    chunks = [{"content": "fine"}, {"content": "x", **chunk}]
+    with pytest.raises(psycopg.errors.InvalidParameterValue) as caught:
+        service_role.execute(
+            "select public.upsert_knowledge_document(%s::jsonb, %s::jsonb)",
+            [as_json({"external_key": "doc", **document}), as_json(chunks)],
+        )
+    primary = caught.value.diag.message_primary or ""
+    assert primary.startswith(message)
+    if "dimensions" in message:
+        assert primary.endswith("(model: m)")
+
+
+def as_json(value: object) -> str:
+    """Write JSON in which a Json stands for its own text."""
+    text = json.dumps(value, default=lambda one: f"raw:{one.obj}:raw")
+    return re.sub(r'"raw:(.*?):raw"', lambda found: json.loads(f'"{found[1]}"'), text)
+
+
+@pytest.mark.parametrize("metadata", ['{"n": 1e5000}', '{"n": [-1e400]}', json.dumps(NESTED_51)])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "insert into public.knowledge_chunks (content, metadata) values ('x', %s)",
+        "insert into public.knowledge_documents (external_key, metadata) values ('x', %s)",
+        "update public.knowledge_documents set metadata = %s",
+        "update public.knowledge_chunks set metadata = %s",
+    ],
+)
+def test_metadata_that_clients_cannot_read_is_refused_by_the_tables(
+    service_role: Connection, statement: str, metadata: str
+) -> None:
+    upsert(service_role, ["text"])
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=r"^metadata has ") as caught:
+        service_role.execute(statement.encode(), [metadata])
+    assert "50 levels" in (caught.value.diag.message_hint or "")
+
+
+def test_metadata_at_the_limits_is_stored(service_role: Connection) -> None:
+    nested = json.loads('{"a":' * 50 + "1" + "}" * 50)
+    upsert(service_role, ["text"], metadata={**nested, "n": 1.6e308})
+    (row,) = chunks_of(service_role)
+    assert float(row["metadata"]["n"]) == 1.6e308
 
 
 def test_a_refused_change_leaves_the_document_as_it_was(service_role: Connection) -> None:
