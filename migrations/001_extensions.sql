@@ -1,6 +1,7 @@
 -- 001_extensions: pgvector 0.8 or later in schema extensions, and a schema for internal parts.
 -- Adds: extension vector (where it is missing), schema knowledge_internal.
 -- Locks nothing that exists.
+-- Written from supabase/schemas/01_extensions.sql by `make baseline`: edit that file.
 
 -- The one tolerant statement: a Supabase project may have the extension already, and its users may
 -- have data in its types. The block below checks where it is and its version.

@@ -3,6 +3,7 @@
 -- their policies and grants, the functions that list the types and origins, and the limits of
 -- metadata.
 -- Locks nothing that exists.
+-- Written from supabase/schemas/02_documents.sql by `make baseline`: edit that file.
 
 create table public.knowledge_types (
   name text primary key check (length(name) between 1 and 60),

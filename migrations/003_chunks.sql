@@ -1,6 +1,7 @@
 -- 003_chunks: the retrieval unit.
 -- Adds: table knowledge_chunks, its indexes, policy and grants, and the view that searches read.
 -- Locks nothing that exists.
+-- Written from supabase/schemas/03_chunks.sql by `make baseline`: edit that file.
 
 create table public.knowledge_chunks (
   id uuid primary key default gen_random_uuid(),

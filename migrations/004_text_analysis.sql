@@ -1,5 +1,6 @@
 -- 004_text_analysis: how text becomes lexemes, and lexemes become the document side of BM25.
 -- Adds: functions of schema knowledge_internal, knowledge_content_hash. Locks nothing that exists.
+-- Written from supabase/schemas/04_text_analysis.sql by `make baseline`: edit that file.
 
 -- Functions that a search or a trigger calls are written in PL/pgSQL, which keeps their plans:
 -- PostgreSQL 17 plans an SQL function again at every call.

@@ -1,6 +1,7 @@
 -- 005_statistics: document frequencies and lengths for BM25, and the spread of cosines for fusion.
 -- Adds: tables corpus_statistics and lexeme_statistics, functions that read and renew them.
 -- Locks nothing that exists.
+-- Written from supabase/schemas/05_statistics.sql by `make baseline`: edit that file.
 
 create table knowledge_internal.corpus_statistics (
   id boolean primary key default true check (id),

@@ -1,6 +1,7 @@
 -- 006_chunk_maintenance: the columns of a chunk that the database sets.
 -- Adds: triggers on knowledge_chunks and knowledge_documents, and their functions.
 -- Locks both tables against writes while a trigger is created.
+-- Written from supabase/schemas/06_chunk_maintenance.sql by `make baseline`: edit that file.
 
 -- The trigger functions are definers: a role that may write chunks or documents has no rights on
 -- the internal functions and tables that they use.

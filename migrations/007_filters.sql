@@ -2,6 +2,7 @@
 -- Adds: types filter_condition, metadata_condition and chunk_filter, functions that read the
 -- filters of a search into them, and functions that compare the metadata of a chunk.
 -- Locks nothing that exists.
+-- Written from supabase/schemas/07_filters.sql by `make baseline`: edit that file.
 
 create type knowledge_internal.filter_condition as (
   field text,

@@ -1,6 +1,7 @@
 -- 008_query_analysis: what a query's text asks for, and how its words are weighed.
 -- Adds: types query_analysis, query_operand and asked_words, and the functions that read a query.
 -- Locks nothing that exists.
+-- Written from supabase/schemas/08_query_analysis.sql by `make baseline`: edit that file.
 
 create type knowledge_internal.query_analysis as (
   words text[],

@@ -1,6 +1,7 @@
 -- 009_hybrid_search: the search.
 -- Adds: types search_question, search_plan and knowledge_search_hit, the functions that check and
 -- plan a search, and hybrid_search_knowledge_chunks. Locks nothing that exists.
+-- Written from supabase/schemas/09_hybrid_search.sql by `make baseline`: edit that file.
 
 create type knowledge_internal.search_question as (
   embedding extensions.vector,

@@ -1,6 +1,7 @@
 -- 011_search_arguments: what repeats the arguments of the search.
 -- Adds: type search_arguments, functions default_search_arguments, search,
 -- search_my_knowledge_chunks, explain_hybrid_search. Locks nothing that exists.
+-- Written from supabase/schemas/11_search_arguments.sql by `make baseline`: edit that file.
 
 -- Written by `make variants` from 09_hybrid_search.sql and tools/variants.sql: edit those two.
 

@@ -1,6 +1,7 @@
 -- 012_search_variants: other ways to call the hybrid search; none ranks anything itself.
 -- Adds: functions match_knowledge_chunks, search_knowledge_chunks_fulltext,
 -- hybrid_search_knowledge_chunks_batch. Locks nothing that exists.
+-- Written from supabase/schemas/12_search_variants.sql by `make baseline`: edit that file.
 
 -- Each public function is a definer: service_role has no rights on the internal schema.
 

@@ -1,6 +1,7 @@
 -- 013_explain: why a search answers as it does.
 -- Adds: functions explained_list and explanation, which explain_hybrid_search calls.
 -- Locks nothing that exists.
+-- Written from supabase/schemas/13_explain.sql by `make baseline`: edit that file.
 
 create function knowledge_internal.explained_list(list jsonb)
 returns jsonb

@@ -2,6 +2,7 @@
 -- Adds: functions upsert_knowledge_document with its steps (check_document, check_chunks,
 -- store_document, store_chunks), missing_knowledge_embeddings, delete_knowledge_document,
 -- delete_knowledge_owner, purge_knowledge_chunks. Locks nothing that exists.
+-- Written from supabase/schemas/14_writing.sql by `make baseline`: edit that file.
 
 -- Each public function is a definer: service_role has no rights on the internal schema, and no row
 -- level security hides a row from it.

@@ -1,6 +1,7 @@
 -- 015_monitoring: what is stored, and whether the database is in a state to search it fast.
 -- Adds: functions knowledge_embedding_models, knowledge_search_health and the functions that
 -- collect its figures and findings. Locks nothing that exists.
+-- Written from supabase/schemas/15_monitoring.sql by `make baseline`: edit that file.
 
 -- The public functions are definers: service_role may not read statistics of all tables.
 
@@ -156,7 +157,6 @@ language sql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
 as $$
   with chunks as (
     select (health #>> '{rows,total}')::numeric as total
@@ -403,6 +403,7 @@ language sql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
   with memory as (
     select (health #>> '{memory,shared_buffers}')::numeric as shared_buffers,
