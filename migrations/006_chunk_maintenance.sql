@@ -42,10 +42,14 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   document public.knowledge_documents;
+  is_restored constant boolean := tg_op = 'UPDATE' and new.status = 'active'
+                                  and old.status <> 'active';
   marks text[];
 begin
   if new.document_id is not null
-     and (tg_op = 'INSERT' or new.document_id is distinct from old.document_id)
+     and (
+       tg_op = 'INSERT' or is_restored or new.document_id is distinct from old.document_id
+     )
   then
     -- With the lock, the document cannot change its owner or visibility before this row is written.
     select * into document from public.knowledge_documents as parent
@@ -60,7 +64,12 @@ begin
       new.visibility := document.visibility;
       new.sensitivity := document.sensitivity;
       new.collection := coalesce(new.collection, document.collection);
-      new.metadata := document.metadata || new.metadata;
+      -- Which keys a restored chunk had from its document is not known any more: the document's
+      -- present values win, so that no old one stays.
+      new.metadata := case
+        when is_restored then new.metadata || document.metadata
+        else document.metadata || new.metadata
+      end;
     end if;
   end if;
   new.collection := coalesce(new.collection, 'knowledge');
@@ -117,12 +126,18 @@ end
 $$;
 
 comment on function knowledge_internal.complete_chunk() is
-  'Before a chunk is written: copies the columns of its document, analyses its text and embedding, '
-  'sets hash and time. An update that sets content_tsv to null analyses an unchanged text again.';
+  'Before a chunk is written: copies the columns of its document to a new or restored chunk, '
+  'analyses text and embedding, sets hash and time. An update that sets content_tsv to null '
+  'analyses an unchanged text again.';
 
 create trigger complete_chunk
   before insert or update on public.knowledge_chunks
   for each row execute function knowledge_internal.complete_chunk();
+
+-- Triggers run in the order of their names: this one sees the metadata that complete_chunk merged.
+create trigger limit_metadata
+  before insert or update on public.knowledge_chunks
+  for each row when (new.metadata <> '{}') execute function knowledge_internal.check_metadata();
 
 create function knowledge_internal.keep_statistics()
 returns trigger
@@ -178,13 +193,15 @@ begin
            ),
            '{}'
          )
-   where chunk.document_id = new.id;
+   where chunk.document_id = new.id
+     -- The others are never returned. complete_chunk updates one that becomes active again.
+     and chunk.status = 'active';
   return null;
 end
 $$;
 
 comment on function knowledge_internal.pass_document_on() is
-  'After a document is changed: copies the columns that its chunks have too.';
+  'After a document is changed: copies the columns that its active chunks have too.';
 
 create trigger pass_document_on
   after update on public.knowledge_documents

@@ -248,6 +248,7 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 declare
   iso_date constant text := '^\d{4}-\d{2}-\d{2}$';

@@ -290,6 +290,7 @@ language plpgsql
 immutable
 security invoker
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 declare
   operand knowledge_internal.query_operand;
@@ -410,6 +411,7 @@ set search_path = pg_catalog, pg_temp
 set client_min_messages = warning
 -- The search sets force_custom_plan; the statements here are the same for every query.
 set plan_cache_mode = force_generic_plan
+set standard_conforming_strings = on
 as $$
 declare
   scored_in_full constant float8 := 3000; -- rows

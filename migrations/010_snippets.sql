@@ -36,6 +36,7 @@ immutable
 parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 declare
   -- What stands above, below or beside a letter, or joins two, is a part of the word.
@@ -119,6 +120,7 @@ immutable
 parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 begin
   return '[\u0300-\u036F\u0E31\u0E34-\u0E3A\u0E47-\u0E4E\u0EB1\u0EB4-\u0EBC'
@@ -152,6 +154,7 @@ immutable
 parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 declare
   punctuation constant text := '!"$%()*,.:;=?[]^`{|}~''“”‘’„«»…—';
@@ -350,6 +353,7 @@ set search_path = pg_catalog, pg_temp
 -- A search with filters plans its statements anew for each call. The statements here, and those of
 -- the functions called, are the same for every text, and planning takes longer than running them.
 set plan_cache_mode = force_generic_plan
+set standard_conforming_strings = on
 as $$
 declare
   characters_read constant integer := 20000;

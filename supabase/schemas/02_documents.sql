@@ -1,6 +1,7 @@
 -- 002_documents: where knowledge comes from, and the documents that chunks are cut from.
 -- Adds: tables knowledge_types, knowledge_source_origins, knowledge_sources, knowledge_documents,
--- their policies and grants, and the functions that list the types and origins.
+-- their policies and grants, the functions that list the types and origins, and the limits of
+-- metadata.
 -- Locks nothing that exists.
 
 create table public.knowledge_types (
@@ -89,6 +90,49 @@ $$;
 comment on function knowledge_internal.current_viewer() is
   'The signed-in user, whom the policies compare with owner_id; null without one.';
 
+create function knowledge_internal.metadata_problem(metadata jsonb)
+returns text
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  -- The deepest level and the largest number that clients read: the numbers are those of float8.
+  return case
+    when jsonb_path_exists(metadata, 'strict $.**{51 to last}') then 'has more than 50 levels'
+    when jsonb_path_exists(metadata, 'strict $.** ? (@ > 1.7e308 || @ < -1.7e308)') then
+      'has a number beyond 1.7e308'
+  end;
+end
+$$;
+
+comment on function knowledge_internal.metadata_problem(jsonb) is
+  'Why this metadata is refused: it is nested too deep, or has a number too large, for clients to '
+  'read; null when it is accepted.';
+
+create function knowledge_internal.check_metadata()
+returns trigger
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  problem constant text := knowledge_internal.metadata_problem(new.metadata);
+begin
+  if problem is not null then
+    raise exception 'metadata %', problem
+      using errcode = '22023',
+            hint = 'Nest metadata at most 50 levels deep, and store a larger number as a text.';
+  end if;
+  return new;
+end
+$$;
+
+comment on function knowledge_internal.check_metadata() is
+  'Before a row is written: raises 22023 for metadata that clients cannot read.';
+
 create table public.knowledge_sources (
   id uuid primary key default gen_random_uuid(),
   name text not null unique,
@@ -143,6 +187,10 @@ comment on column public.knowledge_documents.language is
   'an unknown one is read as simple.';
 comment on column public.knowledge_documents.content_hash is
   'Digest of the chunks'' hashes in their order.';
+
+create trigger check_metadata
+  before insert or update of metadata on public.knowledge_documents
+  for each row when (new.metadata <> '{}') execute function knowledge_internal.check_metadata();
 
 create index knowledge_documents_owner on public.knowledge_documents (owner_id);
 create index knowledge_documents_source on public.knowledge_documents (source_id);

@@ -36,7 +36,8 @@ create table public.knowledge_chunks (
 );
 
 comment on table public.knowledge_chunks is
-  'A passage of a document: what a search returns. Only rows with status active are ever returned.';
+  'A passage of a document: what a search returns. Only rows with status active are ever returned, '
+  'and only they follow a change of their document.';
 comment on column public.knowledge_chunks.heading is
   'Title and section path; searched together with content.';
 comment on column public.knowledge_chunks.embedding is
@@ -263,8 +264,10 @@ create index knowledge_chunks_source_origin
 create index knowledge_chunks_document_date
   on public.knowledge_chunks (document_date);
 create index knowledge_chunks_language on public.knowledge_chunks (language);
+-- With status before chunk_index: what reads the active chunks of a document does not meet its
+-- superseded ones, however often the document was edited.
 create index knowledge_chunks_document
-  on public.knowledge_chunks (document_id, chunk_index);
+  on public.knowledge_chunks (document_id, status, chunk_index);
 create index knowledge_chunks_source on public.knowledge_chunks (source_id);
 create index knowledge_chunks_owner on public.knowledge_chunks (owner_id);
 create index knowledge_chunks_visibility on public.knowledge_chunks (visibility);

@@ -67,6 +67,7 @@ language plpgsql
 stable
 security definer
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 begin
   if coalesce(query_text, '') !~ '\S' then

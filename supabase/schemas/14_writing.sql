@@ -12,6 +12,7 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 declare
   document_keys constant text[] := array[
@@ -22,6 +23,8 @@ declare
   listed_keys constant text[] := array['knowledge_type', 'source_origin', 'visibility'];
   wrong_key text;
   listed_key text;
+  allowed text;
+  problem text;
 begin
   if jsonb_typeof(document) is distinct from 'object' then
     raise exception 'document must be a JSON object, not %',
@@ -43,16 +46,47 @@ begin
                     'it is missing or empty'
       using errcode = '22023';
   end if;
-  if jsonb_typeof(document -> 'metadata') not in ('object', 'null') then
-    raise exception 'document.metadata must be a JSON object, not %',
-                    jsonb_typeof(document -> 'metadata')
+  select rule.field, rule.allowed
+    into wrong_key, allowed
+    from (
+      values
+        (
+          'metadata', 'a JSON object',
+          jsonb_typeof(document -> 'metadata') in ('object', 'null')
+        ),
+        (
+          'external_key', 'a text of 1 to 2000 bytes',
+          octet_length(document ->> 'external_key') between 1 and 2000
+        ),
+        ('owner_id', 'a UUID', pg_input_is_valid(document ->> 'owner_id', 'uuid')),
+        ('source_id', 'a UUID', pg_input_is_valid(document ->> 'source_id', 'uuid')),
+        -- How Postgres reads any other form of a date depends on the DateStyle of the session.
+        (
+          'document_date', 'an ISO date such as 2026-01-31',
+          document ->> 'document_date' ~ '^\d{4}-\d{2}-\d{2}([T ].*)?$'
+            and pg_input_is_valid(document ->> 'document_date', 'date')
+        ),
+        (
+          'language', 'a text of 1 to 60 characters',
+          length(document ->> 'language') between 1 and 60
+        ),
+        (
+          'collection', 'a text of 1 to 200 characters',
+          length(document ->> 'collection') between 1 and 200
+        )
+    ) as rule (field, allowed, is_kept)
+   where not rule.is_kept
+   limit 1;
+  if found then
+    raise exception 'document.% must be %, not %',
+                    wrong_key, allowed, left(document ->> wrong_key, 100)
       using errcode = '22023';
   end if;
-  -- How Postgres reads any other form of a date depends on the DateStyle of the session.
-  if document ->> 'document_date' !~ '^\d{4}-\d{2}-\d{2}([T ].*)?$' then
-    raise exception 'document.document_date must be an ISO date such as 2026-01-31, not %',
-                    left(document ->> 'document_date', 100)
-      using errcode = '22023';
+  problem := knowledge_internal.metadata_problem(document -> 'metadata');
+  if problem is not null then
+    raise exception 'document.metadata %', problem
+      using errcode = '22023',
+            hint = 'Nest metadata at most 50 levels deep, and store a larger number as a text.';
   end if;
   select key.name
     into wrong_key
@@ -135,6 +169,85 @@ $$;
 comment on function knowledge_internal.check_chunks(jsonb) is
   'Raises 22023 for chunks of upsert_knowledge_document that have a missing or an unknown key, or '
   'a value of the wrong type.';
+
+create function knowledge_internal.refuse_chunk(chunks jsonb, reported text)
+returns void
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  facts constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
+  corpus_model text;
+  embedding extensions.vector;
+  chunk jsonb;
+  place integer;
+  field text;
+  problem text;
+  remedy text;
+begin
+  for chunk, place in
+    select item.chunk, item.ordinality - 1
+      from jsonb_array_elements(chunks) with ordinality as item (chunk, ordinality)
+     order by item.ordinality
+  loop
+    field := 'collection';
+    if length(chunk ->> field) not between 1 and 200 then
+      problem := format(
+        'must be a text of 1 to 200 characters, not %s', left(coalesce(chunk ->> field, ''), 100)
+      );
+      exit;
+    end if;
+    field := 'metadata';
+    problem := knowledge_internal.metadata_problem(chunk -> field);
+    remedy := 'Nest metadata at most 50 levels deep, and store a larger number as a text.';
+    exit when problem is not null;
+    field := 'embedding';
+    remedy := null;
+    begin
+      embedding := (chunk ->> field)::extensions.vector;
+    exception when data_exception then
+      problem := format(
+        'must be an array of finite numbers, not %s: %s', left(chunk ->> field, 100), sqlerrm
+      );
+      exit;
+    end;
+    if extensions.vector_dims(embedding) <> facts.dimensions then
+      select stored.embedding_model
+        into corpus_model
+        from public.knowledge_chunks as stored
+       where stored.embedding is not null
+         and stored.status = 'active'
+       limit 1;
+      problem := format(
+        'has %s dimensions, the corpus has %s (model: %s)',
+        extensions.vector_dims(embedding), facts.dimensions, coalesce(corpus_model, 'none stored')
+      );
+      remedy := 'Embed with the model of the corpus, or change the corpus: '
+                '`second-brain reembed start --embedder NAME`.';
+      exit;
+    end if;
+    if embedding is not null
+       and ((embedding operator(extensions.<=>) embedding) < 0.5) is not true
+    then
+      problem := 'must have a direction: it is zero, or too small for float4';
+      remedy := 'Send null for a text that cannot be embedded.';
+      exit;
+    end if;
+  end loop;
+  if problem is null then
+    raise exception 'chunks have a value that is not allowed: %', left(reported, 300)
+      using errcode = '22023';
+  end if;
+  raise exception 'chunks[%].% %', place, field, problem
+    using errcode = '22023', hint = coalesce(remedy, 'Correct this value.');
+end
+$$;
+
+comment on function knowledge_internal.refuse_chunk(jsonb, text) is
+  'Raises 22023 for chunks that could not be stored: names the first wrong one, its field and '
+  'value, and what is allowed. reported: the error of the database, for what it does not know.';
 
 create function knowledge_internal.store_document(given jsonb, fields text)
 returns public.knowledge_documents
@@ -413,13 +526,19 @@ begin
   perform knowledge_internal.check_chunks(chunks);
   begin
     stored_document := knowledge_internal.store_document(document, fields);
-  exception when data_exception or check_violation or foreign_key_violation then
-    raise exception 'document has a value that is not allowed: %', sqlerrm using errcode = '22023';
+  exception
+    when foreign_key_violation then
+      raise exception 'document.source_id must be the id of a row of knowledge_sources, not %',
+                      document ->> 'source_id'
+        using errcode = '22023';
+    when data_exception or check_violation then
+      raise exception 'document has a value that is not allowed: %', sqlerrm
+        using errcode = '22023';
   end;
   begin
     counts := knowledge_internal.store_chunks(stored_document, chunks, fields);
   exception when data_exception or check_violation then
-    raise exception 'chunks have a value that is not allowed: %', sqlerrm using errcode = '22023';
+    perform knowledge_internal.refuse_chunk(chunks, sqlerrm);
   end;
 
   update public.knowledge_documents as stored
@@ -546,24 +665,45 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  locked_documents uuid[];
 begin
   if owner is null then
     raise exception 'owner must be the id of a user, not null' using errcode = '22023';
   end if;
-  with locked as (
-    select document.id from public.knowledge_documents as document
-     where document.owner_id = owner order by document.id for update
+  -- Locks are taken in one order everywhere: documents by id, then chunks. An old version of
+  -- another owner's document can be this owner's.
+  locked_documents := array(
+    select document.id
+      from public.knowledge_documents as document
+     where document.owner_id = owner
+        or document.id in (
+             select chunk.document_id
+               from public.knowledge_chunks as chunk
+              where chunk.owner_id = owner
+           )
+     order by document.id
+       for update
+  );
+  with documents as (
+    delete from public.knowledge_documents as document
+     where document.id = any (locked_documents)
+       and document.owner_id = owner
+    returning document.id
+  ),
+  locked_chunks as materialized (
+    select chunk.id
+      from public.knowledge_chunks as chunk
+     where chunk.owner_id = owner
+        or chunk.document_id in (select documents.id from documents)
+     order by chunk.id
+       for update
   ),
   chunks as (
     delete from public.knowledge_chunks as chunk
-     where chunk.owner_id = owner or chunk.document_id in (select locked.id from locked)
+     using locked_chunks
+     where chunk.id = locked_chunks.id
     returning chunk.id
-  ),
-  documents as (
-    delete from public.knowledge_documents as document
-     using locked
-     where document.id = locked.id
-    returning document.id
   )
   select (select count(*) from documents), (select count(*) from chunks)
     into documents_deleted, chunks_deleted;
@@ -592,9 +732,17 @@ begin
                     coalesce(older_than::text, 'null')
       using errcode = '22023';
   end if;
+  -- A row that another transaction holds is left to the next purge: a purge waits for nobody, so
+  -- that no deadlock includes it.
   delete from public.knowledge_chunks as chunk
-   where chunk.status in ('superseded', 'deleted')
-     and chunk.updated_at <= now() - older_than;
+   using (
+     select old.id
+       from public.knowledge_chunks as old
+      where old.status in ('superseded', 'deleted')
+        and old.updated_at <= now() - older_than
+        for update skip locked
+   ) as purgeable
+   where chunk.id = purgeable.id;
   get diagnostics purged = row_count;
   return purged;
 end
@@ -602,7 +750,7 @@ $$;
 
 comment on function public.purge_knowledge_chunks(interval) is
   'Removes chunks that have been superseded or deleted for at least this long; returns their '
-  'number. Raises 22023 for an interval out of bounds.';
+  'number. Leaves a chunk that another transaction has locked to the next call. Raises 22023 for an interval out of bounds.';
 revoke all on function public.purge_knowledge_chunks(interval) from public, anon, authenticated;
 grant execute on function public.purge_knowledge_chunks(interval) to service_role;
 

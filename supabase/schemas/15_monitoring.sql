@@ -402,6 +402,7 @@ language sql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
   with memory as (
     select (health #>> '{memory,shared_buffers}')::numeric as shared_buffers,

@@ -1,6 +1,8 @@
 """Documents and chunks in, changed and out, on a real Postgres, as service_role."""
 
 import hashlib
+import json
+import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +15,7 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from psycopg.types.json import Jsonb
+from psycopg.types.json import Json, Jsonb
 from stored import Chunk, Row, chunks_of, contents, counts, embedded, embeddings, everything, upsert
 
 from conftest import Connect, Connection
@@ -281,20 +283,48 @@ def test_a_column_is_copied_to_the_chunks_and_follows(
 ) -> None:
     old, new = COPIED[column]
     upsert(service_role, ["kept", "left"], **{column: old})
-    upsert(service_role, ["kept"], **{column: old})
 
     def values() -> set[str | None]:
         return {
-            None if row[column] is None else str(row[column])
-            for status in ("active", "superseded")
-            for row in chunks_of(service_role, status=status)
+            None if row[column] is None else str(row[column]) for row in chunks_of(service_role)
         }
 
     assert values() == {old}
-    assert counts(upsert(service_role, ["kept"], **{column: new})) == (0, 0, 1, 0)
+    assert counts(upsert(service_role, ["kept", "left"], **{column: new})) == (0, 0, 2, 0)
     assert values() == {new}
     service_role.execute(f"update public.knowledge_documents set {column} = %s".encode(), [old])
     assert values() == {old}
+
+
+def test_a_change_of_the_document_leaves_superseded_chunks_alone(
+    service_role: Connection,
+) -> None:
+    upsert(service_role, ["kept", "left"])
+    upsert(service_role, ["kept"])
+
+    def superseded() -> list[Any]:
+        return service_role.execute(
+            "select xmin::text, ctid::text from public.knowledge_chunks where status = 'superseded'"
+        ).fetchall()
+
+    before = superseded()
+    upsert(service_role, ["kept"], visibility="public", metadata={"synced": 1})
+    assert (len(before), superseded()) == (1, before)
+
+
+@pytest.mark.parametrize("column", [name for name in COPIED if name != "collection"])
+def test_a_restored_chunk_has_the_present_fields_of_its_document(
+    service_role: Connection, column: str
+) -> None:
+    old, new = COPIED[column]
+    upsert(service_role, ["Die Häuser", "kept"], **{column: old}, metadata={"a": 1, "b": 1})
+    upsert(service_role, ["kept"])
+    upsert(service_role, ["kept"], **{column: new}, metadata={"a": 2})
+    service_role.execute("update public.knowledge_chunks set status = 'active'")
+    kept, restored = sorted(chunks_of(service_role), key=lambda row: row["content"], reverse=True)
+    assert restored[column] == kept[column]
+    assert restored["metadata"] == {"a": 2, "b": 1}
+    assert ("'haus'" in restored["content_tsv"]) == (kept["language"] == "german")
 
 
 def test_a_new_language_has_the_chunks_analysed_again(service_role: Connection) -> None:
@@ -485,6 +515,72 @@ def test_a_wrong_value_is_refused_by_name_and_leaves_nothing(
     assert everything(service_role) == []
 
 
+NESTED_51 = json.loads('{"a":' * 51 + "1" + "}" * 51)
+
+
+@pytest.mark.parametrize(
+    ("document", "chunk", "message"),
+    [
+        ({"owner_id": "me"}, {}, "document.owner_id must be a UUID, not me"),
+        ({"source_id": str(UUID(int=9))}, {}, "document.source_id must be the id of a row of"),
+        ({"language": "x" * 61}, {}, "document.language must be a text of 1 to 60 characters"),
+        ({"metadata": NESTED_51}, {}, "document.metadata has more than 50 levels"),
+        ({}, {"metadata": NESTED_51}, "chunks[1].metadata has more than 50 levels"),
+        ({}, {"metadata": Json('{"n": 1e309}')}, "chunks[1].metadata has a number beyond"),
+        ({}, {"collection": "x" * 201}, "chunks[1].collection must be a text of 1 to 200"),
+        ({}, {"embedding": [1, 2]}, "chunks[1].embedding has 2 dimensions, the corpus has 3 "),
+        ({}, {"embedding": [1, "a", 2]}, "chunks[1].embedding must be an array of finite"),
+        ({}, {"embedding": [0, 0, 0]}, "chunks[1].embedding must have a direction"),
+    ],
+)
+def test_a_refusal_names_field_value_and_what_is_allowed(
+    service_role: Connection, document: Row, chunk: Row, message: str
+) -> None:
+    upsert(service_role, [embedded("stored", 1)], key="corpus")
+    chunks = [{"content": "fine"}, {"content": "x", **chunk}]
+    with pytest.raises(psycopg.errors.InvalidParameterValue) as caught:
+        service_role.execute(
+            "select public.upsert_knowledge_document(%s::jsonb, %s::jsonb)",
+            [as_json({"external_key": "doc", **document}), as_json(chunks)],
+        )
+    primary = caught.value.diag.message_primary or ""
+    assert primary.startswith(message)
+    if "dimensions" in message:
+        assert primary.endswith("(model: m)")
+
+
+def as_json(value: object) -> str:
+    """Write JSON in which a Json stands for its own text."""
+    text = json.dumps(value, default=lambda one: f"raw:{one.obj}:raw")
+    return re.sub(r'"raw:(.*?):raw"', lambda found: json.loads(f'"{found[1]}"'), text)
+
+
+@pytest.mark.parametrize("metadata", ['{"n": 1e5000}', '{"n": [-1e400]}', json.dumps(NESTED_51)])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "insert into public.knowledge_chunks (content, metadata) values ('x', %s)",
+        "insert into public.knowledge_documents (external_key, metadata) values ('x', %s)",
+        "update public.knowledge_documents set metadata = %s",
+        "update public.knowledge_chunks set metadata = %s",
+    ],
+)
+def test_metadata_that_clients_cannot_read_is_refused_by_the_tables(
+    service_role: Connection, statement: str, metadata: str
+) -> None:
+    upsert(service_role, ["text"])
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=r"^metadata has ") as caught:
+        service_role.execute(statement.encode(), [metadata])
+    assert "50 levels" in (caught.value.diag.message_hint or "")
+
+
+def test_metadata_at_the_limits_is_stored(service_role: Connection) -> None:
+    nested = json.loads('{"a":' * 50 + "1" + "}" * 50)
+    upsert(service_role, ["text"], metadata={**nested, "n": 1.6e308})
+    (row,) = chunks_of(service_role)
+    assert float(row["metadata"]["n"]) == 1.6e308
+
+
 def test_a_refused_change_leaves_the_document_as_it_was(service_role: Connection) -> None:
     upsert(service_role, [embedded("one", 1), "two"], title="T")
     before = everything(service_role)
@@ -577,6 +673,41 @@ def test_writers_and_a_deletion_do_not_leave_half_a_document(connect: Connect) -
         assert one_consistent_version(connections[0]) in [*versions, []]
     upsert(connections[0], ["last"])
     assert one_consistent_version(connections[0]) == ["last"]
+
+
+def test_a_purge_waits_for_nobody(connect: Connect) -> None:
+    first, second = connect("service_role"), connect("service_role")
+    upsert(first, ["one", "two"])
+    upsert(first, ["three"])
+    second.execute("set lock_timeout = '1s'")
+    purge = "select public.purge_knowledge_chunks(older_than => '0')"
+    with first.transaction():
+        first.execute("select from public.knowledge_chunks where content = 'one' for update")
+        assert second.execute(purge).fetchall() == [(1,)]
+    assert second.execute(purge).fetchall() == [(1,)]
+
+
+def test_writers_and_purges_do_not_deadlock(connect: Connect) -> None:
+    connections = [connect("service_role") for _ in range(4)]
+
+    def write(connection: Connection, writer: int) -> None:
+        for edit in range(40):
+            upsert(
+                connection,
+                [f"{writer} {edit} {place}" for place in range(8)],
+                key=str(edit % 2),
+                metadata={"edit": edit},
+            )
+
+    def purge(connection: Connection) -> None:
+        for _ in range(80):
+            connection.execute("select public.purge_knowledge_chunks(older_than => '0')")
+
+    at_once(
+        [partial(write, one, writer) for writer, one in enumerate(connections[:2])]
+        + [partial(purge, one) for one in connections[2:]]
+    )
+    assert len(contents(connections[0], "0")) == 8
 
 
 def test_a_second_writer_waits_for_the_first(connect: Connect) -> None:

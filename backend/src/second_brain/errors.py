@@ -172,6 +172,8 @@ _INVALID_INPUT_CODES = (
     "22P05",
     "42846",
     "PGRST102",
+    # The status that PostgREST and gateways give to what is too large.
+    "413",
     # Too long or too deep: a text past the tsvector limit, JSON past the stack.
     "54000",
     "54001",
@@ -209,6 +211,7 @@ _CLASSES: dict[str, type[SecondBrainError]] = {
 # By the two characters that an SQLSTATE's class is: connection, out of resources.
 _STATE_CLASSES: dict[str, type[SecondBrainError]] = {
     "08": UnavailableError,
+    "54": InvalidInputError,
     "53": UnavailableError,
 }
 
@@ -223,6 +226,10 @@ _REMEDIES: dict[str, str] = {
     "25006": "Write to the primary: this connection is read only.",
     "25P02": "Roll the connection's transaction back: an earlier statement in it failed.",
     "3D000": "Check the database's name in the connection string.",
+    "53100": (
+        "The database's disk is full. Enlarge it, or free space: remove old versions with "
+        "`second-brain purge`, then run `vacuum`. Nothing of this call was stored."
+    ),
     "53300": "Lower the number of connections, or go through the connection pooler.",
     "54000": "Shorten the text or the vector.",
     "54001": "Nest the JSON less deeply.",
@@ -295,6 +302,11 @@ def translate(error: Exception) -> SecondBrainError:
         return _from_psycopg(error)
     if isinstance(error, json.JSONDecodeError | ValidationError):
         return UnexpectedAnswerError(f"the answer could not be read: {type(error).__name__}")
+    if "integer string conversion: value has" in str(error):
+        return UnexpectedAnswerError(
+            "the answer has a number with more digits than Python reads",
+            remedy="Store this number in the chunk's metadata as a text.",
+        )
     # What the client refuses to send: NaN, a lone surrogate, an object that JSON has no form for.
     if isinstance(error, ValueError | TypeError | OverflowError | RecursionError):
         return InvalidInputError(safe_message(error))

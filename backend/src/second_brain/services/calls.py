@@ -1,4 +1,4 @@
-"""One call of an SQL function: its deadline, and another attempt when the connection is lost."""
+"""One call of an SQL function: its deadline, and another attempt after a passing failure."""
 
 import logging
 import random
@@ -17,7 +17,10 @@ from second_brain.errors import (
 logger = logging.getLogger(__name__)
 
 RETRIES = 2
-"""How often a search is sent again when the connection is lost."""
+"""How often a search is sent again after a failure that passes."""
+
+SERIALIZATION_FAILURE, DEADLOCK = "40001", "40P01"
+"""SQLSTATEs; a standby ends a search with the first one when it has to apply a change."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 """Seconds: the longest pause before the first of these attempts, and before any."""
@@ -74,21 +77,28 @@ async def call(
     timeout: float | None,
     retries: int,
 ) -> object:
-    """Call a function that only reads; call again when the connection is lost."""
+    """Call a function that only reads; call again after a lost connection or a conflict."""
     deadline = Deadline(timeout)
     for attempt in count():
         try:
             return await send(function, arguments, deadline.left())
         except Exception as error:
-            # Full jitter, so that clients that lost their connections together do not all
-            # reconnect at the same moment.
-            pause = random.uniform(0, min(FIRST_PAUSE * 2**attempt, LONGEST_PAUSE))  # noqa: S311
+            pause = pause_before(attempt)
+            known = translate(error)
             if (
                 attempt >= retries
-                or not isinstance(translate(error), ConnectionLostError)
+                or not (
+                    isinstance(known, ConnectionLostError) or known.code == SERIALIZATION_FAILURE
+                )
                 or not deadline.allows(pause)
             ):
                 raise
-            logger.info("%s: the connection was lost, trying again", function)
+            logger.info("%s: %s, trying again", function, known.kind)
         await wait(pause)
     raise AssertionError
+
+
+def pause_before(attempt: int) -> float:
+    """Return the seconds to wait after the failed attempt of this number, counted from 0."""
+    # Full jitter, so that clients that failed together do not all try again at the same moment.
+    return random.uniform(0, min(FIRST_PAUSE * 2**attempt, LONGEST_PAUSE))  # noqa: S311

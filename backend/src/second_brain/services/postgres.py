@@ -13,13 +13,14 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
+from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from second_brain.errors import ConnectionLostError
 from second_brain.services.calls import RETRIES
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
 from second_brain.services.reading import Reading, after, connect_timeout, pool_wait
-from second_brain.services.results import Source
+from second_brain.services.results import Source, read_json
 from second_brain.services.statements import register_vector
 
 Database: TypeAlias = str | psycopg.Connection[Any] | ConnectionPool[Any]
@@ -125,6 +126,7 @@ class PostgresProvider(_Postgres, SearchProvider):
             plan = reading.plan(connection)
             cursor = connection.cursor(row_factory=dict_row)
             register_vector(cursor)
+            set_json_loads(read_json, cursor)
             try:
                 with connection.pipeline() if plan.is_pipelined else nullcontext():
                     for statement, values in plan.before:
@@ -212,6 +214,7 @@ class AsyncPostgresProvider(_Postgres, AsyncSearchProvider):
             plan = reading.plan(connection)
             cursor = connection.cursor(row_factory=dict_row)
             register_vector(cursor)
+            set_json_loads(read_json, cursor)
             try:
                 async with connection.pipeline() if plan.is_pipelined else nullcontext():
                     for statement, values in plan.before:

@@ -29,6 +29,7 @@ from second_brain.services.results import (
     MemorySearchResult,
     Results,
     embedding_model,
+    unreadable_metadata,
 )
 from second_brain.services.searches import BATCH, HYBRID, MINE, Searches
 
@@ -219,7 +220,7 @@ class AsyncSearchProvider(Searches):
         queries = list(queries)
         details = self._details("hybrid")
         try:
-            hits, totals, details["raw_count"] = await self._batch(queries, fuse, timeout)
+            hits, totals, rows = await self._batch(queries, fuse, timeout)
         # The contract is an answer that names the failure, whatever failed.
         except Exception as error:  # noqa: BLE001
             failed: Details = {**details, **self._failure(BATCH, error)}
@@ -229,6 +230,9 @@ class AsyncSearchProvider(Searches):
             all_failed: BatchDetails = {**failed, "total_count": None}
             return no_hits, all_failed
         details["real_provider"] = True
+        details["raw_count"] = len(rows)
+        if unreadable := unreadable_metadata(rows):
+            details["unreadable_metadata"] = unreadable
         if fuse:
             details["total_count"] = totals[0]
             return hits[0], details

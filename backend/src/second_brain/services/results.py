@@ -3,10 +3,11 @@
 Both providers normalise here. Nothing is ranked, merged or filtered: the order is the database's.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
 
 from second_brain.errors import UnexpectedAnswerError
 
@@ -88,6 +89,8 @@ class Details(FailureDetails):
 
     `raw_count` is the rows received, `total_count` the length of the list that match_offset pages
     through (None without a row), `real_provider` True when a database answered.
+    `unreadable_metadata` is there only when Python could not read the metadata of some rows: the
+    ids of these rows, whose own metadata is empty here.
     """
 
     provider: Source
@@ -95,6 +98,7 @@ class Details(FailureDetails):
     real_provider: bool
     raw_count: int
     total_count: int | None
+    unreadable_metadata: NotRequired[list[str]]
 
 
 class BatchDetails(FailureDetails):
@@ -105,6 +109,7 @@ class BatchDetails(FailureDetails):
     real_provider: bool
     raw_count: int
     total_count: list[int | None] | None
+    unreadable_metadata: NotRequired[list[str]]
 
 
 Results: TypeAlias = tuple[list[MemorySearchResult], Details]
@@ -148,6 +153,27 @@ def embedding_model(row: object) -> EmbeddingModel:
         return EmbeddingModel(**row)  # type: ignore[arg-type]
     except TypeError as error:
         raise UnexpectedAnswerError("a row does not describe an embedding model") from error
+
+
+class UnreadableJson:
+    """Stands for a JSON value of a row that Python cannot read."""
+
+
+def read_json(data: str | bytes) -> object:
+    """Read JSON; return an UnreadableJson for what nests too deep or has a number too long."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return UnreadableJson()
+
+
+def unreadable_metadata(rows: Sequence[object]) -> list[str]:
+    """Return the ids of the rows whose metadata Python cannot read."""
+    return [
+        str(row.get("id"))
+        for row in rows
+        if isinstance(row, Mapping) and isinstance(row.get("metadata"), UnreadableJson)
+    ]
 
 
 def query_index(row: object) -> int | None:

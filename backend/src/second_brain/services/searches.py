@@ -27,6 +27,7 @@ from second_brain.services.results import (
     normalize_rows,
     query_index,
     total_count,
+    unreadable_metadata,
 )
 
 logger = logging.getLogger(__name__)
@@ -74,6 +75,8 @@ class Searches(ABC):
         details["real_provider"] = True
         details["raw_count"] = len(rows)
         details["total_count"] = total_count(rows)
+        if unreadable := unreadable_metadata(rows):
+            details["unreadable_metadata"] = unreadable
         return hits, details
 
     async def _answer(
@@ -110,8 +113,8 @@ class Searches(ABC):
 
     async def _batch(
         self, queries: Sequence[BatchQuery], fuse: bool, timeout: float | None
-    ) -> tuple[list[Any], list[int | None], int]:
-        """Return the hits and the total of each query, and how many rows came."""
+    ) -> tuple[list[Any], list[int | None], Sequence[object]]:
+        """Return the hits and the total of each query, and the rows."""
         asked = [
             # With fuse, a further query without an argument has the first query's.
             without_defaults(
@@ -129,7 +132,7 @@ class Searches(ABC):
             )
             for arguments, answer in zip(asked, answers, strict=False)
         ]
-        return hits, [total_count(answer) for answer in answers], len(rows)
+        return hits, [total_count(answer) for answer in answers], rows
 
     async def _explain(self, given: Mapping[str, object], timeout: float | None) -> dict[str, Any]:
         arguments = converted(given)

@@ -1,14 +1,19 @@
 """Writing documents over psycopg: one method for each SQL function that writes."""
 
+import asyncio
 import json
+import logging
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import count
 from typing import Any, Literal, LiteralString, TypeVar
 from uuid import UUID
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from psycopg.rows import AsyncRowFactory, RowFactory, class_row, scalar_row
 from psycopg.types.json import Jsonb
 
@@ -16,9 +21,15 @@ from second_brain.errors import translate
 from second_brain.filters import json_default
 from second_brain.services import statements
 from second_brain.services.blocking import blocking
+from second_brain.services.calls import DEADLOCK, SERIALIZATION_FAILURE, pause_before
 from second_brain.services.last_write import written
 
+logger = logging.getLogger(__name__)
+
 Row = TypeVar("Row")
+
+WRITE_RETRIES = 5
+"""How often a write is sent again after a deadlock or a serialization failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +54,13 @@ class DeletedCounts:
 
 
 class _Writes(ABC):
+    _connection: psycopg.BaseConnection[Any]
+    _retries: int
+
+    @abstractmethod
+    async def _wait(self, seconds: float) -> object:
+        """Wait before another attempt."""
+
     @abstractmethod
     async def _fetch(
         self,
@@ -58,10 +76,22 @@ class _Writes(ABC):
         query: LiteralString,
         arguments: Mapping[str, object],
     ) -> list[Row]:
-        try:
-            return await self._fetch(row_factory, query, arguments)
-        except (psycopg.Error, ValueError, TypeError) as error:
-            raise translate(error) from error
+        # In a transaction of the caller's, only the caller can repeat what the transaction did.
+        is_own = self._connection.info.transaction_status == TransactionStatus.IDLE
+        for attempt in count():
+            try:
+                return await self._fetch(row_factory, query, arguments)
+            except (psycopg.Error, ValueError, TypeError) as error:
+                known = translate(error)
+                if (
+                    not is_own
+                    or attempt >= self._retries
+                    or known.code not in (SERIALIZATION_FAILURE, DEADLOCK)
+                ):
+                    raise known from error
+                logger.info("a write met a %s (%s), trying again", known.kind, known.code)
+            await self._wait(pause_before(attempt))
+        raise AssertionError
 
     async def _written(
         self,
@@ -79,14 +109,25 @@ class AsyncKnowledgeWriter(_Writes):
 
     Within a transaction of the caller's it is a savepoint, and the caller commits. The role must be
     service_role or the tables' owner. Every method raises a `SecondBrainError`.
+
+    A deadlock or a serialization failure is tried again after a short random pause, up to `retries`
+    times; not within a transaction of the caller's. `sleep` makes the pause.
     """
 
-    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    def __init__(
+        self,
+        connection: psycopg.AsyncConnection[Any],
+        *,
+        retries: int = WRITE_RETRIES,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
         if not isinstance(connection, psycopg.AsyncConnection):
             raise TypeError(
                 f"connection must be a psycopg AsyncConnection, not {type(connection).__name__}"
             )
-        self._connection = connection
+        self._connection: psycopg.AsyncConnection[Any] = connection
+        self._retries = retries
+        self._sleep = sleep
 
     async def upsert_document(
         self,
@@ -146,16 +187,27 @@ class AsyncKnowledgeWriter(_Writes):
             await cursor.execute(query, arguments, prepare=False)
             return await cursor.fetchall()
 
+    async def _wait(self, seconds: float) -> object:
+        return await self._sleep(seconds)
+
 
 class KnowledgeWriter(_Writes):
     """The methods of `AsyncKnowledgeWriter`, for threads."""
 
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+    def __init__(
+        self,
+        connection: psycopg.Connection[Any],
+        *,
+        retries: int = WRITE_RETRIES,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
         if not isinstance(connection, psycopg.Connection):
             raise TypeError(
                 f"connection must be a psycopg Connection, not {type(connection).__name__}"
             )
-        self._connection = connection
+        self._connection: psycopg.Connection[Any] = connection
+        self._retries = retries
+        self._sleep = sleep
 
     upsert_document = blocking(AsyncKnowledgeWriter.upsert_document)
     missing_embeddings = blocking(AsyncKnowledgeWriter.missing_embeddings)
@@ -174,6 +226,9 @@ class KnowledgeWriter(_Writes):
         with connection.transaction(), connection.cursor(row_factory=row_factory) as cursor:
             cursor.execute(query, arguments, prepare=False)
             return cursor.fetchall()
+
+    async def _wait(self, seconds: float) -> object:
+        return self._sleep(seconds)
 
 
 def _jsonb(value: object) -> Jsonb:

@@ -1,0 +1,83 @@
+"""Searches that meet a passing failure, or a row that Python cannot read."""
+
+import json
+from typing import Any
+
+import psycopg
+import pytest
+
+from conftest import Connect
+from second_brain.errors import InvalidInputError, UnavailableError, translate
+from second_brain.services.postgres import PostgresProvider
+from second_brain.services.provider import SearchProvider
+from second_brain.services.results import Source
+
+
+class _Failing(SearchProvider):
+    """Stands for a database that fails some times before it answers."""
+
+    name: Source = "postgres"  # type: ignore[misc]
+
+    def __init__(self, code: str, times: int, pauses: list[float]) -> None:
+        super().__init__(sleep=pauses.append)
+        self._code, self._left = code, times
+
+    def _send_blocking(
+        self, function: str, arguments: dict[str, Any], timeout: float | None
+    ) -> object:
+        self._left -= 1
+        if self._left >= 0:
+            raise psycopg.errors.lookup(self._code)("canceling statement due to conflict")
+        return []
+
+
+def test_a_read_that_a_standby_cancels_is_sent_again() -> None:
+    pauses: list[float] = []
+    _, details = _Failing("40001", 2, pauses).fulltext_search("text")
+    assert ("fallback_reason" in details, len(pauses)) == (False, 2)
+
+
+def test_a_read_that_fails_otherwise_is_not_sent_again() -> None:
+    pauses: list[float] = []
+    _, details = _Failing("42501", 1, pauses).fulltext_search("text")
+    assert (details["error_kind"], pauses) == ("permission_denied", [])
+
+
+@pytest.mark.parametrize("metadata", ['{"n": 1e5000}', '{"a":' * 1100 + "1" + "}" * 1100])
+def test_a_row_that_python_cannot_read_leaves_the_others(connect: Connect, metadata: str) -> None:
+    owner = connect()
+    # As rows that were stored before the limits of metadata.
+    owner.execute("alter table public.knowledge_chunks disable trigger limit_metadata")
+    owner.execute(
+        "insert into public.knowledge_chunks (content, metadata) values ('zebra', %s)", [metadata]
+    )
+    owner.execute(
+        "insert into public.knowledge_chunks (content, metadata) values ('zebra', %s)",
+        [json.dumps({"page": 1})],
+    )
+    provider = PostgresProvider(owner)
+    hits, details = provider.hybrid_search(None, "zebra")
+    assert sorted(hit.metadata.get("page", 0) for hit in hits) == [0, 1]  # type: ignore[type-var]
+    (unreadable,) = [hit.id for hit in hits if "page" not in hit.metadata]
+    assert details.get("unreadable_metadata") == [unreadable]
+    _, batch_details = provider.hybrid_search_batch([{"query_text": "zebra"}])
+    assert batch_details.get("unreadable_metadata") == [unreadable]
+
+
+def test_details_are_silent_about_metadata_that_is_readable(connect: Connect) -> None:
+    _, details = PostgresProvider(connect()).hybrid_search(None, "zebra")
+    assert "unreadable_metadata" not in details
+
+
+@pytest.mark.parametrize("code", ["54000", "54001", "54023", "413"])
+def test_too_large_and_too_deep_are_invalid_input_over_rest(code: str) -> None:
+    from postgrest.exceptions import APIError
+
+    known = translate(APIError({"code": code, "message": "too large"}))
+    assert isinstance(known, InvalidInputError)
+
+
+def test_a_full_disk_is_named_with_a_remedy() -> None:
+    known = translate(psycopg.errors.DiskFull("could not extend file: No space left on device"))
+    assert isinstance(known, UnavailableError)
+    assert "disk is full" in known.remedy

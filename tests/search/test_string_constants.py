@@ -1,0 +1,69 @@
+"""The functions mean the same whatever standard_conforming_strings is in the caller's session."""
+
+import json
+from typing import Any
+
+import pytest
+
+from conftest import Connect, Connection
+
+DOCUMENT = {"external_key": "a", "title": "Orders", "document_date": "2024-01-31"}
+CHUNKS = [
+    {"content": "Error DS-7604: C++ code, 1,000 naïve calls.", "embedding": [1, 0, 0]},
+    {"content": "东京 is written without spaces. See .NET and FooBar.", "embedding": [0, 1, 0]},
+]
+STORE = "select chunks_added from public.upsert_knowledge_document(%s, %s)"
+READ = "select content, content_tsv::text from public.knowledge_chunks order by 1"
+CALLS = [
+    """select content, match_type, matched_terms, snippet
+         from public.hybrid_search_knowledge_chunks(
+                query_embedding => '[1,0,0]', query_text => '"C++ code" DS-7604 -zebra or 东京',
+                filters => '{"document_date": {"$gte": "2024-01-01"}}', snippet => true,
+                formulations => '[{"query_text": "foobar"}]')""",
+    """select content from public.search_knowledge_chunks_fulltext(
+                query_text => 'ds7604', search_mode => 'simple')""",
+    """select content from public.search_knowledge_chunks_fulltext(
+                query_text => 'without spaces', search_mode => 'phrase')""",
+    """select public.explain_hybrid_search(
+                query_text => 'DS-7604', query_embedding => '[1,0,0]') -> 'text' -> 'terms'""",
+    "select finding from public.knowledge_search_health() as finding",
+]
+
+
+def answers(connection: Connection) -> list[Any]:
+    connection.execute(STORE, [json.dumps(DOCUMENT), json.dumps(CHUNKS)])
+    return [connection.execute(READ).fetchall()] + [
+        connection.execute(call.encode()).fetchall() for call in CALLS[:-1]
+    ]
+
+
+def test_a_session_without_standard_strings_has_the_same_answers(connect: Connect) -> None:
+    expected = answers(connect())
+    connect().execute("truncate public.knowledge_documents, public.knowledge_chunks")
+    other = connect()
+    other.execute("set standard_conforming_strings = off")
+    other.execute("set escape_string_warning = off")
+    assert answers(other) == expected
+    other.execute(CALLS[-1].encode())
+    assert other.execute("show standard_conforming_strings").fetchall() == [("off",)]
+
+
+@pytest.mark.parametrize("schema", ["public", "knowledge_internal"])
+def test_a_function_with_a_backslash_sets_how_it_is_read(database: Connection, schema: str) -> None:
+    rows = database.execute(
+        rb"""select procedure.oid::regprocedure::text
+              from pg_proc as procedure
+             where procedure.pronamespace = %s::regnamespace
+               and procedure.prolang in (
+                     select oid from pg_language where lanname in ('sql', 'plpgsql')
+                   )
+               and regexp_replace(
+                     regexp_replace(procedure.prosrc, '--[^\n]*', '', 'g'),
+                     $$\m[EU]&?'[^']*'$$, '', 'g'
+                   ) like '%%\\%%'
+               and 'standard_conforming_strings=on' <> all (
+                     coalesce(procedure.proconfig, '{}')
+                   )""",
+        [schema],
+    ).fetchall()
+    assert rows == []
