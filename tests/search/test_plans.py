@@ -37,9 +37,10 @@ select (
        case when row.number %% 400 = 0 then '{"ticket": true}' else '{}' end::jsonb
   from generate_series(1, %(chunks)s) as row (number)
 """
-QUESTION = {
+QUESTION: dict[str, Any] = {
     "query_embedding": "[" + ",".join(str((place * 7 % 11) - 5) for place in range(DIMENSIONS)) + "]",
     "query_text": "word3 word17 word250 word1200",
+    "match_threshold": -1,
 }
 
 
