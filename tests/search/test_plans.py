@@ -38,7 +38,7 @@ select (
   from generate_series(1, %(chunks)s) as row (number)
 """
 QUESTION: dict[str, Any] = {
-    "query_embedding": "[" + ",".join(str((place * 7 % 11) - 5) for place in range(DIMENSIONS)) + "]",
+    "query_embedding": str([(place * 7 % 11) - 5 for place in range(DIMENSIONS)]),
     "query_text": "word3 word17 word250 word1200",
     "match_threshold": -1,
 }
