@@ -260,8 +260,13 @@ def create_server(service: AsyncRetrievalService, scope: Scope) -> Server[Any]:
 def _complaints(error: ValidationError) -> Iterator[str]:
     for one in error.errors(include_url=False, include_context=False):
         place = ".".join(str(part) for part in one["loc"])
+        message = one["msg"].removeprefix("Value error, ")
+        if message.startswith(place):
+            # A filter's message names the place and the value itself.
+            yield message
+            continue
         given = "" if one["type"] == "missing" else f", not {str(one['input'])[:100]!r}"
-        yield f"{place}: {one['msg'].removeprefix('Value error, ')}{given}"
+        yield f"{place}: {message}{given}"
 
 
 def _refusal(message: str, remedy: str) -> types.CallToolResult:
