@@ -380,6 +380,7 @@ declare
   deepest_nesting constant integer := 50; -- levels, also in the jsonpath below
   most_conditions constant integer := 100;
   most_values constant integer := 2000;
+  columns constant jsonb := knowledge_internal.filter_columns();
   value_count integer := 0;
   given record;
   condition knowledge_internal.filter_condition;
@@ -408,18 +409,30 @@ begin
     end if;
     return query
     select 'metadata', 'metadata', array[entry.key], 'in', jsonb_build_array(entry.value)
-      from jsonb_each(filters) as entry;
-    return;
-  end if;
-
-  if jsonb_array_length(filters) > most_conditions then
+      from jsonb_each(filters) as entry
+     where not columns ? entry.key;
+    filters := coalesce(
+      (
+        select jsonb_object_agg(entry.key, entry.value)
+          from jsonb_each(filters) as entry
+         where columns ? entry.key
+      ),
+      '{}'
+    );
+  elsif jsonb_array_length(filters) > most_conditions then
     raise exception 'filters must have at most % conditions, not %',
                     most_conditions, jsonb_array_length(filters)
       using errcode = '22023';
   end if;
+
   for given in
     select listed.condition, format('filters[%s]', listed.ordinality - 1) as place
-      from jsonb_array_elements(filters) with ordinality as listed (condition, ordinality)
+      from jsonb_array_elements(case jsonb_typeof(filters) when 'array' then filters else '[]' end)
+           with ordinality as listed (condition, ordinality)
+     union all
+    select jsonb_build_object('field', entry.key, 'op', 'eq', 'value', entry.value),
+           format('filters.%s', entry.key)
+      from jsonb_each(case jsonb_typeof(filters) when 'object' then filters else '{}' end) as entry
   loop
     condition := knowledge_internal.parsed_condition(given.condition, given.place);
     -- Equality is a list of one, and existence is equality with null.
@@ -443,8 +456,8 @@ end
 $$;
 
 comment on function knowledge_internal.filter_conditions(jsonb) is
-  'The conditions of a filter, checked and simplified. Raises 22023 naming the place, such as '
-  'filters[2].op.';
+  'The conditions of a filter, checked and simplified. A key of an object is a column, where one '
+  'has its name, or else a key of metadata. Raises 22023 naming the place, such as filters[2].op.';
 
 create function knowledge_internal.narrowed_ranges(
   before text, condition knowledge_internal.filter_condition
@@ -693,8 +706,9 @@ $$;
 
 comment on function knowledge_internal.compile_filter(jsonb, text, date, date, boolean) is
   'The filter arguments of a search as one chunk_filter; null when they restrict nothing. '
-  'filters: a JSON array of conditions that must all hold, or an object, short for '
-  'equality of top-level keys of metadata. Raises 22023 naming the place, such as filters[2].op.';
+  'filters: a JSON array of conditions that must all hold, or an object, short for equality of '
+  'columns and of top-level keys of metadata. Raises 22023 naming the place, such as '
+  'filters[2].op.';
 
 create function knowledge_internal.is_listed(element jsonb, list jsonb)
 returns boolean

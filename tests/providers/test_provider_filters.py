@@ -14,7 +14,7 @@ import pytest
 
 from conftest import Connection
 from second_brain.errors import InvalidInputError
-from second_brain.filters import FilterBuilder, FilterExpression, Filters, conditions
+from second_brain.filters import COLUMNS, FilterBuilder, FilterExpression, Filters, conditions
 from second_brain.services.arguments import BatchQuery
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.provider import SearchProvider
@@ -168,9 +168,37 @@ def test_a_value_without_a_json_form_is_refused_by_name(value: object) -> None:
     with pytest.raises(InvalidInputError, match=r"^filters: the value for metadata\.price"):
         FilterExpression("metadata.price", "eq", value).condition()
     with pytest.raises(InvalidInputError, match=r"^filters\[1\]"):
-        conditions([FilterExpression("language", "exists"), condition("a", "eq", value)])
+        conditions([FilterExpression("language", "exists"), condition("language", "eq", value)])
     with pytest.raises(InvalidInputError, match=r"^filters"):
         conditions({"price": value})
+
+
+@pytest.mark.parametrize(
+    ("field", "operator", "named"),
+    [
+        ("team", "eq", "filters.field must be one of chunk_index, .*visibility or metadata.<key>"),
+        ("", "eq", "filters.field must be one of"),
+        (7, "eq", "filters.field must be one of"),
+        ("language", "like", "filters.op must be one of eq, ne, in, .*exists, not 'like'"),
+        ("language", ["eq"], "filters.op must be one of"),
+    ],
+)
+def test_an_unknown_name_is_refused_where_it_is_written(
+    field: Any, operator: Any, named: str
+) -> None:
+    with pytest.raises(ValueError, match=named):
+        FilterExpression(field, operator, "a")
+    with pytest.raises(InvalidInputError, match=named):
+        FilterBuilder().add(field, operator, "a")
+    with pytest.raises(InvalidInputError, match=named.replace("filters.", r"filters\[0\]\.")):
+        conditions([condition(field, operator, "a")])
+
+
+def test_the_columns_are_those_of_the_database(database: Connection) -> None:
+    (columns,) = database.execute(
+        "select array(select jsonb_object_keys(knowledge_internal.filter_columns()) order by 1)"
+    ).fetchall()[0]
+    assert list(COLUMNS) == columns
 
 
 @pytest.fixture
@@ -209,6 +237,9 @@ def contents(hits: list[Any]) -> set[str]:
             {"task"},
         ),
         ({"team": "search"}, {"note"}),
+        ({"knowledge_type": "task"}, {"task"}),
+        ({"owner_id": OWNER, "document_date": date(2026, 1, 31)}, {"decision"}),
+        ({"visibility": "public", "team": "search"}, {"note"}),
         (({"field": "owner_id", "op": "eq", "value": OWNER},), {"decision"}),
         ({}, {"note", "decision", "task"}),
         ([], {"note", "decision", "task"}),
@@ -227,8 +258,11 @@ def test_every_form_of_filters_narrows_both_legs(
 @pytest.mark.parametrize(
     ("filters", "named"),
     [
-        ([FilterExpression("content; drop table x", "eq", "a")], "filters[0].field"),
-        ([FilterExpression("language", "like", "a")], "filters[0].op"),  # type: ignore[arg-type]
+        ([condition("content; drop table x", "eq", "a")], "filters[0].field"),
+        ([condition("language", "like", "a")], "filters[0].op"),
+        ([{"op": "eq", "value": "a"}], "filters[0].field is missing"),
+        ([{"field": "language", "value": "a"}], "filters[0].op is missing"),
+        ({"source_id": "handbook"}, "filters.source_id.value for source_id must be a UUID"),
         (
             [
                 FilterExpression("language", "exists"),

@@ -509,6 +509,14 @@ def nested(depth: int) -> Any:
             "filters must have at most 100 conditions, not 101",
         ),
         ({str(number): 1 for number in range(101)}, "filters must have at most 100 keys, not 101"),
+        (
+            {"a": 1, "source_id": "handbook"},
+            'filters.source_id.value for source_id must be a UUID, not "handbook"',
+        ),
+        (
+            {"chunk_index": [1, 2]},
+            "filters.chunk_index.value for chunk_index must be an integer, not [1, 2]",
+        ),
         ({"a": nested(60)}, "filters must be nested less than 50 levels deep"),
     ],
 )
@@ -812,7 +820,13 @@ def conditions(draw: st.DrawFn) -> dict[str, Any]:
     return condition
 
 
-shorthands = st.dictionaries(st.sampled_from([*KEYS, "a.b", "", "metadata"]), values, max_size=2)
+shorthands = st.builds(
+    dict[str, Any].__or__,
+    st.dictionaries(st.sampled_from([*KEYS, "a.b", "", "metadata"]), values, max_size=2),
+    st.fixed_dictionaries(
+        {}, optional={name: st.none() | drawn for name, drawn in COLUMN_VALUES.items()}
+    ).map(lambda columns: dict(list(columns.items())[:2])),
+)
 
 
 def is_value(value: Any) -> bool:
@@ -970,7 +984,12 @@ def check_against_the_reference(
                 expected = [
                     row
                     for row in rows
-                    if all(same(row["metadata"].get(key), one_filter[key]) for key in one_filter)
+                    if all(
+                        same(row[key], read(key, one_filter[key]))
+                        if key in COLUMN_VALUES
+                        else same(row["metadata"].get(key), one_filter[key])
+                        for key in one_filter
+                    )
                 ]
             else:
                 expected = [

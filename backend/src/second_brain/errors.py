@@ -34,8 +34,11 @@ class SecondBrainError(Exception):
         self.remedy = remedy or self.default_remedy
 
 
-class InvalidInputError(SecondBrainError):
-    """An argument that the function, or the conversion to its type, refused."""
+class InvalidInputError(SecondBrainError, ValueError):
+    """An argument that the function, or the conversion to its type, refused.
+
+    It is a ValueError, too.
+    """
 
     kind = "invalid_input"
     default_remedy = "Correct the argument that the message names."

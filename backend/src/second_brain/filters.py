@@ -1,7 +1,7 @@
 """Conditions that narrow a search, typed and built step by step, and the JSON form of values.
 
-Which fields, operators and values there are is the database's to judge: what is wrong comes back
-as its refusal, by place and name. Here only a value without a JSON form is refused.
+Unknown fields and operators, and values without a JSON form, are refused here by name. What else is
+wrong, such as an operator that a field does not have, comes back as the database's refusal.
 """
 
 import json
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, get_args
 from uuid import UUID
 
 from pgvector import Vector
@@ -22,18 +22,43 @@ Operator = Literal[
 ]
 """`contains` is for metadata only; gte, gt, lte, lt and between for dates, numbers and metadata."""
 
+OPERATORS: tuple[str, ...] = get_args(Operator)
+
+COLUMNS = (
+    "chunk_index",
+    "collection",
+    "created_at",
+    "document_date",
+    "document_id",
+    "embedding_model",
+    "knowledge_type",
+    "language",
+    "owner_id",
+    "sensitivity",
+    "source_id",
+    "source_origin",
+    "updated_at",
+    "visibility",
+)
+"""The columns that a condition can name, those of `knowledge_internal.filter_columns()`."""
+
 
 @dataclass(frozen=True, slots=True)
 class FilterExpression:
     """One condition: `FilterExpression("metadata.tags", "contains", ["api"])`.
 
     `field` is a column (knowledge_type, document_date, …) or `metadata.` and a path of keys. Only
-    `exists` may go without a value, and then asks for rows that have one.
+    `exists` may go without a value, and then asks for rows that have one. Raises InvalidInputError
+    for an unknown field or operator.
     """
 
     field: str
     operator: Operator
     value: object = ...
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown field or operator."""
+        _check_names("filters", self.field, self.operator)
 
     def condition(self) -> dict[str, Any]:
         """Return the condition in JSON's types, as the database takes it.
@@ -123,6 +148,20 @@ def _listed(name: str, values: Iterable[str | Iterable[str]]) -> list[str]:
     return wanted
 
 
+def _check_names(place: str, field: object, operator: object) -> None:
+    if not isinstance(field, str) or not (
+        field in COLUMNS or field == "metadata" or field.startswith("metadata.")
+    ):
+        raise InvalidInputError(
+            f"{place}.field must be one of {', '.join(COLUMNS)} or metadata.<key>, "
+            f"not {field!r:.100}"
+        )
+    if operator not in OPERATORS:
+        raise InvalidInputError(
+            f"{place}.op must be one of {', '.join(OPERATORS)}, not {operator!r:.100}"
+        )
+
+
 def _day(value: date | str | None) -> date | None:
     """Return a day that is no time of day."""
     if isinstance(value, str):
@@ -140,7 +179,8 @@ Filters: TypeAlias = (
     | Sequence[FilterExpression | Mapping[str, object]]
 )
 """What a search takes as filters: conditions that must all hold, as objects or as dicts
-(`{"field": …, "op": …, "value": …}`), or one dict of metadata keys and the values they equal."""
+(`{"field": …, "op": …, "value": …}`), or one dict of columns and metadata keys with the values that
+they equal: a key is a column where one has its name."""
 
 
 def conditions(filters: Filters | None) -> Any:
@@ -155,11 +195,38 @@ def conditions(filters: Filters | None) -> Any:
     if not isinstance(filters, list | tuple):
         return json_form(filters, "filters")
     return [
-        one.condition()
-        if isinstance(one, FilterExpression)
-        else json_form(one, f"filters[{place}]")
+        one.condition() if isinstance(one, FilterExpression) else _condition(one, place)
         for place, one in enumerate(filters)
     ]
+
+
+def listed_conditions(filters: Mapping[str, object]) -> list[dict[str, object]]:
+    """Return the dict form of filters as a list, to which other conditions can be added.
+
+    Raises InvalidInputError for a key of metadata with a dot, which only the dict form has.
+    """
+    listed: list[dict[str, object]] = []
+    for key, value in filters.items():
+        if key not in COLUMNS and "." in key:
+            raise InvalidInputError(
+                f"filters: {key!r:.100} has a dot, and further conditions are given too",
+                remedy="Give filters as a list of conditions.",
+            )
+        field = key if key in COLUMNS else f"metadata.{key}"
+        listed.append({"field": field, "op": "eq", "value": value})
+    return listed
+
+
+def _condition(given: object, place: int) -> Any:
+    condition = json_form(given, f"filters[{place}]")
+    if isinstance(condition, dict):
+        # A name that is missing is the database's to report.
+        _check_names(
+            f"filters[{place}]",
+            condition.get("field", "metadata"),
+            condition.get("op", condition.get("operator", "eq")),
+        )
+    return condition
 
 
 def json_form(value: object, name: str) -> Any:

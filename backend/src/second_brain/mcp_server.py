@@ -28,6 +28,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import AnyHttpUrl, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from second_brain.errors import InvalidInputError, safe_message, translate
+from second_brain.filters import listed_conditions
 from second_brain.retrieval.answer import SearchResponse, SearchResult
 from second_brain.retrieval.query import QUESTION_BOUND, SearchQuery, Text
 from second_brain.retrieval.service import AsyncRetrievalService
@@ -191,17 +192,7 @@ class _HybridSearch(_Arguments):
 
 
 def _conditions(filters: Sequence[Condition] | Mapping[str, object]) -> list[Condition]:
-    if not isinstance(filters, Mapping):
-        return list(filters)
-    for key in filters:
-        if "." in key:
-            raise InvalidInputError(
-                f"filters: {key!r} has a dot, which is not for the short form",
-                remedy="Give filters as a list of conditions.",
-            )
-    return [
-        {"field": f"metadata.{key}", "op": "eq", "value": value} for key, value in filters.items()
-    ]
+    return listed_conditions(filters) if isinstance(filters, Mapping) else list(filters)
 
 
 _TOOLS: Mapping[str, type[_Arguments]] = {
@@ -269,8 +260,13 @@ def create_server(service: AsyncRetrievalService, scope: Scope) -> Server[Any]:
 def _complaints(error: ValidationError) -> Iterator[str]:
     for one in error.errors(include_url=False, include_context=False):
         place = ".".join(str(part) for part in one["loc"])
+        message = one["msg"].removeprefix("Value error, ")
+        if message.startswith(place):
+            # A filter's message names the place and the value itself.
+            yield message
+            continue
         given = "" if one["type"] == "missing" else f", not {str(one['input'])[:100]!r}"
-        yield f"{place}: {one['msg'].removeprefix('Value error, ')}{given}"
+        yield f"{place}: {message}{given}"
 
 
 def _refusal(message: str, remedy: str) -> types.CallToolResult:

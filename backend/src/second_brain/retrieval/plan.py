@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from second_brain.errors import InvalidInputError
+from second_brain.filters import listed_conditions
 from second_brain.retrieval.query import QueryOptions, SearchQuery
 from second_brain.retrieval.settings import MATCH_COUNT_BOUND, Mode, SearchSettings
 from second_brain.services.arguments import Leg, SearchOptions
@@ -157,14 +158,5 @@ def _with_tags(filters: Any, tags: Sequence[str]) -> Any:
         return filters
     condition = {"field": "metadata.tags", "op": "contains", "value": list(tags)}
     if isinstance(filters, dict):
-        dotted = [key for key in filters if "." in key]
-        if dotted:
-            raise InvalidInputError(
-                f"filters: {dotted[0]!r} has a dot, and tags are given too",
-                remedy="Give filters as a list of conditions.",
-            )
-        filters = [
-            {"field": f"metadata.{key}", "op": "eq", "value": value}
-            for key, value in filters.items()
-        ]
+        filters = listed_conditions(filters)
     return [*(filters or []), condition]
