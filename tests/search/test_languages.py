@@ -11,7 +11,6 @@ from test_search import numbers, search, store
 
 from conftest import Connection
 from second_brain.ingest import Labels, detect_language, find_files, ingest
-from second_brain.services.write import KnowledgeWriter
 
 
 def answers(knowledge: Connection, query: str, mode: str = "websearch") -> list[int]:
@@ -237,8 +236,8 @@ def test_documents_are_ingested_in_the_language_asked_for(
 ) -> None:
     (tmp_path / "a.md").write_text("# Häuser\n\nDie Häuser der Stadt sind alt und grau.")
     (tmp_path / "b.md").write_text("# Houses\n\nThe houses of the town are old and grey.")
-    writer = KnowledgeWriter(database)
-    reports: list[Any] = list(ingest(find_files([tmp_path], tmp_path), writer, Constant(), labels))
+    found = find_files([tmp_path]).documents
+    reports: list[Any] = list(ingest(found, database, Constant(), labels))
     assert [report.outcome for report in reports] == ["stored", "stored"]
     stored = database.execute(
         "select chunk.language from public.knowledge_chunks as chunk"

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ import psycopg
 import pytest
 from test_supabase_cli import PROGRAM, url
 
-from conftest import Connection, Server, copy_of
+from conftest import Connect, Connection, Server, copy_of
 
 ROOT = Path(__file__).parents[2]
 FUNCTION = ROOT / "supabase" / "functions" / "search" / "index.ts"
@@ -121,6 +122,33 @@ def test_the_code_of_the_page_is_typed(tmp_path: Path) -> None:
         file = tmp_path / f"example_{number}.ts"
         file.write_text(example, "utf-8")
         deno("check", *OFFLINE, str(file), home=tmp_path / "deno")
+
+
+@pytest.mark.parametrize("dimensions", [256])
+def test_what_the_page_ingests_is_found_by_a_signed_in_user(
+    dsn: str, connect: Connect, tmp_path: Path
+) -> None:
+    page = (ROOT / "docs" / "frontend.md").read_text("utf-8")
+    (command,) = re.findall(r"^second-brain (ingest .*)$", page, re.MULTILINE)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "zebra.md").write_text("A zebra has stripes.", "utf-8")
+    # The page's model is not in this environment; the other options are the page's.
+    arguments = re.sub(r"--embedder \S+", "--embedder wordllama", command).split()
+    done = subprocess.run(
+        [sys.executable, "-c", "from second_brain.cli import main; main()", *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "SECOND_BRAIN_DSN": dsn},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = connect("authenticated", uid=ANA).execute(
+        "select content from public.search_my_knowledge_chunks(query_text => 'zebra')"
+    )
+    assert found.fetchall() == [("A zebra has stripes.",)]
 
 
 class Rest(ThreadingHTTPServer):

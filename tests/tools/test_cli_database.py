@@ -127,6 +127,21 @@ def test_migrate_says_what_it_applies_and_then_that_nothing_is_left(
     )
 
 
+def test_a_new_database_gets_the_size_of_the_embedder(
+    run: Run, plain_dsn: str, folder: Path
+) -> None:
+    (folder / "a.md").write_text("A zebra.")
+    first = run("migrate", "--dsn", plain_dsn)
+    assert "Embeddings of 256 dimensions, for wordllama-l2-256\n" in first.stderr
+    assert run("ingest", "a.md", "--dsn", plain_dsn).returncode == 0
+    assert "Embeddings of" not in run("migrate", "--dsn", plain_dsn).stderr
+
+
+def test_the_embedder_of_every_command_can_be_set_once(run: Run, plain_dsn: str) -> None:
+    said = run("migrate", "--dsn", plain_dsn, SECOND_BRAIN_EMBEDDER="no-such:model").stderr
+    assert "no-such" in said
+
+
 def test_the_dsn_comes_from_the_option_then_either_variable(run: Run, dsn: str) -> None:
     assert run("doctor", "--dsn", dsn, SECOND_BRAIN_DSN=NOWHERE).returncode == 0
     assert run("doctor", SECOND_BRAIN_DSN=dsn, DATABASE_URL=NOWHERE).returncode == 0

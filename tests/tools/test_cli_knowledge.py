@@ -1,30 +1,17 @@
-"""The commands ingest, delete, search and demo, as typed, on a real database."""
+"""The commands search and demo, and refusals of all, as typed, on a real database."""
 
 import json
 import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
+from command_line import Run, hits, runner, write_docs
 
-from second_brain.cli import main
 from second_brain.database.embedded import EmbeddedPostgres
 from second_brain.services.write import KnowledgeWriter
-
-
-class Done(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Done]
 
 
 @pytest.fixture
@@ -36,101 +23,15 @@ def dimensions() -> int:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
     """Run `second-brain` in a folder of the test's own, without any database in its environment."""
-    monkeypatch.delenv("SECOND_BRAIN_DSN", raising=False)
-    monkeypatch.delenv("DATABASE_URL", raising=False)
-    monkeypatch.chdir(tmp_path)
-
-    def run_command(*arguments: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["second-brain", *arguments])
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return Done(code, *capsys.readouterr())
-
-    return run_command
+    return runner(monkeypatch, capsys, tmp_path)
 
 
 @pytest.fixture
 def brain(run: Run, dsn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     """Run `second-brain` on this test's database, in a folder with three documents."""
     monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
-    docs = tmp_path / "docs"
-    docs.mkdir()
-    (docs / "keys.md").write_text("# Keys\n\nRotate the service role key every month.")
-    (docs / "fruit.md").write_text("# Fruit\n\nBananas are yellow and long.")
-    (docs / "cars.txt").write_text("An automobile has four wheels and an engine.")
+    write_docs(tmp_path / "docs")
     return run
-
-
-def hits(done: Done) -> list[dict[str, Any]]:
-    assert done.code == 0, done.err
-    found: list[dict[str, Any]] = json.loads(done.out)["results"]
-    return found
-
-
-def test_a_folder_is_ingested_counted_and_found(brain: Run) -> None:
-    done = brain("ingest", "docs")
-    assert done[:2] == (0, "3 documents: 3 stored\nchunks: 3 added, 3 embedded\n")
-    assert re.fullmatch(r"Database: \S+ at \S+, port \d+, from \$SECOND_BRAIN_DSN\n", done.err)
-    best = hits(brain("search", "how often to rotate the key", "--json"))[0]
-    assert (best["rank"], best["metadata"]["title"]) == (1, "Keys")
-    assert best["metadata"]["match_type"] == "both"
-    assert best["metadata"]["path"] == "docs/keys.md"
-
-
-def test_a_second_ingest_does_nothing(brain: Run) -> None:
-    brain("ingest", "docs")
-    assert brain("ingest", "docs").out == "3 documents: 3 unchanged\nchunks: 3 unchanged\n"
-
-
-def test_a_bad_file_is_named_and_the_exit_code_says_so(brain: Run, tmp_path: Path) -> None:
-    (tmp_path / "docs" / "bad.pdf").write_bytes(b"not a PDF")
-    done = brain("ingest", "docs")
-    assert done.code == 1
-    assert done.err.splitlines()[1].startswith("failed: docs/bad.pdf: ")
-    assert "1 failed, 3 stored" in done.out
-
-
-def test_labels_are_stored_with_the_documents(
-    brain: Run, database: psycopg.Connection[tuple[Any, ...]]
-) -> None:
-    brain(
-        *("ingest", "docs/keys.md", "--collection", "vault"),
-        *("--knowledge-type", "note", "--source-origin", "obsidian"),
-    )
-    assert database.execute(
-        "select collection, knowledge_type, source_origin from public.knowledge_chunks"
-    ).fetchall() == [("vault", "note", "obsidian")]
-    assert hits(brain("search", "key", "--knowledge-type", "decision", "--json")) == []
-    assert len(hits(brain("search", "key", "--knowledge-type", "note", "--json"))) == 1
-
-
-def test_prune_deletes_only_what_is_gone_from_the_folder(brain: Run, tmp_path: Path) -> None:
-    (tmp_path / "elsewhere.md").write_text("elsewhere")
-    brain("ingest", "docs", "elsewhere.md")
-    (tmp_path / "docs" / "fruit.md").unlink()
-    (tmp_path / "elsewhere.md").unlink()
-    assert "pruned" not in brain("ingest", "docs").out
-    assert "pruned: docs/fruit.md, 1 chunk\n" in brain("ingest", "docs", "--prune").out
-    left = hits(brain("search", "x", "--mode", "vector", "--json"))
-    assert {hit["metadata"]["path"] for hit in left} == {
-        "docs/cars.txt",
-        "docs/keys.md",
-        "elsewhere.md",
-    }
-
-
-def test_ingesting_much_analyses_the_table(
-    brain: Run, tmp_path: Path, database: psycopg.Connection[tuple[Any, ...]]
-) -> None:
-    for number in range(60):
-        (tmp_path / "docs" / f"{number}.txt").write_text(f"file number {number}")
-    brain("ingest", "docs")
-    assert database.execute(
-        "select reltuples from pg_class where oid = 'public.knowledge_chunks'::regclass"
-    ).fetchone() == (63,)
 
 
 @pytest.mark.parametrize(
@@ -149,15 +50,6 @@ def test_wrong_usage_is_told_with_what_is_allowed(
     done = brain(*arguments)
     assert done.code == 2
     assert named in done.err
-
-
-def test_delete_removes_a_document_and_says_when_there_is_none(brain: Run) -> None:
-    brain("ingest", "docs")
-    done = brain("delete", "docs/keys.md", "docs/none.md")
-    assert done.code == 1
-    assert done.out == "docs/keys.md: deleted, 1 chunk\n"
-    assert done.err.splitlines()[1:] == ["docs/none.md: no such document"]
-    assert len(hits(brain("search", "x", "--mode", "vector", "--json"))) == 2
 
 
 def test_each_mode_runs_its_own_legs(brain: Run) -> None:
@@ -194,10 +86,34 @@ def test_stored_text_cannot_steer_the_terminal(brain: Run, tmp_path: Path) -> No
     assert "\x07" not in done.out
 
 
+@pytest.mark.parametrize("options", [(), ("--snippet",)], ids=["line", "excerpt"])
+@pytest.mark.parametrize("question", ["rotated obelisk", "obelisk", '"tall obelisk"'])
+def test_the_excerpt_shown_has_the_words(
+    brain: Run, tmp_path: Path, question: str, options: tuple[str, ...]
+) -> None:
+    filler = "Something else is said here at some length. " * 6
+    text = f"# Stones\n\n{filler}We are rotating the tall obelisk at noon. {filler}\n\nMore words."
+    (tmp_path / "docs" / "stones.md").write_text(text)
+    brain("ingest", "docs")
+    done = brain("search", question, "--mode", "text", "--limit", "1", *options)
+    assert "obelisk" in done.out.split("Stones", 1)[1].replace("obelisk\n", "", 1)
+    assert max(map(len, done.out.splitlines())) <= 100
+
+
 def test_nothing_found_is_said(brain: Run) -> None:
     brain("ingest", "docs")
     done = brain("search", "zebra", "--mode", "text")
     assert (done.code, done.out, done.err.splitlines()[1:]) == (0, "", ["Nothing found."])
+
+
+def test_nothing_found_in_what_is_empty_says_so_with_the_remedy(brain: Run) -> None:
+    assert "no documents. Add some: second-brain ingest PATH" in brain("search", "key").err
+    brain("ingest", "docs", "--collection", "vault")
+    done = brain("search", "key", "--collection", "manuals")
+    assert "manuals is empty; the database has documents in vault" in done.err
+    assert "no document is public" in brain("search", "key", "--public-only").err
+    brain("ingest", "docs", "--visibility", "public")
+    assert "Keys" in brain("search", "key", "--public-only").out
 
 
 MINE = UUID(int=1)

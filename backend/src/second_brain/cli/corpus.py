@@ -31,6 +31,7 @@ EmbedderOption = Annotated[
     typer.Option(
         "--embedder",
         metavar="NAME",
+        envvar="SECOND_BRAIN_EMBEDDER",
         help=f"Model of the embeddings: {', '.join(EMBEDDER_NAMES)}; @N after MODEL asks for N "
         "dimensions.",
     ),

@@ -11,9 +11,11 @@ import typer
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from second_brain.cli.corpus import EmbedderOption
 from second_brain.database import doctor, migrations, naming
 from second_brain.database.embedded import OWNER, EmbeddedPostgres, apply_prelude
-from second_brain.errors import ConfigurationError
+from second_brain.errors import ConfigurationError, MissingExtraError
+from second_brain.models import load_embedder
 
 STATE = Path(".second-brain")
 _VARIABLES = ("SECOND_BRAIN_DSN", "DATABASE_URL")
@@ -202,7 +204,7 @@ def migrate(
     dimensions: Annotated[
         int | None,
         typer.Option(
-            help="Size of the embeddings; else the database's own, or 1024 in a new one.",
+            help="Size of the embeddings; else the database's own, or the embedder's in a new one.",
             show_default=False,
         ),
     ] = None,
@@ -214,9 +216,13 @@ def migrate(
             help="First, as a superuser, make a plain Postgres look like Supabase.",
         ),
     ] = False,
+    embedder_name: EmbedderOption = "wordllama",
     schema: SchemaOption = naming.SCHEMA,
 ) -> None:
     """Apply the migrations that the database does not have yet.
+
+    A new database gets embeddings of the size that the embedder makes, so that `ingest` and
+    `search` with the same embedder work.
 
     What applied is recorded as `supabase db push` records it: either can follow the other. Connect
     directly or through a session pooler.
@@ -227,6 +233,8 @@ def migrate(
             apply_prelude(connection)
         # Functions that run with their owner's rights must not be a superuser's.
         target = make_conninfo(target, options=f"-c role={OWNER}")
+    if dimensions is None:
+        dimensions = _embedder_dimensions(target, embedder_name, schema)
     applied = migrations.apply(
         target,
         dimensions=dimensions,
@@ -237,6 +245,22 @@ def migrate(
         typer.echo(f"Applied {len(applied)} migration{'s'[: len(applied) > 1]}.")
     else:
         typer.echo("Nothing to apply: the database is up to date.")
+
+
+def _embedder_dimensions(dsn: str, embedder_name: str, schema: str) -> int | None:
+    """Return the size of the embedder's vectors, None where the database has a size already."""
+    with psycopg.connect(dsn) as connection:
+        if migrations.stored_dimensions(connection, schema) is not None:
+            return None
+    try:
+        embedder = load_embedder(embedder_name)
+    except MissingExtraError as error:
+        raise ConfigurationError(
+            f"the size of the embeddings is not given, and {error}",
+            remedy=f"Pass --dimensions, or: {error.remedy}",
+        ) from error
+    typer.echo(f"Embeddings of {embedder.dimensions} dimensions, for {embedder.model}", err=True)
+    return embedder.dimensions
 
 
 def init(

@@ -1,9 +1,14 @@
 """Commands that store documents: ingest, delete. The work is done in `ingest/`."""
 
+import contextlib
+import json
+import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, LiteralString
+from uuid import UUID
 
 import psycopg
 import typer
@@ -13,15 +18,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from second_brain.cli.corpus import EmbedderOption, refuse_other_embedder
 from second_brain.cli.database import DsnOption, resolve_dsn
 from second_brain.cli.tables import number, printable
+from second_brain.errors import SecondBrainError
 from second_brain.ingest import (
     DEFAULT_LANGUAGE,
-    KEY_PREFIX,
+    STANDARD_LIBRARY,
+    SUPPORTED,
+    Change,
     DocumentReport,
+    FoundFiles,
+    KnowledgeSource,
     Labels,
-    Source,
+    UnreadDocument,
+    check_source,
     find_files,
     finish,
-    folder_prefixes,
     ingest,
     stale_keys,
     standard_library,
@@ -33,18 +43,27 @@ _INGEST_EXAMPLES = """\b
 Examples:
   second-brain ingest docs/ README.md
   second-brain ingest ~/vault --knowledge-type note --source-origin obsidian --prune
-  second-brain ingest notizen/ --language german
+  second-brain ingest notizen/ --language german --exclude 'drafts' --exclude '*.tmp.md'
+  second-brain ingest handbook/ --source handbook --visibility public --metadata team=platform
+  second-brain ingest docs/ --collection manuals --dry-run
   second-brain ingest --python-stdlib
 """
 
 _DELETE_EXAMPLES = """\b
 Examples:
-  second-brain delete docs/old.md
+  second-brain delete handbook:docs/old.md
   second-brain delete python-stdlib:this python-stdlib:antigravity
 """
 
 _KNOWLEDGE_TYPES = 'select name from public.knowledge_types order by name collate "C"'
 _SOURCE_ORIGINS = 'select name from public.knowledge_source_origins order by name collate "C"'
+
+
+class Visibility(StrEnum):
+    """Who may find a document over the API."""
+
+    private = "private"
+    public = "public"
 
 
 def register(app: typer.Typer) -> None:
@@ -70,32 +89,92 @@ def _ingest(
             help="The documentation strings of this Python's standard library.",
         ),
     ] = False,
-    collection: Annotated[str, typer.Option(help="Collection to store in.")] = "knowledge",
-    knowledge_type: Annotated[
-        str, typer.Option(help="note, document, decision, playbook, transcript, ...")
-    ] = "document",
-    source_origin: Annotated[
-        str, typer.Option(help="manual, obsidian, notion, email, web, ...")
-    ] = "manual",
-    language: Annotated[
-        str,
+    source: Annotated[
+        str | None,
         typer.Option(
-            metavar="NAME|auto",
-            help="Language whose word forms are recognised: english, german, de, ...; auto: "
-            "detected for each document.",
+            metavar="NAME",
+            help="Source of the documents; else the name of the git repository's remote, or of "
+            "the folder.",
+            show_default=False,
         ),
-    ] = DEFAULT_LANGUAGE,
+    ] = None,
     base: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             exists=True,
             file_okay=False,
-            help="Folder that documents' keys are relative to.",
+            help="Folder that documents' paths are relative to; else the git repository of a "
+            "PATH, or the folder.",
+            show_default=False,
         ),
-    ] = Path(),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Leave out files and folders of this name or path, such as '*.draft.md' or "
+            "docs/old; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    follow_symlinks: Annotated[
+        bool,
+        typer.Option("--follow-symlinks", help="Read links that lead out of their folder."),
+    ] = False,
+    collection: Annotated[
+        str | None, typer.Option(help="Collection to store in.", show_default=False)
+    ] = None,
+    knowledge_type: Annotated[
+        str | None,
+        typer.Option(
+            help="note, document, decision, playbook, transcript, ...", show_default=False
+        ),
+    ] = None,
+    source_origin: Annotated[
+        str | None,
+        typer.Option(help="manual, obsidian, notion, email, web, ...", show_default=False),
+    ] = None,
+    language: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|auto",
+            help="Language whose word forms are recognised: english, german, de, ...; auto: "
+            f"detected for each document. A new document is {DEFAULT_LANGUAGE} without it.",
+            show_default=False,
+        ),
+    ] = None,
+    visibility: Annotated[
+        Visibility | None,
+        typer.Option(
+            help="Who may find the documents over the API: their owner, or everybody. A new "
+            "document is private without it.",
+            show_default=False,
+        ),
+    ] = None,
+    owner: Annotated[
+        UUID | None,
+        typer.Option(metavar="UUID", help="User that they belong to.", show_default=False),
+    ] = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Metadata to add; VALUE is JSON, else a text; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     prune: Annotated[
         bool,
-        typer.Option("--prune", help="Delete stored documents whose file is gone from the PATHs."),
+        typer.Option(
+            "--prune",
+            help="Delete documents of the source whose file is gone from the folders, after "
+            "listing them and asking.",
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Prune without asking.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Show what would change; embed nothing, write nothing."),
     ] = False,
     embedder_name: EmbedderOption = "wordllama",
     switch_model: Annotated[
@@ -109,25 +188,46 @@ def _ingest(
 ) -> None:
     """Read documents, cut them into chunks, embed what is new and store it.
 
-    A document's key is its path relative to --base. Run again after a change or an interruption:
-    only what is new is embedded, and what is unchanged stays as it is. A file that cannot be read
-    is reported and skipped, and the exit code is then 1. Hidden files, node_modules and files of
-    other kinds are left out of folders.
+    A document's key is SOURCE:PATH, the same from every working directory. Run again after a
+    change or an interruption: only what is new is embedded, unchanged documents are skipped, and
+    a stored document keeps what no option sets. A file that cannot be read is reported and
+    skipped, and the exit code is then 1. Hidden files, node_modules and files of other types are
+    left out of folders.
     """
     if not paths and not python_stdlib:
         raise typer.BadParameter("give at least one PATH, or --python-stdlib")
-    sources = find_files(paths or [], base) + (standard_library() if python_stdlib else [])
-    labels = Labels(collection, knowledge_type, source_origin, language)
+    if source is not None and (":" in source or not 1 <= len(source) <= 200):
+        raise typer.BadParameter("--source must have 1 to 200 characters and no colon")
+    if prune and not (yes or dry_run or sys.stdin.isatty()):
+        raise typer.BadParameter("--prune asks before it deletes: without a terminal add --yes")
+    labels = Labels(
+        collection, knowledge_type, source_origin, language, visibility, owner, _pairs(metadata)
+    )
+    found = find_files(
+        paths or [],
+        source=source,
+        base=base,
+        exclude=exclude or (),
+        follow_symlinks=follow_symlinks,
+    )
+    if python_stdlib:
+        found.documents.extend(standard_library())
+        found.folders.append((STANDARD_LIBRARY, STANDARD_LIBRARY.key("")))
     # Without autocommit the whole run would be one transaction.
     with psycopg.connect(resolve_dsn(dsn), autocommit=True) as connection:
         embedder = load_embedder(embedder_name)
         refuse_other_embedder(connection, embedder, switch_model=switch_model)
         _require(connection, knowledge_type, _KNOWLEDGE_TYPES, "--knowledge-type")
         _require(connection, source_origin, _SOURCE_ORIGINS, "--source-origin")
-        reports = ingest_with_progress(connection, sources, embedder, labels)
+        for one in found.sources:
+            check_source(connection, one, is_named=source is not None)
+            _tell_source(one, found)
+        reports = ingest_with_progress(
+            connection, found.documents, embedder, labels, dry_run=dry_run
+        )
+        _print_skipped(found)
         if prune:
-            prefixes = folder_prefixes(paths or [], base) + [KEY_PREFIX] * python_stdlib
-            _prune(connection, prefixes, reports)
+            _prune(connection, found, reports, yes=yes, dry_run=dry_run)
     if any(report.outcome == "failed" for report in reports):
         raise typer.Exit(1)
 
@@ -154,22 +254,47 @@ def _delete(
 
 
 def _require(
-    connection: psycopg.Connection[Any], value: str, query: LiteralString, option: str
+    connection: psycopg.Connection[Any], value: str | None, query: LiteralString, option: str
 ) -> None:
+    if value is None:
+        return
     allowed = [name for (name,) in connection.execute(query)]
     if value not in allowed:
         raise typer.BadParameter(f"{value!r} is not one of {', '.join(allowed)}: {option}")
 
 
+def _pairs(options: Sequence[str] | None) -> dict[str, Any]:
+    """Return the metadata of options such as `team=platform` and `tags=["a"]`."""
+    pairs = {}
+    for option in options or ():
+        key, equals, value = option.partition("=")
+        if not key or not equals:
+            raise typer.BadParameter(f"{option!r} is not KEY=VALUE: --metadata")
+        if key == "path":
+            raise typer.BadParameter("path is the document's own path: --metadata")
+        try:
+            pairs[key] = json.loads(value)
+        except (ValueError, RecursionError):
+            pairs[key] = value
+    return pairs
+
+
+def _tell_source(source: KnowledgeSource, found: FoundFiles) -> None:
+    count = sum(document.source == source for document in found.documents)
+    place = f" ({source.location})" if source.location else ""
+    typer.echo(f"source {printable(source.name + place)}: {number(count, 'document')}")
+
+
 def ingest_with_progress(
     connection: psycopg.Connection[Any],
-    sources: Sequence[Source],
+    documents: Sequence[UnreadDocument],
     embedder: Embedder,
     labels: Labels,
+    *,
+    dry_run: bool = False,
 ) -> list[DocumentReport]:
-    """Ingest the sources behind a progress bar, and return the reports."""
-    writer = KnowledgeWriter(connection)
-    reports = []
+    """Ingest documents behind a progress bar, print what changes, and return the reports."""
+    reports: list[DocumentReport] = []
     console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
@@ -180,29 +305,80 @@ def ingest_with_progress(
         transient=True,
         disable=not console.is_terminal,
     ) as progress:
-        task = progress.add_task("Ingesting", total=len(sources))
+        task = progress.add_task("Ingesting", total=len(documents))
         try:
-            for report in ingest(sources, writer, embedder, labels):
+            for report in ingest(documents, connection, embedder, labels, dry_run=dry_run):
                 reports.append(report)
                 progress.advance(task)
-                if report.error:
-                    message = f"failed: {report.external_key}: {report.error}"
-                    progress.console.print(
-                        printable(message), markup=False, highlight=False, soft_wrap=True
-                    )
-        finally:
-            # What is stored is stored, also when the run is interrupted.
-            if not connection.broken:
-                finish(connection, writer, sum(report.changed for report in reports))
-    _print_summary(reports)
+                _print_report(report, progress.console, dry_run=dry_run)
+        except BaseException as error:
+            progress.stop()
+            _print_interruption(documents, reports)
+            # What is stored is stored; the cause is told, not that ANALYZE failed after it.
+            with contextlib.suppress(psycopg.Error, SecondBrainError):
+                _finish(connection, reports, dry_run=dry_run)
+            if isinstance(error, KeyboardInterrupt):
+                raise typer.Exit(130) from error
+            raise
+    _finish(connection, reports, dry_run=dry_run)
+    _print_summary(reports, dry_run=dry_run)
     return reports
 
 
-def _print_summary(reports: Sequence[DocumentReport]) -> None:
+def _finish(
+    connection: psycopg.Connection[Any], reports: Sequence[DocumentReport], *, dry_run: bool
+) -> None:
+    if not dry_run:
+        finish(connection, sum(report.changed for report in reports))
+
+
+def _print_report(report: DocumentReport, console: Console, *, dry_run: bool) -> None:
+    """Print a failure to stderr, and what changes in a stored document to stdout."""
+    key = printable(report.external_key)
+    if report.error:
+        message = printable(f"failed: {report.external_key}: {report.error}")
+        console.print(message, markup=False, highlight=False, soft_wrap=True)
+    if report.changes:
+        typer.echo(f"changed: {key}: {'; '.join(map(_change, report.changes))}")
+    if report.removed:
+        typer.echo(f"emptied: {key}: has no text, {number(report.removed, 'chunk')} deleted")
+    if dry_run and report.outcome == "stored" and report.counts and report.changed:
+        typer.echo(f"to store: {key}: {_counted(_chunk_counts([report]))} chunks")
+
+
+def _change(change: Change) -> str:
+    old, new = (
+        value if isinstance(value, str) else json.dumps(value) for value in (change.old, change.new)
+    )
+    return printable(f"{change.field} {old} -> {new}")
+
+
+def _print_interruption(
+    documents: Sequence[UnreadDocument], reports: Sequence[DocumentReport]
+) -> None:
+    if len(reports) < len(documents):
+        at = printable(documents[len(reports)].external_key)
+        typer.echo(
+            f"Stopped at {at}, after {len(reports)} of {number(len(documents), 'document')}; "
+            "these are stored. Run the same command again to go on: unchanged documents are "
+            "skipped.",
+            err=True,
+        )
+    _print_summary(reports)
+
+
+def _print_summary(reports: Sequence[DocumentReport], *, dry_run: bool = False) -> None:
     outcomes = Counter(report.outcome for report in reports)
     named = [f"{count} {outcome}" for outcome, count in sorted(outcomes.items())]
+    prefix = "dry run, nothing is written: " if dry_run else ""
+    documents = number(len(reports), "document")
+    typer.echo(f"{prefix}{documents}: {', '.join(named) or 'nothing to do'}")
+    typer.echo(f"chunks: {_counted(_chunk_counts(reports))}")
+
+
+def _chunk_counts(reports: Sequence[DocumentReport]) -> dict[str, int]:
     counts = [report.counts for report in reports if report.counts]
-    chunks = {
+    return {
         "added": sum(count.chunks_added for count in counts),
         "changed": sum(count.chunks_changed for count in counts),
         "removed": sum(report.removed for report in reports)
@@ -211,23 +387,50 @@ def _print_summary(reports: Sequence[DocumentReport]) -> None:
         "embedded": sum(report.embedded for report in reports),
         "without an embedding": sum(report.text_only for report in reports),
     }
-    typer.echo(f"{number(len(reports), 'document')}: {', '.join(named) or 'nothing to do'}")
-    typer.echo(f"chunks: {', '.join(f'{count} {what}' for what, count in chunks.items() if count)}")
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+
+
+def _print_skipped(found: FoundFiles) -> None:
+    if found.skipped:
+        types = ", ".join(
+            f"{count} {printable(name)}" for name, count in found.skipped.most_common()
+        )
+        typer.echo(
+            f"skipped {number(found.skipped.total(), 'file')} of other types: {types}; "
+            f"supported: {', '.join(SUPPORTED)}"
+        )
+    if found.excluded:
+        typer.echo(f"excluded {number(len(found.excluded), 'file or folder', 'files or folders')}")
 
 
 def _prune(
     connection: psycopg.Connection[Any],
-    prefixes: Sequence[str],
+    found: FoundFiles,
     reports: Sequence[DocumentReport],
+    *,
+    yes: bool,
+    dry_run: bool,
 ) -> None:
+    """List the documents whose file is gone, and delete them when that is confirmed."""
+    # A folder that could not be listed, or was left out, still has its documents.
+    kept = [*(document.external_key for document in found.documents), *found.excluded]
+    keys = stale_keys(connection, found.folders, kept)
+    if not keys:
+        typer.echo("nothing to prune")
+        return
+    for key in keys:
+        typer.echo(f"to prune: {printable(key)}")
+    if dry_run:
+        return
+    if not yes:
+        typer.confirm(f"Delete {number(len(keys), 'document')}?", abort=True, err=True)
     writer = KnowledgeWriter(connection)
-    # A folder that could not be listed still has its documents.
-    failed = tuple(f"{report.external_key}/" for report in reports if report.outcome == "failed")
-    found = [report.external_key for report in reports]
-    for key in stale_keys(connection, prefixes, found):
-        if not key.startswith(failed):
-            deleted = writer.delete_document(key)
-            typer.echo(f"pruned: {printable(key)}, {number(deleted, 'chunk')}")
+    for key in keys:
+        deleted = writer.delete_document(key)
+        typer.echo(f"pruned: {printable(key)}, {number(deleted, 'chunk')}")
 
 
 def _is_stored(connection: psycopg.Connection[Any], external_key: str) -> bool:

@@ -17,7 +17,14 @@ from rich.text import Text
 from second_brain.cli.corpus import EmbedderOption, refuse_other_embedder
 from second_brain.cli.database import STATE, DsnOption, resolve_dsn
 from second_brain.cli.ingestion import ingest_with_progress
-from second_brain.cli.tables import cell, new_console, number, print_explanation, results_table
+from second_brain.cli.tables import (
+    cell,
+    new_console,
+    number,
+    print_explanation,
+    printable,
+    results_table,
+)
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres
 from second_brain.ingest import (
@@ -43,6 +50,31 @@ Examples:
   second-brain search "rate limits" --explain
 """
 
+
+_COLLECTIONS = """
+    with recursive stored as (
+      select min(chunk.collection) as name
+      from public.knowledge_chunks as chunk
+      where chunk.status = 'active'
+      union all
+      select (
+        select min(chunk.collection)
+        from public.knowledge_chunks as chunk
+        where chunk.status = 'active' and chunk.collection > stored.name
+      )
+      from stored
+      where stored.name is not null
+    )
+    select stored.name
+    from stored
+    where stored.name is not null
+    order by stored.name
+"""
+
+_ANY_PUBLIC = """
+    select true from public.knowledge_chunks where visibility = 'public' and status = 'active'
+    limit 1
+"""
 
 # A paraphrase, an identifier, a phrase, a rare word, and words with a meaning around a name.
 _QUESTIONS = (
@@ -134,7 +166,8 @@ def _search(
         "date_to": date_to.date() if date_to else None,
         "one_per_document": one_per_document,
         "neighbor_window": expand_neighbors,
-        "snippet": snippet,
+        # The table shows the part of it that has the words.
+        "snippet": snippet or not as_json,
         "match_offset": offset,
     }
     with psycopg.connect(resolve_dsn(dsn), autocommit=True) as connection:
@@ -148,6 +181,8 @@ def _search(
             )
         else:
             results = _ask(connection, question, mode, embedder, **options)
+            if not results and not as_json:
+                typer.echo(_why_nothing(connection, options), err=True)
     first = offset + 1
     if explain and as_json:
         told = {"question": question, "mode": mode, "explanation": explained}
@@ -159,13 +194,11 @@ def _search(
         typer.echo(json.dumps({"question": question, "mode": mode, "results": hits}, indent=2))
     elif results:
         console = new_console()
-        console.print(results_table(results, first))
+        console.print(results_table(results, first, is_whole=snippet))
         total = results[0].metadata["total_count"]
         if total is not None and total > len(results):
             last = first + len(results) - 1
             console.print(f"\nHits {first} to {last} of {total}.", style="dim", highlight=False)
-    else:
-        typer.echo("Nothing found.", err=True)
 
 
 def _demo() -> None:
@@ -219,6 +252,27 @@ def _ask(
     return hits
 
 
+def _why_nothing(connection: psycopg.Connection[Any], options: SearchOptions) -> str:
+    """Say that nothing is found, and why, where there was nothing to find."""
+    stored = [name for (name,) in connection.execute(_COLLECTIONS)]
+    if not stored:
+        return "Nothing found: the database has no documents. Add some: second-brain ingest PATH"
+    wanted = options.get("collections") or ()
+    empty = [name for name in wanted if name not in stored]
+    if wanted and len(empty) == len(wanted):
+        is_are = "is" if len(empty) == 1 else "are"
+        return printable(
+            f"Nothing found: {' and '.join(empty)} {is_are} empty; the database has documents in "
+            f"{', '.join(stored[:20])}. Add some: second-brain ingest PATH --collection {empty[0]}"
+        )
+    if options.get("public_only") and not connection.execute(_ANY_PUBLIC).fetchone():
+        return (
+            "Nothing found: no document is public. Make them: second-brain ingest PATH "
+            "--visibility public"
+        )
+    return "Nothing found."
+
+
 def _legs(
     question: str, mode: Leg, embedder: Embedder | None
 ) -> tuple[SupportsToList | None, str | None]:
@@ -240,7 +294,12 @@ def _comparison_table(
     for mode in modes:
         table.add_column(mode, ratio=1, no_wrap=True, overflow="ellipsis")
         columns.append(
-            _ask(connection, question, mode, embedder, top_k=3, threshold=_ANY_SIMILARITY)
+            _ask(
+                *(connection, question, mode, embedder),
+                top_k=3,
+                threshold=_ANY_SIMILARITY,
+                snippet=True,
+            )
         )
     for rank in range(max(map(len, columns))):
         cells = [cell(column[rank]) if rank < len(column) else Text() for column in columns]

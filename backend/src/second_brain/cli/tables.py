@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -121,11 +121,14 @@ def _explained_hits_table(hits: Sequence[dict[str, Any]], first: int) -> Table:
     return table
 
 
-def results_table(results: Sequence[MemorySearchResult], first: int) -> Table:
-    """Return the table of hits; `first` is the rank of the first one."""
+def results_table(results: Sequence[MemorySearchResult], first: int, *, is_whole: bool) -> Table:
+    """Return the table of hits; `first` is the rank of the first one.
+
+    With `is_whole` the snippet takes as many lines as it needs, else one.
+    """
     table = Table(box=None, expand=True, pad_edge=False, header_style="bold")
     table.add_column("#", justify="right", min_width=len(str(first + len(results))))
-    table.add_column("title and best line", ratio=1, no_wrap=True, overflow="ellipsis")
+    table.add_column("title and excerpt", ratio=1, no_wrap=True, overflow="ellipsis")
     table.add_column("vector", justify="right", min_width=6)
     table.add_column("text", justify="right", min_width=4)
     table.add_column("score", justify="right", min_width=6)
@@ -134,7 +137,11 @@ def results_table(results: Sequence[MemorySearchResult], first: int) -> Table:
         terms = hit.metadata["matched_terms"]
         table.add_row(
             str(rank),
-            Text("\n").join([Text(_title(hit), style="bold"), *_lines(hit)]),
+            Group(
+                Text(_title(hit), style="bold"),
+                _whole(hit) if is_whole else _Excerpt(hit),
+                *_neighbors(hit),
+            ),
             str(hit.metadata["vector_rank"] or "-"),
             str(hit.metadata["text_rank"] or "-"),
             f"{hit.metadata['rrf_score']:.4f}",
@@ -143,7 +150,7 @@ def results_table(results: Sequence[MemorySearchResult], first: int) -> Table:
     return table
 
 
-def cell(hit: MemorySearchResult) -> Text:
+def cell(hit: MemorySearchResult) -> Group:
     """Return a hit in two lines, for a column beside others."""
     ranks = [
         f"{leg}{rank}"
@@ -153,43 +160,78 @@ def cell(hit: MemorySearchResult) -> Text:
         )
         if rank
     ]
-    text = Text(_title(hit), style="bold")
-    return text + Text(f"\n{' '.join(ranks)}  {_best_line(hit)}", style="dim")
+    return Group(Text(_title(hit), style="bold"), _Excerpt(hit, f"{' '.join(ranks)}  "))
 
 
 def _title(hit: MemorySearchResult) -> str:
     parts = (hit.metadata.get("title"), hit.metadata.get("section"))
-    return printable(" > ".join(str(part) for part in parts if part) or "untitled")
+    title = " > ".join(str(part) for part in parts if part) or "untitled"
+    return printable(title + _cited_pages(hit.metadata.get("pages")))
 
 
-def _lines(hit: MemorySearchResult) -> list[Text]:
-    """Return what stands under the hit's title: the excerpt or best line, and its neighbours."""
-    snippet, context = hit.metadata["snippet"], hit.metadata["context"]
-    lines = [_highlighted(snippet) if snippet else Text(_best_line(hit), style="dim")]
-    if context is not None:
-        chunks = context.split("\n[CHUNK BOUNDARY]\n")
-        lines += [Text(f"| {printable(chunk)}", style="dim") for chunk in chunks]
-    return lines
+def _cited_pages(pages: object) -> str:
+    """Return the first and last page of a hit, as a citation has them; metadata may be anything."""
+    if not isinstance(pages, list) or not pages:
+        return ""
+    return f", page {pages[0]}" if len(pages) == 1 else f", pages {pages[0]}-{pages[-1]}"
 
 
-def _highlighted(snippet: str) -> Text:
-    """Return the excerpt with its `<mark>` words emphasised and its HTML unescaped."""
+class _Excerpt:
+    """One line of a hit, as wide as there is room: the part of its snippet with the most marks."""
+
+    def __init__(self, hit: MemorySearchResult, prefix: str = "") -> None:
+        self._snippet = _snippet(hit)
+        self._prefix = prefix
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        room = options.max_width - len(self._prefix)
+        line = self._snippet
+        if line.cell_len > room:
+            # A wide character takes two cells.
+            size = room * len(line) // line.cell_len - 2
+            start = _best_start([(span.start, span.end) for span in line.spans], size)
+            if start:
+                line = Text("… ", style="dim") + line[start:]
+        yield Text.assemble((self._prefix, "dim"), line, no_wrap=True, overflow="ellipsis")
+
+
+def _best_start(marks: Sequence[tuple[int, int]], size: int) -> int:
+    """Return where to begin so that as many marks as possible stand within that many characters."""
+    best, most = 0, 0
+    for first, _ in [(0, 0), *marks]:
+        # Some words before the first mark, when there is room for them.
+        start = max(0, first - size // 5)
+        whole = sum(start <= begin and end <= start + size for begin, end in marks)
+        if whole > most:
+            best, most = start, whole
+    return best
+
+
+def _whole(hit: MemorySearchResult) -> Text:
+    text = _snippet(hit)
+    text.no_wrap, text.overflow = False, "fold"
+    return text
+
+
+def _neighbors(hit: MemorySearchResult) -> list[Text]:
+    context = hit.metadata["context"]
+    chunks = [] if context is None else context.split("\n[CHUNK BOUNDARY]\n")
+    return [Text(f"| {printable(chunk)}", style="dim") for chunk in chunks]
+
+
+def _snippet(hit: MemorySearchResult) -> Text:
+    """Return the excerpt with its `<mark>` words emphasised and its HTML unescaped.
+
+    Without a mark it is the first line of the hit that has words.
+    """
+    snippet = hit.metadata["snippet"]
+    if snippet is None or "<mark>" not in snippet:
+        lines = (line.strip(" #`>*-|") for line in hit.content.splitlines())
+        return Text(printable(next(filter(None, lines), "")), style="dim")
     text = Text(style="dim")
     for place, part in enumerate(re.split("</?mark>", snippet)):
         text.append(printable(html.unescape(part)), "bold green" if place % 2 else None)
     return text
-
-
-def _best_line(hit: MemorySearchResult) -> str:
-    """Return the line of the hit that has the most of the query's words, the first of these."""
-    terms = [term.casefold() for term in hit.metadata["matched_terms"]]
-    lines = [line.strip(" #`>*-|") for line in hit.content.splitlines()]
-    best = max(
-        (line for line in lines if line),
-        key=lambda line: sum(term in line.casefold() for term in terms),
-        default="",
-    )
-    return printable(best)
 
 
 def printable(text: str) -> str:
@@ -199,6 +241,6 @@ def printable(text: str) -> str:
     )
 
 
-def number(count: int, noun: str) -> str:
+def number(count: int, noun: str, plural: str | None = None) -> str:
     """Return a count with its noun, in the plural unless it is 1."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"

@@ -4,30 +4,37 @@ It writes through `second_brain.services.postgres.KnowledgeWriter` and ranks not
 """
 
 from second_brain.ingest.language import DEFAULT_LANGUAGE, detect_language
-from second_brain.ingest.loading import (
-    LoadedDocument,
-    Source,
-    UnreadableDocumentError,
-    find_files,
-    folder_prefixes,
+from second_brain.ingest.loading import SUPPORTED, LoadedDocument, UnreadableDocumentError
+from second_brain.ingest.pipeline import (
+    Change,
+    DocumentReport,
+    Labels,
+    check_source,
+    finish,
+    ingest,
+    stale_keys,
 )
-from second_brain.ingest.pipeline import DocumentReport, Labels, finish, ingest, stale_keys
+from second_brain.ingest.sources import FoundFiles, KnowledgeSource, UnreadDocument, find_files
 from second_brain.ingest.splitting import Chunk, split
-from second_brain.ingest.standard_library import KEY_PREFIX, standard_library
+from second_brain.ingest.standard_library import STANDARD_LIBRARY, standard_library
 
 __all__ = [
     "DEFAULT_LANGUAGE",
-    "KEY_PREFIX",
+    "STANDARD_LIBRARY",
+    "SUPPORTED",
+    "Change",
     "Chunk",
     "DocumentReport",
+    "FoundFiles",
+    "KnowledgeSource",
     "Labels",
     "LoadedDocument",
-    "Source",
+    "UnreadDocument",
     "UnreadableDocumentError",
+    "check_source",
     "detect_language",
     "find_files",
     "finish",
-    "folder_prefixes",
     "ingest",
     "split",
     "stale_keys",

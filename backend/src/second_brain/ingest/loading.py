@@ -7,11 +7,10 @@ cannot be read raises `UnreadableDocumentError`; splitting and storing are done 
 import codecs
 import io
 import logging
-import os
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from itertools import accumulate, pairwise
@@ -29,15 +28,16 @@ MAX_CHARACTERS = 20_000_000
 
 MAX_PDF_BYTES = 500_000_000
 
-# A folder of installed JavaScript has a readme for every package.
-_LEFT_OUT = {"node_modules"}
-
 
 class UnreadableDocumentError(SecondBrainError):
     """A file that is damaged, binary, too large, or has no text to read."""
 
     kind: ClassVar[str] = "unreadable_document"
     default_remedy: ClassVar[str] = "Repair or leave out the file; the others are not affected."
+
+
+class BinaryFileError(UnreadableDocumentError):
+    """A file that should be text and is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,6 @@ class LoadedDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A document that can be loaded: its stable key, and how to read it when its turn comes."""
-
-    external_key: str
-    load: Callable[[], LoadedDocument]
-
-
-@dataclass(frozen=True, slots=True)
 class Heading:
     """A Markdown heading: its depth (1 to 6), its words, and the offsets of its line or lines."""
 
@@ -76,65 +68,19 @@ class Heading:
     end: int
 
 
-def find_files(paths: Iterable[Path], base: Path) -> list[Source]:
-    """List the documents under files and folders, ordered by key and each once.
-
-    A key is the path relative to `base`, or the absolute path of what lies outside it. In folders
-    only files with a known ending are taken, and nothing hidden; symbolic links are followed,
-    each folder once. A file that is named itself is read as text whatever its ending.
-    """
-    base = Path(os.path.abspath(base))
-    files = {
-        _key(file, base): file for path in paths for file in _walk(Path(os.path.abspath(path)))
-    }
-    return [
-        Source(key, lambda key=key, file=files[key]: load_file(file, key))  # type: ignore[misc]
-        for key in sorted(files)
-    ]
-
-
-def folder_prefixes(paths: Iterable[Path], base: Path) -> list[str]:
-    """Return what the keys of documents under the folders among these paths begin with."""
-    base = Path(os.path.abspath(base))
-    folders = [Path(os.path.abspath(path)) for path in paths if path.is_dir()]
-    return ["" if folder == base else f"{_key(folder, base)}/" for folder in folders]
-
-
-def _key(file: Path, base: Path) -> str:
-    named = file.relative_to(base) if file.is_relative_to(base) else file
-    # A name in another encoding than UTF-8 keeps its odd bytes as \xNN.
-    return os.fsencode(named.as_posix()).decode("utf-8", "backslashreplace")
-
-
-def _walk(path: Path) -> Iterator[Path]:
-    if not path.is_dir():
-        yield path
-        return
-    seen = set()
-    # A folder that cannot be listed is reported where its documents would be: when it is read.
-    unlistable: list[Path] = []
-    for folder, folders, names in os.walk(
-        path, followlinks=True, onerror=lambda error: unlistable.append(Path(error.filename))
-    ):
-        here = os.stat(folder)
-        if (here.st_dev, here.st_ino) in seen:
-            folders.clear()
-            continue
-        seen.add((here.st_dev, here.st_ino))
-        folders[:] = sorted(
-            name for name in folders if not name.startswith(".") and name not in _LEFT_OUT
-        )
-        for name in sorted(names):
-            if not name.startswith(".") and Path(name).suffix.lower() in _LOADERS:
-                yield Path(folder, name)
-    yield from unlistable
-
-
 def load_file(path: Path, key: str) -> LoadedDocument:
     """Read one file by its ending. Raises UnreadableDocumentError, or MissingExtraError."""
     suffix = path.suffix.lower()
+    load = _LOADERS.get(suffix)
     try:
-        document = _LOADERS.get(suffix, _load_text)(_read(path, suffix), path.stem)
+        document = (load or _load_text)(_read(path, suffix), path.stem)
+    except BinaryFileError as exc:
+        if load is not None:
+            raise
+        raise UnreadableDocumentError(
+            f"is of an unsupported type, {suffix or 'without an ending'}: {exc}",
+            remedy=f"Supported are {', '.join(SUPPORTED)}, and any file of plain text.",
+        ) from exc
     except SecondBrainError:
         raise
     except Exception as exc:
@@ -161,7 +107,7 @@ def _load_markdown(data: bytes, name: str) -> LoadedDocument:
     text, front = _split_front_matter(_decode(data))
     day, title = _date(front.pop("date", None)), _text(front.pop("title", None))
     return LoadedDocument(
-        title=title or _first_heading(text) or name,
+        title=title or _top_heading(text) or name,
         text=text,
         author=_text(front.pop("author", None)),
         document_date=day,
@@ -180,7 +126,7 @@ def _load_html(data: bytes, name: str) -> LoadedDocument:
     except ImportError as exc:
         raise MissingExtraError("beautifulsoup4", "ingest") from exc
     if b"\0" in data and not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise UnreadableDocumentError("is binary, not HTML")
+        raise BinaryFileError("is binary, not HTML")
     with warnings.catch_warnings():
         # About XHTML, and about pages so short that they look like a file name.
         warnings.simplefilter("ignore")
@@ -214,7 +160,7 @@ def _from_html(page: "BeautifulSoup", name: str) -> LoadedDocument:
     converter = MarkdownConverter(heading_style="ATX", strip=["a", "img"])
     text = _clean(converter.convert_soup(page.find("main") or page)).strip()
     return LoadedDocument(
-        title=title or _first_heading(text) or name,
+        title=title or _top_heading(text) or name,
         text=text,
         author=author,
         document_date=_date(published),
@@ -323,12 +269,15 @@ _LOADERS: dict[str, Callable[[bytes, str], LoadedDocument]] = {
     ".pdf": _load_pdf,
 }
 
+SUPPORTED = tuple(_LOADERS)
+"""The endings of the files that are taken from folders."""
+
 
 def _decode(data: bytes) -> str:
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return _clean(data.decode("utf-16"))
     if b"\0" in data:
-        raise UnreadableDocumentError("is binary, not text")
+        raise BinaryFileError("is binary, not text")
     try:
         return _clean(data.decode("utf-8-sig"))
     except UnicodeDecodeError:
@@ -336,7 +285,7 @@ def _decode(data: bytes) -> str:
     try:
         return _clean(data.decode("cp1252"))
     except UnicodeDecodeError as exc:
-        raise UnreadableDocumentError(
+        raise BinaryFileError(
             "is neither UTF-8, UTF-16 nor Windows-1252", remedy="Convert it to UTF-8."
         ) from exc
 
@@ -368,8 +317,12 @@ def headings(markdown: str) -> list[Heading]:
     return found
 
 
-def _first_heading(markdown: str) -> str | None:
-    return next((heading.text for heading in headings(markdown) if heading.text), None)
+def _top_heading(markdown: str) -> str | None:
+    """Return the first heading, unless there is another one of its depth or above it."""
+    found = [heading for heading in headings(markdown) if heading.text]
+    if not found or any(other.depth <= found[0].depth for other in found[1:]):
+        return None
+    return found[0].text
 
 
 def _split_front_matter(text: str) -> tuple[str, dict[str, Any]]:

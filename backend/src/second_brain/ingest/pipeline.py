@@ -1,19 +1,31 @@
 """Documents into the database: split, embed what is new, upsert each in one transaction.
 
 What is stored decides what is left to do, so an interrupted run goes on where it stopped, and a
-run over unchanged documents embeds nothing and changes nothing.
+run over unchanged documents embeds nothing and changes nothing. A field that neither the file nor
+the caller gives keeps the value that it has in the database.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
 from typing import Any, Literal
+from uuid import UUID
 
 import psycopg
+from psycopg.rows import dict_row, scalar_row
 
-from second_brain.errors import DimensionMismatchError, InvalidInputError, UnexpectedAnswerError
-from second_brain.ingest.language import DEFAULT_LANGUAGE, detect_language
-from second_brain.ingest.loading import LoadedDocument, Source, UnreadableDocumentError
+from second_brain.errors import (
+    ConfigurationError,
+    DimensionMismatchError,
+    InvalidInputError,
+    UnexpectedAnswerError,
+)
+from second_brain.ingest.language import detect_language
+from second_brain.ingest.loading import LoadedDocument, UnreadableDocumentError
+from second_brain.ingest.sources import KnowledgeSource, UnreadDocument
 from second_brain.ingest.splitting import Chunk, split
 from second_brain.models import Embedder
 from second_brain.services.write import KnowledgeWriter, UpsertCounts
@@ -25,40 +37,83 @@ _IS_CHANGED_MUCH = """
     where relation.oid = 'public.knowledge_chunks'::regclass
 """
 
-_INGESTED_KEYS = """
-    select external_key
-    from public.knowledge_documents
-    where metadata ->> 'path' = external_key
-      or starts_with(external_key, 'python-stdlib:')
-    order by external_key
+_FIND_SOURCE = """
+    select id, config ->> 'location' as location
+    from public.knowledge_sources
+    where name = %(name)s
 """
+
+_ADD_SOURCE = """
+    insert into public.knowledge_sources (name, config)
+    values (%(name)s, jsonb_strip_nulls(jsonb_build_object('location', %(location)s::text)))
+    on conflict (name) do nothing
+"""
+
+_STORED_KEYS = """
+    select document.external_key
+    from public.knowledge_documents as document
+    join public.knowledge_sources as source on source.id = document.source_id
+    where source.name = %(source)s and starts_with(document.external_key, %(prefix)s)
+    order by document.external_key
+"""
+
+_STORED_DOCUMENT = """
+    select to_jsonb(document) as fields,
+      array(
+        select jsonb_build_array(chunk.chunk_index, chunk.content_hash, chunk.metadata)
+        from public.knowledge_chunks as chunk
+        where chunk.document_id = document.id
+          and chunk.status = 'active'
+          and chunk.chunk_index is not null
+        order by chunk.chunk_index, chunk.id
+      ) as chunks
+    from public.knowledge_documents as document
+    where document.external_key = %(external_key)s
+"""
+
+_NOT_STORED_YET = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
     """What every document of a run is stored under; see the columns of knowledge_documents.
 
-    With the language `auto` each document's own is detected.
+    None leaves a stored document as it is and gives a new one the column's default. With the
+    language `auto` each document's own is detected. `metadata` is added to the document's.
     """
 
-    collection: str = "knowledge"
-    knowledge_type: str = "document"
-    source_origin: str = "manual"
-    language: str = DEFAULT_LANGUAGE
+    collection: str | None = None
+    knowledge_type: str | None = None
+    source_origin: str | None = None
+    language: str | None = None
+    visibility: str | None = None
+    owner_id: UUID | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A field of a stored document that gets another value; `metadata.KEY` for metadata."""
+
+    field: str
+    old: Any
+    new: Any
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentReport:
-    """What became of one document.
+    """What became of one document, or with `dry_run` what would become of it.
 
-    `empty` means that it has no text and is not, or no longer, stored. `embedded` counts the
-    embeddings made now, `text_only` the chunks that have none because the model knows nothing in
-    them. `error` is set only when it failed; then nothing of it was written.
+    `empty` means that it has no text and is not, or no longer, stored. `changes` are those of a
+    document that was stored before. `embedded` counts the embeddings made now, `text_only` the
+    chunks that have none because the model knows nothing in them. `error` is set only when it
+    failed; then nothing of it was written.
     """
 
     external_key: str
     outcome: Literal["stored", "unchanged", "empty", "failed"]
     counts: UpsertCounts | None = None
+    changes: tuple[Change, ...] = ()
     embedded: int = 0
     text_only: int = 0
     removed: int = 0
@@ -74,122 +129,270 @@ class DocumentReport:
 
 
 def ingest(
-    sources: Iterable[Source],
-    writer: KnowledgeWriter,
+    documents: Iterable[UnreadDocument],
+    connection: psycopg.Connection[Any],
     embedder: Embedder,
     labels: Labels = Labels(),
+    *,
+    dry_run: bool = False,
 ) -> Iterator[DocumentReport]:
     """Store documents one after the other and report each; run `finish` afterwards.
+
+    The connection must be an autocommit one, or everything is one transaction. `dry_run` only
+    reads: it embeds nothing and writes nothing.
 
     A document that cannot be read, or that the database refuses, is reported as failed and the
     next one follows. Anything else (no connection, no right to write, an embedder of another
     size than the column) is raised, with every document before it stored.
     """
-    for source in sources:
+    run = _Run(connection, KnowledgeWriter(connection), embedder, labels, dry_run)
+    for document in documents:
         try:
-            yield _store(source.external_key, source.load(), writer, embedder, labels)
+            yield run.store(document)
         except DimensionMismatchError:
             raise
         except (UnreadableDocumentError, InvalidInputError) as exc:
-            yield DocumentReport(source.external_key, "failed", error=f"{exc}. {exc.remedy}")
+            yield DocumentReport(document.external_key, "failed", error=f"{exc}. {exc.remedy}")
+
+
+def check_source(
+    connection: psycopg.Connection[Any], source: KnowledgeSource, *, is_named: bool = False
+) -> None:
+    """Raise ConfigurationError when a source of this name stands for another place.
+
+    With `is_named` the caller says that it is the same source. Then only a folder inside the
+    known one, or around it, is refused: the same path would mean two files.
+    """
+    known = _find_source(connection, source)
+    old, new = known["location"] if known else None, source.location
+    if old is None or new is None or old == new:
+        return
+    if not is_named:
+        raise ConfigurationError(
+            f"the database has a source {source.name} of {old}, and this one is {new}",
+            remedy="Give this one a name of its own with --source NAME, or say that it is the "
+            f"same: --source {source.name}.",
+        )
+    if old.startswith("/") and (Path(old) in Path(new).parents or Path(new) in Path(old).parents):
+        raise ConfigurationError(
+            f"paths in the source {source.name} are relative to {old}, not to {new}",
+            remedy=f"Pass --base {old}, or another --source.",
+        )
 
 
 def stale_keys(
-    connection: psycopg.Connection[Any], folders: Iterable[str], found: Iterable[str]
+    connection: psycopg.Connection[Any],
+    folders: Iterable[tuple[KnowledgeSource, str]],
+    kept: Iterable[str],
 ) -> list[str]:
-    """List the stored documents that came from these folders and are no longer found there.
+    """List the documents of these sources and folders that are no longer there.
 
-    `folders` are keys' prefixes (`docs/`, `python-stdlib:`; empty for the whole base folder),
-    `found` the keys of this run. Only documents that `ingest` read from files, or from the
-    standard library, are listed.
+    `folders` are what keys begin with, as `FoundFiles` has them; `kept` the keys of documents, or
+    of folders that could not be read, that stay.
     """
-    prefixes, kept = list(folders), set(found)
-    named = tuple(prefix for prefix in prefixes if prefix)
-    stored = (key for (key,) in connection.execute(_INGESTED_KEYS))
-    # A key outside the base folder is absolute, and the empty prefix does not mean it.
-    return [
-        key
-        for key in stored
-        if key not in kept
-        and (key.startswith(named) or ("" in prefixes and not key.startswith("/")))
-    ]
+    found = set(kept)
+    inside = tuple(f"{key}/" for key in found)
+    stale: set[str] = set()
+    for source, prefix in folders:
+        with connection.cursor(row_factory=scalar_row) as cursor:
+            cursor.execute(_STORED_KEYS, {"source": source.name, "prefix": prefix})
+            stale.update(key for key in cursor if key not in found and not key.startswith(inside))
+    return sorted(stale)
 
 
-def finish(connection: psycopg.Connection[Any], writer: KnowledgeWriter, changed: int) -> None:
+def finish(connection: psycopg.Connection[Any], changed: int) -> None:
     """Renew the statistics that ranking reads, when that many changed chunks matter to them."""
     found = connection.execute(_IS_CHANGED_MUCH, {"changed": changed}).fetchone()
     if found is not None and found[0]:
         connection.execute("analyze public.knowledge_chunks")
-        writer.refresh_statistics()
+        KnowledgeWriter(connection).refresh_statistics()
 
 
-def _store(
-    external_key: str,
-    document: LoadedDocument,
-    writer: KnowledgeWriter,
-    embedder: Embedder,
-    labels: Labels,
-) -> DocumentReport:
-    chunks = split(document)
-    if not chunks:
-        removed = writer.delete_document(external_key)
-        return DocumentReport(external_key, "empty", removed=removed)
-    embeddings = _embed_missing(chunks, writer, embedder)
-    language = detect_language(document.text) if labels.language == "auto" else labels.language
-    counts = writer.upsert_document(
-        {
-            "external_key": external_key,
+def _find_source(
+    connection: psycopg.Connection[Any], source: KnowledgeSource
+) -> dict[str, Any] | None:
+    with connection.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(_FIND_SOURCE, {"name": source.name}).fetchone()
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A document as it is in the database: its fields, and its chunks in their order."""
+
+    fields: dict[str, Any] = field(default_factory=dict)
+    chunks: Sequence[tuple[int, str, dict[str, Any]]] = ()
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        return self.fields.get("metadata") or {}
+
+
+@dataclass
+class _Run:
+    connection: psycopg.Connection[Any]
+    writer: KnowledgeWriter
+    embedder: Embedder
+    labels: Labels
+    dry_run: bool
+    source_ids: dict[str, str | None] = field(default_factory=dict)
+
+    def store(self, unread: UnreadDocument) -> DocumentReport:
+        key = unread.external_key
+        document = unread.load()
+        chunks = split(document)
+        stored = self._stored(key)
+        if not chunks:
+            removed = len(stored.chunks) if self.dry_run else self.writer.delete_document(key)
+            return DocumentReport(key, "empty", removed=removed)
+        given = self._fields(unread, document, stored)
+        changes = tuple(_changes(given, stored)) if stored.fields else ()
+        if self.dry_run:
+            return self._foreseen(key, chunks, stored, changes)
+        embeddings = self._embed_missing(chunks)
+        counts = self.writer.upsert_document(
+            {"external_key": key, **given},
+            [
+                {
+                    "heading": chunk.heading,
+                    "content": chunk.content,
+                    "metadata": metadata,
+                    "embedding": embeddings.get(_content_hash(chunk)),
+                    "embedding_model": self.embedder.model,
+                }
+                for chunk, metadata in zip(chunks, _chunk_metadata(chunks, stored), strict=True)
+            ],
+        )
+        report = DocumentReport(
+            key,
+            "stored",
+            counts,
+            changes,
+            embedded=sum(embedding is not None for embedding in embeddings.values()),
+            text_only=counts.embeddings_missing,
+        )
+        if report.changed or report.embedded or changes:
+            return report
+        return DocumentReport(key, "unchanged", counts, text_only=report.text_only)
+
+    def _stored(self, key: str) -> _Stored:
+        try:
+            with self.connection.cursor(row_factory=dict_row) as cursor:
+                row = cursor.execute(_STORED_DOCUMENT, {"external_key": key}).fetchone()
+        except (ValueError, RecursionError) as exc:
+            raise InvalidInputError(f"its stored metadata cannot be read: {exc}") from exc
+        return _Stored(**row) if row else _Stored()
+
+    def _fields(
+        self, unread: UnreadDocument, document: LoadedDocument, stored: _Stored
+    ) -> dict[str, Any]:
+        """Return the fields that the file and the labels say something about."""
+        labels = self.labels
+        is_detected = labels.language == "auto"
+        fields = {
             "title": document.title,
-            "knowledge_type": labels.knowledge_type,
+            "source_id": self._source_id(unread.source) if unread.source else None,
             "source_url": document.source_url,
-            "source_origin": labels.source_origin,
             "author": document.author,
             "document_date": document.document_date,
-            "language": language,
+            "knowledge_type": labels.knowledge_type,
+            "source_origin": labels.source_origin,
+            "language": detect_language(document.text) if is_detected else labels.language,
             "collection": labels.collection,
-            "metadata": document.metadata,
-        },
-        [
-            {
-                "heading": chunk.heading,
-                "content": chunk.content,
-                "metadata": chunk.metadata,
-                "embedding": embeddings.get(_content_hash(chunk)),
-                "embedding_model": embedder.model,
-            }
-            for chunk in chunks
-        ],
-    )
-    report = DocumentReport(
-        external_key,
-        "stored",
-        counts,
-        embedded=sum(embedding is not None for embedding in embeddings.values()),
-        text_only=counts.embeddings_missing,
-    )
-    if report.changed or report.embedded:
-        return report
-    return DocumentReport(external_key, "unchanged", counts, text_only=report.text_only)
+            "visibility": labels.visibility,
+            "owner_id": labels.owner_id,
+        }
+        given = {name: _json(value) for name, value in fields.items() if value is not None}
+        # The database replaces metadata as a whole.
+        metadata = {**stored.metadata, **document.metadata, **labels.metadata}
+        return {**given, "metadata": metadata}
 
+    def _source_id(self, source: KnowledgeSource) -> str | None:
+        """Return the id of a source's row, which a dry run does not insert."""
+        if source.name not in self.source_ids:
+            if not self.dry_run:
+                arguments = {"name": source.name, "location": source.location}
+                self.connection.execute(_ADD_SOURCE, arguments)
+            row = _find_source(self.connection, source)
+            self.source_ids[source.name] = str(row["id"]) if row else None
+        return self.source_ids[source.name]
 
-def _embed_missing(
-    chunks: Sequence[Chunk], writer: KnowledgeWriter, embedder: Embedder
-) -> dict[str, list[float] | None]:
-    """Embed the chunks that have no stored embedding of this model; None for a zero vector."""
-    texts = {_content_hash(chunk): f"{chunk.heading}\n{chunk.content}" for chunk in chunks}
-    missing = sorted(writer.missing_embeddings(list(texts), embedder.model))
-    if not missing:
-        return {}
-    vectors = embedder.embed([texts[content_hash] for content_hash in missing])
-    if vectors.shape != (len(missing), embedder.dimensions):
-        raise UnexpectedAnswerError(
-            f"{embedder.model} gave an array of shape {vectors.shape} for {len(missing)} texts",
-            remedy=f"An embedder must give one vector of {embedder.dimensions} numbers per text.",
+    def _foreseen(
+        self, key: str, chunks: Sequence[Chunk], stored: _Stored, changes: tuple[Change, ...]
+    ) -> DocumentReport:
+        hashes = [_content_hash(chunk) for chunk in chunks]
+        missing = self.writer.missing_embeddings(hashes, self.embedder.model)
+        # As upsert_knowledge_document counts: a text that stays keeps its row, wherever it stands.
+        kept = Counter(hashes) & Counter(content_hash for _, content_hash, _ in stored.chunks)
+        new, old = Counter(kept), Counter(kept)
+        added = {place for place, one in enumerate(hashes) if not _take(new, one)}
+        superseded = {place for place, one, _ in stored.chunks if not _take(old, one)}
+        counts = UpsertCounts(
+            document_id=UUID(stored.fields["id"]) if stored.fields else _NOT_STORED_YET,
+            chunks_added=len(added - superseded),
+            chunks_changed=len(added & superseded),
+            chunks_unchanged=kept.total(),
+            chunks_removed=len(superseded - added),
+            embeddings_reused=len(chunks) - len(missing),
+            embeddings_missing=0,
         )
-    return {
-        content_hash: vector.tolist() if vector.any() else None
-        for content_hash, vector in zip(missing, vectors, strict=True)
+        is_changed = bool(added or superseded or missing or changes)
+        return DocumentReport(
+            key, "stored" if is_changed else "unchanged", counts, changes, embedded=len(missing)
+        )
+
+    def _embed_missing(self, chunks: Sequence[Chunk]) -> dict[str, list[float] | None]:
+        """Embed the chunks that have no stored embedding of this model; None for a zero vector."""
+        embedder = self.embedder
+        texts = {_content_hash(chunk): f"{chunk.heading}\n{chunk.content}" for chunk in chunks}
+        missing = sorted(self.writer.missing_embeddings(list(texts), embedder.model))
+        if not missing:
+            return {}
+        vectors = embedder.embed([texts[content_hash] for content_hash in missing])
+        if vectors.shape != (len(missing), embedder.dimensions):
+            raise UnexpectedAnswerError(
+                f"{embedder.model} gave an array of shape {vectors.shape} for {len(missing)} texts",
+                remedy=f"An embedder must give one vector of {embedder.dimensions} numbers per "
+                "text.",
+            )
+        return {
+            content_hash: vector.tolist() if vector.any() else None
+            for content_hash, vector in zip(missing, vectors, strict=True)
+        }
+
+
+def _changes(given: Mapping[str, Any], stored: _Stored) -> Iterator[Change]:
+    for name, new in given.items():
+        if name != "metadata" and (old := stored.fields.get(name)) != new:
+            yield Change(name, old, new)
+    for name, new in given["metadata"].items():
+        if (old := stored.metadata.get(name)) != new:
+            yield Change(f"metadata.{name}", old, new)
+
+
+def _chunk_metadata(chunks: Sequence[Chunk], stored: _Stored) -> list[dict[str, Any]]:
+    """Return each chunk's metadata, with what was set elsewhere on the stored one of its text."""
+    own = {
+        content_hash: {
+            name: value
+            for name, value in metadata.items()
+            # The document's are copied to its chunks, and follow the document's.
+            if name not in stored.metadata or stored.metadata[name] != value
+        }
+        for _, content_hash, metadata in reversed(stored.chunks)
     }
+    return [{**own.get(_content_hash(chunk), {}), **chunk.metadata} for chunk in chunks]
+
+
+def _take(counter: Counter[str], key: str) -> bool:
+    counter[key] -= 1
+    return counter[key] >= 0
+
+
+def _json(value: object) -> object:
+    """Return a value as to_jsonb writes it."""
+    if isinstance(value, date):
+        return value.isoformat()
+    return str(value) if isinstance(value, UUID) else value
 
 
 def _content_hash(chunk: Chunk) -> str:

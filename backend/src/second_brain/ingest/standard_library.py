@@ -13,16 +13,17 @@ import sys
 import sysconfig
 import tokenize
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import ModuleType
 
-from second_brain.ingest.loading import LoadedDocument, Source
+from second_brain.ingest.loading import LoadedDocument
+from second_brain.ingest.sources import KnowledgeSource, UnreadDocument
 
-KEY_PREFIX = "python-stdlib:"
+STANDARD_LIBRARY = KnowledgeSource("python-stdlib")
 
 # Games, tables, tests and tools; and readline, which writes to the terminal when it is imported.
 _LEFT_OUT = {
@@ -48,10 +49,10 @@ class _Entry:
     depth: int
 
 
-def standard_library() -> list[Source]:
+def standard_library() -> list[UnreadDocument]:
     """List the public modules of the standard library, as `python-stdlib:json.decoder`."""
     root = Path(sysconfig.get_path("stdlib"))
-    sources: dict[str, Source] = {}
+    loaders: dict[str, Callable[[], LoadedDocument]] = {}
     for name in sorted(sys.stdlib_module_names - _LEFT_OUT):
         if name.startswith("_"):
             continue
@@ -59,10 +60,13 @@ def standard_library() -> list[Source]:
         if (root / name).is_dir():
             files = dict(_package_files(root / name))
         for module, file in files.items():
-            sources[module] = Source(KEY_PREFIX + module, partial(_load_source, module, file))
+            loaders[module] = partial(_load_source, module, file)
         if not files and _is_extension(name):
-            sources[name] = Source(KEY_PREFIX + name, partial(_load_extension, name))
-    return [sources[name] for name in sorted(sources)]
+            loaders[name] = partial(_load_extension, name)
+    return [
+        UnreadDocument(STANDARD_LIBRARY.key(name), loaders[name], STANDARD_LIBRARY)
+        for name in sorted(loaders)
+    ]
 
 
 def _package_files(folder: Path) -> Iterator[tuple[str, Path]]:

@@ -1,0 +1,58 @@
+"""Running `second-brain` in this process, as typed, in a folder of a test's own."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from second_brain.cli import main
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Done]
+
+
+def runner(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path
+) -> Run:
+    """Return a function that runs a command in `folder`, without a database in its environment."""
+    for variable in ("SECOND_BRAIN_DSN", "DATABASE_URL", "SECOND_BRAIN_EMBEDDER"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.chdir(folder)
+
+    def run_command(*arguments: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["second-brain", *arguments])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return Done(code, *capsys.readouterr())
+
+    return run_command
+
+
+def write_docs(docs: Path) -> Path:
+    """Write three documents into a new folder, and return it."""
+    docs.mkdir(parents=True)
+    (docs / "keys.md").write_text("# Keys\n\nRotate the service role key every month.")
+    (docs / "fruit.md").write_text("# Fruit\n\nBananas are yellow and long.")
+    (docs / "cars.txt").write_text("An automobile has four wheels and an engine.")
+    return docs
+
+
+def hits(done: Done) -> list[dict[str, Any]]:
+    """Return the hits of a search with --json."""
+    assert done.code == 0, done.err
+    found: list[dict[str, Any]] = json.loads(done.out)["results"]
+    return found

@@ -1,0 +1,304 @@
+"""The commands ingest and delete, as typed, on a real database."""
+
+import io
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psycopg
+import pytest
+from command_line import Run, hits, runner, write_docs
+from numpy.typing import NDArray
+
+from second_brain.models import WordLlamaEmbedder
+
+Database = psycopg.Connection[tuple[Any, ...]]
+
+
+@pytest.fixture
+def dimensions() -> int:
+    """The size of the embedder that comes with the package."""
+    return 256
+
+
+@pytest.fixture
+def brain(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dsn: str, tmp_path: Path
+) -> Run:
+    """Run `second-brain` on this test's database, in a folder with three documents in `docs`."""
+    run = runner(monkeypatch, capsys, tmp_path)
+    monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
+    write_docs(tmp_path / "docs")
+    return run
+
+
+def test_a_folder_is_ingested_counted_and_found(brain: Run, tmp_path: Path) -> None:
+    done = brain("ingest", "docs")
+    assert (done.code, done.out.splitlines()) == (
+        0,
+        [
+            f"source docs ({tmp_path}/docs): 3 documents",
+            "3 documents: 3 stored",
+            "chunks: 3 added, 3 embedded",
+        ],
+    )
+    assert re.fullmatch(r"Database: \S+ at \S+, port \d+, from \$SECOND_BRAIN_DSN\n", done.err)
+    best = hits(brain("search", "how often to rotate the key", "--json"))[0]
+    assert (best["rank"], best["metadata"]["title"]) == (1, "Keys")
+    assert best["metadata"]["match_type"] == "both"
+    assert best["metadata"]["path"] == "keys.md"
+
+
+def test_a_second_ingest_does_nothing(brain: Run) -> None:
+    brain("ingest", "docs")
+    assert brain("ingest", "docs").out.endswith("3 documents: 3 unchanged\nchunks: 3 unchanged\n")
+
+
+def test_a_bad_file_is_named_and_the_exit_code_says_so(brain: Run, tmp_path: Path) -> None:
+    (tmp_path / "docs" / "bad.pdf").write_bytes(b"not a PDF")
+    done = brain("ingest", "docs")
+    assert done.code == 1
+    assert done.err.splitlines()[1].startswith("failed: docs:bad.pdf: ")
+    assert "1 failed, 3 stored" in done.out
+
+
+def test_labels_are_stored_with_the_documents(brain: Run, database: Database) -> None:
+    brain(
+        *("ingest", "docs/keys.md", "--collection", "vault"),
+        *("--knowledge-type", "note", "--source-origin", "obsidian"),
+    )
+    assert database.execute(
+        "select collection, knowledge_type, source_origin from public.knowledge_chunks"
+    ).fetchall() == [("vault", "note", "obsidian")]
+    assert hits(brain("search", "key", "--knowledge-type", "decision", "--json")) == []
+    assert len(hits(brain("search", "key", "--knowledge-type", "note", "--json"))) == 1
+
+
+def test_prune_deletes_what_is_gone_from_the_folder(brain: Run, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere.md").write_text("elsewhere")
+    brain("ingest", "docs", "elsewhere.md")
+    (tmp_path / "docs" / "fruit.md").unlink()
+    (tmp_path / "elsewhere.md").unlink()
+    assert "to prune" not in brain("ingest", "docs").out
+    assert brain("ingest", "docs", "--prune", "--yes").out.splitlines()[-2:] == [
+        "to prune: docs:fruit.md",
+        "pruned: docs:fruit.md, 1 chunk",
+    ]
+    left = hits(brain("search", "x", "--mode", "vector", "--json"))
+    assert {hit["metadata"]["path"] for hit in left} == {"cars.txt", "keys.md", "elsewhere.md"}
+
+
+def test_prune_asks_and_deletes_nothing_without_an_answer(
+    brain: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: Database
+) -> None:
+    brain("ingest", "docs")
+    (tmp_path / "docs" / "fruit.md").unlink()
+    done = brain("ingest", "docs", "--prune")
+    assert (done.code, done.out) == (2, "")
+    assert "--yes" in done.err
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    done = brain("ingest", "docs", "--prune")
+    assert done.code == 1
+    assert "Delete 1 document?" in done.err
+    assert stored_keys(database) == ["docs:cars.txt", "docs:fruit.md", "docs:keys.md"]
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    assert "pruned: docs:fruit.md" in brain("ingest", "docs", "--prune").out
+
+
+class Terminal(io.StringIO):
+    """Answers as a user at a terminal would."""
+
+    def isatty(self) -> bool:
+        """Tell that somebody can be asked."""
+        return True
+
+
+def stored_keys(database: Database) -> list[str]:
+    query = "select external_key from public.knowledge_documents order by external_key"
+    return [key for (key,) in database.execute(query)]
+
+
+def test_two_repositories_with_the_same_folders_leave_each_other_alone(
+    brain: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: Database
+) -> None:
+    for name in ("one", "two"):
+        write_docs(tmp_path / name / "docs")
+        (tmp_path / name / ".git").mkdir()
+    (tmp_path / "two" / "docs" / "fruit.md").unlink()
+    for name in ("one", "two", "one"):
+        monkeypatch.chdir(tmp_path / name)
+        done = brain("ingest", "docs/", "--prune", "--yes")
+        assert done.code == 0, done.err
+        assert "nothing to prune" in done.out
+    assert stored_keys(database) == [
+        *("one:docs/cars.txt", "one:docs/fruit.md", "one:docs/keys.md"),
+        *("two:docs/cars.txt", "two:docs/keys.md"),
+    ]
+
+
+def test_a_source_is_named_and_another_place_of_its_name_is_refused(
+    brain: Run, tmp_path: Path, database: Database
+) -> None:
+    assert brain("ingest", "docs", "--source", "handbook").out.startswith("source handbook (")
+    write_docs(tmp_path / "other" / "handbook")
+    done = brain("ingest", "other/handbook")
+    assert (done.code, done.out) == (1, "")
+    assert f"has a source handbook of {tmp_path}/docs" in done.err
+    assert "--source handbook" in done.err
+    assert all(key.startswith("handbook:") for key in stored_keys(database))
+    (source,) = database.execute("select id from public.knowledge_sources").fetchall()
+    narrowed = [{"field": "source_id", "op": "eq", "value": str(source[0])}]
+    found = brain("search", "key", "--mode", "vector", "--json", "--filters", json.dumps(narrowed))
+    assert len(hits(found)) == 3
+
+
+def test_options_set_fields_and_what_changes_is_printed(brain: Run, database: Database) -> None:
+    brain("ingest", "docs", "--collection", "vault", "--metadata", "team=platform")
+    owner = "00000000-0000-0000-0000-000000000001"
+    done = brain(
+        *("ingest", "docs/keys.md", "--source", "docs", "--visibility", "public"),
+        *("--owner", owner, "--metadata", "team=ops", "--metadata", 'tags=["a"]'),
+    )
+    assert done.out.splitlines()[1] == (
+        "changed: docs:keys.md: visibility private -> public; owner_id null -> "
+        f'{owner}; metadata.team platform -> ops; metadata.tags null -> ["a"]'
+    )
+    assert database.execute(
+        "select collection, visibility, owner_id::text, metadata from public.knowledge_documents"
+        " where external_key = 'docs:keys.md'"
+    ).fetchone() == (
+        *("vault", "public", owner),
+        {"path": "keys.md", "tags": ["a"], "team": "ops"},
+    )
+
+
+def test_a_dry_run_tells_and_writes_nothing(brain: Run, tmp_path: Path, database: Database) -> None:
+    brain("ingest", "docs/fruit.md", "docs/cars.txt", "--source", "docs")
+    (tmp_path / "docs" / "cars.txt").unlink()
+    done = brain("ingest", "docs", "--visibility", "public", "--prune", "--dry-run")
+    assert done.out.splitlines()[1:] == [
+        "changed: docs:fruit.md: visibility private -> public",
+        "to store: docs:keys.md: 1 added, 1 embedded chunks",
+        "dry run, nothing is written: 2 documents: 2 stored",
+        "chunks: 1 added, 1 unchanged, 1 embedded",
+        "to prune: docs:cars.txt",
+    ]
+    assert stored_keys(database) == ["docs:cars.txt", "docs:fruit.md"]
+
+
+def test_files_of_other_types_are_counted_and_patterns_left_out(brain: Run, tmp_path: Path) -> None:
+    for name in ("a.png", "b.png", "Makefile", "x.draft.md"):
+        (tmp_path / "docs" / name).write_text("x")
+    lines = brain("ingest", "docs", "--exclude", "*.draft.md").out.splitlines()
+    assert lines[1] == "3 documents: 3 stored"
+    assert lines[3].startswith("skipped 3 files of other types: 2 .png, 1 no ending; supported: ")
+    assert lines[4] == "excluded 1 file or folder"
+
+
+def test_a_link_out_of_the_folder_is_refused_by_name(brain: Run, tmp_path: Path) -> None:
+    (tmp_path / "secret.md").write_text("secret")
+    (tmp_path / "docs" / "link.md").symlink_to(tmp_path / "secret.md")
+    done = brain("ingest", "docs")
+    assert done.code == 1
+    assert "failed: docs:link.md: is a symbolic link that leads out of" in done.err
+    assert "--follow-symlinks" in done.err
+    assert brain("ingest", "docs", "--follow-symlinks").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--metadata", "team"], "KEY=VALUE"),
+        (["--metadata", "path=x"], "path"),
+        (["--visibility", "secret"], "private"),
+        (["--owner", "me"], "--owner"),
+        (["--source", "a:b"], "colon"),
+    ],
+)
+def test_a_wrong_option_is_told(brain: Run, arguments: list[str], named: str) -> None:
+    done = brain("ingest", "docs", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert named in done.err
+
+
+def test_a_refused_value_names_the_file(brain: Run) -> None:
+    done = brain("ingest", "docs/keys.md", "--language", "x" * 100)
+    assert done.code == 1
+    assert "failed: docs:keys.md: " in done.err
+
+
+@pytest.fixture
+def at_fruit(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], None]]]:
+    """Do these things when the second document, fruit.md, is to be embedded."""
+    steps: list[Callable[[], None]] = []
+    embed = WordLlamaEmbedder.embed
+
+    def step_and_embed(self: WordLlamaEmbedder, texts: Sequence[str]) -> NDArray[np.float32]:
+        if texts[0].startswith("Fruit"):
+            for step in steps:
+                step()
+        return embed(self, texts)
+
+    monkeypatch.setattr(WordLlamaEmbedder, "embed", step_and_embed)
+    yield steps
+    steps.clear()
+
+
+TOLD = (
+    "Stopped at docs:fruit.md, after 1 of 3 documents; these are stored. Run the same command "
+    "again to go on: unchanged documents are skipped."
+)
+
+
+def test_an_interrupted_run_says_what_is_done_and_goes_on(
+    brain: Run, at_fruit: list[Callable[[], None]], database: Database
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    at_fruit.append(interrupt)
+    done = brain("ingest", "docs")
+    assert done.code == 130
+    assert done.err.splitlines()[-1] == TOLD
+    assert "1 document: 1 stored" in done.out
+    assert stored_keys(database) == ["docs:cars.txt"]
+    at_fruit.clear()
+    assert "3 documents: 2 stored, 1 unchanged" in brain("ingest", "docs").out
+
+
+def test_a_lost_connection_says_what_is_done(
+    brain: Run, at_fruit: list[Callable[[], None]], database: Database
+) -> None:
+    at_fruit.append(
+        lambda: database.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where datname = current_database() and pid <> pg_backend_pid()"
+        ).close()
+    )
+    done = brain("ingest", "docs")
+    assert done.code == 1
+    assert TOLD in done.err.splitlines()
+    assert done.err.splitlines()[-1].startswith("error: ")
+    assert stored_keys(database) == ["docs:cars.txt"]
+
+
+def test_ingesting_much_analyses_the_table(brain: Run, tmp_path: Path, database: Database) -> None:
+    for number in range(60):
+        (tmp_path / "docs" / f"{number}.txt").write_text(f"file number {number}")
+    brain("ingest", "docs")
+    assert database.execute(
+        "select reltuples from pg_class where oid = 'public.knowledge_chunks'::regclass"
+    ).fetchone() == (63,)
+
+
+def test_delete_removes_a_document_and_says_when_there_is_none(brain: Run) -> None:
+    brain("ingest", "docs")
+    done = brain("delete", "docs:keys.md", "docs:none.md")
+    assert done.code == 1
+    assert done.out == "docs:keys.md: deleted, 1 chunk\n"
+    assert done.err.splitlines()[1:] == ["docs:none.md: no such document"]
+    assert len(hits(brain("search", "x", "--mode", "vector", "--json"))) == 2
