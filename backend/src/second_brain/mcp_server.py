@@ -89,8 +89,6 @@ class Scope:
                 )
         return SearchQuery(
             collections=collections,
-            viewer_id=self.viewer_id,
-            public_only=self.public_only,
             filters=conditions,
             snippet=True,
             **given,
@@ -243,7 +241,11 @@ def create_server(service: AsyncRetrievalService, scope: Scope) -> Server[Any]:
             )
         try:
             arguments = tool.model_validate(params.arguments or {})
-            response = await service.search(arguments.search(scope, service.settings))
+            response = await service.search(
+                arguments.search(scope, service.settings),
+                viewer_id=scope.viewer_id,
+                public_only=scope.public_only,
+            )
         except ValidationError as error:
             return _refusal("; ".join(_complaints(error)), InvalidInputError.default_remedy)
         # Whatever it was, the assistant is told what failed, and no more than that.

@@ -27,6 +27,7 @@ from second_brain.ingest import (
     standard_library,
 )
 from second_brain.models import Embedder, load_embedder
+from second_brain.services.connections import connect
 from second_brain.services.write import KnowledgeWriter
 
 _INGEST_EXAMPLES = """\b
@@ -119,7 +120,7 @@ def _ingest(
     sources = find_files(paths or [], base) + (standard_library() if python_stdlib else [])
     labels = Labels(collection, knowledge_type, source_origin, language)
     # Without autocommit the whole run would be one transaction.
-    with psycopg.connect(resolve_dsn(dsn), autocommit=True) as connection:
+    with connect(resolve_dsn(dsn), autocommit=True) as connection:
         embedder = load_embedder(embedder_name)
         refuse_other_embedder(connection, embedder, switch_model=switch_model)
         _require(connection, knowledge_type, _KNOWLEDGE_TYPES, "--knowledge-type")
@@ -140,7 +141,7 @@ def _delete(
 ) -> None:
     """Delete documents with all their chunks, for good. Exit code 1 when one is not there."""
     missing = False
-    with psycopg.connect(resolve_dsn(dsn), autocommit=True) as connection:
+    with connect(resolve_dsn(dsn), autocommit=True) as connection:
         writer = KnowledgeWriter(connection)
         for key in external_keys:
             if _is_stored(connection, key):

@@ -12,7 +12,7 @@ import psycopg
 from psycopg.rows import AsyncRowFactory, RowFactory, class_row, scalar_row
 from psycopg.types.json import Jsonb
 
-from second_brain.errors import translate
+from second_brain.errors import redacted, translate
 from second_brain.filters import json_default
 from second_brain.services import statements
 from second_brain.services.blocking import blocking
@@ -61,7 +61,7 @@ class _Writes(ABC):
         try:
             return await self._fetch(row_factory, query, arguments)
         except (psycopg.Error, ValueError, TypeError) as error:
-            raise translate(error) from error
+            raise translate(error) from redacted(error)
 
     async def _written(
         self,
