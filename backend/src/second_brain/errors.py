@@ -446,7 +446,8 @@ def connection_failure(
     text = safe_message(_QUOTED.sub('"…"', original))
     return UnavailableError(
         f"no connection to database {database!r} at {where} as user {user!r}: {text}",
-        remedy="Check host and port in the connection string, and that the server runs.",
+        remedy="Try again shortly; if it stays, check host and port in the connection string, and "
+        "that the server runs.",
     )
 
 
