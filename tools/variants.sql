@@ -61,13 +61,8 @@ as $$
 declare
   arguments knowledge_internal.search_arguments;
 begin
-  arguments.viewer_id := knowledge_internal.current_viewer();
+  arguments.viewer_id := knowledge_internal.signed_in_viewer('search_my_knowledge_chunks');
   arguments.@name := search_my_knowledge_chunks.@name; -- except viewer_id
-  -- Without a viewer the search would return the chunks of every user.
-  if arguments.viewer_id is null then
-    raise exception 'search_my_knowledge_chunks needs a signed-in user, there is none'
-      using errcode = '42501', hint = 'Send the user''s own access token.';
-  end if;
   -- A user may not read the trace that explain_hybrid_search reads.
   perform set_config('knowledge_internal.tracing', 'off', true);
   return query select hit.* from knowledge_internal.search(arguments) as hit;
@@ -76,8 +71,8 @@ $$;
 
 comment on function public.search_my_knowledge_chunks is
   'hybrid_search_knowledge_chunks for the signed-in user: what auth.uid() owns and what is public. '
-  'BM25''s document frequencies are those of all chunks. Raises 42501 without a user, 22023 for an '
-  'argument out of bounds.';
+  'BM25''s document frequencies are those of all chunks. Raises 42501 without a user and for a user '
+  'whose id is not a UUID, 22023 for an argument out of bounds.';
 revoke all on function public.search_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function public.search_my_knowledge_chunks to authenticated;

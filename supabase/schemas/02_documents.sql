@@ -1,7 +1,7 @@
 -- 002_documents: where knowledge comes from, and the documents that chunks are cut from.
 -- Adds: tables knowledge_types, knowledge_source_origins, knowledge_sources, knowledge_documents,
--- their policies and grants, the functions that list the types and origins, and the limits of
--- metadata.
+-- their policies and grants, the functions that list the types and origins and name the viewer, and
+-- the limits of metadata.
 -- Locks nothing that exists.
 
 create table public.knowledge_types (
@@ -133,6 +133,38 @@ $$;
 comment on function knowledge_internal.check_metadata() is
   'Before a row is written: raises 22023 for metadata that clients cannot read.';
 
+create function knowledge_internal.signed_in_viewer(caller text)
+returns uuid
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  viewer uuid;
+begin
+  begin
+    viewer := knowledge_internal.current_viewer();
+  exception when invalid_text_representation then
+    raise exception '% needs a signed-in user with a UUID: the claim sub of the token is not one',
+                    caller
+      using errcode = '42501',
+            hint = 'Owners are UUIDs. With tokens of another issuer, search from a backend that '
+                   'maps its users to UUIDs and gives viewer_id.';
+  end;
+  -- Without a viewer a function would read the rows of every user.
+  if viewer is null then
+    raise exception '% needs a signed-in user, there is none', caller
+      using errcode = '42501', hint = 'Send the user''s own access token.';
+  end if;
+  return viewer;
+end
+$$;
+
+comment on function knowledge_internal.signed_in_viewer(text) is
+  'The signed-in user for a function that users call, which the message names. Raises 42501 '
+  'without one, and for a token whose sub is not a UUID.';
+
 create table public.knowledge_sources (
   id uuid primary key default gen_random_uuid(),
   name text not null unique,
@@ -192,12 +224,16 @@ create trigger check_metadata
   before insert or update of metadata on public.knowledge_documents
   for each row when (new.metadata <> '{}') execute function knowledge_internal.check_metadata();
 
-create index knowledge_documents_owner on public.knowledge_documents (owner_id);
+create index knowledge_documents_owner
+  on public.knowledge_documents (owner_id, external_key);
+create index knowledge_documents_public on public.knowledge_documents (external_key)
+  where visibility = 'public';
 create index knowledge_documents_source on public.knowledge_documents (source_id);
 
+-- Not granted to authenticated: who may select a table reads planner estimates over everybody's
+-- rows. The policy is for projects that grant reads all the same.
 alter table public.knowledge_documents enable row level security;
 revoke all on table public.knowledge_documents from public, anon, authenticated;
-grant select on table public.knowledge_documents to authenticated;
 grant select, insert, update, delete on table public.knowledge_documents to service_role;
 
 create policy knowledge_documents_read on public.knowledge_documents

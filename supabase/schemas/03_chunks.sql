@@ -275,9 +275,9 @@ create index knowledge_chunks_content_hash on public.knowledge_chunks (content_h
 create index knowledge_chunks_status on public.knowledge_chunks (status, updated_at)
   where status <> 'active';
 
+-- Not granted to authenticated, for the reason that knowledge_documents names.
 alter table public.knowledge_chunks enable row level security;
 revoke all on table public.knowledge_chunks from public, anon, authenticated;
-grant select on table public.knowledge_chunks to authenticated;
 grant select, insert, update, delete on table public.knowledge_chunks to service_role;
 
 create policy knowledge_chunks_read on public.knowledge_chunks

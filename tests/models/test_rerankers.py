@@ -7,7 +7,9 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -222,11 +224,40 @@ def test_an_address_that_is_none_is_a_setting_to_correct(make: Make, url: str) -
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    reranker = CrossEncoderReranker()
-    assert reranker("q", []) == []
     with pytest.raises(MissingExtraError) as caught:
-        reranker("q", ["a"])
+        CrossEncoderReranker()
     assert "second-brain[rerank]" in (caught.value.remedy or "")
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand for an installed sentence-transformers, which is over 1 GB."""
+    package = ModuleType("sentence_transformers")
+    package.__spec__ = ModuleSpec("sentence_transformers", None)
+    monkeypatch.setitem(sys.modules, "sentence_transformers", package)
+    monkeypatch.setattr("socket.socket.connect", _no_network)
+
+
+def _no_network(*_: object) -> None:
+    raise AssertionError("the network was used")
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("model", ["nobody/no-such-model", "not a model", "folder"])
+def test_missing_weights_are_refused_when_the_reranker_is_made(tmp_path: Path, model: str) -> None:
+    if model == "folder":
+        model = str(tmp_path)
+    with pytest.raises(
+        ConfigurationError, match=r"weights of .* are not on this machine"
+    ) as caught:
+        CrossEncoderReranker(model)
+    assert f"hf download {model}" in caught.value.remedy
+
+
+@pytest.mark.usefixtures("installed")
+def test_weights_in_a_folder_are_found(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").touch()
+    assert CrossEncoderReranker(str(tmp_path))("q", []) == []
 
 
 @needs_models
@@ -283,5 +314,6 @@ def test_a_model_with_several_outputs_is_refused(tmp_path: Path) -> None:
 
 @needs_models
 def test_a_folder_without_a_model_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").touch()
     with pytest.raises(ConfigurationError, match="cannot load"):
         CrossEncoderReranker(str(tmp_path))("key", ["a"])

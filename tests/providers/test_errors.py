@@ -1,8 +1,11 @@
 """Translation by code and exception, and what a message may not hold."""
 
 import json
+import re
 import string
 from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
 
 import httpx
 import psycopg
@@ -119,6 +122,35 @@ def test_every_kind_is_named_once() -> None:
         if "second_brain.errors" in found.__module__
     ]
     assert len(kinds) == len(set(kinds)) == 15
+
+
+def test_the_page_has_the_http_status_of_every_kind() -> None:
+    for module in ("models.hosted", "ingest.loading", "evaluation.collection"):
+        import_module(f"second_brain.{module}")
+    page = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")
+    rows = re.findall(r"^\| (\d{3}) \| (.*) \|$", page, re.MULTILINE)
+    documented = {
+        kind: int(status) for status, kinds in rows for kind in re.findall(r"`(\w+)`", kinds)
+    }
+
+    def below(kind: type[errors.SecondBrainError]) -> list[type[errors.SecondBrainError]]:
+        return [kind, *(found for child in kind.__subclasses__() for found in below(child))]
+
+    known = [
+        found for found in below(errors.SecondBrainError) if "second_brain" in found.__module__
+    ]
+    assert documented == {found.kind: found.http_status for found in known}
+    assert errors.http_status(httpx.ReadTimeout("slow")) == 504
+    assert errors.http_status(RuntimeError("anything")) == 500
+
+
+def test_with_the_clients_own_token_a_refusal_is_the_clients() -> None:
+    for error, status in (
+        (errors.AuthenticationError("JWT expired"), 401),
+        (errors.PermissionDeniedError("needs a signed-in user"), 403),
+    ):
+        assert errors.http_status(error) == 500
+        assert errors.http_status(error, has_users_token=True) == status
 
 
 @pytest.mark.parametrize(

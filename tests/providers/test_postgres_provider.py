@@ -399,7 +399,7 @@ def test_a_user_searches_what_the_token_says(
     nobody = made(connect("authenticated"))
     results, details = nobody.search_my_knowledge(None, "zebra")
     assert (results, details["code"]) == ([], "42501")
-    assert "signed-in user" in details["remedy"]
+    assert "signed-in user" in details["error_message"]
 
 
 def test_a_search_is_called_with_the_functions_own_names_and_defaults(

@@ -8,9 +8,6 @@ a gateway on this machine that stands for Supabase's: it checks what the client 
 import asyncio
 import json
 import os
-import secrets
-import socket
-import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -28,10 +25,9 @@ import jwt
 import numpy as np
 import psycopg
 import pytest
-from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict
 from supabase.lib.client_options import AsyncClientOptions
 
+from postgrest_server import JWT_SECRET, PostgREST, free_port
 from second_brain import errors
 from second_brain.errors import ClientUnavailableError
 from second_brain.filters import FilterBuilder
@@ -41,9 +37,13 @@ from second_brain.services.supabase import AsyncSupabaseProvider, SupabaseProvid
 from second_brain.services.write import KnowledgeWriter
 from supabase import acreate_client
 
-JWT_SECRET = "a secret of at least thirty-two characters"
 PREFIX = "/rest/v1"
-Key = Literal["service_role", "authenticated", "anon", "expired", "unsigned"]
+Key = Literal["service_role", "authenticated", "nobody", "anon", "expired", "unsigned"]
+ROLES: dict[Key, str] = {
+    "authenticated": "authenticated",
+    "nobody": "authenticated",
+    "anon": "anon",
+}
 
 OWN_ARGUMENTS = {
     "query_embedding",
@@ -75,6 +75,9 @@ ARGUMENTS = {
     "explain_hybrid_search": {*OWN_ARGUMENTS, "viewer_id"},
     "hybrid_search_knowledge_chunks_batch": {"queries", "fuse"},
     "knowledge_embedding_models": set(),
+    "list_my_knowledge_documents": {"page_size", "after_key", "include_public"},
+    "read_my_knowledge_document": {"document", "chunk_count", "chunk_offset"},
+    "delete_my_knowledge_document": {"document"},
     "match_knowledge_chunks": {
         "query_embedding",
         "match_count",
@@ -199,7 +202,9 @@ class _Request(BaseHTTPRequestHandler):
 
 
 def token(key: Key) -> str:
-    claims: dict[str, object] = {"role": "service_role" if key in ("expired", "unsigned") else key}
+    claims: dict[str, object] = {"role": ROLES.get(key, "service_role")}
+    if key == "authenticated":
+        claims["sub"] = str(VIEWER)
     claims["exp"] = int(time.time()) + (-3600 if key == "expired" else 3600)
     secret = JWT_SECRET if key != "unsigned" else JWT_SECRET[::-1]
     return jwt.encode(claims, secret, algorithm="HS256")
@@ -242,10 +247,9 @@ class Recorded(Rest):
 class Real(Rest):
     """Runs PostgREST over a database of this test's own."""
 
-    def __init__(self, gateway: Gateway, binary: str, admin: str, owner: str, place: Path) -> None:
+    def __init__(self, gateway: Gateway, owner: str, server: PostgREST) -> None:
         super().__init__(gateway)
-        self.binary, self.admin, self.owner, self.place = binary, admin, owner, place
-        self.process: subprocess.Popen[bytes] | None = None
+        self.owner, self.server = owner, server
 
     def given(self, recorded: Answer, *statements: str) -> None:
         """See Rest."""
@@ -253,69 +257,13 @@ class Real(Rest):
             KnowledgeWriter(connection).upsert_document(DOCUMENT, CHUNKS)
             for statement in statements:
                 connection.execute(statement.encode())
-        self.start()
-
-    def start(self) -> None:
-        """Start it after the database is as it should be: its schema cache is then right."""
-        password = secrets.token_hex(8)
-        with psycopg.connect(self.admin, autocommit=True) as connection:
-            connection.execute(
-                sql.SQL("alter role authenticator login password {}").format(sql.Literal(password))
-            )
-        database = conninfo_to_dict(self.owner)
-        port, admin_port = free_port(), free_port()
-        settings: dict[str, object] = {
-            "db-uri": f"postgres://authenticator:{password}@{database['host']}:{database['port']}"
-            f"/{database['dbname']}",
-            "db-schemas": "public",
-            "db-extra-search-path": "public, extensions",
-            "db-anon-role": "anon",
-            "db-max-rows": 1000,
-            "db-pool": 4,
-            "jwt-secret": JWT_SECRET,
-            "server-host": "127.0.0.1",
-            "server-port": port,
-            "admin-server-port": admin_port,
-        }
-        configuration = self.place / "postgrest.conf"
-        configuration.write_text(
-            "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
-        )
-        log = self.place / "postgrest.log"
-        with log.open("wb") as output:
-            self.process = subprocess.Popen(
-                [self.binary, str(configuration)], stdout=output, stderr=subprocess.STDOUT
-            )
-        deadline = time.monotonic() + 20
-        while not ready(admin_port):
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                pytest.fail(f"PostgREST did not start:\n{log.read_text()}")
-            time.sleep(0.05)
-        self.gateway.upstream = port
+        self.server.start()
+        self.gateway.upstream = self.server.port
 
     def close(self) -> None:
         """See Rest."""
         super().close()
-        if self.process is not None:
-            self.process.terminate()
-            self.process.wait(10)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def ready(admin_port: int) -> bool:
-    connection = HTTPConnection("127.0.0.1", admin_port, timeout=2)
-    try:
-        connection.request("GET", "/ready")
-        return connection.getresponse().status == 200
-    except OSError:
-        return False
-    finally:
-        connection.close()
+        self.server.stop()
 
 
 @pytest.fixture
@@ -340,7 +288,7 @@ def rest(request: pytest.FixtureRequest, gateway: Gateway, tmp_path: Path) -> It
             pytest.skip("POSTGREST_BIN names no PostgREST")
         owner = request.getfixturevalue("dsn")
         admin = request.getfixturevalue("server").admin_dsn()
-        made = Real(gateway, binary, admin, owner, tmp_path)
+        made = Real(gateway, owner, PostgREST(binary, admin, owner, tmp_path))
     try:
         yield made
     finally:
@@ -413,6 +361,75 @@ def test_hybrid_search_finds_a_row(rest: Rest) -> None:
     assert result.metadata["collection"] == "knowledge"
     assert result.metadata["document_date"] == "2026-01-31"
     assert result.metadata["total_count"] == 2
+
+
+OWN_DOCUMENT = {
+    "id": ROW["document_id"],
+    "external_key": "savanna",
+    "title": "Savanna",
+    "knowledge_type": "note",
+    "collection": "knowledge",
+    "source_origin": "obsidian",
+    "source_url": None,
+    "document_date": "2026-01-31",
+    "visibility": "public",
+    "is_own": True,
+    "chunk_count": 3,
+    "created_at": "2026-02-01T10:00:00+00:00",
+    "updated_at": "2026-02-01T10:00:00+00:00",
+}
+OWNED = "update public.knowledge_documents set owner_id = '6f0e4a52-3c0e-4a57-9f9b-0d8f1f7f000a'"
+
+
+def test_a_user_lists_their_documents(rest: Rest) -> None:
+    rest.given(Answer(body=[OWN_DOCUMENT]), OWNED)
+    (document,) = rest.provider("authenticated").list_my_documents(page_size=2)
+    assert (document.external_key, document.chunk_count, document.is_own) == ("savanna", 3, True)
+    assert document.document_date == date(2026, 1, 31)
+
+
+def test_a_document_that_a_user_may_not_see_is_none(rest: Rest) -> None:
+    rest.given(Answer(body="null"), OWNED)
+    assert rest.provider("authenticated").read_my_document(UUID(int=7)) is None
+
+
+def test_a_user_reads_a_document(gateway: Gateway) -> None:
+    chunk: dict[str, object] = {
+        **dict.fromkeys(("chunk_index", "heading")),
+        "content": "a",
+        "metadata": {},
+    }
+    chunk |= {"id": ROW["id"], "collection": "knowledge"}
+    rest: dict[str, object] = {
+        "author": None,
+        "language": "english",
+        "sensitivity": None,
+        "metadata": {"a": 1},
+    }
+    gateway.answer = Answer(body={**OWN_DOCUMENT, **rest, "chunks": [chunk]})
+    with SupabaseProvider(
+        {"supabase_url": gateway.url, "supabase_key": token("authenticated")}
+    ) as provider:
+        found = provider.read_my_document(str(ROW["document_id"]), chunk_count=1)
+    assert found is not None
+    assert [one.content for one in found.chunks] == ["a"]
+
+
+def test_a_user_deletes_nothing_of_others(rest: Rest) -> None:
+    rest.given(Answer(body="false"))
+    assert rest.provider("authenticated").delete_my_document(UUID(int=7)) is False
+
+
+def test_a_deletion_is_not_sent_twice(gateway: Gateway) -> None:
+    gateway.drops = ["before the answer", "before the answer"]
+    with (
+        SupabaseProvider(
+            {"supabase_url": gateway.url, "supabase_key": token("authenticated")}
+        ) as provider,
+        pytest.raises(errors.ConnectionLostError),
+    ):
+        provider.delete_my_document(UUID(int=7))
+    assert len(gateway.bodies) == 1
 
 
 VIEWER = UUID("6f0e4a52-3c0e-4a57-9f9b-0d8f1f7f000a")
@@ -554,9 +571,9 @@ def test_without_credentials_an_explanation_says_so(monkeypatch: pytest.MonkeyPa
 
 def test_a_token_of_nobody_cannot_search_as_somebody(rest: Rest) -> None:
     rest.given(error(403, "42501", "search_my_knowledge_chunks needs a signed-in user"))
-    results, details = rest.provider("authenticated").search_my_knowledge(None, "zebra")
+    results, details = rest.provider("nobody").search_my_knowledge(None, "zebra")
     assert (results, details["error_kind"]) == ([], "permission_denied")
-    assert "signed-in user" in details["remedy"]
+    assert "signed-in user" in details["error_message"]
     assert "viewer_id" not in rest.gateway.bodies[0]
 
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +40,7 @@ from second_brain.filters import FilterBuilder
 from second_brain.models import CallableEmbedder
 from second_brain.retrieval.answer import SearchResponse, SearchResult
 from second_brain.retrieval.cache import ResultCache
-from second_brain.retrieval.query import QueryOptions, SearchQuery
+from second_brain.retrieval.query import Access, AccessOptions, QueryOptions, SearchQuery
 from second_brain.retrieval.retrieval import AnyReranker
 from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
 from second_brain.retrieval.settings import SearchSettings
@@ -316,21 +317,56 @@ def test_a_question_has_1_to_1000_characters(make: Make, corpus: str, question: 
 
 
 def test_a_request_may_be_validated_beforehand(make: Make, corpus: str) -> None:
-    body = {"query": " leaked key ", "mode": "bm25", "limit": 1, "viewer_id": str(ALICE)}
+    body = {"query": " leaked key ", "mode": "bm25", "limit": 1}
     query = SearchQuery.model_validate_json(json.dumps(body))
     assert (query.query, query.mode) == ("leaked key", "text")
-    assert contents(make(corpus)(query)) == [LEAK]
+    assert contents(make(corpus)(query, viewer_id=ALICE)) == [LEAK]
     with pytest.raises(ValidationError, match="page"):
         SearchQuery.model_validate({"query": "key", "page": 2})
 
 
+@pytest.mark.parametrize("name", get_type_hints(AccessOptions))
+def test_a_request_does_not_say_whose_rows_it_finds(name: str) -> None:
+    with pytest.raises(ValidationError, match=name):
+        SearchQuery.model_validate({"query": "key", name: None})
+
+
+def test_a_request_without_a_viewer_is_refused_rather_than_answered_with_all_rows(
+    make: Make, corpus: str
+) -> None:
+    search, query = make(corpus), SearchQuery(query="leaked key")
+    nothing: list[dict[str, Any]] = [{}, {"public_only": False}, {"required_filters": []}]
+    for said in nothing:
+        with pytest.raises(ConfigurationError, match="whose rows"):
+            search(query, **said)
+    assert LEAK not in contents(search(query, public_only=True))
+    assert LEAK not in contents(search(query, viewer_id=UUID(int=1)))
+    assert LEAK in contents(search(query, viewer_id=None))
+
+
+def test_required_filters_hold_beside_those_of_the_request(make: Make, corpus: str) -> None:
+    search = make(corpus)
+    required = [{"field": "collection", "op": "eq", "value": "tickets"}]
+    for filters in (None, {"team": "platform"}, [{"field": "language", "op": "exists"}]):
+        query = SearchQuery(query="leaked key", filters=filters)
+        response = search(query, viewer_id=None, required_filters=required)
+        assert {one.collection for one in response.results} <= {"tickets"}
+        assert "tickets" not in json.dumps(response.applied_filters)
+    with pytest.raises(InvalidInputError, match="required_filters"):
+        search("leaked key", required_filters={"team": "platform"})
+
+
 def test_a_request_is_whole(make: Make, corpus: str) -> None:
     with pytest.raises(InvalidInputError, match="limit"):
-        make(corpus)(SearchQuery(query="key"), limit=3)
+        make(corpus)(SearchQuery(query="key"), limit=3, viewer_id=None)
 
 
-def test_what_is_given_by_name_are_the_fields_of_a_request() -> None:
-    assert get_type_hints(QueryOptions).keys() | {"query"} == SearchQuery.model_fields.keys()
+def test_what_is_given_by_name_are_the_fields_of_a_request_and_what_the_server_decides() -> None:
+    decided = Access.model_fields.keys()
+    assert get_type_hints(AccessOptions).keys() == decided
+    assert (
+        get_type_hints(QueryOptions).keys() - decided | {"query"} == SearchQuery.model_fields.keys()
+    )
     schema = json.dumps(SearchQuery.model_json_schema())
     assert '"maximum": 100' in schema
 
@@ -351,7 +387,7 @@ def test_the_page_has_every_argument_with_its_default() -> None:
         else ""
         if field.is_required() or field.default in (None, ())
         else str(field.default).lower()
-        for name, field in SearchQuery.model_fields.items()
+        for name, field in {**SearchQuery.model_fields, **Access.model_fields}.items()
     }
 
 
@@ -500,6 +536,17 @@ def test_pages_of_a_reranked_list_neither_repeat_nor_lose_a_row(
     )
     assert [rank for page in pages for rank in ranks(page)] == [1, 2, 3, 4, 5]
     assert {page.total_count for page in pages} == {5}
+
+
+@pytest.mark.parametrize(
+    "given", [{"use_reranking": True}, {"search_default_mode": "rerank"}], ids=str
+)
+def test_a_service_that_reranks_by_default_needs_its_model_when_it_is_made(
+    make: Make, corpus: str, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
+) -> None:
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(MissingExtraError):
+        make(corpus, **given)
 
 
 def test_nothing_found_is_not_reranked(make: Make, corpus: str) -> None:

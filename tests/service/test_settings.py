@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import psycopg
@@ -171,9 +172,11 @@ def corpus(shared_dsn: str) -> str:
 
 def cross_encoder(trial: Trial) -> Any:
     """Return the model and the length of the reranker that the service makes when it has none."""
-    made = RetrievalService(trial.provider, BY_HAND, None, trial.service.settings)
-    reranker: Any = made._reranker
-    return reranker._name, reranker._max_length
+    with patch("second_brain.retrieval.retrieval.CrossEncoderReranker") as made:
+        service: Any = RetrievalService(trial.provider, BY_HAND, None, trial.service.settings)
+        service._reranker("question", ["text"])
+    (name,), options = made.call_args
+    return name, options["max_length"]
 
 
 def logged_question(trial: Trial) -> str | None:

@@ -168,10 +168,10 @@ def here(corpus: str, embedder: WordLlamaEmbedder) -> Here:
     """Connect to a server in this process, of some scope, embedder and settings."""
 
     def connect(
-        scope: Scope, *, model: Any = embedder, **settings: Any
+        scope: Scope, *, model: Any = embedder, reranker: Any = None, **settings: Any
     ) -> AbstractContextManager[Assistant]:
         service = AsyncRetrievalService(
-            AsyncPostgresProvider(corpus), model, settings=SearchSettings(**settings)
+            AsyncPostgresProvider(corpus), model, reranker, SearchSettings(**settings)
         )
         return connected(Client(create_server(service, scope)))
 
@@ -457,7 +457,7 @@ def test_a_search_that_cannot_degrade_is_an_error(here: Here) -> None:
 
 
 def test_the_settings_turn_reranking_on(here: Here) -> None:
-    with here(Scope(), use_reranking=True, crossencoder_model="not a model") as assistant:
+    with here(Scope(), use_reranking=True, reranker=lambda *_: [float("nan")]) as assistant:
         found = assistant.ask("hybrid_search", query="rotated keys", limit=1)
     assert (found.content["mode"], found.content["mode_used"]) == ("rerank", "hybrid")
     assert "Degraded to hybrid search: rerank failed (" in found.text

@@ -20,10 +20,11 @@ class SecondBrainError(Exception):
     """Anything that second-brain reports: the message, `code` and `remedy`.
 
     `code` is the SQLSTATE, PostgREST's code or an HTTP status, None where there was none.
-    `kind` is the class in one word, for logs and JSON.
+    `kind` is the class in one word, for logs and JSON; for `http_status` see the function.
     """
 
     kind: ClassVar[str] = "error"
+    http_status: ClassVar[int] = 500
     default_remedy: ClassVar[str] = (
         "Run `second-brain doctor` against the database, and look the code up in its log."
     )
@@ -41,6 +42,7 @@ class InvalidInputError(SecondBrainError, ValueError):
     """
 
     kind = "invalid_input"
+    http_status = 400
     default_remedy = "Correct the argument that the message names."
 
 
@@ -48,6 +50,7 @@ class DimensionMismatchError(InvalidInputError):
     """An embedding of another size than the column's."""
 
     kind = "dimension_mismatch"
+    http_status = 500
     default_remedy = (
         "Embed with the model that embedded the corpus, or change the corpus's: "
         "`second-brain reembed start --embedder NAME`."
@@ -69,8 +72,9 @@ class PermissionDeniedError(SecondBrainError):
 
     kind = "permission_denied"
     default_remedy = (
-        "Call with the service role (its key in SUPABASE_KEY, on the server only): the search "
-        "functions are granted to service_role alone. If it is, apply the migrations again."
+        "For a signed-in user call search_my_knowledge_chunks (search_my_knowledge in Python) with "
+        "the user's token. All other searches are for a server that connects as service_role; if "
+        "it does, apply the migrations again."
     )
 
 
@@ -85,6 +89,7 @@ class SearchTimeoutError(SecondBrainError):
     """The database ended the statement: it took longer than `timeout` or statement_timeout."""
 
     kind = "timeout"
+    http_status = 504
     default_remedy = (
         "Lower pool_size, narrow the filter, or raise timeout and the role's statement_timeout; "
         "`second-brain doctor` says whether an index is missing or the tables were never analysed."
@@ -105,6 +110,7 @@ class UnavailableError(SecondBrainError):
     """The server could not be reached, or is starting, stopping or out of connections."""
 
     kind = "unavailable"
+    http_status = 503
     default_remedy = (
         "Try again shortly; if it stays, check the address and that the project is not paused."
     )
@@ -124,6 +130,7 @@ class ConflictError(SecondBrainError):
     """Another transaction came between; the same call can succeed the next time."""
 
     kind = "conflict"
+    http_status = 409
     default_remedy = "Repeat the call."
 
 
@@ -131,6 +138,7 @@ class UnexpectedAnswerError(SecondBrainError):
     """An answer that is not a function's rows: another service, a proxy's page, broken JSON."""
 
     kind = "unexpected_answer"
+    http_status = 502
     default_remedy = "Check that the URL is the Supabase project's own and that no proxy answers."
 
 
@@ -238,6 +246,7 @@ _REMEDIES: dict[str, str] = {
     "54001": "Nest the JSON less deeply.",
 }
 
+_LONG_ARGUMENTS = re.compile(r"\((?:[^()]|\([^()]*\)){40,}\)")
 _DIMENSIONS = re.compile(r"different vector dimensions|expected \d+ dimensions|\d+ dimensions")
 _UNKNOWN_ROLE = re.compile(r'^role ".*" does not exist')
 # Supabase's gateway answers before PostgREST does, without a code.
@@ -245,8 +254,13 @@ _GATEWAY_REFUSAL = re.compile(r"api key|unauthorized|jwt", re.IGNORECASE)
 _WRONG_CONNECTION_STRING = re.compile(
     r'connection info string|connection option|(?:database|role) ".*" does not exist'
 )
+_NO_DATABASE = re.compile(r'database ".*" does not exist')
+_NO_USER = re.compile(r'role ".*" does not exist|[Tt]enant or user not found')
+_UNRESOLVED = re.compile(
+    r"could not translate host name|failed to resolve host|Name or service not known"
+)
 # psycopg, which looks hosts up itself, quotes them singly.
-_QUOTED = re.compile(r""""[^"]*"|(?<=host )'.*@[^']*'""")
+_QUOTED = re.compile(r""""[^"]*"|(?<=host )'[^']*'""")
 
 _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), replacement)
@@ -316,6 +330,20 @@ def translate(error: Exception) -> SecondBrainError:
     return SecondBrainError(safe_message(error) or type(error).__name__)
 
 
+def http_status(error: Exception, *, has_users_token: bool = False) -> int:
+    """Return the HTTP status with which a server answers its client when this was raised.
+
+    What the server itself has wrong, such as its key, is a 500. `has_users_token` says that the
+    call was made with the token of that client, whose fault a refusal then is: 401 and 403.
+    """
+    known = translate(error)
+    if has_users_token and isinstance(known, AuthenticationError):
+        return 401
+    if has_users_token and isinstance(known, PermissionDeniedError):
+        return 403
+    return known.http_status
+
+
 def safe_message(
     error: object, *, secrets: Iterable[object] = (), limit: int = MESSAGE_LIMIT
 ) -> str:
@@ -324,7 +352,46 @@ def safe_message(
     Keys, tokens, passwords, URLs and connection strings are replaced by their kind in brackets,
     and `secrets`, the values that the caller knows it holds, wherever they stand.
     """
-    text = str(error)
+    text = " ".join(_without_secrets(str(error), secrets).split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def redacted(error: BaseException, *, secrets: Iterable[object] = ()) -> BaseException:
+    """Take credentials out of an exception and of everything that it was raised from.
+
+    It is changed in place, for `raise known from redacted(error)`: whoever logs the new error logs
+    its causes too. An exception whose text is not in its `args` is replaced by one of this module.
+    """
+    known, seen = tuple(secrets), dict[int, BaseException]()
+
+    def safe(text: str, *, is_libpq: bool) -> str:
+        return _without_secrets(_QUOTED.sub('"…"', text) if is_libpq else text, known)
+
+    def clean(one: BaseException) -> BaseException:
+        if id(one) in seen:
+            return seen[id(one)]
+        seen[id(one)] = one
+        is_libpq = _is_libpq(one)
+        one.args = tuple(
+            safe(part, is_libpq=is_libpq) if isinstance(part, str) else part for part in one.args
+        )
+        result = one
+        if any(safe(text, is_libpq=is_libpq) != text for text in (str(one), repr(one))):
+            text = safe_message(safe(str(one), is_libpq=is_libpq))
+            result = seen[id(one)] = SecondBrainError(f"{type(one).__name__}: {text}")
+            result.__traceback__ = one.__traceback__
+        is_suppressed = one.__suppress_context__
+        result.__cause__ = one.__cause__ and clean(one.__cause__)
+        result.__context__ = one.__context__ and clean(one.__context__)
+        result.__suppress_context__ = is_suppressed
+        for member in getattr(one, "exceptions", ()):
+            clean(member)
+        return result
+
+    return clean(error)
+
+
+def _without_secrets(text: str, secrets: Iterable[object]) -> str:
     for secret in sorted({str(secret) for secret in secrets if secret}, key=len, reverse=True):
         text = text.replace(secret, "[secret]")
     if len(text) > _READ_AT_MOST:
@@ -332,14 +399,22 @@ def safe_message(
         text = text[:_READ_AT_MOST].rsplit(None, 1)[0]
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
-    text = " ".join(text.split())
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return text
 
 
 def _from_code(code: str | None, message: str, *, hint: str | None) -> SecondBrainError:
     # `details` stays out: PostgreSQL prints whole rows there ("Failing row contains …").
-    text = safe_message(f"{message} ({hint})" if hint else message)
     remedy = _REMEDIES.get(code or "")
+    if code in ("42883", "PGRST202"):
+        # The list of arguments is longer than a message.
+        message = _LONG_ARGUMENTS.sub("(…)", message)
+    if code == "42501" and hint:
+        # Our functions say there what to do.
+        remedy, hint = hint, None
+    if code == "42883":
+        # Postgres asks for casts.
+        hint = None
+    text = safe_message(f"{message} ({hint})" if hint else message)
     if code == "22023" and _UNKNOWN_ROLE.search(message):
         return AuthenticationError(text, code=code)
     if code in ("22000", "22023") and _DIMENSIONS.search(message):
@@ -350,6 +425,54 @@ def _from_code(code: str | None, message: str, *, hint: str | None) -> SecondBra
     return found(text or "no message", code=code, remedy=remedy)
 
 
+def connection_failure(
+    error: "psycopg.Error", *, host: str, user: str, database: str
+) -> SecondBrainError:
+    """Return a failure to connect as an error that names what of the address was wrong.
+
+    The names must be those that the connection string means: see `connections.address`.
+    """
+    original = str(error)
+    where = f"host {host}" if host else "this machine"
+    if _NO_DATABASE.search(original):
+        return ConfigurationError(
+            f"there is no database {database!r} at {where}",
+            code="3D000",
+            remedy=_REMEDIES["3D000"],
+        )
+    if _NO_USER.search(original):
+        return AuthenticationError(
+            f"there is no user {user!r} at {where}",
+            code="28000",
+            remedy="Check the user's name in the connection string (through Supabase's pooler: "
+            "postgres.PROJECT).",
+        )
+    if "authentication failed" in original or "no password supplied" in original:
+        return AuthenticationError(
+            f"the password of user {user!r} was not accepted at {where}",
+            code="28P01",
+            remedy="Check the password in the connection string.",
+        )
+    if _UNRESOLVED.search(original):
+        return UnavailableError(
+            f"the host {host} is not known",
+            remedy="Check the host in the connection string, and that this machine's DNS answers.",
+        )
+    text = safe_message(_QUOTED.sub('"…"', original))
+    return UnavailableError(
+        f"no connection to database {database!r} at {where} as user {user!r}: {text}",
+        remedy="Try again shortly; if it stays, check host and port in the connection string, and "
+        "that the server runs.",
+    )
+
+
+def _is_libpq(error: BaseException) -> bool:
+    """Say whether the text is libpq's or psycopg's own, which may quote a connection string."""
+    import psycopg
+
+    return isinstance(error, psycopg.Error) and error.sqlstate is None
+
+
 def _from_psycopg(error: "psycopg.Error") -> SecondBrainError:
     import psycopg
     import psycopg_pool
@@ -357,8 +480,8 @@ def _from_psycopg(error: "psycopg.Error") -> SecondBrainError:
     if error.sqlstate is not None:
         message = error.diag.message_primary or str(error)
         return _from_code(error.sqlstate, message, hint=error.diag.message_hint)
-    # Without an SQLSTATE it is libpq's or psycopg's own text, and libpq quotes pieces of the
-    # connection string (of a password with an @ in it, as the host's name).
+    # libpq quotes pieces of the connection string (of a password with an @ in it, as the host's
+    # name).
     original = str(error)
     text = safe_message(_QUOTED.sub('"…"', original))
     if isinstance(error, psycopg.DataError) or "cannot adapt" in original:

@@ -90,8 +90,6 @@ class Scope:
                 )
         return SearchQuery(
             collections=collections,
-            viewer_id=self.viewer_id,
-            public_only=self.public_only,
             filters=conditions,
             snippet=True,
             **given,
@@ -192,7 +190,9 @@ class _HybridSearch(_Arguments):
 
 
 def _conditions(filters: Sequence[Condition] | Mapping[str, object]) -> list[Condition]:
-    return listed_conditions(filters) if isinstance(filters, Mapping) else list(filters)
+    if isinstance(filters, Mapping):
+        return [*listed_conditions(filters)]
+    return list(filters)
 
 
 _TOOLS: Mapping[str, type[_Arguments]] = {
@@ -234,7 +234,11 @@ def create_server(service: AsyncRetrievalService, scope: Scope) -> Server[Any]:
             )
         try:
             arguments = tool.model_validate(params.arguments or {})
-            response = await service.search(arguments.search(scope, service.settings))
+            response = await service.search(
+                arguments.search(scope, service.settings),
+                viewer_id=scope.viewer_id,
+                public_only=scope.public_only,
+            )
         except ValidationError as error:
             return _refusal("; ".join(_complaints(error)), InvalidInputError.default_remedy)
         # Whatever it was, the assistant is told what failed, and no more than that.

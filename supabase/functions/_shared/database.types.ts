@@ -286,6 +286,7 @@ export type Database = {
           "documents_deleted": number;
         }[];
       };
+      "delete_my_knowledge_document": { Args: { "document": string }; Returns: boolean };
       "explain_hybrid_search": {
         Args: {
           "collections"?: (string)[];
@@ -385,6 +386,16 @@ export type Database = {
         }[];
       };
       "knowledge_search_health": { Args: Record<PropertyKey, never>; Returns: Json };
+      "list_my_knowledge_documents": {
+        Args: { "after_key"?: string; "include_public"?: boolean; "page_size"?: number };
+        Returns: Database["public"]["CompositeTypes"]["knowledge_own_document"][];
+        SetofOptions: {
+          from: "*";
+          to: "knowledge_own_document";
+          isOneToOne: false;
+          isSetofReturn: true;
+        };
+      };
       "match_knowledge_chunks": {
         Args: {
           "filter_type"?: string;
@@ -408,6 +419,10 @@ export type Database = {
         Returns: string[];
       };
       "purge_knowledge_chunks": { Args: { "older_than"?: string }; Returns: number };
+      "read_my_knowledge_document": {
+        Args: { "chunk_count"?: number; "chunk_offset"?: number; "document": string };
+        Returns: Json;
+      };
       "refresh_knowledge_statistics": { Args: Record<PropertyKey, never>; Returns: boolean };
       "search_knowledge_chunks_fulltext": {
         Args: {
@@ -477,6 +492,21 @@ export type Database = {
       [_ in never]: never;
     };
     CompositeTypes: {
+      "knowledge_own_document": {
+        "id": string | null;
+        "external_key": string | null;
+        "title": string | null;
+        "knowledge_type": string | null;
+        "collection": string | null;
+        "source_origin": string | null;
+        "source_url": string | null;
+        "document_date": string | null;
+        "visibility": string | null;
+        "is_own": boolean | null;
+        "chunk_count": number | null;
+        "created_at": string | null;
+        "updated_at": string | null;
+      };
       "knowledge_search_hit": {
         "id": string | null;
         "content": string | null;

@@ -89,6 +89,11 @@ function refusal(error: PostgrestError): Refusal {
       }
       return new Refusal(400, error.message, error.hint ?? "Change what the message names.");
     case "42501":
+      return new Refusal(
+        401,
+        error.message,
+        error.hint ?? "Sign in, and send the user's own access token.",
+      );
     case "PGRST301":
     case "PGRST302":
     case "PGRST303":

@@ -6,16 +6,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import psycopg
 import typer
-from psycopg import pq
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 
 from second_brain.cli.corpus import EmbedderOption
 from second_brain.database import doctor, migrations, naming
 from second_brain.database.embedded import OWNER, EmbeddedPostgres, apply_prelude
 from second_brain.errors import ConfigurationError, MissingExtraError
 from second_brain.models import load_embedder
+from second_brain.services.connections import address, connect
 
 STATE = Path(".second-brain")
 _VARIABLES = ("SECOND_BRAIN_DSN", "DATABASE_URL")
@@ -104,20 +103,13 @@ def dsn_variable() -> str | None:
 
 def _tell_database(dsn: str, source: str) -> None:
     try:
-        given = conninfo_to_dict(dsn)
-    except psycopg.Error:
+        given = address(dsn)
+    except ConfigurationError:
         # Connecting says what is wrong with it.
-        return
-    own = {one.keyword.decode(): (one.val or b"").decode() for one in pq.Conninfo.get_defaults()}
-    host, port, name = (
-        str(given.get(keyword) or own.get(keyword) or "") for keyword in ("host", "port", "dbname")
-    )
-    host = host or str(given.get("hostaddr") or "this machine")
-    if "@" in host + port + name:
-        # A password with an @ or a / in it, which libpq cuts in the wrong place.
         typer.echo(f"Database: from {source}", err=True)
-    else:
-        typer.echo(f"Database: {name} at {host}, port {port}, from {source}", err=True)
+        return
+    host = given.host or "this machine"
+    typer.echo(f"Database: {given.database} at {host}, port {given.port}, from {source}", err=True)
 
 
 @dev.command(
@@ -229,7 +221,7 @@ def migrate(
     """
     target = resolve_dsn(dsn)
     if prelude:
-        with psycopg.connect(target, autocommit=True) as connection:
+        with connect(target, autocommit=True) as connection:
             apply_prelude(connection)
         # Functions that run with their owner's rights must not be a superuser's.
         target = make_conninfo(target, options=f"-c role={OWNER}")
@@ -249,7 +241,7 @@ def migrate(
 
 def _embedder_dimensions(dsn: str, embedder_name: str, schema: str) -> int | None:
     """Return the size of the embedder's vectors, None where the database has a size already."""
-    with psycopg.connect(dsn) as connection:
+    with connect(dsn) as connection:
         if migrations.stored_dimensions(connection, schema) is not None:
             return None
     try:
@@ -301,7 +293,7 @@ def _doctor(
     schema: SchemaOption = naming.SCHEMA,
 ) -> None:
     """Examine a database and say what to do. Exit code 1 when something is wrong."""
-    with psycopg.connect(resolve_dsn(dsn), autocommit=True) as connection:
+    with connect(resolve_dsn(dsn), autocommit=True) as connection:
         findings = doctor.examine(connection, schema)
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))

@@ -37,6 +37,7 @@ from second_brain.ingest import (
     standard_library,
 )
 from second_brain.models import Embedder, load_embedder
+from second_brain.services.connections import connect
 from second_brain.services.write import KnowledgeWriter
 
 _INGEST_EXAMPLES = """\b
@@ -214,7 +215,7 @@ def _ingest(
         found.documents.extend(standard_library())
         found.folders.append((STANDARD_LIBRARY, STANDARD_LIBRARY.key("")))
     # Without autocommit the whole run would be one transaction.
-    with psycopg.connect(resolve_dsn(dsn), autocommit=True) as connection:
+    with connect(resolve_dsn(dsn), autocommit=True) as connection:
         embedder = load_embedder(embedder_name)
         refuse_other_embedder(connection, embedder, switch_model=switch_model)
         _require(connection, knowledge_type, _KNOWLEDGE_TYPES, "--knowledge-type")
@@ -240,7 +241,7 @@ def _delete(
 ) -> None:
     """Delete documents with all their chunks, for good. Exit code 1 when one is not there."""
     missing = False
-    with psycopg.connect(resolve_dsn(dsn), autocommit=True) as connection:
+    with connect(resolve_dsn(dsn), autocommit=True) as connection:
         writer = KnowledgeWriter(connection)
         for key in external_keys:
             if _is_stored(connection, key):

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import Annotated
 
-import psycopg
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -16,6 +15,7 @@ from second_brain.cli.database import DsnOption, resolve_dsn
 from second_brain.database import reembedding, vector_index
 from second_brain.database.maintenance import Progress, Tell
 from second_brain.models import EMBEDDER_NAMES, load_embedder
+from second_brain.services.connections import connect
 
 
 class Kind(StrEnum):
@@ -69,7 +69,7 @@ def register(app: typer.Typer) -> None:
 @index.command("show")
 def show_index(dsn: DsnOption = None) -> None:
     """Show the vector index and the text index."""
-    with psycopg.connect(resolve_dsn(dsn), autocommit=True) as connection:
+    with connect(resolve_dsn(dsn), autocommit=True) as connection:
         _print_indexes(vector_index.show(connection))
 
 
@@ -103,7 +103,7 @@ def build_index(
     through a session pooler.
     """
     target = resolve_dsn(dsn)
-    with psycopg.connect(target, autocommit=True) as connection:
+    with connect(target, autocommit=True) as connection:
         wanted = vector_index.like_the_one_in_use(
             connection,
             kind=None if kind is None else kind.value,
@@ -174,7 +174,7 @@ def start_reembedding(
 @reembed.command("status")
 def show_reembedding(dsn: DsnOption = None) -> None:
     """Say how far a change of the model is."""
-    with psycopg.connect(resolve_dsn(dsn), autocommit=True) as connection:
+    with connect(resolve_dsn(dsn), autocommit=True) as connection:
         now = reembedding.state(connection)
         if now.stage == "none":
             typer.echo(f"No change of the model under way; {now.dimensions} dimensions in use.")

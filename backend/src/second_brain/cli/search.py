@@ -33,6 +33,7 @@ from second_brain.ingest import (
 )
 from second_brain.models import Embedder, embed_query, load_embedder
 from second_brain.services.arguments import Leg, SearchOptions, SupportsToList
+from second_brain.services.connections import connect
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.results import MemorySearchResult
 
@@ -170,7 +171,7 @@ def _search(
         "snippet": snippet or not as_json,
         "match_offset": offset,
     }
-    with psycopg.connect(resolve_dsn(dsn), autocommit=True) as connection:
+    with connect(resolve_dsn(dsn), autocommit=True) as connection:
         embedder = None
         if mode != "text":
             embedder = load_embedder(embedder_name)
@@ -211,7 +212,7 @@ def _demo() -> None:
     applied = migrations.apply(server.dsn(), dimensions=embedder.dimensions)
     typer.echo(f"{number(len(applied), 'migration')} applied.")
     console = new_console()
-    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+    with connect(server.dsn(), autocommit=True) as connection:
         refuse_other_embedder(connection, embedder)
         typer.echo("Ingesting the documentation of Python's standard library ...")
         ingest_with_progress(connection, standard_library(), embedder, Labels())

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from types import TracebackType
@@ -67,8 +67,8 @@ class EmbeddedServerError(ConfigurationError):
 class _State:
     major: int
     port: int
-    password: str
-    admin_password: str
+    password: str = field(repr=False)
+    admin_password: str = field(repr=False)
     data: str
 
 

@@ -22,6 +22,7 @@ from second_brain.errors import (
     MigrationMissingError,
     PermissionDeniedError,
 )
+from second_brain.services.connections import connect
 
 Result = TypeVar("Result")
 Connection: TypeAlias = psycopg.Connection[Any]
@@ -95,7 +96,7 @@ def session(dsn: str) -> Iterator[Connection]:
     as far as that shows.
     """
     token = secrets.token_hex(8)
-    with psycopg.connect(dsn, autocommit=True, prepare_threshold=None) as connection:
+    with connect(dsn, autocommit=True, prepare_threshold=None) as connection:
         connection.execute(_SETTINGS, [token])
         with contextlib.suppress(psycopg.errors.InvalidParameterValue):
             connection.execute(_NOTICE_DEAD_CLIENT)

@@ -20,6 +20,7 @@ from psycopg.rows import scalar_row
 
 from second_brain.database import naming
 from second_brain.errors import ConfigurationError, SecondBrainError
+from second_brain.services.connections import connect
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -216,7 +217,7 @@ def apply(
     """
     naming.check_schema(schema)
     migrations = find(directory)
-    with psycopg.connect(dsn) as connection:
+    with connect(dsn) as connection:
         stored = stored_dimensions(connection, schema)
     if stored is not None and dimensions not in (None, stored):
         raise ConfigurationError(
@@ -375,7 +376,7 @@ def _apply_next(
     progress: Callable[[Migration], None] | None,
 ) -> Migration | None:
     history = sql.Identifier(naming.history(schema))
-    with psycopg.connect(dsn) as connection:
+    with connect(dsn) as connection:
         connection.execute(_LOCK)
         missing = pending(connection, migrations, schema)
         if not missing:

@@ -25,6 +25,7 @@ from second_brain.errors import ConfigurationError, PermissionDeniedError, Secon
 from second_brain.evaluation.collection import Collection, Query, Vectors
 from second_brain.evaluation.metrics import MEASURES, Difference, compare, judge, percentile
 from second_brain.services.arguments import Leg
+from second_brain.services.connections import connect
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.results import MemorySearchResult
 
@@ -279,7 +280,7 @@ def scratch_database(
     making = _embedded_database(major) if dsn is None else _database_on_server(dsn)
     with making as made:
         migrations.apply(made, dimensions=dimensions)
-        with psycopg.connect(made, autocommit=True) as connection:
+        with connect(made, autocommit=True) as connection:
             yield connection
 
 
@@ -458,7 +459,7 @@ def _embedded_database(major: int | None) -> Iterator[str]:
 @contextmanager
 def _database_on_server(dsn: str) -> Iterator[str]:
     name = f"{_PREFIX}{token_hex(6)}"
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    with connect(dsn, autocommit=True) as connection:
         missing = [role for (role,) in connection.execute(_MISSING_ROLES)]
         if missing:
             raise ConfigurationError(
@@ -478,7 +479,7 @@ def _database_on_server(dsn: str) -> Iterator[str]:
             ) from exc
     made = make_conninfo(dsn, dbname=name)
     try:
-        with psycopg.connect(made, autocommit=True) as connection:
+        with connect(made, autocommit=True) as connection:
             try:
                 for statement in _SETTING_UP:
                     connection.execute(statement)

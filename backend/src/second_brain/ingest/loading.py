@@ -33,6 +33,7 @@ class UnreadableDocumentError(SecondBrainError):
     """A file that is damaged, binary, too large, or has no text to read."""
 
     kind: ClassVar[str] = "unreadable_document"
+    http_status: ClassVar[int] = 422
     default_remedy: ClassVar[str] = "Repair or leave out the file; the others are not affected."
 
 

@@ -24,6 +24,7 @@ from second_brain.errors import (
     SecondBrainError,
     UnavailableError,
     UnexpectedAnswerError,
+    redacted,
     safe_message,
 )
 
@@ -47,6 +48,7 @@ class QuotaExceededError(SecondBrainError):
     """The provider's rate limit was met on every try, or the account has no credit left."""
 
     kind = "quota_exceeded"
+    http_status = 503
     default_remedy = (
         "Wait, or stay below the account's limit with a RateLimit; the provider's page on usage "
         "says whether credit is left."
@@ -201,13 +203,13 @@ class JsonApi:
         import httpx
 
         self._provider = provider
+        self._key = key
         try:
             self._client = httpx.Client(
                 base_url=base_url, headers={"Authorization": f"Bearer {key}"}, timeout=timeout
             )
         except httpx.InvalidURL as exc:
-            raise _no_address(provider) from exc
-        self._key = key
+            raise _no_address(provider) from redacted(exc, secrets=[base_url])
 
     def close(self) -> None:
         """Close the connections."""
@@ -220,13 +222,13 @@ class JsonApi:
         try:
             response = self._client.post(path, json=body)
         except httpx.TimeoutException as exc:
-            raise timed_out(self._provider) from exc
+            raise timed_out(self._provider) from self._redacted(exc)
         except httpx.UnsupportedProtocol as exc:
-            raise FailedCallError(_no_address(self._provider)) from exc
+            raise FailedCallError(_no_address(self._provider)) from self._redacted(exc)
         except httpx.TransportError as exc:
-            raise unreachable(self._provider, exc) from exc
+            raise unreachable(self._provider, exc) from self._redacted(exc)
         except httpx.DecodingError as exc:
-            raise malformed(self._provider, "it cannot be decompressed") from exc
+            raise malformed(self._provider, "it cannot be decompressed") from self._redacted(exc)
         if not response.is_success:
             raise refused(
                 self._provider, response.status_code, response.headers, response.text, self._key
@@ -234,7 +236,10 @@ class JsonApi:
         try:
             return response.json()
         except ValueError as exc:
-            raise malformed(self._provider, "it is not JSON") from exc
+            raise malformed(self._provider, "it is not JSON") from self._redacted(exc)
+
+    def _redacted(self, error: Exception) -> BaseException:
+        return redacted(error, secrets=[self._key])
 
 
 def find_key(provider: str, key: str | None, *variables: str) -> str:

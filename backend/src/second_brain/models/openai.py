@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from second_brain.errors import MissingExtraError
+from second_brain.errors import MissingExtraError, redacted
 from second_brain.models.hosted import (
     Calls,
     RateLimit,
@@ -83,6 +83,7 @@ class OpenAIEmbedder(HostedEmbedder):
     def _request(self, texts: Sequence[str], role: Role) -> Sequence[Any]:
         import openai
 
+        keys = [self._client.api_key]
         asked = openai.omit if self._asked_dimensions is None else self._asked_dimensions
         try:
             answer = self._client.embeddings.create(
@@ -90,14 +91,15 @@ class OpenAIEmbedder(HostedEmbedder):
             )
             numbered = [(one.index, one.embedding) for one in answer.data]
         except openai.APITimeoutError as exc:
-            raise timed_out(_PROVIDER) from exc
+            raise timed_out(_PROVIDER) from redacted(exc, secrets=keys)
         except openai.APIConnectionError as exc:
-            raise unreachable(_PROVIDER, exc.__cause__ or exc) from exc
+            raise unreachable(_PROVIDER, exc.__cause__ or exc) from redacted(exc, secrets=keys)
         except openai.APIStatusError as exc:
             answered = exc.response
-            key = self._client.api_key
-            raise refused(_PROVIDER, exc.status_code, answered.headers, answered.text, key) from exc
+            raise refused(
+                _PROVIDER, exc.status_code, answered.headers, answered.text, *keys
+            ) from redacted(exc, secrets=keys)
         # What the client raises for JSON of another form, and for what is not JSON.
         except (openai.OpenAIError, AttributeError, TypeError, ValueError) as exc:
-            raise malformed(_PROVIDER, "it holds no embeddings") from exc
+            raise malformed(_PROVIDER, "it holds no embeddings") from redacted(exc, secrets=keys)
         return in_order(_PROVIDER, numbered, len(texts))

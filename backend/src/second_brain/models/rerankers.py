@@ -7,6 +7,8 @@ Nothing here searches: `second_brain.retrieval.service` decides what is scored.
 import math
 import threading
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from second_brain.errors import (
@@ -45,12 +47,13 @@ def rerank_scores(reranker: Reranker, query: str, texts: Sequence[str]) -> list[
 class CrossEncoderReranker:
     """A cross-encoder of sentence-transformers on this machine: reads query and text together.
 
-    `model` is a name on the Hugging Face hub, or a folder, with one output. Query and text
-    together are cut to `max_length` tokens. `device` is PyTorch's, by default a GPU when there is
-    one. The model is loaded on first use, once, whichever thread comes first.
+    `model` is a folder, or a name on the Hugging Face hub whose weights are in the hub's cache on
+    this machine, with one output; `download=True` gets them when the reranker is made. Query and
+    text together are cut to `max_length` tokens. `device` is PyTorch's, by default a GPU when there
+    is one. The model is loaded on first use, once, whichever thread comes first.
 
-    The first use raises MissingExtraError without the extra `rerank`, and ConfigurationError
-    when there is no such model.
+    Making it raises MissingExtraError without the extra `rerank`, and ConfigurationError when there
+    are no weights; nothing waits for the network unless `download` is given.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class CrossEncoderReranker:
         max_length: int = 512,
         batch_size: int = 32,
         device: str | None = None,
+        download: bool = False,
     ) -> None:
         for name, value in (("max_length", max_length), ("batch_size", batch_size)):
             if value < 1:
@@ -71,6 +75,16 @@ class CrossEncoderReranker:
         self._model: CrossEncoder | None = None
         # A fast tokenizer fails ("Already borrowed") when two threads use it at once.
         self._lock = threading.Lock()
+        if find_spec("sentence_transformers") is None:
+            raise MissingExtraError("sentence-transformers", "rerank")
+        if download:
+            self._model = self._load(download=True)
+        elif not _has_weights(model):
+            raise ConfigurationError(
+                f"the weights of {model!r} are not on this machine",
+                remedy=f"Download them once with `hf download {model}`, make CrossEncoderReranker "
+                "with download=True, or give a folder that has a model.",
+            )
 
     def __call__(self, query: str, texts: Sequence[str]) -> list[float]:
         """Score texts; raises UnexpectedAnswerError when the model does not give one number each.
@@ -89,18 +103,42 @@ class CrossEncoderReranker:
             )
         return _checked(scores.tolist(), len(texts))
 
-    def _load(self) -> "CrossEncoder":
+    def _load(self, *, download: bool = False) -> "CrossEncoder":
+        from sentence_transformers import CrossEncoder
+
         try:
-            from sentence_transformers import CrossEncoder
-        except ImportError as exc:
-            raise MissingExtraError("sentence-transformers", "rerank") from exc
-        try:
-            return CrossEncoder(self._name, max_length=self._max_length, device=self._device)
+            return CrossEncoder(
+                self._name,
+                max_length=self._max_length,
+                device=self._device,
+                local_files_only=not download,
+            )
         except (OSError, ValueError) as exc:
             raise ConfigurationError(
                 f"sentence-transformers cannot load {self._name!r}: {safe_message(exc)}",
                 remedy="Give a model's name, or a folder that has one.",
             ) from exc
+
+
+_WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+
+
+def _has_weights(model: str) -> bool:
+    """Say whether a folder, or the hub's cache on this machine, has the weights of a model."""
+    if Path(model).is_dir():
+        return any((Path(model) / name).is_file() for name in _WEIGHTS)
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        return any(isinstance(try_to_load_from_cache(model, name), str) for name in _WEIGHTS)
+    except HFValidationError:
+        return False
 
 
 class _HostedReranker(HostedModel):

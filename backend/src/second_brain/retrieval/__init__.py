@@ -1,11 +1,12 @@
 """The retrieval service: its query, answer and settings. It needs numpy, an extra."""
 
 from second_brain.retrieval.answer import Degraded, QueryTime, SearchResponse, SearchResult
-from second_brain.retrieval.query import QueryOptions, SearchQuery
+from second_brain.retrieval.query import Access, QueryOptions, SearchQuery
 from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
 from second_brain.retrieval.settings import Mode, SearchSettings
 
 __all__ = [
+    "Access",
     "AsyncRetrievalService",
     "Degraded",
     "Mode",

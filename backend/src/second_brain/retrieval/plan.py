@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
-from second_brain.errors import InvalidInputError
+from second_brain.errors import ConfigurationError, InvalidInputError
 from second_brain.filters import listed_conditions
-from second_brain.retrieval.query import QueryOptions, SearchQuery
+from second_brain.retrieval.query import Access, QueryOptions, SearchQuery
 from second_brain.retrieval.settings import MATCH_COUNT_BOUND, Mode, SearchSettings
 from second_brain.services.arguments import Leg, SearchOptions
 
@@ -23,6 +23,7 @@ class Plan:
     """A query with what the settings make of it."""
 
     query: SearchQuery
+    access: Access
     mode: Mode
     retrieval: Leg
     """What the provider is asked for: hybrid, vector or text."""
@@ -45,29 +46,45 @@ class Plan:
         """Return what determines the answer, beside the service's settings."""
         try:
             rest = self.query.model_dump_json(exclude={"mode", "limit", "min_similarity"})
+            access = self.access.model_dump_json()
         except PydanticSerializationError as error:
             raise InvalidInputError("a text of the query is not Unicode") from error
-        return f"{self.mode} {self.limit} {self.threshold} {rest}"
+        return f"{self.mode} {self.limit} {self.threshold} {access} {rest}"
 
 
-def checked_query(question: str | SearchQuery, options: QueryOptions) -> SearchQuery:
-    """Return the query; raise InvalidInputError for a value that is out of bounds."""
+def checked_query(question: str | SearchQuery, options: QueryOptions) -> tuple[SearchQuery, Access]:
+    """Return the query and what the server decided.
+
+    Raises InvalidInputError for a value that is out of bounds, and ConfigurationError for a
+    SearchQuery beside which nothing says whose rows it may find.
+    """
+    decided = {name: value for name, value in options.items() if name in Access.model_fields}
+    asked = {name: value for name, value in options.items() if name not in decided}
     if isinstance(question, SearchQuery):
-        if options:
+        if asked:
             raise InvalidInputError(
-                f"a SearchQuery and {', '.join(options)} are given",
-                remedy="Put everything into the SearchQuery.",
+                f"a SearchQuery and {', '.join(asked)} are given",
+                remedy="Put everything but viewer_id, public_only and required_filters into the "
+                "SearchQuery.",
             )
-        return question
+        if "viewer_id" not in decided and not decided.get("public_only"):
+            raise ConfigurationError(
+                "a SearchQuery is given, and nothing says whose rows it may find",
+                remedy="Give the viewer_id of the user who asks, or public_only=True; "
+                "viewer_id=None where every client may see every row.",
+            )
     try:
-        return SearchQuery(query=question, **options)  # type: ignore[arg-type]
+        access = Access(**decided)  # type: ignore[arg-type]
+        if isinstance(question, SearchQuery):
+            return question, access
+        return SearchQuery(query=question, **asked), access  # type: ignore[arg-type]
     except ValidationError as error:
         # Without the values: a question may be private.
         faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
         raise InvalidInputError("; ".join(faults)) from None
 
 
-def planned(query: SearchQuery, settings: SearchSettings) -> Plan:
+def planned(query: SearchQuery, access: Access, settings: SearchSettings) -> Plan:
     """Return the plan of a query."""
     mode = query.mode or settings.default_mode
     if mode != "rerank":
@@ -83,7 +100,7 @@ def planned(query: SearchQuery, settings: SearchSettings) -> Plan:
     threshold = query.min_similarity
     if threshold is None:
         threshold = settings.similarity_threshold
-    return Plan(query, mode, retrieval, limit, window, threshold)
+    return Plan(query, access, mode, retrieval, limit, window, threshold)
 
 
 def search_options(
@@ -116,12 +133,12 @@ def search_options(
         ),
         "rrf_k": settings.rrf_constant,
         "fusion": settings.search_fusion,
-        "filters": _with_tags(query.filters, query.tags),
+        "filters": _together(_with_tags(query.filters, query.tags), plan.access.required_filters),
         "date_from": query.date_from,
         "date_to": query.date_to,
         "collections": None if query.collections is None else list(query.collections),
-        "viewer_id": query.viewer_id,
-        "public_only": query.public_only,
+        "viewer_id": plan.access.viewer_id,
+        "public_only": plan.access.public_only,
         "one_per_document": query.one_per_document,
         "neighbor_window": query.expand_neighbors,
         "recency_half_life": query.recency_half_life,
@@ -137,8 +154,9 @@ def search_options(
     }
 
 
-def applied_filters(query: SearchQuery, threshold: float | None) -> dict[str, Any]:
+def applied_filters(plan: Plan, threshold: float | None) -> dict[str, Any]:
     """Return the conditions that the answer names."""
+    query, access = plan.query, plan.access
     said = {
         "category": query.category,
         "tags": list(query.tags),
@@ -146,8 +164,8 @@ def applied_filters(query: SearchQuery, threshold: float | None) -> dict[str, An
         "date_to": query.date_to and query.date_to.isoformat(),
         "filters": query.filters,
         "min_similarity": threshold or None,
-        "viewer_id": query.viewer_id and str(query.viewer_id),
-        "public_only": query.public_only or None,
+        "viewer_id": access.viewer_id and str(access.viewer_id),
+        "public_only": access.public_only or None,
         "collections": query.collections and list(query.collections),
     }
     return {name: value for name, value in said.items() if value not in (None, [], {})}
@@ -156,7 +174,12 @@ def applied_filters(query: SearchQuery, threshold: float | None) -> dict[str, An
 def _with_tags(filters: Any, tags: Sequence[str]) -> Any:
     if not tags:
         return filters
-    condition = {"field": "metadata.tags", "op": "contains", "value": list(tags)}
-    if isinstance(filters, dict):
-        filters = listed_conditions(filters)
-    return [*(filters or []), condition]
+    return _together(filters, [{"field": "metadata.tags", "op": "contains", "value": list(tags)}])
+
+
+def _together(filters: Any, further: list[Any] | None) -> Any:
+    """Return the conditions of both; filters alone stay in their form."""
+    if not filters or not further:
+        return filters or further
+    listed = listed_conditions(filters) if isinstance(filters, dict) else filters
+    return [*listed, *further]

@@ -1,10 +1,11 @@
 """What a caller asks the retrieval service.
 
-`SearchQuery` checks its values when it is made. What only the database can check, such as a
-filter's fields, the database checks.
+`SearchQuery` is what a client may ask for: the body of a request. `Access` is what the server
+decides beside it. Both check their values when they are made. What only the database can check,
+such as a filter's fields, the database checks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Annotated, Any, Literal, TypedDict
 from uuid import UUID
@@ -20,7 +21,7 @@ from pydantic import (
 )
 
 from second_brain.errors import InvalidInputError
-from second_brain.filters import Filters, conditions
+from second_brain.filters import FilterBuilder, FilterExpression, Filters, conditions
 from second_brain.retrieval.settings import LIMIT_BOUND, Mode, ModeField
 from second_brain.services.arguments import TextMode
 
@@ -35,6 +36,13 @@ def _conditions(filters: Any) -> Any:
         return conditions(filters)
     except InvalidInputError as error:
         raise ValueError(str(error)) from error
+
+
+def _required(filters: Any) -> Any:
+    # What a key of the short form means depends on the key; what must hold is written in full.
+    if isinstance(filters, Mapping):
+        raise ValueError("must be a list of conditions")  # noqa: TRY004
+    return _conditions(filters)
 
 
 def _neighbors(expand: object) -> object:
@@ -53,8 +61,32 @@ Text = Annotated[
 Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 
 
+Conditions = Annotated[
+    Any,
+    PlainValidator(_conditions),
+    WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": "object"}}, {"type": "object"}]}),
+]
+
+
+class Access(BaseModel):
+    """What a server decides about a search, whoever wrote the query: whose rows, and which.
+
+    `required_filters` hold beside the query's own filters, and the answer does not name them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    viewer_id: UUID | None = Field(default=None, description="Rows of this user, and public ones.")
+    public_only: bool = Field(default=False, description="Public rows only.")
+    required_filters: Annotated[Any, PlainValidator(_required)] = Field(
+        default=None, description="Conditions that always hold, as a list."
+    )
+
+
 class SearchQuery(BaseModel):
-    """One validated search: what `RetrievalService.search` takes, also as JSON.
+    """One validated search of a client: what `RetrievalService.search` takes, also as JSON.
+
+    It may be the body of a request: it has no field that says whose rows are searched.
 
     `mode` None, `limit` None and `min_similarity` None stand for the service's settings. Raises
     pydantic's ValidationError for a value out of bounds and for a name that is none of these.
@@ -72,21 +104,13 @@ class SearchQuery(BaseModel):
     tags: Names = Field(default=(), description="metadata.tags has every one of them.")
     date_from: date | None = Field(default=None, description="First document_date, included.")
     date_to: date | None = Field(default=None, description="Last document_date, included.")
-    filters: Annotated[
-        Any,
-        PlainValidator(_conditions),
-        WithJsonSchema(
-            {"anyOf": [{"type": "array", "items": {"type": "object"}}, {"type": "object"}]}
-        ),
-    ] = Field(default=None, description="Conditions on columns and metadata.")
+    filters: Conditions = Field(default=None, description="Conditions on columns and metadata.")
     min_similarity: float | None = Field(
         default=None,
         ge=-1,
         le=1,
         description="Least cosine similarity of what the vector leg finds.",
     )
-    viewer_id: UUID | None = Field(default=None, description="Rows of this user, and public ones.")
-    public_only: bool = Field(default=False, description="Public rows only.")
     collections: Names | None = Field(
         default=None, description="Each ranked by itself, then fused."
     )
@@ -109,8 +133,19 @@ class SearchQuery(BaseModel):
     )
 
 
-class QueryOptions(TypedDict, total=False):
-    """What `RetrievalService.search` takes by name beside the question: fields of SearchQuery."""
+class AccessOptions(TypedDict, total=False):
+    """What `RetrievalService.search` takes by name beside a SearchQuery: fields of Access."""
+
+    viewer_id: UUID | str | None
+    public_only: bool
+    required_filters: Sequence[Mapping[str, object] | FilterExpression] | FilterBuilder | None
+
+
+class QueryOptions(AccessOptions, total=False):
+    """What `RetrievalService.search` takes by name beside the question.
+
+    These are the fields of SearchQuery and of Access.
+    """
 
     mode: Mode | Literal["bm25"] | None
     limit: int | None
@@ -121,8 +156,6 @@ class QueryOptions(TypedDict, total=False):
     date_to: date | str | None
     filters: Filters | None
     min_similarity: float | None
-    viewer_id: UUID | str | None
-    public_only: bool
     collections: Sequence[str] | None
     expand_neighbors: bool | int
     one_per_document: bool

@@ -6,6 +6,7 @@ Ranking, fusion and filters are the database's, and retries the provider's.
 import contextvars
 import logging
 import os
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,6 +20,7 @@ from second_brain.errors import (
     DimensionMismatchError,
     InvalidInputError,
     SecondBrainError,
+    redacted,
     safe_message,
 )
 from second_brain.models import is_async
@@ -94,9 +96,7 @@ class Retrieval(ABC):
                 )
         if not self._embedders:
             raise ConfigurationError("no embedder is given", remedy="Give at least one embedder.")
-        self._reranker: AnyReranker = reranker or CrossEncoderReranker(
-            self.settings.crossencoder_model, max_length=self.settings.crossencoder_max_length
-        )
+        self._reranker: AnyReranker = reranker or _cross_encoder(self.settings)
         self._cache = (
             ResultCache(
                 self.settings.search_cache_max_entries, self.settings.search_cache_ttl_seconds
@@ -208,9 +208,7 @@ class Retrieval(ABC):
             mode_used=used,
             limit=plan.limit,
             offset=first,
-            applied_filters=applied_filters(
-                plan.query, None if embedder is None else plan.threshold
-            ),
+            applied_filters=applied_filters(plan, None if embedder is None else plan.threshold),
             query_time_ms=watch.times(),
             embedding_model=None if embedder is None else embedder.model,
             cached=False,
@@ -233,7 +231,7 @@ class Retrieval(ABC):
                     if used == "vector":
                         if failure is error:
                             raise
-                        raise failure from error
+                        raise failure from redacted(error)
                     degraded = _degraded("embed", failure)
                     embedder, used = None, "text"
         asked = [
@@ -284,6 +282,26 @@ class Retrieval(ABC):
             is_async(reranker),
         )
         return rerank_scores(lambda *_: given, question, passages)
+
+
+def _cross_encoder(settings: SearchSettings) -> Reranker:
+    """Return the cross-encoder of the settings, made now where these ask for reranking."""
+    make = partial(
+        CrossEncoderReranker,
+        settings.crossencoder_model,
+        max_length=settings.crossencoder_max_length,
+    )
+    if settings.use_reranking or settings.default_mode == "rerank":
+        return make()
+    made, lock = list[CrossEncoderReranker](), threading.Lock()
+
+    def reranker(question: str, texts: Sequence[str]) -> list[float]:
+        with lock:
+            if not made:
+                made.append(make())
+        return made[0](question, texts)
+
+    return reranker
 
 
 def _pool() -> tuple[int, ThreadPoolExecutor]:

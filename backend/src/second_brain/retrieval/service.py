@@ -39,8 +39,9 @@ class AsyncRetrievalService(Retrieval):
     """Search by a question, over a provider, with the embedder of the corpus's model.
 
     Several embedders may be given: the one whose model and dimensions the stored chunks have is
-    used. `reranker` is any function of a question and texts that scores each; without one, the
-    cross-encoder that the settings name is loaded when it is first needed. Embedders and rerankers
+    used. `reranker` is any function of a question and texts that scores each; without one it is
+    the cross-encoder that the settings name: when they ask for reranking, a service without its
+    package or weights is not made (MissingExtraError, ConfigurationError). Embedders and rerankers
     that are coroutine functions are awaited, all others run in a thread. `settings` are read from
     the environment when they are not given.
     """
@@ -63,14 +64,19 @@ class AsyncRetrievalService(Retrieval):
         timeout: float | None = None,
         **options: Unpack[QueryOptions],
     ) -> SearchResponse:
-        """Search for a question, or a `SearchQuery` that has everything; see its fields.
+        """Search for a question, or for the `SearchQuery` of a client; see its fields.
+
+        Beside a SearchQuery the server says whose rows it may find: `viewer_id` (None: everybody's)
+        or `public_only=True`, else ConfigurationError is raised. `required_filters` hold beside its
+        own.
 
         `timeout` is the most seconds that the whole search may take. When the embedder or the
         reranker fails, the search continues without it and sets `degraded`. Every other failure is
         raised as one of `second_brain.errors`: so is an embedder's in mode `vector`, which has no
         fallback, a timeout, and a corpus of another model (ConfigurationError).
         """
-        return await self._search(planned(checked_query(question, options), self.settings), timeout)
+        plan = planned(*checked_query(question, options), self.settings)
+        return await self._search(plan, timeout)
 
     async def _find(
         self,

@@ -1,11 +1,20 @@
-"""Connection pools for a service, with settings that suit a transaction pooler."""
+"""Connection strings, connections, and pools with settings that suit a transaction pooler.
 
-from collections.abc import Mapping
+libpq reads a password with an unescaped @ or / in it as host, port or database, and quotes these in
+its messages. So a connection string is checked here before libpq sees it.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
+from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+from second_brain.errors import ConfigurationError, SecondBrainError, connection_failure, redacted
 
 POOL_DEFAULTS: Mapping[str, str | int] = {
     "application_name": "second-brain",
@@ -17,6 +26,88 @@ POOL_DEFAULTS: Mapping[str, str | int] = {
     "tcp_user_timeout": 30_000,
 }
 """Connection options of `connection_pool`; those of the connection string replace them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """What a connection string names, with libpq's defaults. It holds no secret."""
+
+    host: str
+    port: str
+    database: str
+    user: str
+
+
+def address(dsn: str) -> Address:
+    """Return what the connection string names.
+
+    Raises ConfigurationError, which quotes nothing of it, when it is malformed or when a piece of
+    a password may stand where a name belongs.
+    """
+    try:
+        given = conninfo_to_dict(dsn)
+    except (psycopg.Error, ValueError):
+        given = None
+    if given is None:
+        # Outside of the handler: libpq's message quotes the string, and would be the context.
+        raise ConfigurationError("the connection string is malformed", remedy=_ESCAPE)
+    own = {one.keyword.decode(): (one.val or b"").decode() for one in pq.Conninfo.get_defaults()}
+
+    def named(*keywords: str) -> str:
+        values = (given.get(one) or own.get(one) for one in keywords)
+        return next((str(value) for value in values if value), "")
+
+    found = Address(
+        named("host", "hostaddr"), named("port"), named("dbname", "user"), named("user")
+    )
+    if "@" in f"{found.host}{found.port}{found.database}" or (
+        found.port and not found.port.replace(",", "").isdecimal()
+    ):
+        raise ConfigurationError(
+            "the connection string is malformed: its password seems to go on in the host, port or "
+            "database",
+            remedy=_ESCAPE,
+        )
+    return found
+
+
+_ESCAPE = (
+    "Write it as postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with @ as %40, / as %2F, : as %3A "
+    "and % as %25 in the password."
+)
+
+
+def connect(dsn: str, **options: Any) -> psycopg.Connection[Any]:
+    """Open a connection; raises a SecondBrainError that names what of the address was wrong."""
+    with explained(dsn):
+        return psycopg.connect(dsn, **options)
+
+
+@contextmanager
+def explained(dsn: str) -> Iterator[None]:
+    """Check a connection string, and name what of it is wrong when connecting fails."""
+    target = address(dsn)
+    failure: SecondBrainError | None = None
+    try:
+        yield
+    except psycopg.OperationalError as error:
+        if error.sqlstate is not None:
+            raise
+        failure = connection_failure(
+            error, host=target.host, user=target.user, database=target.database
+        )
+        failure.__cause__ = redacted(error, secrets=secrets(dsn))
+    if failure is not None:
+        raise failure
+
+
+def secrets(dsn: str) -> tuple[str, ...]:
+    """Return what no message may hold of a connection string: itself, and its passwords."""
+    try:
+        given = conninfo_to_dict(dsn)
+    except (psycopg.Error, ValueError):
+        given = {}
+    return dsn, *(str(given[name]) for name in ("password", "sslpassword") if given.get(name))
 
 
 def connection_pool(
@@ -59,4 +150,5 @@ _POOL_CONNECTION = {"autocommit": True, "prepare_threshold": None}
 
 
 def _pool_conninfo(dsn: str) -> str:
+    address(dsn)
     return make_conninfo("", **{**POOL_DEFAULTS, **conninfo_to_dict(dsn)})

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext, suppres
 from typing import Any, ClassVar, TypeAlias
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from psycopg.types.json import set_json_loads
@@ -18,6 +17,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from second_brain.errors import ConnectionLostError
 from second_brain.services.calls import RETRIES
+from second_brain.services.connections import connect, explained, secrets
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
 from second_brain.services.reading import Reading, after, connect_timeout, pool_wait
 from second_brain.services.results import Source, read_json
@@ -42,13 +42,7 @@ class _Postgres:
         return Reading(function, arguments, timeout, _OWN_CONNECTION_LOST if is_own else None)
 
     def _secrets(self) -> Iterable[object]:
-        if not isinstance(self._database, str):
-            return ()
-        try:
-            password = conninfo_to_dict(self._database).get("password")
-        except psycopg.ProgrammingError:
-            password = None
-        return self._database, password
+        return secrets(self._database) if isinstance(self._database, str) else ()
 
 
 class PostgresProvider(_Postgres, SearchProvider):
@@ -103,9 +97,7 @@ class PostgresProvider(_Postgres, SearchProvider):
                     if connection.info.transaction_status == TransactionStatus.IDLE:
                         connection.autocommit = as_it_was
         else:
-            with psycopg.connect(
-                self._database, autocommit=True, **connect_timeout(timeout)
-            ) as connection:
+            with connect(self._database, autocommit=True, **connect_timeout(timeout)) as connection:
                 yield connection
 
     def _send_blocking(
@@ -192,9 +184,11 @@ class AsyncPostgresProvider(_Postgres, AsyncSearchProvider):
                     if connection.info.transaction_status == TransactionStatus.IDLE:
                         await connection.set_autocommit(as_it_was)
         else:
-            async with await psycopg.AsyncConnection.connect(
-                self._database, autocommit=True, **connect_timeout(timeout)
-            ) as connection:
+            with explained(self._database):
+                opened = await psycopg.AsyncConnection.connect(
+                    self._database, autocommit=True, **connect_timeout(timeout)
+                )
+            async with opened as connection:
                 yield connection
 
     async def _send(

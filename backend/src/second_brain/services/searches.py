@@ -13,6 +13,7 @@ from second_brain.errors import (
     InvalidInputError,
     PermissionDeniedError,
     UnexpectedAnswerError,
+    redacted,
     safe_message,
     translate,
 )
@@ -189,7 +190,11 @@ class Searches(ABC):
             "%s failed: %s (%s, code %s)", function, type(error).__name__, known.kind, known.code
         )
         remedy = known.remedy
-        if function == MINE and isinstance(known, PermissionDeniedError):
+        if (
+            function == MINE
+            and isinstance(known, PermissionDeniedError)
+            and remedy == PermissionDeniedError.default_remedy
+        ):
             remedy = (
                 "Call with the token of a signed-in user (role authenticated): "
                 "with the service role, give hybrid_search a viewer_id."
@@ -208,11 +213,13 @@ class Searches(ABC):
         try:
             return await answer
         except Exception as error:
-            known = translate(error)
-            known.args = (safe_message(known, secrets=self._secrets()),)
+            known, held = translate(error), tuple(self._secrets())
+            known.args = (safe_message(known, secrets=held),)
+            cause = redacted(error, secrets=held)
             if known is error:
                 raise
-            raise known from error
+        # Outside of the handler: the error as it was would be the context.
+        raise known from cause
 
 
 def _by_query(rows: Sequence[object], count: int) -> list[list[object]]:

@@ -11,9 +11,10 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
-from second_brain.errors import ClientUnavailableError, ConfigurationError
+from second_brain.errors import ClientUnavailableError, ConfigurationError, redacted
 from second_brain.services.arguments import without_defaults
 from second_brain.services.calls import RETRIES
+from second_brain.services.own_documents import AsyncOwnDocuments, OwnDocuments
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
 from second_brain.services.results import Source
 
@@ -55,11 +56,12 @@ class _Project(ABC, Generic[AnyClient, AnyHttp]):
                 if url and key:
                     try:
                         self._client, self._http = self._make(url, key)
-                    except Exception as error:
+                    # Whatever it was: the URL or the key is wrong.
+                    except Exception as error:  # noqa: BLE001
                         raise ConfigurationError(
                             "this URL and key make no Supabase client",
                             remedy="Check SUPABASE_URL (https://….supabase.co) and SUPABASE_KEY.",
-                        ) from error
+                        ) from redacted(error, secrets=(url, key))
             client: AnyClient | None = self._client
             return client
 
@@ -87,12 +89,13 @@ class _Project(ABC, Generic[AnyClient, AnyHttp]):
         return self._credentials()
 
 
-class SupabaseProvider(_Project["Client", "httpx.Client"], SearchProvider):
+class SupabaseProvider(_Project["Client", "httpx.Client"], OwnDocuments, SearchProvider):
     """Search through a Supabase project's REST API with the service role's key.
 
     `config` has `supabase_url` and `supabase_key`; what it does not say is read from SUPABASE_URL
     and SUPABASE_KEY when the client is first needed. A given `client` keeps its own timeouts;
-    `search_my_knowledge` needs one that carries a user's token. One provider serves many threads.
+    `search_my_knowledge` and the methods for a user's own documents need one that carries the
+    user's token. One provider serves many threads.
     """
 
     name: ClassVar[Source] = "supabase"
@@ -156,7 +159,9 @@ class SupabaseProvider(_Project["Client", "httpx.Client"], SearchProvider):
             return client.rpc(function, without_defaults(arguments)).execute().data
 
 
-class AsyncSupabaseProvider(_Project["AsyncClient", "httpx.AsyncClient"], AsyncSearchProvider):
+class AsyncSupabaseProvider(
+    _Project["AsyncClient", "httpx.AsyncClient"], AsyncOwnDocuments, AsyncSearchProvider
+):
     """`SupabaseProvider` for an event loop, with supabase-py's AsyncClient; one for each loop."""
 
     name: ClassVar[Source] = "supabase"

@@ -17,7 +17,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import AsyncRowFactory, RowFactory, class_row, scalar_row
 from psycopg.types.json import Jsonb
 
-from second_brain.errors import translate
+from second_brain.errors import redacted, translate
 from second_brain.filters import json_default
 from second_brain.services import statements
 from second_brain.services.blocking import blocking
@@ -88,7 +88,7 @@ class _Writes(ABC):
                     or attempt >= self._retries
                     or known.code not in (SERIALIZATION_FAILURE, DEADLOCK)
                 ):
-                    raise known from error
+                    raise known from redacted(error)
                 logger.info("a write met a %s (%s), trying again", known.kind, known.code)
             await self._wait(pause_before(attempt))
         raise AssertionError

@@ -1,7 +1,6 @@
--- 015_monitoring: what is stored, and whether the database is in a state to search it fast.
+-- 016_monitoring: what is stored, and whether the database is in a state to search it fast.
 -- Adds: functions knowledge_embedding_models, knowledge_search_health and the functions that
 -- collect its figures and findings. Locks nothing that exists.
--- Written from supabase/schemas/15_monitoring.sql by `make baseline`: edit that file.
 
 -- The public functions are definers: service_role may not read statistics of all tables.
 

@@ -1,0 +1,141 @@
+"""A signed-in user's own documents, over Supabase's REST API: listed, read and deleted.
+
+Each method calls one SQL function, which takes the user from the token. It is not for a backend
+that acts for all users: that reads the tables and writes with a KnowledgeWriter.
+"""
+
+from collections.abc import Mapping
+from datetime import date, datetime
+from typing import Any
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict
+
+from second_brain.services.blocking import blocking
+from second_brain.services.calls import call, checked_timeout
+from second_brain.services.searches import Searches
+
+
+class OwnDocument(BaseModel):
+    """A document that a user may see; `chunk_count` counts its active chunks that they may see."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: UUID
+    external_key: str
+    title: str | None
+    knowledge_type: str
+    collection: str
+    source_origin: str
+    source_url: str | None
+    document_date: date | None
+    visibility: str
+    is_own: bool
+    chunk_count: int
+    created_at: datetime
+    updated_at: datetime
+
+
+class OwnChunk(BaseModel):
+    """A chunk of a document that was read."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: UUID
+    chunk_index: int | None
+    heading: str | None
+    content: str
+    collection: str
+    metadata: Mapping[str, Any]
+
+
+class OwnDocumentContent(OwnDocument):
+    """A document with the chunks that were asked for, in their order."""
+
+    author: str | None
+    language: str
+    sensitivity: str | None
+    metadata: Mapping[str, Any]
+    chunks: tuple[OwnChunk, ...]
+
+
+class AsyncOwnDocuments(Searches):
+    """What a client with a user's token may do with documents; every method raises on failure."""
+
+    async def list_my_documents(
+        self,
+        *,
+        page_size: int = 50,
+        after_key: str | None = None,
+        include_public: bool = False,
+        timeout: float | None = None,
+    ) -> list[OwnDocument]:
+        """Return a page of the user's documents in the order of external_key.
+
+        `page_size` is 1 to 200; `after_key` is the last external_key of the page before. Raises a
+        SecondBrainError.
+        """
+        arguments = {
+            "page_size": page_size,
+            "after_key": after_key,
+            "include_public": include_public,
+        }
+
+        async def listed() -> list[OwnDocument]:
+            rows = await self._rows("list_my_knowledge_documents", arguments, timeout)
+            return [OwnDocument.model_validate(row) for row in rows]
+
+        return await self._raising(listed())
+
+    async def read_my_document(
+        self,
+        document_id: UUID | str,
+        *,
+        chunk_count: int = 100,
+        chunk_offset: int = 0,
+        timeout: float | None = None,
+    ) -> OwnDocumentContent | None:
+        """Return a document that the user owns or that is public; None when there is no such one.
+
+        `chunk_count` is 1 to 500. Raises a SecondBrainError.
+        """
+        arguments = {
+            "document": str(document_id),
+            "chunk_count": chunk_count,
+            "chunk_offset": chunk_offset,
+        }
+
+        async def read() -> OwnDocumentContent | None:
+            found = await self._call("read_my_knowledge_document", arguments, timeout)
+            return None if found is None else OwnDocumentContent.model_validate(found)
+
+        return await self._raising(read())
+
+    async def delete_my_document(
+        self, document_id: UUID | str, *, timeout: float | None = None
+    ) -> bool:
+        """Delete a document of the user for good; say whether there was one.
+
+        It is not sent again when the connection is lost. Raises a SecondBrainError.
+        """
+
+        async def deleted() -> bool:
+            found = await call(
+                self._send,
+                self._wait,
+                "delete_my_knowledge_document",
+                {"document": str(document_id)},
+                timeout=self._timeout if timeout is None else checked_timeout(timeout),
+                retries=0,
+            )
+            return found is True
+
+        return await self._raising(deleted())
+
+
+class OwnDocuments(Searches):
+    """`AsyncOwnDocuments` for threads."""
+
+    list_my_documents = blocking(AsyncOwnDocuments.list_my_documents)
+    read_my_document = blocking(AsyncOwnDocuments.read_my_document)
+    delete_my_document = blocking(AsyncOwnDocuments.delete_my_document)

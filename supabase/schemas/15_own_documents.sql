@@ -1,0 +1,216 @@
+-- 015_own_documents: what signed-in users do with documents beside searching them.
+-- Adds: functions that list, read and delete a user's own documents, and a type.
+-- Locks nothing that exists.
+
+create type public.knowledge_own_document as (
+  id uuid,
+  external_key text,
+  title text,
+  knowledge_type text,
+  collection text,
+  source_origin text,
+  source_url text,
+  document_date date,
+  visibility text,
+  is_own boolean,
+  chunk_count bigint,
+  created_at timestamptz,
+  updated_at timestamptz
+);
+
+comment on type public.knowledge_own_document is
+  'A document as list_my_knowledge_documents shows it. chunk_count: its active chunks that the user '
+  'may see.';
+
+create function public.list_my_knowledge_documents(
+  page_size integer default 50,
+  after_key text default null,
+  include_public boolean default false
+)
+returns setof public.knowledge_own_document
+language plpgsql
+stable
+-- definer: a signed-in user may not read the tables.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  largest_page constant integer := 200;
+  viewer uuid := knowledge_internal.signed_in_viewer('list_my_knowledge_documents');
+begin
+  perform knowledge_internal.check_range('page_size', page_size, 1, largest_page);
+  perform knowledge_internal.check_flag('include_public', include_public);
+  return query
+  with own_documents as (
+    select document.*
+      from public.knowledge_documents as document
+     where document.owner_id = viewer
+       and (after_key is null or document.external_key > after_key)
+     order by document.external_key
+     limit page_size
+  ),
+  public_documents as (
+    select document.*
+      from public.knowledge_documents as document
+     where include_public
+       and document.visibility = 'public'
+       and document.owner_id is distinct from viewer
+       and (after_key is null or document.external_key > after_key)
+     order by document.external_key
+     limit page_size
+  ),
+  page as (
+    select listed.*
+      from (
+        select own.* from own_documents as own
+        union all
+        select other.* from public_documents as other
+      ) as listed
+     order by listed.external_key
+     limit page_size
+  )
+  select page.id, page.external_key, page.title, page.knowledge_type, page.collection,
+         page.source_origin, page.source_url, page.document_date, page.visibility,
+         page.owner_id is not distinct from viewer, chunks.visible,
+         page.created_at, page.updated_at
+    from page
+   cross join lateral (
+     select count(*) as visible
+       from public.knowledge_chunks as chunk
+      where chunk.document_id = page.id
+        and chunk.status = 'active'
+        and (chunk.visibility = 'public' or chunk.owner_id = viewer)
+   ) as chunks
+   order by page.external_key;
+end
+$$;
+
+comment on function public.list_my_knowledge_documents is
+  'The documents that the signed-in user owns, and with include_public the public ones too, in '
+  'order of external_key. page_size: 1 to 200; after_key: the external_key that the page before '
+  'ended with. Raises 42501 without a user and for a user whose id is not a UUID, 22023 for an '
+  'argument out of bounds.';
+revoke all on function public.list_my_knowledge_documents(integer, text, boolean)
+  from public, anon, authenticated, service_role;
+grant execute on function public.list_my_knowledge_documents(integer, text, boolean)
+  to authenticated;
+
+create function public.read_my_knowledge_document(
+  document uuid,
+  chunk_count integer default 100,
+  chunk_offset integer default 0
+)
+returns jsonb
+language plpgsql
+stable
+-- definer: a signed-in user may not read the tables.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most_chunks constant integer := 500;
+  last_offset constant integer := 1000000;
+  viewer uuid := knowledge_internal.signed_in_viewer('read_my_knowledge_document');
+begin
+  if document is null then
+    raise exception 'document must be the id of a document, not null' using errcode = '22023';
+  end if;
+  perform knowledge_internal.check_range('chunk_count', chunk_count, 1, most_chunks);
+  perform knowledge_internal.check_range('chunk_offset', chunk_offset, 0, last_offset);
+  return (
+    with visible_chunks as materialized (
+      select chunk.id, chunk.chunk_index, chunk.heading, chunk.content, chunk.collection,
+             chunk.metadata
+        from public.knowledge_chunks as chunk
+       where chunk.document_id = document
+         and chunk.status = 'active'
+         and (chunk.visibility = 'public' or chunk.owner_id = viewer)
+    ),
+    page as (
+      select visible.*
+        from visible_chunks as visible
+       order by visible.chunk_index, visible.id
+       limit chunk_count
+      offset chunk_offset
+    )
+    select jsonb_build_object(
+             'id', stored.id,
+             'external_key', stored.external_key,
+             'title', stored.title,
+             'knowledge_type', stored.knowledge_type,
+             'collection', stored.collection,
+             'source_origin', stored.source_origin,
+             'source_url', stored.source_url,
+             'author', stored.author,
+             'document_date', stored.document_date,
+             'language', stored.language,
+             'visibility', stored.visibility,
+             'sensitivity', stored.sensitivity,
+             'is_own', stored.owner_id is not distinct from viewer,
+             'metadata', stored.metadata,
+             'created_at', stored.created_at,
+             'updated_at', stored.updated_at,
+             'chunk_count', (select count(*) from visible_chunks),
+             'chunks', coalesce(
+               (
+                 select jsonb_agg(to_jsonb(page.*) order by page.chunk_index, page.id) from page
+               ),
+               '[]'
+             )
+           )
+      from public.knowledge_documents as stored
+     where stored.id = document
+       and (stored.visibility = 'public' or stored.owner_id = viewer)
+  );
+end
+$$;
+
+comment on function public.read_my_knowledge_document is
+  'A document that the signed-in user owns or that is public, as one JSON object. chunks: its active '
+  'chunks in their order, chunk_count (1 to 500) of them from chunk_offset (0 to 1000000) on; '
+  'chunk_count in the object: all of them. Null for a document that does not exist and for one that '
+  'the user may not see. Raises 42501 without a user and for a user whose id is not a UUID, 22023 '
+  'for an argument out of bounds.';
+revoke all on function public.read_my_knowledge_document(uuid, integer, integer)
+  from public, anon, authenticated, service_role;
+grant execute on function public.read_my_knowledge_document(uuid, integer, integer)
+  to authenticated;
+
+create function public.delete_my_knowledge_document(document uuid)
+returns boolean
+language plpgsql
+volatile
+-- definer: a signed-in user may not write the tables.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  viewer uuid := knowledge_internal.signed_in_viewer('delete_my_knowledge_document');
+  document_key text;
+begin
+  if document is null then
+    raise exception 'document must be the id of a document, not null' using errcode = '22023';
+  end if;
+  -- Locked, so that it does not change hands before it is deleted.
+  select owned.external_key into document_key
+    from public.knowledge_documents as owned
+   where owned.id = document
+     and owned.owner_id = viewer
+     for update;
+  if not found then
+    return false;
+  end if;
+  perform public.delete_knowledge_document(document_key);
+  return true;
+end
+$$;
+
+comment on function public.delete_my_knowledge_document(uuid) is
+  'Deletes a document that the signed-in user owns, and all versions of its chunks, for good; true '
+  'when it did. False for a document that does not exist and for one of somebody else, public or '
+  'not. Raises 42501 without a user and for a user whose id is not a UUID, 22023 for null.';
+revoke all on function public.delete_my_knowledge_document(uuid)
+  from public, anon, authenticated, service_role;
+grant execute on function public.delete_my_knowledge_document(uuid) to authenticated;
+
+notify pgrst, 'reload schema';

@@ -1,0 +1,86 @@
+"""A real PostgREST over a test's database, for tests that POSTGREST_BIN gives a binary."""
+
+import json
+import secrets
+import socket
+import subprocess
+import time
+from http.client import HTTPConnection
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+
+JWT_SECRET = "a secret of at least thirty-two characters"
+
+
+class PostgREST:
+    """One process, with the settings that Supabase has; `port` answers once it is started."""
+
+    def __init__(self, binary: str, admin: str, owner: str, place: Path) -> None:
+        self._binary, self._admin, self._owner, self._place = binary, admin, owner, place
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = free_port()
+
+    def start(self) -> None:
+        """Start it after the database is as it should be: its schema cache is then right."""
+        password = secrets.token_hex(8)
+        with psycopg.connect(self._admin, autocommit=True) as connection:
+            connection.execute(
+                sql.SQL("alter role authenticator login password {}").format(sql.Literal(password))
+            )
+        database = conninfo_to_dict(self._owner)
+        admin_port = free_port()
+        settings: dict[str, object] = {
+            "db-uri": f"postgres://authenticator:{password}@{database['host']}:{database['port']}"
+            f"/{database['dbname']}",
+            "db-schemas": "public",
+            "db-extra-search-path": "public, extensions",
+            "db-anon-role": "anon",
+            "db-max-rows": 1000,
+            "db-pool": 4,
+            "jwt-secret": JWT_SECRET,
+            "server-host": "127.0.0.1",
+            "server-port": self.port,
+            "admin-server-port": admin_port,
+        }
+        configuration = self._place / "postgrest.conf"
+        configuration.write_text(
+            "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
+        )
+        log = self._place / "postgrest.log"
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [self._binary, str(configuration)], stdout=output, stderr=subprocess.STDOUT
+            )
+        deadline = time.monotonic() + 20
+        while not _is_ready(admin_port):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"PostgREST did not start:\n{log.read_text()}")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """End it, when it was started."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(10)
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_ready(admin_port: int) -> bool:
+    connection = HTTPConnection("127.0.0.1", admin_port, timeout=2)
+    try:
+        connection.request("GET", "/ready")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()

@@ -1,0 +1,199 @@
+"""What a signed-in user does with documents: list, read and delete, and never another user's."""
+
+import json
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from conftest import Connect, Connection
+
+ME, YOU = UUID(int=1), UUID(int=2)
+CALLS = {
+    "list_my_knowledge_documents": "select * from public.list_my_knowledge_documents()",
+    "read_my_knowledge_document": "select public.read_my_knowledge_document(gen_random_uuid())",
+    "delete_my_knowledge_document": "select public.delete_my_knowledge_document(gen_random_uuid())",
+    "search_my_knowledge_chunks": (
+        "select * from public.search_my_knowledge_chunks(query_text => 'a')"
+    ),
+}
+
+
+@pytest.fixture
+def dsn(emptied_dsn: str) -> str:
+    """Stand in for the fixture of a database per test."""
+    return emptied_dsn
+
+
+def store(
+    service: Connection,
+    key: str,
+    owner: UUID | None,
+    chunks: int = 1,
+    visibility: str = "private",
+) -> UUID:
+    document = {
+        "external_key": key,
+        "title": f"Title of {key}",
+        "owner_id": owner and str(owner),
+        "visibility": visibility,
+    }
+    stored = service.execute(
+        "select document_id from public.upsert_knowledge_document(%s, %s)",
+        [
+            json.dumps(document),
+            json.dumps([{"content": f"{key} {number}"} for number in range(chunks)]),
+        ],
+    ).fetchone()
+    assert stored
+    found: UUID = stored[0]
+    return found
+
+
+@pytest.fixture
+def documents(connect: Connect) -> dict[str, UUID]:
+    """Five documents: two of mine, two of another user, one of nobody."""
+    service = connect("service_role")
+    return {
+        "mine": store(service, "mine", ME, 3),
+        "my public": store(service, "my public", ME, visibility="public"),
+        "yours": store(service, "yours", YOU),
+        "your public": store(service, "your public", YOU, visibility="public"),
+        "nobody's": store(service, "nobody's", None),
+    }
+
+
+def listed(connection: Connection, arguments: str = "") -> list[Any]:
+    statement = (
+        "select external_key, is_own, chunk_count"
+        f" from public.list_my_knowledge_documents({arguments})"
+    )
+    return connection.execute(statement.encode()).fetchall()
+
+
+def read(connection: Connection, document: UUID | None, **arguments: int) -> Any:
+    named = "".join(f", {name} => {value}" for name, value in arguments.items())
+    row = connection.execute(
+        f"select public.read_my_knowledge_document(%s{named})".encode(), [document]
+    ).fetchone()
+    assert row
+    return row[0]
+
+
+def delete(connection: Connection, document: UUID | None) -> bool:
+    row = connection.execute(
+        "select public.delete_my_knowledge_document(%s)", [document]
+    ).fetchone()
+    assert row
+    return bool(row[0])
+
+
+@pytest.mark.usefixtures("documents")
+def test_a_user_lists_what_they_own(connect: Connect) -> None:
+    me = connect("authenticated", uid=ME)
+    assert listed(me) == [("mine", True, 3), ("my public", True, 1)]
+    assert listed(connect("authenticated", uid=uuid4())) == []
+
+
+@pytest.mark.usefixtures("documents")
+def test_public_documents_are_listed_on_request(connect: Connect) -> None:
+    me = connect("authenticated", uid=ME)
+    assert listed(me, "include_public => true") == [
+        ("mine", True, 3),
+        ("my public", True, 1),
+        ("your public", False, 1),
+    ]
+
+
+def test_pages_of_the_list_fit_together_while_documents_are_deleted(connect: Connect) -> None:
+    service, me = connect("service_role"), connect("authenticated", uid=ME)
+    stored = {f"{number:02}": store(service, f"{number:02}", ME) for number in range(7)}
+    seen: list[str] = []
+    while page := listed(me, f"page_size => 3, after_key => '{seen[-1] if seen else ''}'"):
+        seen += [row[0] for row in page]
+        assert delete(me, stored[seen[-1]])
+    assert seen == sorted(stored)
+
+
+def test_a_user_reads_a_document_with_its_chunks_in_order(
+    connect: Connect, documents: dict[str, UUID]
+) -> None:
+    me = connect("authenticated", uid=ME)
+    found = read(me, documents["mine"])
+    assert (found["title"], found["is_own"], found["chunk_count"]) == ("Title of mine", True, 3)
+    assert [chunk["content"] for chunk in found["chunks"]] == ["mine 0", "mine 1", "mine 2"]
+    page = read(me, documents["mine"], chunk_count=1, chunk_offset=2)
+    assert [chunk["content"] for chunk in page["chunks"]] == ["mine 2"]
+    assert page["chunk_count"] == 3
+    assert read(me, documents["your public"])["is_own"] is False
+    assert "owner_id" not in read(me, documents["your public"])
+
+
+def test_a_document_of_somebody_else_reads_as_one_that_does_not_exist(
+    connect: Connect, documents: dict[str, UUID]
+) -> None:
+    me = connect("authenticated", uid=ME)
+    for document in (documents["yours"], documents["nobody's"], uuid4()):
+        assert read(me, document) is None
+        assert delete(me, document) is False
+
+
+def test_a_chunk_that_is_private_in_a_public_document_is_its_owners(
+    connect: Connect, documents: dict[str, UUID]
+) -> None:
+    connect("service_role").execute(
+        "update public.knowledge_chunks set visibility = 'private' where content = 'your public 0'"
+    )
+    assert read(connect("authenticated", uid=ME), documents["your public"])["chunk_count"] == 0
+    assert read(connect("authenticated", uid=YOU), documents["your public"])["chunk_count"] == 1
+
+
+def test_a_user_deletes_only_what_they_own(connect: Connect, documents: dict[str, UUID]) -> None:
+    me, service = connect("authenticated", uid=ME), connect("service_role")
+    assert delete(me, documents["your public"]) is False
+    assert delete(me, documents["mine"]) is True
+    assert delete(me, documents["mine"]) is False
+    left = service.execute("select external_key from public.knowledge_documents order by 1")
+    assert [key for (key,) in left] == ["my public", "nobody's", "your public", "yours"]
+    chunks = service.execute("select count(*) from public.knowledge_chunks").fetchone()
+    assert chunks == (4,)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_who_is_no_user_is_refused(connect: Connect, name: str) -> None:
+    with pytest.raises(psycopg.Error, match=f"{name} needs a signed-in user, there is none") as no:
+        connect("authenticated").execute(CALLS[name].encode())
+    assert (no.value.sqlstate, no.value.diag.message_hint) == (
+        "42501",
+        "Send the user's own access token.",
+    )
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_token_whose_sub_is_no_uuid_is_refused_with_the_reason(
+    connect: Connect, name: str
+) -> None:
+    with pytest.raises(psycopg.Error, match=f"{name} needs .* claim sub") as refused:
+        connect("authenticated", uid="auth0|5f7c8ec7c33c6c004bbafe82").execute(CALLS[name].encode())
+    assert refused.value.sqlstate == "42501"
+    assert "viewer_id" in (refused.value.diag.message_hint or "")
+
+
+@pytest.mark.parametrize(
+    ("call", "names"),
+    [
+        ("list_my_knowledge_documents(page_size => 0)", "page_size"),
+        ("list_my_knowledge_documents(page_size => 201)", "page_size"),
+        ("list_my_knowledge_documents(page_size => null)", "page_size"),
+        ("list_my_knowledge_documents(include_public => null)", "include_public"),
+        ("read_my_knowledge_document(null)", "document"),
+        ("read_my_knowledge_document(gen_random_uuid(), chunk_count => 501)", "chunk_count"),
+        ("read_my_knowledge_document(gen_random_uuid(), chunk_offset => -1)", "chunk_offset"),
+        ("delete_my_knowledge_document(null)", "document"),
+    ],
+)
+def test_a_value_out_of_bounds_is_refused_by_name(connect: Connect, call: str, names: str) -> None:
+    with pytest.raises(psycopg.Error, match=f"^{names} must be") as refused:
+        connect("authenticated", uid=ME).execute(f"select public.{call}".encode())
+    assert refused.value.sqlstate == "22023"
