@@ -821,7 +821,7 @@ begin
             offset 0
            ) as words
      cross join lateral (
-             select array_agg(checked.id) as ids
+             select coalesce(array_agg(checked.id), '{}') as ids
                from (
                  select drawn.id
                    from (

@@ -1,0 +1,37 @@
+"""Queries whose first candidates do not match: the text leg draws again until it has the rows."""
+
+import pytest
+
+from conftest import Connection
+
+COMMON = 4_000
+QUESTION = '"beta alpha"'
+
+
+@pytest.fixture(scope="module")
+def common_words(shared: Connection) -> Connection:
+    """Many short chunks with both words, and one long chunk with them in the order asked for."""
+    shared.execute("truncate public.knowledge_documents, public.knowledge_chunks")
+    shared.execute(
+        "insert into public.knowledge_chunks (content)"
+        " select 'alpha beta ' || number from generate_series(1, %s) as row (number)",
+        [COMMON],
+    )
+    shared.execute(
+        "insert into public.knowledge_chunks (content)"
+        " select 'beta alpha ' || string_agg('filler' || number, ' ')"
+        "   from generate_series(1, 300) as word (number)"
+    )
+    shared.execute("analyze public.knowledge_chunks")
+    shared.execute("select public.refresh_knowledge_statistics()")
+    return shared
+
+
+def test_candidates_without_a_match_are_followed_by_more(common_words: Connection) -> None:
+    explained, hits = common_words.execute(
+        "select explained #>> '{text,strategy}', explained -> 'hits'"
+        "  from public.explain_hybrid_search(query_text => %s) as explained",
+        [QUESTION],
+    ).fetchone() or ("", [])
+    assert explained != "candidates"
+    assert [hit["matched_terms"] for hit in hits] == [["beta", "alpha"]]
