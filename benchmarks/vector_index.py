@@ -52,17 +52,22 @@ class Variant:
         return medians
 
 
-def wanted_index(name: str) -> vector_index.Wanted:
+def wanted_index(name: str) -> vector_index.IndexSettings:
     """Return what KIND/M/EF_CONSTRUCTION asks for; raise ArgumentTypeError where HNSW refuses."""
     try:
         kind, m, ef_construction = name.split("/")
-        return vector_index.Wanted(cast(vector_index.Kind, kind), int(m), int(ef_construction))
+        return vector_index.IndexSettings(
+            cast(vector_index.Kind, kind), int(m), int(ef_construction)
+        )
     except (ValueError, InvalidInputError) as exc:
         raise argparse.ArgumentTypeError(f"{name}: {exc}") from exc
 
 
 def build(
-    loaded: "psycopg.Connection[Any]", wanted: vector_index.Wanted, database: str, stack: ExitStack
+    loaded: "psycopg.Connection[Any]",
+    settings: vector_index.IndexSettings,
+    database: str,
+    stack: ExitStack,
 ) -> Variant:
     """Build the index in a copy of the loaded database; the stack closes the connection to it."""
     loaded.execute(
@@ -72,7 +77,7 @@ def build(
     )
     dsn = make_conninfo(loaded.info.dsn, password=loaded.info.password, dbname=database)
     begin = time.perf_counter()
-    indexes = vector_index.build(dsn, wanted)
+    indexes = vector_index.build(dsn, settings)
     seconds = time.perf_counter() - begin
     index = next(one for one in indexes if one.name == vector_index.VECTOR_INDEX)
     name = f"{index.kind}/{index.m}/{index.ef_construction}"
@@ -161,8 +166,8 @@ def main() -> None:
         register_vector(loaded)
         load(loaded, vectors, seed=4)
         variants = [
-            build(loaded, wanted, f"variant_{number}", stack)
-            for number, wanted in enumerate(options.variants, start=1)
+            build(loaded, settings, f"variant_{number}", stack)
+            for number, settings in enumerate(options.variants, start=1)
         ]
         measure(variants, vectors, queries, options.pools, options.rounds)
     print_table(variants, options.pools)

@@ -1,10 +1,10 @@
--- 001_extensions: pgvector 0.8 or later in schema extensions, and a schema for internal parts.
--- Adds: extension vector (where it is missing), schema knowledge_internal.
+-- 001_extensions: pgvector 0.8 or later in schema extensions, and a schema for internal objects.
+-- Adds: extension vector (if it is missing), schema knowledge_internal.
 -- Locks nothing that exists.
 -- Written from supabase/schemas/01_extensions.sql by `make baseline`: edit that file.
 
--- The one tolerant statement: a Supabase project may have the extension already, and its users may
--- have data in its types. The block below checks where it is and its version.
+-- This is the only statement with `if not exists`: a Supabase project may have the extension
+-- already, with data in its types. The block below checks its schema and version.
 create extension if not exists vector with schema extensions;
 
 do $$
@@ -39,7 +39,7 @@ $$;
 create schema knowledge_internal;
 
 comment on schema knowledge_internal is
-  'Parts of hybrid search that are not called from outside: not exposed by PostgREST, '
-  'no role but the owner may use it.';
+  'Internal objects of hybrid search. PostgREST does not expose this schema, and only its owner '
+  'may use it.';
 
 revoke all on schema knowledge_internal from public, anon, authenticated, service_role;

@@ -1,4 +1,4 @@
--- 002_documents: where knowledge comes from, and the documents that chunks are cut from.
+-- 002_documents: the sources of knowledge, and the documents that are split into chunks.
 -- Adds: tables knowledge_types, knowledge_source_origins, knowledge_sources, knowledge_documents,
 -- their policies and grants, the functions that list the types and origins and name the viewer, and
 -- the limits of metadata.
@@ -31,7 +31,7 @@ insert into public.knowledge_source_origins (name)
 values ('notion'), ('obsidian'), ('email'), ('manual'), ('youtube'), ('web'), ('zoom'), ('json'),
        ('text'), ('leadworks'), ('other');
 
--- Supabase grants every new table to the API roles by default, so they are named here.
+-- The API roles are named because Supabase grants every new table to them by default.
 alter table public.knowledge_types enable row level security;
 alter table public.knowledge_source_origins enable row level security;
 revoke all on table public.knowledge_types, public.knowledge_source_origins
@@ -89,7 +89,7 @@ end
 $$;
 
 comment on function knowledge_internal.current_viewer() is
-  'The signed-in user, whom the policies compare with owner_id; null without one.';
+  'The signed-in user, which the policies compare with owner_id; null if nobody is signed in.';
 
 create function knowledge_internal.metadata_problem(metadata jsonb)
 returns text
@@ -100,7 +100,7 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  -- The deepest level and the largest number that clients read: the numbers are those of float8.
+  -- The limits are those of common clients: 50 levels, and numbers in the range of float8.
   return case
     when jsonb_path_exists(metadata, 'strict $.**{51 to last}') then 'has more than 50 levels'
     when jsonb_path_exists(metadata, 'strict $.** ? (@ > 1.7e308 || @ < -1.7e308)') then
@@ -110,8 +110,8 @@ end
 $$;
 
 comment on function knowledge_internal.metadata_problem(jsonb) is
-  'Why this metadata is refused: it is nested too deep, or has a number too large, for clients to '
-  'read; null when it is accepted.';
+  'The reason to reject metadata that clients cannot read: it is nested too deeply, or has a '
+  'number that is too large. Null if the metadata is valid.';
 
 create function knowledge_internal.check_metadata()
 returns trigger
@@ -132,7 +132,7 @@ end
 $$;
 
 comment on function knowledge_internal.check_metadata() is
-  'Before a row is written: raises 22023 for metadata that clients cannot read.';
+  'Runs before a row is written: raises 22023 for metadata that clients cannot read.';
 
 create function knowledge_internal.signed_in_viewer(caller text)
 returns uuid
@@ -163,8 +163,8 @@ end
 $$;
 
 comment on function knowledge_internal.signed_in_viewer(text) is
-  'The signed-in user for a function that users call, which the message names. Raises 42501 '
-  'without one, and for a token whose sub is not a UUID.';
+  'The signed-in user, for a function that users call; caller is its name for the message. Raises '
+  '42501 if nobody is signed in, or if the claim sub of the token is not a UUID.';
 
 create table public.knowledge_sources (
   id uuid primary key default gen_random_uuid(),
@@ -175,10 +175,10 @@ create table public.knowledge_sources (
 );
 
 comment on table public.knowledge_sources is
-  'A place that documents are read from. config may hold secrets: '
-  'only service_role reads this table.';
+  'A place that documents are read from. config may contain secrets: '
+  'only service_role can read this table.';
 comment on column public.knowledge_sources.config is
-  'Connection settings of the source; may hold secrets.';
+  'Connection settings of the source; may contain secrets.';
 
 alter table public.knowledge_sources enable row level security;
 revoke all on table public.knowledge_sources from public, anon, authenticated;
@@ -209,15 +209,15 @@ create table public.knowledge_documents (
 comment on table public.knowledge_documents is
   'One document of a source. Written by upsert_knowledge_document, which matches on external_key.';
 comment on column public.knowledge_documents.external_key is
-  'The document''s identity outside this database (a path, a URL, an id): '
-  'what an upsert matches on.';
+  'The identifier of the document outside this database (a path, a URL, an id). '
+  'An upsert finds the document by it.';
 comment on column public.knowledge_documents.document_date is
-  'The date the document gives itself, not that of its import.';
+  'The date stated in the document, not the date of its import.';
 comment on column public.knowledge_documents.owner_id is
-  'The user the document belongs to; null: nobody''s, seen only when public.';
+  'The user that owns the document. Without an owner, a document is visible only if it is public.';
 comment on column public.knowledge_documents.language is
   'Text search configuration of the content (english, german, ... or an ISO 639-1 code); '
-  'an unknown one is read as simple.';
+  'an unknown value means simple.';
 comment on column public.knowledge_documents.content_hash is
   'Digest of the chunks'' hashes in their order.';
 
@@ -231,8 +231,8 @@ create index knowledge_documents_public on public.knowledge_documents (external_
   where visibility = 'public';
 create index knowledge_documents_source on public.knowledge_documents (source_id);
 
--- Not granted to authenticated: who may select a table reads planner estimates over everybody's
--- rows. The policy is for projects that grant reads all the same.
+-- Not granted to authenticated: a role that may select from a table can read planner estimates over
+-- the rows of all users. The policy is for projects that grant select nevertheless.
 alter table public.knowledge_documents enable row level security;
 revoke all on table public.knowledge_documents from public, anon, authenticated;
 grant select, insert, update, delete on table public.knowledge_documents to service_role;

@@ -1,5 +1,5 @@
 -- 005_statistics: document frequencies and lengths for BM25, and the spread of cosines for fusion.
--- Adds: tables corpus_statistics and lexeme_statistics, functions that read and renew them.
+-- Adds: tables corpus_statistics and lexeme_statistics, functions that read and refresh them.
 -- Locks nothing that exists.
 -- Written from supabase/schemas/05_statistics.sql by `make baseline`: edit that file.
 
@@ -15,9 +15,9 @@ create table knowledge_internal.corpus_statistics (
 );
 
 comment on table knowledge_internal.corpus_statistics is
-  'One row: the corpus when refresh_knowledge_statistics ran last. sample: ids of random chunks, '
-  'by which a search estimates how many rows pass its filters. analysed_at and analysed_rows '
-  'identify the ANALYZE that was copied.';
+  'One row with statistics of the corpus from the last run of refresh_knowledge_statistics. '
+  'sample: ids of random chunks, with which a search estimates how many rows pass its filters. '
+  'analysed_at and analysed_rows identify the ANALYZE that was copied.';
 
 create table knowledge_internal.lexeme_statistics (
   lexeme text collate "C" primary key,
@@ -25,8 +25,8 @@ create table knowledge_internal.lexeme_statistics (
 );
 
 comment on table knowledge_internal.lexeme_statistics is
-  'The most common lexemes and the share of chunks that have them: a copy of the planner''s '
-  'statistics, whose arrays take long to parse.';
+  'The most common lexemes and the share of chunks that have them. A copy of the planner''s '
+  'statistics, because parsing their arrays is slow.';
 
 create index lexeme_statistics_frequency
   on knowledge_internal.lexeme_statistics (frequency);
@@ -43,8 +43,8 @@ stable
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
-  -- most_common_elem_freqs ends with the least, the greatest and the null frequency, which belong
-  -- to no lexeme.
+  -- The last three entries of most_common_elem_freqs are the minimum, the maximum and the frequency
+  -- of null; they have no lexeme.
   select listed.lexeme, listed.frequency
     from knowledge_internal.column_statistics('content_tsv') as statistics
    cross join unnest(statistics.elements, statistics.element_shares) as listed (lexeme, frequency)
@@ -52,8 +52,8 @@ as $$
 $$;
 
 comment on function knowledge_internal.listed_frequencies() is
-  'The up to 10,000 most common lexemes with the share of chunks that have them, as ANALYZE found '
-  'them.';
+  'The most common lexemes (at most 10,000) with the share of chunks that have them, from the last '
+  'ANALYZE.';
 
 create function knowledge_internal.cosine_spread(sample_size integer)
 returns float8
@@ -63,13 +63,13 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
   -- The sample reads twenty times as many pages as it needs rows, because rows of one page are
-  -- often about the same subject. With the seed, the same data give the same result.
+  -- often about the same subject. The seed makes the result repeatable for the same data.
   with page as (
     select greatest(facts.pages, 1)::float8 as pages from knowledge_internal.chunk_table() as facts
   ),
-  -- Materialized, a vector that is stored outside its row is fetched once.
-  drawn as materialized (
-    select extensions.l2_normalize(picked.embedding) as direction,
+  -- Materialized, so that a vector in TOAST storage is fetched only once.
+  sample as materialized (
+    select extensions.l2_normalize(sampled.embedding) as direction,
            row_number() over () as place
       from (
         select chunk.embedding
@@ -80,21 +80,21 @@ as $$
            and chunk.embedding is not null
          order by hashtextextended(chunk.id::text, 0), chunk.id
          limit sample_size
-      ) as picked
+      ) as sampled
   )
   select case
            when count(*) < 10 then 0.13
            else greatest(stddev(one.direction operator(extensions.<#>) other.direction), 0.02)
          end
-    from drawn as one
-    join drawn as other on other.place < one.place
+    from sample as one
+    join sample as other on other.place < one.place
 $$;
 
 comment on function knowledge_internal.cosine_spread(integer) is
   'Standard deviation of the cosine similarity of random pairs of chunks. It makes the cosines of '
-  'different models comparable. 0.13 when fewer than 10 pairs can be drawn.';
+  'different models comparable. The default is 0.13 if the sample has fewer than 10 pairs.';
 
--- A definer: service_role has no rights on the internal tables.
+-- Security definer, because service_role has no rights on the internal tables.
 create function public.refresh_knowledge_statistics()
 returns boolean
 language plpgsql
@@ -113,7 +113,7 @@ declare
   sampled_mean float8;
   kept uuid[];
 begin
-  -- Never analysed, nothing new since the last copy, or another session copies now: do not wait.
+  -- Return if there was no ANALYZE, or none since the last copy, or another session copies now.
   if coalesce(chunks.analysed_rows, 0) = 0
      or exists (
        select from knowledge_internal.corpus_statistics as corpus
@@ -159,8 +159,8 @@ $$;
 
 comment on function public.refresh_knowledge_statistics() is
   'Copies document frequencies from the planner''s statistics after an ANALYZE, and samples mean '
-  'length and cosine_spread; true when there was something new. Every write to knowledge_chunks '
-  'calls it, so that it is needed only after an ANALYZE that no write follows.';
+  'length and cosine_spread. Returns true if it copied new statistics. Every write to '
+  'knowledge_chunks calls it, so call it only after an ANALYZE without later writes.';
 revoke all on function public.refresh_knowledge_statistics() from public, anon, authenticated;
 grant execute on function public.refresh_knowledge_statistics() to service_role;
 
@@ -171,7 +171,7 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- The search that calls this function turns it off, but a small table is read fastest this way.
+-- The calling search turns enable_seqscan off, but a sequential scan is fastest for a small table.
 set enable_seqscan = on
 as $$
 declare
@@ -185,7 +185,7 @@ begin
     return;
   end if;
 
-  -- A small or never analysed corpus is counted.
+  -- The statistics of a small corpus, or of one without ANALYZE, are counted here.
   select count(*), greatest(avg(chunk.text_length), 1), count(*) <= small
     into document_count, mean_length, is_small
     from (
@@ -207,9 +207,9 @@ end
 $$;
 
 comment on function knowledge_internal.corpus_size() is
-  'Number of chunks, their mean text_length and cosine_spread, as refresh_knowledge_statistics '
-  'stored them. Before its first run they are computed here; number and length also while there '
-  'are at most 1,000 chunks.';
+  'Number of chunks, their mean text_length and cosine_spread, from refresh_knowledge_statistics. '
+  'Before its first run all are computed here. While there are at most 1,000 chunks, number and '
+  'mean length are always computed here.';
 
 create function knowledge_internal.document_frequencies(
   lexemes text[], corpus_is_small boolean, document_count float8
@@ -238,7 +238,7 @@ begin
        and not exists (select from knowledge_internal.corpus_statistics)
        and statistics.lexeme = any (lexemes)
   )
-  select asked.lexeme,
+  select query_lexeme.lexeme,
          case
            when listed.lexeme is not null then listed.frequency * document_count
            else (
@@ -247,17 +247,17 @@ begin
                  select
                    from public.knowledge_chunks as chunk
                   where chunk.status = 'active'
-                    and chunk.content_tsv @@ quote_literal(asked.lexeme)::tsquery
+                    and chunk.content_tsv @@ quote_literal(query_lexeme.lexeme)::tsquery
                   limit counted_at_most
-               ) as having_it
+               ) as matching_chunk
            )
          end
-    from unnest(lexemes) as asked (lexeme)
-    left join listed on listed.lexeme = asked.lexeme;
+    from unnest(lexemes) as query_lexeme (lexeme)
+    left join listed on listed.lexeme = query_lexeme.lexeme;
 end
 $$;
 
 comment on function knowledge_internal.document_frequencies(text[], boolean, float8) is
-  'How many chunks have each lexeme: from the statistics if they list it, else counted.';
+  'The number of chunks with each lexeme: from the statistics if they list it, else counted.';
 
 notify pgrst, 'reload schema';

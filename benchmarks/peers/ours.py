@@ -247,10 +247,10 @@ class SecondBrain(PostgresSystem):
             raise failures[0]
 
     def renew(self, corpus: Corpus) -> None:
-        """Run the migrations again, so that what is measured is what the files say now.
+        """Run the migrations again, so that the current files are measured.
 
-        The table stays as it was kept, and so does the vector index, unless searches by now ask for
-        another expression than the one that it is on. What a run wrote that broke off is deleted.
+        The kept table is not changed. The vector index is not changed either, unless the searches
+        now use another expression than it has. Rows of an aborted run are deleted.
         """
         writing.remove_written(self.dsn)
         self.connection.execute(

@@ -36,21 +36,22 @@ create table public.knowledge_chunks (
 );
 
 comment on table public.knowledge_chunks is
-  'A passage of a document: what a search returns. Only rows with status active are ever returned, '
-  'and only they follow a change of their document.';
+  'A passage of a document. A search returns chunks, and only those with status active. A change '
+  'of the document is copied only to active chunks.';
 comment on column public.knowledge_chunks.heading is
   'Title and section path; searched together with content.';
 comment on column public.knowledge_chunks.embedding is
-  'Null until embedded (found by text only). A zero vector, or one whose length is too small or '
-  'too large for float4, is refused: its cosine distance is NaN, and NaN passes every threshold.';
+  'Null until the chunk is embedded; until then only the text leg finds it. Zero vectors, and '
+  'vectors whose length is too small or too large for float4, are rejected: their cosine distance '
+  'is NaN, which passes every threshold.';
 comment on column public.knowledge_chunks.collection is
-  'The collection given for the chunk, else that of its document, else knowledge.';
+  'The collection of the chunk; it defaults to that of the document, else to knowledge.';
 comment on column public.knowledge_chunks.metadata is
   'The keys of the document, overwritten by the keys of the chunk.';
 comment on column public.knowledge_chunks.content_hash is
   'knowledge_content_hash(heading, content), set by the database: equal hashes mean equal text.';
 comment on column public.knowledge_chunks.version is
-  'Counts up each time the chunk at this place of its document is replaced.';
+  'Increases by 1 each time the chunk at this position of its document is replaced.';
 comment on column public.knowledge_chunks.content_tsv is
   'Lexemes of heading and content with their positions, and marks '
   '(knowledge_internal.mark_levels), set by the database.';
@@ -90,7 +91,8 @@ end
 $$;
 
 comment on function knowledge_internal.physical_table() is
-  'The table that stores the chunks. Everything that reads the catalogue about it asks here.';
+  'The table that stores the chunks. All functions that read its catalogue entries call this '
+  'function.';
 
 create type knowledge_internal.chunk_table as (
   relation regclass,
@@ -101,9 +103,9 @@ create type knowledge_internal.chunk_table as (
 );
 
 comment on type knowledge_internal.chunk_table is
-  'What the catalogue says about the table of chunks. estimated_rows: as the planner estimates '
-  'them, from the present pages; analysed_rows: as the last ANALYZE or VACUUM counted them, null '
-  'before the first one; dimensions: of the column embedding.';
+  'The table of chunks in the system catalogues. estimated_rows: the planner''s estimate from the '
+  'current number of pages. analysed_rows: the count of the last ANALYZE or VACUUM, null before '
+  'the first one. dimensions: those of the column embedding.';
 
 create function knowledge_internal.chunk_table()
 returns knowledge_internal.chunk_table
@@ -134,7 +136,7 @@ end
 $$;
 
 comment on function knowledge_internal.chunk_table() is
-  'What the catalogue says about the table of chunks: one look at the catalogue.';
+  'Reads the table of chunks from the system catalogues, with one query.';
 
 create function knowledge_internal.column_statistics(column_name name)
 returns table (
@@ -167,8 +169,8 @@ end
 $$;
 
 comment on function knowledge_internal.column_statistics(name) is
-  'What ANALYZE recorded about a column of the chunks, as pg_stats shows it: one row, or none '
-  'before the first ANALYZE.';
+  'The statistics of a column of the chunks in pg_stats: one row, or none before the first '
+  'ANALYZE.';
 
 -- The index finds the nearest rows in half precision, which takes half the memory. The search then
 -- compares these rows in full precision. HNSW indexes at most 2,000 dimensions of a vector and
@@ -226,15 +228,15 @@ begin
   );
   comment on view knowledge_internal.searchable_chunks is
     'The columns of chunks that a search reads, and indexed_embedding, the expression of the '
-    'vector index: a search orders by it, for any kind of index. Made by use_vector_index.';
+    'vector index. A search orders by it, for any kind of index. Created by use_vector_index.';
 end
 $$;
 
 comment on function knowledge_internal.use_vector_index(text) is
-  'Makes searches ask for a vector index of this kind, vector or halfvec.';
+  'Creates the view searchable_chunks for a vector index of this kind, vector or halfvec.';
 
 -- Searches return active rows only, so the indexes of both legs have no other rows.
--- In a block, because the indexed expression depends on the dimensions of the column.
+-- The statement is in a block because the indexed expression depends on the column's dimensions.
 do $$
 begin
   execute format(
@@ -247,13 +249,13 @@ begin
 end
 $$;
 
--- With fastupdate, every search would read the list of pending entries of recent writes.
+-- With fastupdate, every search would also read the list of pending entries.
 create index knowledge_chunks_content_tsv on public.knowledge_chunks
   using gin (content_tsv) with (fastupdate = off)
   where status = 'active';
 
--- The indexes of the filters have all rows. The planner would read an index of active rows only
--- from end to end, as the cheapest way to all active rows.
+-- The indexes for filters contain all rows. If they had only active rows, the planner would read
+-- a whole index as the cheapest way to get all active rows.
 create index knowledge_chunks_metadata on public.knowledge_chunks
   using gin (metadata jsonb_path_ops) with (fastupdate = off);
 create index knowledge_chunks_knowledge_type
@@ -264,8 +266,8 @@ create index knowledge_chunks_source_origin
 create index knowledge_chunks_document_date
   on public.knowledge_chunks (document_date);
 create index knowledge_chunks_language on public.knowledge_chunks (language);
--- With status before chunk_index: what reads the active chunks of a document does not meet its
--- superseded ones, however often the document was edited.
+-- With status before chunk_index, a scan for the active chunks of a document does not read its
+-- superseded chunks.
 create index knowledge_chunks_document
   on public.knowledge_chunks (document_id, status, chunk_index);
 create index knowledge_chunks_source on public.knowledge_chunks (source_id);
@@ -275,7 +277,7 @@ create index knowledge_chunks_content_hash on public.knowledge_chunks (content_h
 create index knowledge_chunks_status on public.knowledge_chunks (status, updated_at)
   where status <> 'active';
 
--- Not granted to authenticated, for the reason that knowledge_documents names.
+-- Not granted to authenticated, for the same reason as knowledge_documents.
 alter table public.knowledge_chunks enable row level security;
 revoke all on table public.knowledge_chunks from public, anon, authenticated;
 grant select, insert, update, delete on table public.knowledge_chunks to service_role;

@@ -1,4 +1,4 @@
--- 004_text_analysis: how text becomes lexemes, and lexemes become the document side of BM25.
+-- 004_text_analysis: from text to lexemes, and from lexemes to the document side of BM25.
 -- Adds: functions of schema knowledge_internal, knowledge_content_hash. Locks nothing that exists.
 
 -- Functions that a search or a trigger calls are written in PL/pgSQL, which keeps their plans:
@@ -18,8 +18,8 @@ end
 $$;
 
 comment on function public.knowledge_content_hash(text, text) is
-  'Hex SHA-256 of the UTF-8 bytes of heading (empty when null), a line feed and content: what '
-  'makes two chunks the same text.';
+  'Hex SHA-256 of the UTF-8 bytes of heading (empty when null), a line feed and content. Chunks '
+  'with the same text have the same hash.';
 revoke all on function public.knowledge_content_hash(text, text)
   from public, anon, authenticated;
 grant execute on function public.knowledge_content_hash(text, text) to service_role;
@@ -40,7 +40,7 @@ begin
        where configuration.cfgnamespace = 'pg_catalog'::regnamespace
          and configuration.cfgname = coalesce(
            (
-             select known.name
+             select iso_code.name
                from (values
                  ('ar', 'arabic'), ('hy', 'armenian'), ('eu', 'basque'), ('ca', 'catalan'),
                  ('da', 'danish'), ('nl', 'dutch'), ('en', 'english'), ('fi', 'finnish'),
@@ -50,8 +50,8 @@ begin
                  ('nn', 'norwegian'), ('pt', 'portuguese'), ('ro', 'romanian'), ('ru', 'russian'),
                  ('sr', 'serbian'), ('es', 'spanish'), ('sv', 'swedish'), ('ta', 'tamil'),
                  ('tr', 'turkish'), ('yi', 'yiddish')
-               ) as known (code, name)
-              where known.code = split_part(translate(lower(language), '_', '-'), '-', 1)
+               ) as iso_code (code, name)
+              where iso_code.code = split_part(translate(lower(language), '_', '-'), '-', 1)
            ),
            lower(language)
          )
@@ -75,12 +75,12 @@ set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on
 as $$
 begin
-  -- Each step takes much longer than the test whether it is needed.
+  -- Each step is much slower than the test whether it is needed.
   if octet_length(source) = length(source) then
     return source;
   end if;
-  -- Normalising takes time that is quadratic in the number of marks on one letter, so at most 32
-  -- marks are kept.
+  -- The time of normalize is quadratic in the number of marks on one letter, so at most 32 marks
+  -- are kept.
   if source ~ '[\u0300-\u036F\u1AB0-\u1AFF\u1DC0-\u1DFF\u20D0-\u20FF\uFE20-\uFE2F]{32}' then
     source := regexp_replace(
       source,
@@ -94,7 +94,7 @@ begin
     source := normalize(source, nfkc);
   end if;
   -- Hyphens, dashes and the minus sign become one character. Soft hyphens, word joiners, byte order
-  -- marks and zero-width spaces are removed, because nobody sees or types them.
+  -- marks and zero-width spaces are removed, because they are invisible and nobody types them.
   if source ~ '[\u2010-\u2013\u2212\u00AD\u2060\uFEFF\u200B]' then
     source := translate(
       source, U&'\2010\2011\2012\2013\2212\00AD\2060\FEFF\200B', '-----'
@@ -125,15 +125,15 @@ declare
     '\u309D-\u309F\u30A1-\u30FA\u30FC-\u30FF\u3105-\u312F\u31A0-\u31BF\u31F0-\u31FF'
     '\u3400-\u4DBF\u4E00-\u9FFF\uA9E0-\uA9E4\uA9E6-\uA9EF\uA9FA-\uA9FE\uAA60-\uAA7A\uAA7E\uAA7F'
     '\uAC00-\uD7A3\uF900-\uFAFF\U00020000-\U0003FFFD';
-  -- Vowels and tones that stand above, below or beside the letter before them.
+  -- Vowels and tone marks above, below or beside the letter before them.
   marks constant text := '\u0E31\u0E34-\u0E3A\u0E47-\u0E4E\u0EB1\u0EB4-\u0EBC\u0EC8-\u0ECE'
     '\u102B-\u103E\u1056-\u1059\u105E-\u1060\u1062-\u1064\u1067-\u106D\u1071-\u1074\u1082-\u108D'
     '\u108F\u109A-\u109D\u17B4-\u17D3\u17DD\u3099\u309A\uA9E5\uAA7B-\uAA7D';
 begin
   source := knowledge_internal.normalised(source);
   if octet_length(source) <> length(source) and source ~ ('[' || letters || ']') then
-    -- Writing every inner letter twice turns ABCD into AB BC CD. The pairs keep their order, so a
-    -- phrase of pairs matches a part of the text.
+    -- Each inner letter is written twice, which turns ABCD into AB BC CD. The pairs keep their
+    -- order, so a phrase of pairs matches a part of the text.
     source := regexp_replace(source, '[' || letters || marks || ']+', ' \& ', 'g');
     source := regexp_replace(
       source,
@@ -154,8 +154,8 @@ end
 $$;
 
 comment on function knowledge_internal.apart(text) is
-  'The text with its compounds (part numbers, paths, snake_case, addresses) split into words, and '
-  'with writing without spaces split into overlapping pairs of letters. C++ and C# stay words.';
+  'The text with its compounds (part numbers, paths, snake_case, addresses) split into words. '
+  'Scripts without spaces are split into overlapping pairs of letters. C++ and C# stay words.';
 
 create function knowledge_internal.joined(source text)
 returns text
@@ -204,7 +204,7 @@ end
 $$;
 
 comment on function knowledge_internal.apart_and_joined(text) is
-  'The text as it is indexed and searched: a compound is found whether a query writes it with its '
+  'The text in the form that is indexed and searched. A query finds a compound written with its '
   'punctuation, as separate words or as one word.';
 
 create function knowledge_internal.inner_words(source text)
@@ -266,11 +266,11 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  -- A word that no text has. It is deleted again and leaves a gap in the positions, so that no
-  -- phrase matches across it.
+  -- A word that no text contains. ts_delete removes it and leaves a gap in the positions, so that
+  -- no phrase matches across the boundary.
   gap constant text := '7318008135207';
   boundary constant text := E'\n' || gap || E'\n';
-  -- The heading is indexed twice. This measured better on each of three collections.
+  -- The heading is indexed twice, which improved nDCG on each of three test collections.
   source constant text := knowledge_internal.normalised(
     concat_ws(boundary, heading, content, heading)
   );
@@ -297,7 +297,7 @@ end
 $$;
 
 comment on function knowledge_internal.lexemes(regconfig, text, text) is
-  'Lexemes of a heading, which counts twice, and the content under it, with their positions.';
+  'Lexemes of a heading and its content with their positions; the heading counts twice.';
 
 create function knowledge_internal.text_length(content_tsv tsvector)
 returns integer
@@ -382,7 +382,7 @@ end
 $$;
 
 comment on function knowledge_internal.bm25_b() is
-  'b of BM25: how much a text that is longer than the mean counts less, 0 (not at all) to 1.';
+  'b of BM25: how much the length of a text lowers its score, from 0 (not at all) to 1.';
 
 create function knowledge_internal.bm25_length_factor(text_length float8, mean_length float8)
 returns float8
@@ -400,9 +400,9 @@ end
 $$;
 
 comment on function knowledge_internal.bm25_length_factor(float8, float8) is
-  'The part of BM25 that depends on the text and not on the word, k1 (1 - b + b dl / avgdl). The '
-  'weight of a word that the text has tf times is tf (k1 + 1) / (tf + this), between 0 and k1 + 1, '
-  'times its idf (Robertson and Zaragoza 2009).';
+  'The part of BM25 that depends only on the length of the text: k1 (1 - b + b dl / avgdl). The '
+  'weight of a word that occurs tf times is idf * tf (k1 + 1) / (tf + this factor), where the '
+  'fraction is between 0 and k1 + 1 (Robertson and Zaragoza 2009).';
 
 create function knowledge_internal.inverse_document_frequency(
   document_count float8, document_frequency float8
@@ -467,8 +467,8 @@ end
 $$;
 
 comment on function knowledge_internal.mark_levels() is
-  'Term weights at which content_tsv has a lexeme a second time, as a mark (cell^1 to cell^4). By '
-  'the marks, a search for a common word finds the chunks in which it weighs most, without reading '
-  'all chunks that have it.';
+  'Term weights from which content_tsv also contains a lexeme as a mark (cell^1 to cell^4). With '
+  'marks, a search for a common word finds the chunks with the highest weights without reading '
+  'all chunks that have the word.';
 
 notify pgrst, 'reload schema';

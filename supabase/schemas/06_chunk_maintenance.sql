@@ -2,8 +2,8 @@
 -- Adds: triggers on knowledge_chunks and knowledge_documents, and their functions.
 -- Locks both tables against writes while a trigger is created.
 
--- The trigger functions are definers: a role that may write chunks or documents has no rights on
--- the internal functions and tables that they use.
+-- The trigger functions are security definer, because roles that may write chunks or documents have
+-- no rights on the internal functions and tables that the triggers use.
 
 create function knowledge_internal.embedding_bits(embedding extensions.vector)
 returns bit varying
@@ -30,8 +30,8 @@ $$;
 
 comment on function knowledge_internal.embedding_bits(extensions.vector) is
   'Three bits for each dimension of the normalised vector: above -0.7, 0 and 0.7 times the root '
-  'mean square. Their Hamming distance ranks nearly as cosine distance does, from a tenth of the '
-  'bytes.';
+  'mean square. Their Hamming distance gives nearly the same ranking as cosine distance, with a '
+  'tenth of the bytes.';
 
 create function knowledge_internal.complete_chunk()
 returns trigger
@@ -50,7 +50,7 @@ begin
        tg_op = 'INSERT' or is_restored or new.document_id is distinct from old.document_id
      )
   then
-    -- With the lock, the document cannot change its owner or visibility before this row is written.
+    -- The lock prevents a change of the document's owner or visibility before this row is written.
     select * into document from public.knowledge_documents as parent
      where parent.id = new.document_id for share;
     if found then
@@ -63,8 +63,8 @@ begin
       new.visibility := document.visibility;
       new.sensitivity := document.sensitivity;
       new.collection := coalesce(new.collection, document.collection);
-      -- Which keys a restored chunk had from its document is not known any more: the document's
-      -- present values win, so that no old one stays.
+      -- It is not known which keys of a restored chunk came from its document. So the current
+      -- values of the document replace all keys of the same name.
       new.metadata := case
         when is_restored then new.metadata || document.metadata
         else document.metadata || new.metadata
@@ -116,7 +116,7 @@ begin
     new.bm25 := old.bm25;
   end if;
 
-  -- updated_at of a superseded row is the time when it was superseded: a purge compares it.
+  -- For a superseded row, updated_at is the time when it was superseded; a purge compares it.
   if tg_op = 'UPDATE' and (new.status = 'active' or new.status <> old.status) then
     new.updated_at := now();
   end if;
@@ -125,15 +125,15 @@ end
 $$;
 
 comment on function knowledge_internal.complete_chunk() is
-  'Before a chunk is written: copies the columns of its document to a new or restored chunk, '
-  'analyses text and embedding, sets hash and time. An update that sets content_tsv to null '
-  'analyses an unchanged text again.';
+  'Runs before a chunk is written: copies the columns of its document to a new or restored chunk, '
+  'analyses text and embedding, and sets hash and time. An update that sets content_tsv to null '
+  'analyses the text again.';
 
 create trigger complete_chunk
   before insert or update on public.knowledge_chunks
   for each row execute function knowledge_internal.complete_chunk();
 
--- Triggers run in the order of their names: this one sees the metadata that complete_chunk merged.
+-- Triggers run in the order of their names: this one runs after complete_chunk merged the metadata.
 create trigger limit_metadata
   before insert or update on public.knowledge_chunks
   for each row when (new.metadata <> '{}') execute function knowledge_internal.check_metadata();
@@ -148,15 +148,15 @@ begin
   begin
     perform public.refresh_knowledge_statistics();
   exception when serialization_failure then
-    null; -- another writer has copied them since this transaction began
+    null; -- another writer copied the statistics after this transaction began
   end;
   return null;
 end
 $$;
 
 comment on function knowledge_internal.keep_statistics() is
-  'After a write: copies the statistics if there was an ANALYZE since the last copy. If not, it '
-  'costs two look-ups.';
+  'Runs after a write: copies the statistics if there was an ANALYZE since the last copy. '
+  'Otherwise it costs two look-ups.';
 
 create trigger keep_statistics
   after insert or update or delete on public.knowledge_chunks
@@ -193,14 +193,15 @@ begin
            '{}'
          )
    where chunk.document_id = new.id
-     -- The others are never returned. complete_chunk updates one that becomes active again.
+     -- Other chunks are never returned. complete_chunk updates a chunk that becomes active again.
      and chunk.status = 'active';
   return null;
 end
 $$;
 
 comment on function knowledge_internal.pass_document_on() is
-  'After a document is changed: copies the columns that its active chunks have too.';
+  'Runs after an update of a document: copies its new values to the same columns of its active '
+  'chunks.';
 
 create trigger pass_document_on
   after update on public.knowledge_documents

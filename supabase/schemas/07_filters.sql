@@ -1,6 +1,6 @@
--- 007_filters: what the filters of a search ask for.
--- Adds: types filter_condition, metadata_condition and chunk_filter, functions that read the
--- filters of a search into them, and functions that compare the metadata of a chunk.
+-- 007_filters: the filters of a search.
+-- Adds: types filter_condition, metadata_condition and chunk_filter, functions that parse the
+-- filters of a search, and functions that compare the metadata of a chunk with them.
 -- Locks nothing that exists.
 
 create type knowledge_internal.filter_condition as (
@@ -46,18 +46,19 @@ create type knowledge_internal.chunk_filter as (
 );
 
 comment on type knowledge_internal.metadata_condition is
-  'What the value at a path of object keys must be. op and value: in and not_in with an array, '
-  'where null stands for no value; contains with a value; gte, gt, lte and lt with {"bound"}; '
-  'between with {"low", "high"}.';
+  'A condition on the value at a path of object keys. op and value: in and not_in with an array, '
+  'where null means no value; contains with a value; gte, gt, lte and lt with {"bound"}; between '
+  'with {"low", "high"}.';
 
 comment on type knowledge_internal.chunk_filter is
-  'What a chunk must be, all of it. Null is no restriction, an empty array or multirange lets no '
-  'value pass. knowledge_types to updated: the values of that column that pass; or_null: names of '
-  'those columns where a row without a value passes all the same. excluded: column=value, or the '
-  'column alone for no value, that a row must not have; hidden: the same for visibility, '
-  'sensitivity and owner_id, which decide what may be seen. required_metadata: metadata contains '
-  'it; alternative_metadata: it contains one of them; metadata_conditions: what these two cannot '
-  'say. is_indexed: an index serves a part of it.';
+  'A compiled filter; a chunk must meet all parts. A null part is no restriction; an empty array '
+  'or multirange matches no value. knowledge_types to updated: the allowed values of that column. '
+  'or_null: names of those columns where a row without a value also passes. excluded: column=value '
+  'pairs that a row must not have, or the column name alone to exclude rows without a value. '
+  'hidden: the same for visibility, sensitivity and owner_id, which control access. '
+  'required_metadata: metadata must contain it. alternative_metadata: metadata must contain one of '
+  'them. metadata_conditions: conditions that these two cannot express. is_indexed: whether an '
+  'index supports a part of the filter.';
 
 create function knowledge_internal.is_input(source text, kind text)
 returns boolean
@@ -99,7 +100,7 @@ end
 $$;
 
 comment on function knowledge_internal.known_values(text) is
-  'The values that a field can have, where they are listed; null for a field with any values.';
+  'The allowed values of a field; null for a field that allows any value.';
 
 create function knowledge_internal.filter_columns()
 returns jsonb
@@ -122,7 +123,7 @@ $$;
 comment on function knowledge_internal.filter_columns() is
   'The columns that a filter can name, each with the kind of its values.';
 
-create function knowledge_internal.parsed_condition(given jsonb, place text)
+create function knowledge_internal.parsed_condition(source jsonb, place text)
 returns knowledge_internal.filter_condition
 language plpgsql
 immutable
@@ -142,34 +143,34 @@ declare
   condition knowledge_internal.filter_condition;
 begin
   problem := case
-    when jsonb_typeof(given) <> 'object' then
-      format('%s must be an object, not %s', place, left(given::text, 100))
-    when given - keys <> '{}' then
+    when jsonb_typeof(source) <> 'object' then
+      format('%s must be an object, not %s', place, left(source::text, 100))
+    when source - keys <> '{}' then
       format(
-        '%s must have no keys but field, op (or operator) and value, not %s',
+        '%s must have only the keys field, op (or operator) and value, not %s',
         place,
-        left((given - keys)::text, 100)
+        left((source - keys)::text, 100)
       )
-    when given ?& array['op', 'operator'] then
-      format('%s.op and %s.operator are both given, one is enough', place, place)
-    when not given ? 'field' then
+    when source ?& array['op', 'operator'] then
+      format('%s has both op and operator, give only one of them', place)
+    when not source ? 'field' then
       format('%s.field is missing', place)
-    when not given ?| array['op', 'operator'] then
+    when not source ?| array['op', 'operator'] then
       format('%s.op is missing', place)
   end;
   if problem is not null then
     raise exception '%', problem using errcode = '22023';
   end if;
 
-  condition.field := given ->> 'field';
+  condition.field := source ->> 'field';
   if condition.field = 'metadata' or starts_with(condition.field, 'metadata.') then
     condition.kind := 'metadata';
     condition.path := (string_to_array(condition.field, '.'))[2:];
   else
     condition.kind := columns ->> condition.field;
   end if;
-  condition.op := coalesce(given ->> 'op', given ->> 'operator');
-  condition.value := given -> 'value';
+  condition.op := coalesce(source ->> 'op', source ->> 'operator');
+  condition.value := source -> 'value';
   allowed_ops := case
     when condition.path = '{}' then array['contains']
     else
@@ -186,12 +187,12 @@ begin
           select string_agg(listed.name, ', ' order by listed.name)
             from jsonb_object_keys(columns) as listed (name)
         ),
-        left((given -> 'field')::text, 100)
+        left((source -> 'field')::text, 100)
       )
     when cardinality(condition.path) > longest_path or '' = any (condition.path) then
       format(
-        '%s.field must name 1 to %s keys after metadata, none of them empty, not %s',
-        place, longest_path, left((given -> 'field')::text, 100)
+        '%s.field must have 1 to %s keys after metadata, none of them empty, not %s',
+        place, longest_path, left((source -> 'field')::text, 100)
       )
     when (condition.op = any (allowed_ops)) is not true then
       format(
@@ -199,7 +200,7 @@ begin
         place,
         array_to_string(allowed_ops, ', '),
         left(condition.field, 100),
-        left(coalesce(given -> 'op', given -> 'operator')::text, 100)
+        left(coalesce(source -> 'op', source -> 'operator')::text, 100)
       )
     when condition.op <> 'exists' and condition.value is null then
       format('%s.value is missing', place)
@@ -224,7 +225,7 @@ begin
             else true
           end then
       format(
-        '%s.value for between must be [low, high], two of a kind, not %s',
+        '%s.value for between must be [low, high], both of one type, not %s',
         place, left(condition.value::text, 100)
       )
   end;
@@ -236,8 +237,8 @@ end
 $$;
 
 comment on function knowledge_internal.parsed_condition(jsonb, text) is
-  'One condition as it was given, with the kind of its field. Raises 22023 for a field or an op '
-  'that does not exist and for a value of the wrong shape; place is named in the message.';
+  'Parses one condition and adds the kind of its field. Raises 22023 for an unknown field or op '
+  'and for a value of the wrong type; the message contains place.';
 
 create function knowledge_internal.wrong_value(
   condition knowledge_internal.filter_condition, elements jsonb, place text
@@ -254,7 +255,7 @@ declare
   iso_timestamp constant text :=
     '^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}(:?\d{2})?)?)?$';
   ops_for_null constant text[] := array['eq', 'ne', 'in', 'not_in', 'exists'];
-  known constant text[] := knowledge_internal.known_values(condition.field);
+  allowed constant text[] := knowledge_internal.known_values(condition.field);
   is_list constant boolean := elements = condition.value;
 begin
   return (
@@ -264,7 +265,7 @@ begin
              case when is_list then format('[%s]', listed.ordinality - 1) end,
              left(condition.field, 100),
              case
-               when known is not null then 'one of ' || array_to_string(known, ', ')
+               when allowed is not null then 'one of ' || array_to_string(allowed, ', ')
                when condition.kind = 'text' then 'a string'
                when condition.kind = 'uuid' then 'a UUID'
                when condition.kind = 'integer' then 'an integer'
@@ -295,7 +296,7 @@ begin
                  else false
                end
              when read.type <> 'string' then false
-             when condition.kind = 'text' then coalesce(read.text = any (known), true)
+             when condition.kind = 'text' then coalesce(read.text = any (allowed), true)
              when condition.kind = 'uuid' then knowledge_internal.is_input(read.text, 'uuid')
              when condition.kind = 'date' then
                read.text ~ iso_date and knowledge_internal.is_input(read.text, 'date')
@@ -311,7 +312,7 @@ $$;
 comment on function knowledge_internal.wrong_value(
   knowledge_internal.filter_condition, jsonb, text
 ) is
-  'What is wrong with the first of the elements that the condition does not allow; null when all '
+  'The error message for the first element that the condition does not allow; null if all elements '
   'are allowed.';
 
 create function knowledge_internal.simplified_condition(
@@ -365,8 +366,8 @@ $$;
 comment on function knowledge_internal.simplified_condition(
   knowledge_internal.filter_condition, jsonb
 ) is
-  'The same condition with fewer ops: eq, ne and exists become in and not_in, where null stands '
-  'for no value; between on a column becomes gte and lte.';
+  'The same condition with fewer ops: eq, ne and exists become in and not_in, where null means no '
+  'value; between on a column becomes gte and lte.';
 
 create function knowledge_internal.filter_conditions(filters jsonb)
 returns setof knowledge_internal.filter_condition
@@ -381,7 +382,7 @@ declare
   most_values constant integer := 2000;
   columns constant jsonb := knowledge_internal.filter_columns();
   value_count integer := 0;
-  given record;
+  item record;
   condition knowledge_internal.filter_condition;
   elements jsonb;
   problem text;
@@ -394,7 +395,7 @@ begin
                     left(filters::text, 100)
       using errcode = '22023';
   end if;
-  -- Postgres can read thousands of levels, but a comparison of them exceeds the stack.
+  -- Postgres can parse thousands of levels, but comparing them exceeds the stack depth.
   if jsonb_path_exists(filters, 'strict $.**{50}') then
     raise exception 'filters must be nested less than % levels deep', deepest_nesting
       using errcode = '22023';
@@ -424,7 +425,7 @@ begin
       using errcode = '22023';
   end if;
 
-  for given in
+  for item in
     select listed.condition, format('filters[%s]', listed.ordinality - 1) as place
       from jsonb_array_elements(case jsonb_typeof(filters) when 'array' then filters else '[]' end)
            with ordinality as listed (condition, ordinality)
@@ -433,8 +434,8 @@ begin
            format('filters.%s', entry.key)
       from jsonb_each(case jsonb_typeof(filters) when 'object' then filters else '{}' end) as entry
   loop
-    condition := knowledge_internal.parsed_condition(given.condition, given.place);
-    -- Equality is a list of one, and existence is equality with null.
+    condition := knowledge_internal.parsed_condition(item.condition, item.place);
+    -- Equality is a list with one element; existence is a comparison with null.
     elements := case
       when condition.op = 'exists' then '[null]'
       when condition.op in ('in', 'not_in', 'between') then condition.value
@@ -445,7 +446,7 @@ begin
       raise exception 'filters must have at most % values in all', most_values
         using errcode = '22023';
     end if;
-    problem := knowledge_internal.wrong_value(condition, elements, given.place);
+    problem := knowledge_internal.wrong_value(condition, elements, item.place);
     if problem is not null then
       raise exception '%', problem using errcode = '22023';
     end if;
@@ -455,8 +456,9 @@ end
 $$;
 
 comment on function knowledge_internal.filter_conditions(jsonb) is
-  'The conditions of a filter, checked and simplified. A key of an object is a column, where one '
-  'has its name, or else a key of metadata. Raises 22023 naming the place, such as filters[2].op.';
+  'The conditions of a filter, checked and simplified. A key of an object is a column if one has '
+  'this name, else a key of metadata. Raises 22023; the message contains the place, such as '
+  'filters[2].op.';
 
 create function knowledge_internal.narrowed_ranges(
   before text, condition knowledge_internal.filter_condition
@@ -469,8 +471,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   is_negated constant boolean := condition.op in ('not_in', 'gt', 'lt');
-  -- A range type computes the integer after an inclusive bound. The highest integer has none, so
-  -- the bound is left out.
+  -- A range type adds 1 to an inclusive upper bound. The highest integer would overflow, so this
+  -- bound is left out.
   ranges constant text := (
     select format(
              '{%s}',
@@ -517,46 +519,46 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  -- Rows that the index does not select are compared with each: 100 take 30 microseconds.
+  -- Without the index, each row is compared with every alternative: 100 take 30 microseconds.
   most_alternatives constant integer := 100;
   any_scalar constant jsonpath := 'strict $.** ? (@.type() != "array" && @.type() != "object")';
   any_other_value constant jsonpath :=
     'strict $[*] ? (@.type() == "array" || @.type() == "object" || @ == null)';
   object_at_path jsonb := 'null'; -- with null at the end of the condition's path
-  wanted jsonb;
-  left_over knowledge_internal.metadata_condition;
+  contained jsonb;
+  remaining knowledge_internal.metadata_condition;
 begin
   for position in reverse cardinality(condition.path) .. 1 loop
     object_at_path := jsonb_build_object(condition.path[position], object_at_path);
   end loop;
-  wanted := case
+  contained := case
     when condition.op = 'contains' then condition.value
     when condition.op = 'in' and jsonb_array_length(condition.value) = 1 then condition.value -> 0
   end;
 
-  -- For a scalar, containment is equality. An array or object that is contained may have more
-  -- elements, so it is compared again. The GIN index finds rows by the scalars only.
-  if wanted <> 'null'
-    and jsonb_path_exists(wanted, any_scalar)
-    and not (condition.op = 'contains' and jsonb_typeof(wanted) not in ('array', 'object')) then
-    wanted := case
-      when condition.path = '{}' then wanted
-      else jsonb_set(object_at_path, condition.path, wanted)
+  -- For a scalar, containment is equality. A stored array or object may have more elements than the
+  -- contained one, so it is compared again. The GIN index finds rows only by scalars.
+  if contained <> 'null'
+    and jsonb_path_exists(contained, any_scalar)
+    and not (condition.op = 'contains' and jsonb_typeof(contained) not in ('array', 'object')) then
+    contained := case
+      when condition.path = '{}' then contained
+      else jsonb_set(object_at_path, condition.path, contained)
     end;
     if not coalesce(
-      compiled.required_metadata ?| array(select jsonb_object_keys(wanted)), false
+      compiled.required_metadata ?| array(select jsonb_object_keys(contained)), false
     ) then
-      compiled.required_metadata := coalesce(compiled.required_metadata, '{}') || wanted;
+      compiled.required_metadata := coalesce(compiled.required_metadata, '{}') || contained;
       if condition.op = 'contains'
         or jsonb_typeof(condition.value -> 0) not in ('array', 'object') then
         return compiled;
       end if;
     end if;
   elsif compiled.alternative_metadata is null then
-    if condition.op = 'contains' and jsonb_typeof(wanted) not in ('array', 'object') then
+    if condition.op = 'contains' and jsonb_typeof(contained) not in ('array', 'object') then
       compiled.alternative_metadata := array[
-        jsonb_set(object_at_path, condition.path, wanted),
-        jsonb_set(object_at_path, condition.path, jsonb_build_array(wanted))
+        jsonb_set(object_at_path, condition.path, contained),
+        jsonb_set(object_at_path, condition.path, jsonb_build_array(contained))
       ];
       return compiled;
     elsif condition.op = 'in'
@@ -570,16 +572,16 @@ begin
     end if;
   end if;
 
-  left_over.path := condition.path;
-  left_over.op := condition.op;
-  left_over.value := case
+  remaining.path := condition.path;
+  remaining.op := condition.op;
+  remaining.value := case
     when condition.op = 'between' then
       jsonb_build_object('low', condition.value -> 0, 'high', condition.value -> 1)
     when condition.op in ('gte', 'gt', 'lte', 'lt') then
       jsonb_build_object('bound', condition.value)
     else condition.value
   end;
-  compiled.metadata_conditions := compiled.metadata_conditions || left_over;
+  compiled.metadata_conditions := compiled.metadata_conditions || remaining;
   return compiled;
 end
 $$;
@@ -587,8 +589,8 @@ $$;
 comment on function knowledge_internal.with_metadata_condition(
   knowledge_internal.chunk_filter, knowledge_internal.filter_condition
 ) is
-  'Adds a condition on metadata to a filter, in the first part that can express it: '
-  'required_metadata, alternative_metadata, else metadata_conditions.';
+  'Adds a condition on metadata to a filter: to required_metadata or alternative_metadata if they '
+  'can express it, else to metadata_conditions.';
 
 create function knowledge_internal.compile_filter(
   filters jsonb, filter_type text, date_from date, date_to date, public_only boolean
@@ -598,7 +600,7 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- A timestamp without an offset is UTC. Ranges are text between the steps, in ISO format.
+-- A timestamp without an offset is UTC. Ranges are passed between the steps as text in ISO format.
 set timezone = 'UTC'
 set datestyle = 'ISO'
 as $$
@@ -623,14 +625,14 @@ declare
   or_null text[] := '{}';
   excluded text[];
   hidden text[];
-  unwanted text[];
+  negated text[];
 begin
   passing := jsonb_strip_nulls(jsonb_build_object(
     'knowledge_types', case when filter_type is not null then jsonb_build_array(filter_type) end,
     'visibilities', case when public_only then '["public"]'::jsonb end,
     'document_dates', case
       when date_from is not null or date_to is not null then
-        -- 5874897-12-31 is the latest date: an inclusive bound there has no next date.
+        -- 5874897-12-31 is the latest date, so an inclusive bound there would overflow.
         datemultirange(
           daterange(date_from, null)
             * daterange(null, nullif(date_to, date '5874897-12-31'), '[]')
@@ -646,14 +648,14 @@ begin
     part := parts ->> condition.field;
 
     if condition.kind in ('text', 'uuid') and condition.op = 'not_in' then
-      unwanted := array(
+      negated := array(
         select condition.field || coalesce('=' || listed.value, '')
           from jsonb_array_elements_text(condition.value) as listed (value)
       );
       if condition.field = any (hidden_columns) then
-        hidden := hidden || unwanted;
+        hidden := hidden || negated;
       else
-        excluded := excluded || unwanted;
+        excluded := excluded || negated;
       end if;
       continue;
     end if;
@@ -704,10 +706,10 @@ end
 $$;
 
 comment on function knowledge_internal.compile_filter(jsonb, text, date, date, boolean) is
-  'The filter arguments of a search as one chunk_filter; null when they restrict nothing. '
-  'filters: a JSON array of conditions that must all hold, or an object, short for equality of '
-  'columns and of top-level keys of metadata. Raises 22023 naming the place, such as '
-  'filters[2].op.';
+  'The filter arguments of a search as one chunk_filter; null if there is no restriction. '
+  'filters: a JSON array of conditions that must all hold, or an object, which is a short form for '
+  'equality of columns and of top-level metadata keys. Raises 22023; the message contains the '
+  'place, such as filters[2].op.';
 
 create function knowledge_internal.is_listed(element jsonb, list jsonb)
 returns boolean
@@ -727,8 +729,8 @@ end
 $$;
 
 comment on function knowledge_internal.is_listed(jsonb, jsonb) is
-  'Whether an array has an element equal to this one. For a scalar, containment is the same and '
-  'faster.';
+  'Whether an array has an element equal to this one. For a scalar, the operator @> gives the same '
+  'result faster.';
 
 create function knowledge_internal.passes(
   metadata jsonb, conditions knowledge_internal.metadata_condition[]
@@ -746,12 +748,12 @@ declare
 begin
   foreach condition in array conditions loop
     actual := metadata;
-    -- The operator #> would read a key such as 0 as a position in an array. -> does not.
+    -- The operator #> would use a key such as 0 as an array index; -> with a text does not.
     for level in 1 .. cardinality(condition.path) loop
       actual := actual -> condition.path[level];
     end loop;
-    -- One expression without a subquery: PL/pgSQL evaluates it without the executor. strict: a
-    -- range compares the value, not the elements of an array.
+    -- An expression without a subquery, because PL/pgSQL evaluates it without the executor. With
+    -- strict, a range condition compares the value and not the elements of an array.
     if (
       case condition.op
         when 'in' then
@@ -783,5 +785,6 @@ end
 $$;
 
 comment on function knowledge_internal.passes is
-  'Whether metadata meets every condition. A key that is missing or null is no value. A range '
-  'compares numbers with numbers and strings, by code point, with strings; nothing else is in it.';
+  'Whether metadata meets every condition. A missing key and a null both count as no value. A '
+  'range compares numbers with numbers, and strings with strings by code point; a value of another '
+  'type does not match.';

@@ -1,4 +1,4 @@
--- 010_snippets: the excerpt of a hit, with the words found in it marked.
+-- 010_snippets: the excerpt of a hit, with its matching words marked.
 -- Adds: type lexeme_occurrences, functions searchable_lexemes, matched_parts, combining_marks,
 -- lexeme_occurrences, best_passage, snippet. Locks nothing that exists.
 
@@ -24,7 +24,7 @@ end
 $$;
 
 comment on function knowledge_internal.searchable_lexemes(regconfig, text) is
-  'The lexemes under which a text without heading is found.';
+  'The lexemes of a text without a heading, as in content_tsv.';
 
 create function knowledge_internal.matched_parts(
   word text, configuration regconfig, lexemes text[]
@@ -38,13 +38,13 @@ set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on
 as $$
 declare
-  -- What stands above, below or beside a letter, or joins two, is a part of the word.
+  -- Marks above, below or beside a letter and joiners between letters are part of the word.
   letters constant text := '[:alnum:]\u00AD\u0300-\u036F\u0483-\u0489\u0591-\u05C7\u0610-\u061A'
     '\u064B-\u0670\u06D6-\u06ED\u0900-\u0963\u0966-\u0DFF\u0E31-\u0EFF\u102B-\u109D\u17B4-\u17DD'
     '\u200B-\u200D\u2060\u3099\u309A\uFEFF';
   punctuation constant text := '!"#$%&''()*+,-./:;<=>?@[\]^_`{|}~“”‘’';
 begin
-  -- Each part is read with what stands before it, so that lengths add up to where it stands.
+  -- Each match includes the characters before the part, so that the sum of lengths gives its start.
   return query
   select piece.start::integer, length(piece.part), array_position(lexemes, found.lexeme)
     from (
@@ -96,7 +96,7 @@ begin
            )
          ) as found (lexeme)
    where found.lexeme = any (lexemes);
-  -- Some words show only in the normalised text, such as x².
+  -- Some words exist only in the normalised text, such as x2 for x².
   if not found then
     return query
     select length(word) - length(ltrim(word, punctuation)) + 1,
@@ -109,8 +109,9 @@ end
 $$;
 
 comment on function knowledge_internal.matched_parts(text, regconfig, text[]) is
-  'Where in a word, which may be a compound, one of the lexemes stands: start and size in '
-  'characters, place among the lexemes. The compound itself, its words and theirs each count.';
+  'The parts of a word that match one of the lexemes: start and size in characters, and the '
+  'position in lexemes. For a compound, the compound, its words and their inner words are '
+  'compared.';
 
 create function knowledge_internal.combining_marks()
 returns text
@@ -130,8 +131,8 @@ end
 $$;
 
 comment on function knowledge_internal.combining_marks() is
-  'A regular expression for what belongs to the character before it: accents, vowels, tones, and '
-  'what joins several emoji to one.';
+  'A regular expression for characters that belong to the character before them: accents, vowels, '
+  'tone marks and emoji joiners.';
 
 create type knowledge_internal.lexeme_occurrences as (
   starts integer[],
@@ -141,8 +142,8 @@ create type knowledge_internal.lexeme_occurrences as (
 );
 
 comment on type knowledge_internal.lexeme_occurrences is
-  'Where lexemes stand in a text, in the order of the text: first and last character, place among '
-  'the lexemes. highlighted: all these characters.';
+  'The occurrences of lexemes in a text, in text order: first and last character, and the position '
+  'in lexemes. highlighted: all these characters.';
 
 create function knowledge_internal.lexeme_occurrences(
   source text, configuration regconfig, lexemes text[]
@@ -157,17 +158,17 @@ set standard_conforming_strings = on
 as $$
 declare
   punctuation constant text := '!"$%()*,.:;=?[]^`{|}~''“”‘’„«»…—';
-  -- Words that apart, joined or inner_words change. In a text that is not normalised, all words
-  -- that are not ASCII belong here too. Postgres' parser reads any other word as one word.
+  -- Words that apart, joined or inner_words change; in a text that is not normalised also all words
+  -- that are not ASCII. Postgres' parser reads every other word as one word.
   compounds constant text := '[^ ]*(?:[-_/\\@#+<>&]|[.:''’][[:alnum:]]'
     '|[[:alnum:]][]!"$%()*,;=?[^`{|}~“”…—]+[[:alnum:]]|[[:lower:]]{2}[[:upper:]][[:lower:]])[^ ]*';
   not_ascii constant text := '[^ ]*[^\u0001-\u007F ][^ ]*';
-  -- Letters that apart makes into pairs: Thai, Lao, Myanmar, Khmer, kana, Bopomofo, Han, Hangul.
+  -- Letters that apart splits into pairs: Thai, Lao, Myanmar, Khmer, kana, Bopomofo, Han, Hangul.
   unspaced constant text := '[\u0E01-\u0E4E\u0E81-\u0ECE\u0EDC-\u0EDF\u1000-\u103F\u1050-\u108F'
     '\u109A-\u109D\u1780-\u17D3\u17D7\u17DC\u17DD\u3005-\u3007\u3041-\u30FF\u3105-\u312F'
     '\u31A0-\u31BF\u31F0-\u31FF\u3400-\u4DBF\u4E00-\u9FFF\uA9E0-\uA9EF\uA9FA-\uA9FE\uAA60-\uAA7F'
     '\uAC00-\uD7A3\uF900-\uFAFF\U00020000-\U0003FFFD]';
-  -- Those of them that inner_words indexes alone too.
+  -- The part of these letters that inner_words also indexes as single letters.
   inner_letters constant text := '[\u3007\u3400-\u9FFF\uAC00-\uD7A3\uF900-\uFAFF'
     '\U00020000-\U0003FFFD]';
   marks constant text := knowledge_internal.combining_marks();
@@ -180,10 +181,10 @@ begin
   if source ~ unspaced then
     spaced := regexp_replace(source, unspaced, ' ', 'g');
     pairs := array(
-      select asked.lexeme
-        from unnest(lexemes) as asked (lexeme)
-       where asked.lexeme ~ unspaced
-         and (length(asked.lexeme) > 1 or asked.lexeme ~ inner_letters)
+      select query_lexeme.lexeme
+        from unnest(lexemes) as query_lexeme (lexeme)
+       where query_lexeme.lexeme ~ unspaced
+         and (length(query_lexeme.lexeme) > 1 or query_lexeme.lexeme ~ inner_letters)
     );
     if pairs <> '{}' then
       characters := string_to_array(
@@ -281,7 +282,7 @@ end
 $$;
 
 comment on function knowledge_internal.lexeme_occurrences(text, regconfig, text[]) is
-  'Where the words of a text that have one of the lexemes stand.';
+  'The positions of the words of a text that have one of the lexemes.';
 
 create function knowledge_internal.best_passage(
   occurrences knowledge_internal.lexeme_occurrences,
@@ -337,8 +338,8 @@ end
 $$;
 
 comment on function knowledge_internal.best_passage is
-  'The passage of at most passage_size characters whose lexemes weigh most together: 1, 1/2, 1/3 '
-  '..., rarest first, each counted once.';
+  'The passage of at most passage_size characters with the largest sum of lexeme weights. The '
+  'weights are 1, 1/2, 1/3 ..., rarest lexeme first; each lexeme counts once.';
 
 create function knowledge_internal.snippet(
   content text, configuration regconfig, lexemes text[]
@@ -349,8 +350,8 @@ immutable
 parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
--- A search with filters plans its statements anew for each call. The statements here, and those of
--- the functions called, are the same for every text, and planning takes longer than running them.
+-- A search with filters uses custom plans. The statements of this function, and of the functions it
+-- calls, have the same best plan for every text, and planning takes longer than running them.
 set plan_cache_mode = force_generic_plan
 set standard_conforming_strings = on
 as $$
@@ -358,7 +359,7 @@ declare
   characters_read constant integer := 20000;
   excerpt_size constant integer := 240;
   passage_size constant integer := 200;
-  boundary_distance constant integer := 40; -- how far a cut moves at most to a gap between words
+  boundary_distance constant integer := 40; -- maximum distance from a cut to a gap between words
   marks constant text := knowledge_internal.combining_marks();
   source constant text := btrim(
     regexp_replace(
@@ -413,7 +414,7 @@ begin
   last := last
     + length(substring(substr(source, last + 1, boundary_distance) from '^' || marks || '*'));
 
-  -- The source has no control characters, so two of them stand for the tags.
+  -- The source has no control characters, so two of them can represent the tags.
   select string_agg(
            substr(source, piece.gap, piece.start - piece.gap)
              || E'\x01' || substr(source, piece.start, piece.finish - piece.start) || E'\x02',
@@ -444,7 +445,7 @@ end
 $$;
 
 comment on function knowledge_internal.snippet(text, regconfig, text[]) is
-  'At most about 240 characters of a content, of its first 20,000, where most of the lexemes '
-  '(rarest first) stand close together. Words that match stand in <mark> each, the rest is '
-  'HTML-escaped, white space and control characters are one space, … is where text was left out. '
-  'The beginning of the content when there are no lexemes or none is found.';
+  'An excerpt of about 240 characters from the first 20,000 of a content, where most of the '
+  'lexemes (rarest first) are close together. Each matching word is in <mark>, other text is '
+  'HTML-escaped. White space and control characters become one space; … means that text was left '
+  'out. Without lexemes, or if none occurs, the excerpt is the beginning of the content.';

@@ -1,8 +1,9 @@
--- 012_search_variants: other ways to call the hybrid search; none ranks anything itself.
+-- 012_search_variants: other functions that call the hybrid search; they do no ranking themselves.
 -- Adds: functions match_knowledge_chunks, search_knowledge_chunks_fulltext,
 -- hybrid_search_knowledge_chunks_batch. Locks nothing that exists.
 
--- Each public function is a definer: service_role has no rights on the internal schema.
+-- The public functions are security definer, because service_role has no rights on the internal
+-- schema.
 
 create function public.match_knowledge_chunks(
   query_embedding extensions.vector,
@@ -126,14 +127,14 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   most_queries constant integer := 50;
-  most_formulations constant integer := 11; -- the search's ten and its own
-  most_rows constant integer := 1000; -- PostgREST silently cuts an answer there
+  most_formulations constant integer := 11; -- the search's own query and ten formulations
+  most_rows constant integer := 1000; -- PostgREST truncates larger results without an error
   defaults constant knowledge_internal.search_arguments :=
     knowledge_internal.default_search_arguments();
   argument_names constant jsonb := to_jsonb(defaults);
-  given knowledge_internal.search_arguments;
+  arguments knowledge_internal.search_arguments;
   argument text;
-  asked record;
+  item record;
   row_count integer;
   rows_so_far integer := 0;
 begin
@@ -146,20 +147,20 @@ begin
   if fuse is null then
     raise exception 'fuse must be true or false, not null' using errcode = '22023';
   end if;
-  for asked in
-    select item.query, item.number - 1 as number
-      from jsonb_array_elements(queries) with ordinality as item (query, number)
-     order by item.number
+  for item in
+    select listed.query, listed.number - 1 as number
+      from jsonb_array_elements(queries) with ordinality as listed (query, number)
+     order by listed.number
   loop
-    if jsonb_typeof(asked.query) <> 'object' then
-      raise exception 'queries[%] must be an object of arguments', asked.number
+    if jsonb_typeof(item.query) <> 'object' then
+      raise exception 'queries[%] must be an object of arguments', item.number
         using errcode = '22023';
     end if;
-    if fuse and asked.number > 0
-       and asked.query - '{query_text,query_embedding}'::text[] <> '{}'
+    if fuse and item.number > 0
+       and item.query - '{query_text,query_embedding}'::text[] <> '{}'
     then
-      raise exception 'queries[%] may have query_text and query_embedding only, with fuse the '
-                      'other arguments are those of queries[0]', asked.number
+      raise exception 'queries[%] may have only query_text and query_embedding: with fuse, the '
+                      'other arguments belong in queries[0]', item.number
         using errcode = '22023';
     end if;
   end loop;
@@ -169,36 +170,38 @@ begin
         using errcode = '22023';
     end if;
     if queries -> 0 ? 'formulations' then
-      raise exception 'queries[0].formulations and fuse exclude each other' using errcode = '22023';
+      raise exception 'queries[0].formulations is not allowed with fuse' using errcode = '22023';
     end if;
     queries := jsonb_build_array(
       (queries -> 0) || jsonb_build_object('formulations', queries - 0)
     );
   end if;
 
-  for asked in
-    select item.query, item.number - 1 as number
-      from jsonb_array_elements(queries) with ordinality as item (query, number)
-     order by item.number
+  for item in
+    select listed.query, listed.number - 1 as number
+      from jsonb_array_elements(queries) with ordinality as listed (query, number)
+     order by listed.number
   loop
     begin
-      for argument in select named.name from jsonb_object_keys(asked.query) as named (name) loop
+      for argument in select named.name from jsonb_object_keys(item.query) as named (name) loop
         if not argument_names ? argument then
           raise exception 'no argument of the search has this name' using errcode = '22023';
         end if;
-        perform jsonb_populate_record(given, jsonb_build_object(argument, asked.query -> argument));
+        perform jsonb_populate_record(
+          arguments, jsonb_build_object(argument, item.query -> argument)
+        );
       end loop;
     exception when data_exception or program_limit_exceeded then
-      raise exception 'queries[%].%: %', asked.number, left(argument, 100), left(sqlerrm, 200)
+      raise exception 'queries[%].%: %', item.number, left(argument, 100), left(sqlerrm, 200)
         using errcode = '22023';
     end;
-    given := jsonb_populate_record(defaults, asked.query);
+    arguments := jsonb_populate_record(defaults, item.query);
     begin
       return query
-      select asked.number::integer, hit.* from knowledge_internal.search(given) as hit;
+      select item.number::integer, hit.* from knowledge_internal.search(arguments) as hit;
       get diagnostics row_count = row_count;
     exception when data_exception then
-      raise exception 'queries[%]: %', asked.number, sqlerrm using errcode = '22023';
+      raise exception 'queries[%]: %', item.number, sqlerrm using errcode = '22023';
     end;
     rows_so_far := rows_so_far + row_count;
     if rows_so_far > most_rows then
@@ -210,11 +213,11 @@ end
 $$;
 
 comment on function public.hybrid_search_knowledge_chunks_batch is
-  'Many searches in one call. queries: an array of 1 to 50 objects, each with arguments of '
-  'hybrid_search_knowledge_chunks by name; query_index: which of them a hit is for, from 0. '
-  'fuse: the objects are formulations of one question and give one list; the first holds the other '
-  'arguments too. Raises 22023 for what a search refuses, naming the query, and for more than '
-  '1,000 rows together.';
+  'Several searches in one call. queries: an array of 1 to 50 objects, each with named arguments '
+  'of hybrid_search_knowledge_chunks. query_index: the index of the query that a hit belongs to, '
+  'from 0. fuse: the objects are formulations of one query, whose results are fused into one list; '
+  'the first object also has the other arguments. Raises 22023 for an invalid argument, with the '
+  'index of the query in the message, and for more than 1,000 rows in total.';
 revoke all on function public.hybrid_search_knowledge_chunks_batch from public, anon, authenticated;
 grant execute on function public.hybrid_search_knowledge_chunks_batch to service_role;
 

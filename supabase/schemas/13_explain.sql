@@ -1,4 +1,4 @@
--- 013_explain: why a search answers as it does.
+-- 013_explain: the explanation of a search's result.
 -- Adds: functions explained_list and explanation, which explain_hybrid_search calls.
 -- Locks nothing that exists.
 
@@ -10,8 +10,8 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  drawn_fully constant integer := 3;
-  drawn_wider constant integer := 2;
+  all_rows constant integer := 3;
+  more_candidates constant integer := 2;
 begin
   return jsonb_build_object(
     'formulation', (list ->> 'formulation')::integer - 1,
@@ -30,8 +30,8 @@ begin
         when list ->> 'draw' is null then 'not run'
         when not (list ->> 'is_partial')::boolean then 'all rows'
         when not (list ->> 'is_drawn')::boolean then 'all rows: few pass the filters'
-        when (list ->> 'draw')::integer = drawn_fully then 'all rows: too few candidates'
-        when (list ->> 'draw')::integer = drawn_wider then 'more candidates: too few at first'
+        when (list ->> 'draw')::integer = all_rows then 'all rows: too few candidates'
+        when (list ->> 'draw')::integer = more_candidates then 'more candidates: too few at first'
         else 'candidates'
       end,
       'rows', list -> 'text_rows'
@@ -45,7 +45,7 @@ end
 $$;
 
 comment on function knowledge_internal.explained_list(jsonb) is
-  'What explain_hybrid_search says of a list that the search traced.';
+  'The part of explain_hybrid_search for one list in the trace of the search.';
 
 create function knowledge_internal.explanation(arguments knowledge_internal.search_arguments)
 returns jsonb
@@ -68,7 +68,7 @@ declare
   analysis knowledge_internal.query_analysis;
   candidates bigint;
 begin
-  -- The first call pays for planning and cold pages, and answers; the legs are timed after it.
+  -- The first call gives the result; it includes planning and cold pages. Then each leg is timed.
   perform set_config('knowledge_internal.tracing', 'on', true);
   perform set_config('knowledge_internal.trace', '', true);
   begun_at := clock_timestamp();
@@ -77,13 +77,13 @@ begin
     from knowledge_internal.search(arguments) as hit;
   hybrid_milliseconds := extract(epoch from clock_timestamp() - begun_at) * 1000;
   lists := (
-    select jsonb_agg(knowledge_internal.explained_list(told.list) order by told.place)
+    select jsonb_agg(knowledge_internal.explained_list(traced.list) order by traced.place)
       from jsonb_array_elements(nullif(current_setting('knowledge_internal.trace'), '')::jsonb)
-           with ordinality as told (list, place)
+           with ordinality as traced (list, place)
   );
   perform set_config('knowledge_internal.tracing', 'off', true);
 
-  -- What decides which rows a leg returns stays, what only decides how they are shown goes.
+  -- Keep the arguments that select a leg's rows; reset those that only change the presentation.
   leg_alone := arguments;
   leg_alone.formulations := null;
   leg_alone.recency_half_life := null;
@@ -113,14 +113,14 @@ begin
   end if;
 
   pool := (lists #>> '{0,pool}')::integer;
-  select string_agg(distinct list.told #>> '{vector,strategy}', '; ') as vector_strategy,
-         string_agg(distinct list.told #>> '{text,strategy}', '; ') as text_strategy,
-         sum((list.told #>> '{vector,rows}')::integer) as vector_rows,
-         sum((list.told #>> '{text,rows}')::integer) as text_rows,
-         bool_or((list.told #>> '{vector,rows}')::integer < pool) as vector_ran_dry,
-         bool_or((list.told #>> '{text,rows}')::integer < pool) as text_ran_dry
+  select string_agg(distinct list.entry #>> '{vector,strategy}', '; ') as vector_strategy,
+         string_agg(distinct list.entry #>> '{text,strategy}', '; ') as text_strategy,
+         sum((list.entry #>> '{vector,rows}')::integer) as vector_rows,
+         sum((list.entry #>> '{text,rows}')::integer) as text_rows,
+         bool_or((list.entry #>> '{vector,rows}')::integer < pool) as vector_is_short,
+         bool_or((list.entry #>> '{text,rows}')::integer < pool) as text_is_short
     into summary
-    from jsonb_array_elements(lists) as list (told);
+    from jsonb_array_elements(lists) as list (entry);
   return jsonb_build_object(
     'milliseconds', jsonb_build_object(
       'hybrid', hybrid_milliseconds, 'vector', vector_milliseconds, 'text', text_milliseconds
@@ -130,7 +130,7 @@ begin
       'strategy', summary.vector_strategy,
       'rows', summary.vector_rows,
       'ran_dry', case
-        when summary.vector_strategy <> 'not run' and summary.vector_ran_dry
+        when summary.vector_strategy <> 'not run' and summary.vector_is_short
           then 'fewer rows with an embedding pass the filters and match_threshold'
       end
     ),
@@ -138,7 +138,7 @@ begin
       'strategy', summary.text_strategy,
       'rows', summary.text_rows,
       'ran_dry', case
-        when summary.text_strategy <> 'not run' and summary.text_ran_dry
+        when summary.text_strategy <> 'not run' and summary.text_is_short
           then 'fewer rows that pass the filters have words of the query'
       end,
       'candidates', candidates,
@@ -151,7 +151,7 @@ begin
                    'lexeme', word.lexeme,
                    'document_frequency', round(word.document_frequency),
                    'weight', word.weight,
-                   -- As a word, or by its marks.
+                   -- The candidate query has a lexeme as a word or as one of its marks.
                    'left_out', analysis.candidate_query::text
                      !~ format('''%s(\^\d)?''', regexp_replace(word.lexeme, '(\W)', '\\\1', 'g'))
                  )
@@ -179,4 +179,4 @@ end
 $$;
 
 comment on function knowledge_internal.explanation(knowledge_internal.search_arguments) is
-  'What explain_hybrid_search returns.';
+  'The result of explain_hybrid_search.';

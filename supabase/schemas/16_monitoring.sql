@@ -1,8 +1,9 @@
--- 016_monitoring: what is stored, and whether the database is in a state to search it fast.
+-- 016_monitoring: figures about the stored data, and problems that make searches slow or wrong.
 -- Adds: functions knowledge_embedding_models, knowledge_search_health and the functions that
 -- collect its figures and findings. Locks nothing that exists.
 
--- The public functions are definers: service_role may not read statistics of all tables.
+-- The public functions are security definer, because service_role cannot read the statistics of all
+-- tables.
 
 create function knowledge_internal.chunk_sample(sampled_pages integer)
 returns table (
@@ -18,7 +19,7 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- A custom plan knows is_estimated: it reads either all rows or the sampled positions.
+-- With a custom plan, is_estimated is a constant: it reads either all rows or only the sample.
 set plan_cache_mode = force_custom_plan
 as $$
 declare
@@ -28,7 +29,7 @@ declare
   older_pages bigint := pages - newest_pages;
 begin
   is_estimated := pages > 16 * sampled_pages;
-  -- By ctid, since tablesample hashes the number of every page of the table.
+  -- The sample is by ctid, because tablesample hashes the number of every page of the table.
   return query
   select chunk.status,
          chunk.embedding_model,
@@ -48,8 +49,8 @@ begin
       or chunk.ctid = any (array(
            select format('(%s,%s)', page.number, line.number)::tid
              from (
-               select drawn.number * older_pages / sampled_pages as number
-                 from generate_series(0, sampled_pages - 1) as drawn (number)
+               select step.number * older_pages / sampled_pages as number
+                 from generate_series(0, sampled_pages - 1) as step (number)
                 union all
                select newest.number
                  from generate_series(older_pages, pages - 1) as newest (number)
@@ -61,8 +62,8 @@ end
 $$;
 
 comment on function knowledge_internal.chunk_sample(integer) is
-  'How many chunks there are of each kind: counted while the table has at most sixteen times as '
-  'many pages as are to be sampled, else estimated from evenly spaced pages and the newest ones.';
+  'The number of chunks of each kind. It is counted if the table has at most 16 * sampled_pages '
+  'pages, else estimated from evenly spaced pages and the newest pages.';
 
 create function public.knowledge_embedding_models()
 returns table (model text, dimensions integer, chunks bigint)
@@ -108,9 +109,9 @@ as $$
      cross join knowledge_internal.chunk_table() as facts
      where not exists (select from sample where sample.model = listed.model)
      group by listed.model, inactive.share, facts.analysed_rows
-    -- A sample of 64 pages misses a model of 15 % of the rows once in 30,000 times, so a larger
-    -- model that is not in the sample has no rows any more. A model with no more rows than are
-    -- inactive may have superseded rows only.
+    -- A sample of 64 pages misses a model with 15 % of the rows once in 30,000 times, so a model
+    -- with a larger share that is not in the sample no longer has rows. A model with at most as
+    -- many rows as there are inactive rows may have only superseded rows.
     having max(listed.share) < 0.15
        and (max(listed.share) > inactive.share or inactive.share = 0)
   )
@@ -125,12 +126,12 @@ as $$
 $$;
 
 comment on function public.knowledge_embedding_models() is
-  'The models that the embeddings of active chunks are of, most chunks first: model (null where '
-  'none was recorded), dimensions of the column, chunks. Counted while the table has up to 8 MB. '
-  'Above, chunks is estimated from the newest pages and a sample of the others, and models that '
-  'the sample lacks are those that ANALYZE listed: a model of less than about 5 % of the chunks '
-  'may be missed until the next ANALYZE, and while more chunks than it has are superseded; a rare '
-  'one that is gone may be named until the next ANALYZE.';
+  'The embedding models of active chunks, most chunks first: model (null if none was recorded), '
+  'dimensions of the column, chunks. Up to 8 MB of table size, chunks is counted. For a larger '
+  'table it is estimated from the newest pages and a sample of the other pages; models that are '
+  'not in the sample come from the last ANALYZE. So a model with less than about 5 % of the chunks '
+  'may be missing until the next ANALYZE, or while it has fewer chunks than are superseded. A rare '
+  'model that has no chunks any more may be listed until the next ANALYZE.';
 revoke all on function public.knowledge_embedding_models() from public, anon, authenticated;
 grant execute on function public.knowledge_embedding_models() to service_role;
 
@@ -148,7 +149,7 @@ end
 $$;
 
 comment on function knowledge_internal.few_rows() is
-  'The number of rows up to which statistics and unused indexes do not matter.';
+  'Up to this number of rows, missing statistics and unused indexes are not a problem.';
 
 create function knowledge_internal.index_findings(health jsonb)
 returns table (severity text, "check" text, what text, remedy text)
@@ -174,8 +175,8 @@ as $$
   )
   select case when build.phase is null then 'error' else 'warning' end, 'indexes',
          case leg.name
-           when 'vector' then 'no index for the vectors (hnsw) on public.knowledge_chunks'
-           else 'no index for the words (gin on content_tsv) on public.knowledge_chunks'
+           when 'vector' then 'no vector index (hnsw) on public.knowledge_chunks'
+           else 'no text index (gin on content_tsv) on public.knowledge_chunks'
          end
          || case
               when build.phase is null then ''
@@ -185,8 +186,8 @@ as $$
             end,
          case
            when build.phase is null
-             then 'Run `second-brain index build`, or create it as migration 003 does: searches '
-                  'read the whole table without it.'
+             then 'Run `second-brain index build`, or the statement of migration 003. Without the '
+                  'index, searches read the whole table.'
          end
     from (values ('vector'), ('text')) as leg (name)
     left join build on build."table" = 'public.knowledge_chunks' and build.name is null
@@ -208,7 +209,7 @@ as $$
    union all
   select 'warning', 'indexes',
          format('%s never used', string_agg(index.name, ', ' order by index.name)),
-         'Nothing to do before the first search; after it, run: analyze public.knowledge_chunks'
+         'If there were searches, run: analyze public.knowledge_chunks'
     from index
    cross join chunks
    where index.leg is not null
@@ -223,7 +224,7 @@ as $$
            '%s never used since the counters were reset, %s together',
            string_agg(index.name, ', ' order by index.name), pg_size_pretty(sum(index.bytes))
          ),
-         'An index that no filter of yours reads may be dropped: writes are faster without it.'
+         'Drop the index if your filters do not need it: writes are faster without it.'
     from index
    where index.leg is null
      and not index.is_unique
@@ -250,7 +251,7 @@ as $$
   )
   select 'error', 'triggers',
          format(
-           '%s of %s is disabled: rows written since lack what it sets',
+           'trigger %s of %s is disabled: it does not set its columns in rows written since then',
            trigger.name, trigger."table"
          ),
          format('Run: alter table %s enable trigger %s', trigger."table", trigger.name)
@@ -258,7 +259,9 @@ as $$
 
    union all
   select 'error', 'chunks',
-         format('%s chunks have words that no search finds (bm25 is null)', chunks.without_words),
+         format(
+           '%s chunks have no bm25 vector, so the text leg does not find them', chunks.without_words
+         ),
          'Run: update public.knowledge_chunks set content_tsv = null '
          'where bm25 is null and text_length > 0'
     from chunks
@@ -267,8 +270,8 @@ as $$
    union all
   select 'error', 'chunks',
          format(
-           '%s chunks have an embedding that a search under a filter may miss '
-           '(embedding_bits is null)',
+           '%s chunks have an embedding but no embedding_bits, so searches with a filter may miss '
+           'them',
            chunks.without_bits
          ),
          'Run: update public.knowledge_chunks set embedding = embedding '
@@ -279,16 +282,16 @@ as $$
    union all
   select 'warning', 'embeddings',
          format(
-           '%s models: similarities between their embeddings mean nothing; '
-           '%s chunks are not of %s',
+           '%s embedding models, whose vectors are not comparable; '
+           '%s chunks have another model than %s',
            count(*),
            sum(model.chunks) - max(model.chunks),
            coalesce(
              (array_agg(model.model order by model.chunks desc, model.model))[1],
-             'the unnamed model of the others'
+             'the unnamed one'
            )
          ),
-         'Embed everything with one model.'
+         'Embed all chunks with one model.'
     from jsonb_to_recordset(health -> 'embedding_models') as model (model text, chunks numeric)
   having count(*) > 1
 
@@ -299,13 +302,13 @@ as $$
            chunks.without_embedding, chunks.active,
            round(100 * chunks.without_embedding / chunks.active, 1)
          ),
-         'They are found by text only. Ingest them again with an embedder.'
+         'Only the text leg finds them. Ingest them again with an embedder.'
     from chunks
    where chunks.without_embedding > 0
 $$;
 
 comment on function knowledge_internal.chunk_findings(jsonb) is
-  'Findings of knowledge_search_health about what chunks lack: derived columns and embeddings.';
+  'Findings of knowledge_search_health about missing derived columns and embeddings of chunks.';
 
 create function knowledge_internal.statistics_findings(health jsonb)
 returns table (severity text, "check" text, what text, remedy text)
@@ -328,17 +331,17 @@ as $$
     select (health #>> '{statistics,rows}')::numeric as rows,
            health #>> '{statistics,refreshed_at}' as refreshed_at
   ),
-  renewal as (
+  refresh as (
     select 'Run: analyze public.knowledge_chunks; select public.refresh_knowledge_statistics()'
              as command
   )
   select case when chunks.total > knowledge_internal.few_rows() then 'warning' else 'info' end,
          'statistics',
-         'knowledge_chunks was never analysed, or its statistics were lost in an upgrade',
-         renewal.command
+         'knowledge_chunks has no statistics: it was never analysed, or an upgrade removed them',
+         refresh.command
     from "table"
    cross join chunks
-   cross join renewal
+   cross join refresh
    where "table".name = 'public.knowledge_chunks'
      and not "table".has_statistics
      and chunks.total > 0
@@ -349,10 +352,10 @@ as $$
            '%s of %s rows changed since the last ANALYZE%s',
            "table".changed_rows, chunks.total, ' at ' || "table".analysed_at
          ),
-         renewal.command
+         refresh.command
     from "table"
    cross join chunks
-   cross join renewal
+   cross join refresh
    where "table".name = 'public.knowledge_chunks'
      and "table".has_statistics
      and "table".changed_rows > greatest(chunks.total / 2, knowledge_internal.few_rows())
@@ -360,30 +363,30 @@ as $$
    union all
   select case when chunks.total > knowledge_internal.few_rows() then 'warning' else 'info' end,
          'statistics',
-         'words were never counted: searches count them anew each time',
-         renewal.command
+         'document frequencies are not stored: each search counts them again',
+         refresh.command
     from chunks
    cross join corpus
-   cross join renewal
+   cross join refresh
    where corpus.rows is null
      and chunks.total > 0
 
    union all
   select 'warning', 'statistics',
          format(
-           'words were counted over %s of %s rows at %s',
+           'document frequencies are for %s rows, the table has %s; they are from %s',
            corpus.rows, chunks.total, corpus.refreshed_at
          ),
-         renewal.command
+         refresh.command
     from chunks
    cross join corpus
-   cross join renewal
+   cross join refresh
    where abs(corpus.rows - chunks.total) > greatest(chunks.total / 2, knowledge_internal.few_rows())
 
    union all
   select 'warning', 'dead rows',
          format(
-           '%s of %s rows of %s are dead (%s %%): searches read past them',
+           '%s of %s rows of %s are dead (%s %%): they make searches slower',
            "table".dead_rows, "table".dead_rows + "table".live_rows, "table".name,
            round(100 * "table".dead_rows / ("table".dead_rows + "table".live_rows))
          ),
@@ -394,7 +397,7 @@ as $$
 $$;
 
 comment on function knowledge_internal.statistics_findings(jsonb) is
-  'Findings of knowledge_search_health about statistics that are missing or old, and dead rows.';
+  'Findings of knowledge_search_health about missing or old statistics, and dead rows.';
 
 create function knowledge_internal.health_findings(health jsonb)
 returns jsonb
@@ -412,7 +415,7 @@ as $$
   finding (severity, "check", what, remedy) as (
     select 'error', 'pgvector',
            format(
-             'pgvector is %s, without the iterative scans of %s',
+             'pgvector is %s; search needs the iterative scans of %s',
              health #>> '{versions,pgvector}', health #>> '{versions,pgvector_needed}'
            ),
            'Upgrade the server''s pgvector, then run: alter extension vector update'
@@ -433,12 +436,12 @@ as $$
              case
                when memory.vector_index > memory.effective_cache_size
                  then format(
-                        'the memory for caching (effective_cache_size, %s): searches wait for '
-                        'the disk',
+                        'the memory for caching (effective_cache_size, %s): searches read from '
+                        'disk',
                         pg_size_pretty(memory.effective_cache_size)
                       )
                else format(
-                      'shared_buffers (%s): searches read it through the system''s cache',
+                      'shared_buffers (%s): searches read parts of it from the system''s cache',
                       pg_size_pretty(memory.shared_buffers)
                     )
              end
@@ -473,7 +476,7 @@ as $$
 $$;
 
 comment on function knowledge_internal.health_findings(jsonb) is
-  'What knowledge_search_health concludes from the figures that it collects. It reads no table.';
+  'The findings of knowledge_search_health from the figures that it collected. Reads no table.';
 
 create function knowledge_internal.row_health()
 returns jsonb
@@ -522,7 +525,7 @@ as $$
 $$;
 
 comment on function knowledge_internal.row_health() is
-  'The part rows of knowledge_search_health.';
+  'The key rows of knowledge_search_health.';
 
 create function knowledge_internal.table_health()
 returns jsonb
@@ -531,7 +534,7 @@ stable
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
-  with examined (id, name) as (
+  with monitored (id, name) as (
     select class.oid, format('%s.%I', class.relnamespace::regnamespace, class.relname)
       from pg_catalog.pg_class as class
      where class.relnamespace = 'public'::regnamespace
@@ -542,8 +545,8 @@ as $$
     'tables', (
       select jsonb_agg(
                jsonb_build_object(
-                 'name', examined.name,
-                 'bytes', pg_table_size(examined.id),
+                 'name', monitored.name,
+                 'bytes', pg_table_size(monitored.id),
                  'live_rows', activity.n_live_tup,
                  'dead_rows', activity.n_dead_tup,
                  'vacuumed_at', greatest(activity.last_vacuum, activity.last_autovacuum),
@@ -553,22 +556,22 @@ as $$
                    select
                      from pg_catalog.pg_stats as statistics
                     where format('%I.%I', statistics.schemaname, statistics.tablename)
-                          = examined.name
+                          = monitored.name
                  )
                )
-               order by examined.name
+               order by monitored.name
              )
-        from examined
-        left join pg_catalog.pg_stat_user_tables as activity on activity.relid = examined.id
+        from monitored
+        left join pg_catalog.pg_stat_user_tables as activity on activity.relid = monitored.id
     ),
     'indexes', (
       select jsonb_agg(
                jsonb_build_object(
-                 'table', examined.name,
+                 'table', monitored.name,
                  'name', format('%s.%I', class.relnamespace::regnamespace, class.relname),
                  'kind', method.amname,
                  'leg', case
-                   when examined.id <> knowledge_internal.physical_table() then null
+                   when monitored.id <> knowledge_internal.physical_table() then null
                    when method.amname in ('hnsw', 'ivfflat') then 'vector'
                    when method.amname = 'gin' and attribute.attname = 'content_tsv' then 'text'
                  end,
@@ -579,8 +582,8 @@ as $$
                )
                order by class.relname
              )
-        from examined
-        join pg_catalog.pg_index as index on index.indrelid = examined.id
+        from monitored
+        join pg_catalog.pg_index as index on index.indrelid = monitored.id
         join pg_catalog.pg_class as class on class.oid = index.indexrelid
         join pg_catalog.pg_am as method on method.oid = class.relam
         left join pg_catalog.pg_attribute as attribute
@@ -593,7 +596,7 @@ as $$
       select coalesce(
                jsonb_agg(
                  jsonb_build_object(
-                   'table', examined.name,
+                   'table', monitored.name,
                    'name', (
                      select format('%s.%I', class.relnamespace::regnamespace, class.relname)
                        from pg_catalog.pg_class as class
@@ -613,18 +616,18 @@ as $$
                '[]'
              )
         from pg_catalog.pg_stat_progress_create_index as progress
-        join examined on examined.id = progress.relid
+        join monitored on monitored.id = progress.relid
     ),
     'disabled_triggers', (
       select coalesce(
                jsonb_agg(
-                 jsonb_build_object('table', examined.name, 'name', trigger.tgname)
-                 order by examined.name, trigger.tgname
+                 jsonb_build_object('table', monitored.name, 'name', trigger.tgname)
+                 order by monitored.name, trigger.tgname
                ),
                '[]'
              )
         from pg_catalog.pg_trigger as trigger
-        join examined on examined.id = trigger.tgrelid
+        join monitored on monitored.id = trigger.tgrelid
        where not trigger.tgisinternal
          and trigger.tgenabled = 'D'
     )
@@ -632,7 +635,7 @@ as $$
 $$;
 
 comment on function knowledge_internal.table_health() is
-  'The parts tables, indexes, builds and disabled_triggers of knowledge_search_health.';
+  'The keys tables, indexes, builds and disabled_triggers of knowledge_search_health.';
 
 create function public.knowledge_search_health()
 returns jsonb
@@ -713,12 +716,12 @@ as $$
 $$;
 
 comment on function public.knowledge_search_health() is
-  'The state of the database as far as search depends on it, as one JSON object: versions, rows '
-  '(of active chunks also how many have an embedding; a sample where is_estimated), '
-  'embedding_models, tables, indexes (leg: vector or text for the two that searches read), builds '
-  'that are under way, statistics of words, memory, and findings: what to do something about, '
-  'each with severity (error, warning, info), check, what and remedy (null: wait). Sizes are '
-  'bytes. Counters are of this server: a replica has its own.';
+  'The state of the database for search, as one JSON object. Keys: versions; rows (for active '
+  'chunks also the number with an embedding; estimated from a sample if is_estimated); '
+  'embedding_models; tables; indexes (leg: vector or text for the indexes of the two legs); builds '
+  'that are running; statistics of words; memory; findings. Each finding is a problem with '
+  'severity (error, warning, info), check, what and remedy (null: wait). Sizes are in bytes. '
+  'Counters are of this server; a replica has its own.';
 revoke all on function public.knowledge_search_health() from public, anon, authenticated;
 grant execute on function public.knowledge_search_health() to service_role;
 

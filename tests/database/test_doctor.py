@@ -60,7 +60,7 @@ def test_a_database_in_use_is_in_order(dsn: str, database: Any) -> None:
     findings = examine(dsn)
     assert {one.status for one in findings} == {"ok"}
     (embeddings,) = found(findings, "embeddings", "ok")
-    assert embeddings.message == "3 dimensions; embedded by m (2)"
+    assert embeddings.message == "3 dimensions; models: m (2)"
 
 
 def test_missing_migrations_are_named_and_nothing_after_them_is_examined(plain_dsn: str) -> None:
@@ -78,13 +78,13 @@ def test_missing_migrations_are_named_and_nothing_after_them_is_examined(plain_d
         (
             f"grant execute on function {HASH} to anon",
             "functions",
-            f"anon may call {HASH}, and should not",
+            f"anon may call {HASH} but should not",
             f"revoke execute on function {HASH} from anon",
         ),
         (
             f"grant execute on function {HASH} to public",
             "functions",
-            f"public may call {HASH}, and should not",
+            f"public may call {HASH} but should not",
             f"revoke execute on function {HASH} from public",
         ),
         (
@@ -115,26 +115,26 @@ def test_missing_migrations_are_named_and_nothing_after_them_is_examined(plain_d
         (
             "alter function public.delete_knowledge_owner(uuid) security invoker",
             "functions",
-            "function public.delete_knowledge_owner(uuid) differs from this version's:"
+            "function public.delete_knowledge_owner(uuid) differs from this version in:"
             " security_definer",
             None,
         ),
         (
             "grant truncate on public.knowledge_documents to anon",
             "tables",
-            "anon has truncate on table public.knowledge_documents, and should not",
+            "anon has truncate on table public.knowledge_documents but should not",
             "revoke truncate on table public.knowledge_documents from anon",
         ),
         (
             "grant update (title) on public.knowledge_documents to authenticated",
             "tables",
-            "authenticated has update (title) on table public.knowledge_documents, and should not",
+            "authenticated has update (title) on table public.knowledge_documents but should not",
             "revoke update (title) on table public.knowledge_documents from authenticated",
         ),
         (
             "grant usage on schema knowledge_internal to anon",
             "tables",
-            "anon has usage on schema knowledge_internal, and should not",
+            "anon has usage on schema knowledge_internal but should not",
             "revoke usage on schema knowledge_internal from anon",
         ),
         (
@@ -228,22 +228,22 @@ def test_an_index_of_a_leg_is_known_by_what_it_is(dsn: str, database: Any) -> No
         (
             "alter table public.knowledge_chunks alter column metadata set storage extended",
             "warning",
-            "column public.knowledge_chunks.metadata differs from this version's: storage",
+            "column public.knowledge_chunks.metadata differs from this version in: storage",
         ),
         (
             "comment on table public.knowledge_chunks is null",
             "info",
-            "table public.knowledge_chunks differs from this version's: comment",
+            "table public.knowledge_chunks differs from this version in: comment",
         ),
         (
             "create policy mine on public.knowledge_documents for select using (true)",
             "warning",
-            "policy public.knowledge_documents.mine is not of this version",
+            "policy public.knowledge_documents.mine is not part of this version",
         ),
         (
             "create table knowledge_internal.old_statistics ()",
             "info",
-            "table knowledge_internal.old_statistics is not of this version",
+            "table knowledge_internal.old_statistics is not part of this version",
         ),
     ],
 )
@@ -270,13 +270,13 @@ def test_what_a_project_made_for_itself_is_not_told_of(database: Any, dsn: str) 
 
 @pytest.mark.parametrize("dimensions", [4500])
 def test_another_vector_index_and_another_size_are_in_order(dsn: str) -> None:
-    vector_index.build(dsn, vector_index.Wanted("halfvec", 8, 32))
+    vector_index.build(dsn, vector_index.IndexSettings("halfvec", 8, 32))
     assert {one.status for one in examine(dsn)} == {"ok"}
 
 
 def test_a_change_of_the_model_under_way_is_in_order(dsn: str, database: Any) -> None:
     ingest(database, "a", embedded("one thing", "m"))
-    vector_index.build(dsn, vector_index.Wanted("vector"))
+    vector_index.build(dsn, vector_index.IndexSettings("vector"))
     model = CallableEmbedder(lambda texts: [[1.0, 2.0] for _ in texts], "next", 2)
     reembedding.start(dsn, model, keep_old=True)
     assert reembedding.state(database).stage == "switched"

@@ -172,7 +172,7 @@ def test_progress_is_told_before_each_file(plain_dsn: str, write: Write) -> None
 
 def test_a_version_that_is_another_migrations_is_refused(plain_dsn: str, write: Write) -> None:
     migrations.apply(plain_dsn, directory=write(_001_profiles="select 1;"))
-    with pytest.raises(MigrationError, match="001 is taken by another migration, 'profiles'"):
+    with pytest.raises(MigrationError, match="001 belongs to another migration, 'profiles'"):
         migrations.apply(plain_dsn, dimensions=3)
 
 

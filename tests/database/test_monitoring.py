@@ -293,7 +293,7 @@ def test_a_disabled_trigger_is_an_error_whose_remedy_mends_it(database: Connecti
     assert findings(database) == []
 
 
-@pytest.mark.parametrize(("column", "word"), [("bm25", "words"), ("embedding_bits", "filter")])
+@pytest.mark.parametrize(("column", "word"), [("bm25", "text leg"), ("embedding_bits", "filter")])
 def test_what_was_loaded_without_triggers_is_an_error_whose_remedy_mends_it(
     database: Connection, admin: Connection, column: str, word: str
 ) -> None:
@@ -327,8 +327,8 @@ def test_models_side_by_side_and_chunks_without_an_embedding_are_remarked_on(
     run(database, *RENEWED)
     several, missing = health(database)["findings"]
     assert {one["severity"] for one in (several, missing)} == {"warning"}
-    assert missing["what"].startswith("2 models")
-    assert missing["what"].endswith("1 chunks are not of m")
+    assert missing["what"].startswith("2 embedding models")
+    assert missing["what"].endswith("1 chunks have another model than m")
     assert several["what"] == "1 of 4 chunks (25.0 %) have no embedding"
 
 
@@ -356,7 +356,7 @@ def test_statistics_that_are_stale_are_remarked_on(database: Connection) -> None
     )
     assert changed.startswith("110")
     assert "rows changed since the last ANALYZE at " in changed
-    assert counted.startswith("words were counted over 1 of 1101 rows at ")
+    assert counted.startswith("document frequencies are for 1 rows, the table has 1101; ")
 
 
 def test_dead_rows_are_remarked_on_and_vacuumed_by_the_remedy(database: Connection) -> None:

@@ -208,7 +208,9 @@ def test_the_environment_is_asked_for_the_key_when_an_embedder_is_made(
         load_embedder(name)
     assert variable in (caught.value.remedy or "")
     monkeypatch.setenv(variable, "two\nlines")
-    with pytest.raises(ConfigurationError, match="none that HTTP can send") as caught:
+    with pytest.raises(
+        ConfigurationError, match="characters that an HTTP header cannot contain"
+    ) as caught:
         load_embedder(name)
     assert "lines" not in str(caught.value)
 

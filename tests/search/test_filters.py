@@ -357,11 +357,11 @@ def nested(depth: int) -> Any:
         ([{"field": "collection", "op": "eq"}], "filters[0].value is missing"),
         (
             [{"field": "collection", "op": "eq", "operator": "eq", "value": "a"}],
-            "filters[0].op and filters[0].operator are both given, one is enough",
+            "filters[0] has both op and operator, give only one of them",
         ),
         (
             [{"field": "collection", "op": "eq", "values": ["a"]}],
-            "filters[0] must have no keys but field, op (or operator) and value,"
+            "filters[0] must have only the keys field, op (or operator) and value,"
             ' not {"values": ["a"]}',
         ),
         (one("content", "eq", "x"), f'filters[0].field must be one of {FIELDS}, not "content"'),
@@ -372,12 +372,12 @@ def nested(depth: int) -> Any:
         ),
         (
             one("collection", "exists") + one("metadata.", "eq", 1),
-            "filters[1].field must name 1 to 20 keys after metadata, none of them empty,"
+            "filters[1].field must have 1 to 20 keys after metadata, none of them empty,"
             ' not "metadata."',
         ),
         (
             one("metadata" + 21 * ".a", "eq", 1),
-            "filters[0].field must name 1 to 20 keys after metadata, none of them empty,"
+            "filters[0].field must have 1 to 20 keys after metadata, none of them empty,"
             f' not "metadata{21 * ".a"}"',
         ),
         (
@@ -422,11 +422,11 @@ def nested(depth: int) -> Any:
         ),
         (
             one("metadata.a", "between", [1, "b"]),
-            'filters[0].value for between must be [low, high], two of a kind, not [1, "b"]',
+            'filters[0].value for between must be [low, high], both of one type, not [1, "b"]',
         ),
         (
             one("document_date", "between", ["2026-01-31"]),
-            'filters[0].value for between must be [low, high], two of a kind, not ["2026-01-31"]',
+            'filters[0].value for between must be [low, high], both of one type, not ["2026-01-31"]',
         ),
         (
             one("collection", "in", "a"),

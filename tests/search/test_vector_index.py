@@ -15,7 +15,7 @@ from conftest import Connect, Connection, Server
 from second_brain.cli.commands import app
 from second_brain.database import maintenance, migrations, vector_index
 from second_brain.database.maintenance import Progress
-from second_brain.database.vector_index import Wanted
+from second_brain.database.vector_index import IndexSettings
 from second_brain.errors import (
     ConfigurationError,
     ConflictError,
@@ -151,12 +151,16 @@ def test_searches_use_an_index_all_the_while_another_is_built(filled: str) -> No
         # Has its plan from before the switch.
         assert explained(connection) == ("index", expected)
         with searching(filled) as answers:
-            for wanted in (Wanted("vector", 8, 32), Wanted("halfvec", 24, 100), Wanted("vector")):
+            for settings in (
+                IndexSettings("vector", 8, 32),
+                IndexSettings("halfvec", 24, 100),
+                IndexSettings("vector"),
+            ):
                 seen = len(answers)
-                vector_index.build(filled, wanted)
+                vector_index.build(filled, settings)
                 assert len(answers) > seen
                 found = show(filled)["knowledge_chunks_embedding"]
-                assert found == (wanted.kind, wanted.m, wanted.ef_construction, True)
+                assert found == (settings.kind, settings.m, settings.ef_construction, True)
                 assert explained(connection) == ("index", expected)
         assert {strategy for strategy, _ in answers} == {"index"}
         assert {tuple(hits) for _, hits in answers} == {tuple(expected)}
@@ -167,14 +171,14 @@ def test_building_the_kind_in_use_waits_for_no_search(filled: str) -> None:
     steps: list[str] = []
     with psycopg.connect(filled) as reader:
 
-        def tell(progress: Progress) -> None:
+        def on_progress(progress: Progress) -> None:
             steps.append(progress.step)
             if progress.step == "switching to the new index":
                 explained(reader)
             if progress.step == "dropping the old index":
                 reader.rollback()
 
-        vector_index.build(filled, Wanted(m=8), tell=tell)
+        vector_index.build(filled, IndexSettings(m=8), on_progress=on_progress)
     assert steps[-2:] == ["switching to the new index", "dropping the old index"]
 
 
@@ -182,7 +186,7 @@ def test_a_long_search_delays_the_switch_of_kinds_and_is_not_disturbed(filled: s
     steps: list[str] = []
     with psycopg.connect(filled) as reader:
 
-        def tell(progress: Progress) -> None:
+        def on_progress(progress: Progress) -> None:
             steps.append(progress.step)
             if progress.step == "switching to the new index":
                 explained(reader)
@@ -190,7 +194,7 @@ def test_a_long_search_delays_the_switch_of_kinds_and_is_not_disturbed(filled: s
                 assert explained(reader)[0] == "index"
                 reader.rollback()
 
-        vector_index.build(filled, Wanted("vector"), tell=tell)
+        vector_index.build(filled, IndexSettings("vector"), on_progress=on_progress)
     assert any(step.startswith("waiting for a long") for step in steps)
     assert show(filled)["knowledge_chunks_embedding"] == ("vector", 16, 64, True)
 
@@ -214,27 +218,27 @@ class Interruption(Exception):  # noqa: N818
 def interrupted_at(place: int) -> Callable[[Progress], None]:
     steps: list[str] = []
 
-    def tell(progress: Progress) -> None:
+    def on_progress(progress: Progress) -> None:
         # The watching thread's are not always the same.
         if ": " not in progress.step:
             steps.append(progress.step)
             if len(steps) == place:
                 raise Interruption
 
-    return tell
+    return on_progress
 
 
 def test_after_an_interruption_at_any_step_it_goes_on(filled: str) -> None:
     kinds: list[vector_index.Kind] = ["vector", "halfvec"] * 5
     place = 0
     for place, kind in enumerate(kinds, start=1):
-        wanted = Wanted(kind, m=4 + place)
+        settings = IndexSettings(kind, m=4 + place)
         try:
-            vector_index.build(filled, wanted, tell=interrupted_at(place))
+            vector_index.build(filled, settings, on_progress=interrupted_at(place))
         except Interruption:
             with psycopg.connect(filled, autocommit=True) as connection:
                 assert explained(connection)[0] == "index"
-            vector_index.build(filled, wanted)
+            vector_index.build(filled, settings)
             assert show(filled) == {
                 **DEFAULT,
                 "knowledge_chunks_embedding": (kind, 4 + place, 64, True),
@@ -245,12 +249,12 @@ def test_after_an_interruption_at_any_step_it_goes_on(filled: str) -> None:
 
 
 def test_what_is_built_and_not_yet_in_use_is_not_built_again(filled: str) -> None:
-    wanted = Wanted(m=8)
+    settings = IndexSettings(m=8)
     with pytest.raises(Interruption):
-        vector_index.build(filled, wanted, tell=interrupted_at(2))
+        vector_index.build(filled, settings, on_progress=interrupted_at(2))
     assert show(filled)["knowledge_chunks_embedding_building"] == ("halfvec", 8, 64, True)
     steps: list[str] = []
-    vector_index.build(filled, wanted, tell=lambda progress: steps.append(progress.step))
+    vector_index.build(filled, settings, on_progress=lambda progress: steps.append(progress.step))
     assert steps == ["switching to the new index", "dropping the old index"]
 
 
@@ -259,7 +263,7 @@ def test_an_index_that_a_killed_build_left_is_built_anew(filled: str, connect: C
     with psycopg.connect(filled) as writer:
         writer.execute("update public.knowledge_chunks set metadata = '{}' where false")
 
-        def tell(progress: Progress) -> None:
+        def on_progress(progress: Progress) -> None:
             # It waits for the writer.
             if "waiting for writers" in progress.step:
                 killer.execute(
@@ -267,10 +271,10 @@ def test_an_index_that_a_killed_build_left_is_built_anew(filled: str, connect: C
                 )
 
         with pytest.raises(psycopg.OperationalError):
-            vector_index.build(filled, Wanted("vector"), tell=tell)
+            vector_index.build(filled, IndexSettings("vector"), on_progress=on_progress)
     assert show(filled)["knowledge_chunks_embedding_building"][-1] is False
     assert show(filled)["knowledge_chunks_embedding"] == ("halfvec", 16, 64, True)
-    vector_index.build(filled, Wanted("vector"))
+    vector_index.build(filled, IndexSettings("vector"))
     assert show(filled) == {**DEFAULT, "knowledge_chunks_embedding": ("vector", 16, 64, True)}
 
 
@@ -281,14 +285,14 @@ def test_a_time_limit_that_cancels_the_build_names_the_pooler(filled: str) -> No
     ):
         writer.execute("update public.knowledge_chunks set metadata = '{}' where false")
 
-        def tell(progress: Progress) -> None:
+        def on_progress(progress: Progress) -> None:
             if "waiting for writers" in progress.step:
                 canceller.execute(
                     "select pg_cancel_backend(pid) from pg_stat_progress_create_index"
                 )
 
         with pytest.raises(ConfigurationError, match="cancelled") as refused:
-            vector_index.build(filled, Wanted("vector"), tell=tell)
+            vector_index.build(filled, IndexSettings("vector"), on_progress=on_progress)
     assert "5432, not 6543" in (refused.value.remedy or "")
 
 
@@ -319,7 +323,7 @@ def test_the_time_limits_of_the_role_do_not_hold(dsn: str, database: Connection)
                 sql.Identifier(database.info.dbname), sql.Identifier(setting)
             )
         )
-    built = vector_index.build(dsn, Wanted("vector"))
+    built = vector_index.build(dsn, IndexSettings("vector"))
     assert [one.kind for one in built] == ["vector", "text"]
 
 
@@ -339,19 +343,19 @@ def test_parameters_that_hnsw_does_not_take_are_refused(
     arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=message):
-        Wanted(**arguments)
+        IndexSettings(**arguments)
 
 
 def test_memory_that_postgres_cannot_read_is_refused(dsn: str) -> None:
     with pytest.raises(InvalidInputError, match=r"memory: .*much") as refused:
-        vector_index.build(dsn, Wanted(memory="much"))
+        vector_index.build(dsn, IndexSettings(memory="much"))
     assert "2GB" in (refused.value.remedy or "")
 
 
 @pytest.mark.parametrize("dimensions", [2001])
 def test_a_vector_index_above_2000_dimensions_is_refused(dsn: str) -> None:
     with pytest.raises(InvalidInputError, match=r"2000 dimensions, .* have 2001") as refused:
-        vector_index.build(dsn, Wanted("vector"))
+        vector_index.build(dsn, IndexSettings("vector"))
     assert "halfvec" in (refused.value.remedy or "")
     assert show(dsn) == DEFAULT
 
@@ -370,7 +374,7 @@ def test_what_a_superuser_builds_is_the_owners(
     server: Server, filled: str, connect: Connect
 ) -> None:
     admin = server.admin_dsn(str(conninfo_to_dict(filled)["dbname"]))
-    vector_index.build(admin, Wanted("vector"))
+    vector_index.build(admin, IndexSettings("vector"))
     owners = connect().execute(
         "select distinct relowner::regrole::text from pg_class"
         " where relname in ('searchable_chunks', 'knowledge_chunks_embedding')"
@@ -453,7 +457,7 @@ def test_long_embeddings_are_found_through_the_index_and_compared_in_full(
     assert is_indexed(connection, query)
     assert explained(connection, query) == ("index", nearest(connection, query))
     with connection.transaction(force_rollback=True):
-        # Those that only the dimensions past the 4,000th tell apart.
+        # Those that only the dimensions past the 4,000th distinguish.
         connection.execute(
             "insert into public.knowledge_chunks (content, embedding)"
             " select 'twin ' || number, (embedding::real[])[:%(dimensions)s - 1]"

@@ -81,7 +81,7 @@ def test_a_dev_database_from_start_to_reset(run: Run, folder: Path) -> None:
     assert "DATABASE_URL" not in started.stderr + run("dev", "start", DATABASE_URL=dsn).stderr
     hidden = run("dev", "start", DATABASE_URL=NOWHERE)
     assert hidden.stdout.strip() == dsn
-    assert "do not use it while $DATABASE_URL names another database" in hidden.stderr
+    assert "do not use it, because $DATABASE_URL is set to another database" in hidden.stderr
     assert "hunter2" not in hidden.stderr
 
     migrated = run("migrate", "--dimensions", "5")

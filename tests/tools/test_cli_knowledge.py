@@ -223,14 +223,14 @@ def test_an_explanation_reads_by_itself(zoo: Run) -> None:
     lines = [" ".join(line.split()) for line in done.out.splitlines()]
     assert lines[0] == "vector leg not run"
     assert re.fullmatch(r"text leg .*; 4 rows for a pool of 50, [0-9.]+ ms", lines[1])
-    assert lines[2].startswith("ran dry: fewer rows")
+    assert lines[2].startswith("fewer rows than the pool: fewer rows")
     assert lines[3] == "4 candidates of 5 chunks, 4 words on average"
     assert re.fullmatch(r"fusion auto, weights: vector 0\.000, text [1-9]\.\d{3}", lines[4])
     assert re.fullmatch(r"whole call [0-9.]+ ms", lines[5])
     table = lines[7:10]
     assert table[0] == "lexeme documents weight candidates"
-    assert re.fullmatch(r"quagga 0 [0-9.]+ drawn", table[1])
-    assert re.fullmatch(r"zebra 4 [0-9.]+ drawn", table[2])
+    assert re.fullmatch(r"quagga 0 [0-9.]+ used", table[1])
+    assert re.fullmatch(r"zebra 4 [0-9.]+ used", table[2])
     assert lines[11] == "# title and chunk vector cosine text BM25 score matched"
     assert re.fullmatch(r"1 \w+, chunk \d - - 1 [0-9.]+ 1\.0000 zebra", lines[12])
     assert len(lines) == 14
@@ -290,7 +290,7 @@ def test_an_embedder_of_another_size_is_refused_with_the_remedy(
 ) -> None:
     done = brain(*command)
     assert (done.code, done.out) == (1, "")
-    assert "of 3 dimensions and wordllama-l2-256 makes 256" in done.err
+    assert "have 3 dimensions, but wordllama-l2-256 has 256" in done.err
     assert "second-brain reembed start --embedder NAME" in done.err
 
 

@@ -237,7 +237,7 @@ def test_queries_without_a_relevant_document_are_left_out_and_told_of(fruit: Pat
     assert [(query.id, query.row) for query in loaded.queries] == [("q1", 0), ("q2", 1)]
     assert loaded.relevant("q1") == {"bananas": 1}
     assert loaded.queries_in_file == 3
-    assert loaded.remarks == ("1 of 3 queries left out: nothing is judged relevant to them",)
+    assert loaded.remarks == ("1 of 3 queries left out: they have no relevant document",)
 
 
 def test_judgments_of_what_is_not_there_are_told_of(fruit: Path) -> None:
@@ -245,7 +245,7 @@ def test_judgments_of_what_is_not_there_are_told_of(fruit: Path) -> None:
         file.write("q9\tcars\t1\nq2\tplanes\t1\n")
     loaded = collections.load(fruit)
     assert loaded.relevant("q2") == {"cars": 2, "planes": 1}
-    assert "judgments of 1 queries left out: such as 'q9', unknown" in loaded.remarks
+    assert "judgments of 1 unknown queries left out, such as 'q9'" in loaded.remarks
     assert any("'planes'" in remark for remark in loaded.remarks)
 
 
@@ -311,8 +311,12 @@ def test_a_broken_archive_is_refused(fruit: Path) -> None:
 @pytest.mark.parametrize(
     ("documents", "queries", "said"),
     [
-        (np.zeros((2, 3), np.float16), np.zeros((3, 3)), "2 rows, the collection has 3 documents"),
-        (np.zeros((3, 3)), np.zeros((2, 3)), "2 rows, the collection has 3 queries"),
+        (
+            np.zeros((2, 3), np.float16),
+            np.zeros((3, 3)),
+            "2 rows, but the collection has 3 documents",
+        ),
+        (np.zeros((3, 3)), np.zeros((2, 3)), "2 rows, but the collection has 3 queries"),
         (np.zeros((3, 3)), np.zeros((3, 4)), "3 dimensions"),
         (np.zeros((3, 16_001)), np.zeros((3, 16_001)), "16001 dimensions"),
         (np.zeros(3), np.zeros((3, 3)), "two-dimensional array of floats, it is float64 (3,)"),
@@ -506,8 +510,8 @@ def test_tune_recommends_and_says_that_hybrid_does_not_beat_a_leg(on_server: Run
     done = on_server("tune")
     assert done.code == 0, done.err
     # Two queries can show nothing: every p-value is 1.
-    assert "Hybrid is not shown to beat the vector leg alone here" in done.out
-    assert "Hybrid is not shown to beat the text leg alone here" in done.out
+    assert "Hybrid is not significantly better than the vector leg alone" in done.out
+    assert "Hybrid is not significantly better than the text leg alone" in done.out
     assert "Recommended: the default arguments" in done.out
 
 

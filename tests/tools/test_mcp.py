@@ -599,7 +599,11 @@ def test_http_asks_for_the_token_and_keeps_to_the_viewer(corpus: str) -> None:
         (["--transport", "http"], {"SECOND_BRAIN_MCP_TOKEN": " "}, "TOKEN is empty"),
         (["--transport", "http"], {"SECOND_BRAIN_MCP_TOKEN": "schlüssel"}, "no caller can send"),
         (["--transport", "http"], {"SECOND_BRAIN_MCP_TOKEN": "two\nlines"}, "no caller can send"),
-        ([], {"SECOND_BRAIN_VIEWER_ID": ""}, "'' is no UUID: --viewer-id or $SECOND_BRAIN_VIEWER"),
+        (
+            [],
+            {"SECOND_BRAIN_VIEWER_ID": ""},
+            "--viewer-id or $SECOND_BRAIN_VIEWER_ID must be a UUID, not ''",
+        ),
         (["--viewer-id", "ana"], {}, "'ana' is no UUID"),
         ([], {"VECTOR_WEIGHT": "-1"}, "VECTOR_WEIGHT: Input should be greater than or equal to 0"),
     ],

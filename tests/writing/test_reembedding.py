@@ -255,7 +255,7 @@ class Interruption(Exception):  # noqa: N818
 def interrupted_at(place: int) -> Callable[[Progress], None]:
     told = 0
 
-    def tell(progress: Progress) -> None:
+    def on_progress(progress: Progress) -> None:
         nonlocal told
         # The watching thread's are not always the same.
         if ": building" not in progress.step and ": waiting" not in progress.step:
@@ -263,7 +263,7 @@ def interrupted_at(place: int) -> Callable[[Progress], None]:
             if told == place:
                 raise Interruption(progress.step)
 
-    return tell
+    return on_progress
 
 
 def test_after_an_interruption_at_any_step_it_goes_on(server: Server, template: str) -> None:
@@ -273,7 +273,7 @@ def test_after_an_interruption_at_any_step_it_goes_on(server: Server, template: 
             before = catalog(dsn)
             try:
                 reembedding.start(
-                    dsn, Hashed("new", NEW), batch_size=30, tell=interrupted_at(place)
+                    dsn, Hashed("new", NEW), batch_size=30, on_progress=interrupted_at(place)
                 )
             except Interruption as step:
                 steps.append(str(step))
@@ -282,7 +282,7 @@ def test_after_an_interruption_at_any_step_it_goes_on(server: Server, template: 
                 assert len(steps) == place - 1
                 assert [step for step in steps if not step.startswith("embedding")] == [
                     "adding the columns",
-                    "checking what is embedded",
+                    "validating the new embeddings",
                     "indexing what is left",
                     "building the vector index",
                     "switching to the new embeddings",
@@ -343,14 +343,14 @@ def test_a_lost_connection_while_switching_leaves_the_old_model(dsn: str, connec
     before = catalog(dsn)
     killer = connect()
 
-    def tell(progress: Progress) -> None:
+    def on_progress(progress: Progress) -> None:
         if progress.step == "switching to the new embeddings":
             killer.execute(
                 "select pg_terminate_backend(pid, 10000) from pg_locks where locktype = 'advisory'"
             )
 
     with pytest.raises(psycopg.OperationalError):
-        reembedding.start(dsn, Hashed("new", NEW), tell=tell)
+        reembedding.start(dsn, Hashed("new", NEW), on_progress=on_progress)
     query = Hashed("old", OLD).embed(["a question"])[0]
     assert len(connect().execute(SEARCH, [literal(query)]).fetchall()) == ACTIVE - 1
     reembedding.start(dsn, Hashed("new", NEW))
@@ -438,8 +438,8 @@ def test_a_text_that_changes_meanwhile_is_embedded_again(dsn: str, connect: Conn
     writer = connect("service_role")
     changed: list[str] = []
 
-    def tell(progress: Progress) -> None:
-        if progress.step == "checking what is embedded":
+    def on_progress(progress: Progress) -> None:
+        if progress.step == "validating the new embeddings":
             rows = writer.execute(
                 "update public.knowledge_chunks set content = content || ' changed'"
                 " where content like 'passage 3 %' returning id::text"
@@ -447,7 +447,7 @@ def test_a_text_that_changes_meanwhile_is_embedded_again(dsn: str, connect: Conn
             changed.extend(row[0] for row in rows.fetchall())
 
     embedder = Hashed("new", NEW)
-    reembedding.start(dsn, embedder, tell=tell)
+    reembedding.start(dsn, embedder, on_progress=on_progress)
     assert len(changed) == CHUNKS - 1
     assert sum(text.endswith(" changed") for text in embedder.texts) == CHUNKS - 1
     assert_switched(dsn, before)
@@ -460,13 +460,13 @@ def test_chunks_that_never_stop_coming_are_embedded_in_the_switch(
     writer = connect()
     switches = 0
 
-    def tell(progress: Progress) -> None:
+    def on_progress(progress: Progress) -> None:
         nonlocal switches
         if progress.step == "switching to the new embeddings":
             switches += 1
             upsert(writer, f"late {switches}", [f"late {switches}"], Hashed("old", OLD))
 
-    reembedding.start(dsn, Hashed("new", NEW), tell=tell)
+    reembedding.start(dsn, Hashed("new", NEW), on_progress=on_progress)
     assert switches == 6
     assert_switched(dsn, before)
 
@@ -488,13 +488,13 @@ def test_a_row_that_a_writer_holds_is_waited_for_and_not_blocked(
                     )
                 return super().embed(texts)
 
-        def tell(progress: Progress) -> None:
+        def on_progress(progress: Progress) -> None:
             nonlocal rounds
             rounds += progress.step.startswith("embedding")
             if rounds == 3:
                 writer.commit()
 
-        reembedding.start(dsn, Held("new", NEW), tell=tell)
+        reembedding.start(dsn, Held("new", NEW), on_progress=on_progress)
     assert rounds >= 3
     assert_switched(dsn, before)
 
@@ -533,7 +533,7 @@ def test_a_view_on_the_old_column_is_named_and_kept(dsn: str, connect: Connect) 
 def test_cancelling_leaves_everything_as_it_was(dsn: str, place: int) -> None:
     before = catalog(dsn)
     with pytest.raises(Interruption):
-        reembedding.start(dsn, Hashed("new", NEW), tell=interrupted_at(place))
+        reembedding.start(dsn, Hashed("new", NEW), on_progress=interrupted_at(place))
     assert catalog(dsn) != before
     with pytest.raises(ConfigurationError, match="not in use yet"):
         reembedding.finish(dsn)
@@ -541,7 +541,7 @@ def test_cancelling_leaves_everything_as_it_was(dsn: str, place: int) -> None:
         reembedding.start(dsn, Hashed("other", NEW))
     assert "reembed cancel" in (refused.value.remedy or "")
     with pytest.raises(Interruption):
-        reembedding.cancel(dsn, tell=interrupted_at(3))
+        reembedding.cancel(dsn, on_progress=interrupted_at(3))
     assert reembedding.cancel(dsn)
     assert catalog(dsn) == before
     assert not reembedding.cancel(dsn)
@@ -563,7 +563,7 @@ def test_what_another_model_wrote_after_the_switch_is_embedded_in_place(
 
 
 def test_the_index_is_like_the_one_before(dsn: str, connect: Connect) -> None:
-    vector_index.build(dsn, vector_index.Wanted("vector", 8, 40))
+    vector_index.build(dsn, vector_index.IndexSettings("vector", 8, 40))
     reembedding.start(dsn, Hashed("new", NEW))
     index = vector_index.show(connect())[0]
     assert (index.kind, index.m, index.ef_construction, index.is_valid) == ("vector", 8, 40, True)
@@ -572,7 +572,7 @@ def test_the_index_is_like_the_one_before(dsn: str, connect: Connect) -> None:
 def test_more_dimensions_than_a_vector_index_takes_get_a_halfvec_index(
     dsn: str, connect: Connect
 ) -> None:
-    vector_index.build(dsn, vector_index.Wanted("vector"))
+    vector_index.build(dsn, vector_index.IndexSettings("vector"))
     reembedding.start(dsn, Hashed("new", 4200))
     index = vector_index.show(connect())[0]
     assert (index.kind, index.is_valid) == ("halfvec", True)
@@ -595,7 +595,7 @@ def command(*arguments: str) -> str:
 def test_the_commands_change_the_model_to_a_real_one(dsn: str) -> None:
     assert "6 dimensions" in command("reembed", "status", "--dsn", dsn)
     changed = command("reembed", "start", "--embedder", "wordllama", "--keep-old", "--dsn", dsn)
-    assert f"{ACTIVE} chunks embedded with wordllama-l2-256" in changed
+    assert f"{ACTIVE} chunks embedded; wordllama-l2-256 is now in use" in changed
     assert "building the vector index" in changed
     assert "old embeddings are still there" in command("reembed", "status", "--dsn", dsn)
     assert "Dropped the old" in command("reembed", "finish", "--dsn", dsn)

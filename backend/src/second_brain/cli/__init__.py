@@ -1,6 +1,6 @@
-"""The command `second-brain`. It parses, prints and sets exit codes; other packages do the work.
+"""The command `second-brain`: arguments, output and exit codes; other packages do the work.
 
-Exit codes: 0 done, 1 an error, printed in one line with its remedy, 2 wrong usage.
+Exit codes: 0 for success, 1 for an error (printed in one line with its remedy), 2 for wrong usage.
 """
 
 import sys

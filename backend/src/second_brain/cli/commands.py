@@ -1,4 +1,4 @@
-"""The commands by name. The module of a command is imported when the command is used."""
+"""The list of commands. The module of a command is imported when the command runs."""
 
 import logging
 from functools import cache
@@ -17,7 +17,7 @@ Try it here, without an account:
   second-brain search "how do I rotate the keys?"
 
 \b
-In a Supabase project of your own:
+In your own Supabase project:
   second-brain init --dimensions 1024 --into supabase/migrations
   supabase db push
   second-brain doctor --dsn postgresql://...
@@ -25,24 +25,24 @@ In a Supabase project of your own:
 
 COMMANDS = {
     "migrate": ("database", "Apply the migrations that the database does not have yet."),
-    "init": ("database", "Write the migrations into a Supabase project of your own."),
-    "doctor": ("database", "Examine a database and say what to do."),
-    "ingest": ("ingestion", "Read documents, chunk and embed them, and store what is new."),
+    "init": ("database", "Write the migrations into your Supabase project."),
+    "doctor": ("database", "Check a database, and print a remedy for each problem."),
+    "ingest": ("ingestion", "Read documents, split and embed them, and store new chunks."),
     "delete": ("ingestion", "Delete documents with all their chunks."),
     "search": ("search", "Search, and show ranks and scores of each hit."),
     "demo": ("search", "Search the standard library's documentation in a dev database."),
     "eval": ("evaluation", "Measure search on a test collection."),
-    "tune": ("evaluation", "Find the arguments that suit a collection."),
-    "mcp": ("serving", "Serve the searches to assistants over the Model Context Protocol."),
+    "tune": ("evaluation", "Find the best search arguments for a collection."),
+    "mcp": ("serving", "Serve search tools to assistants over the Model Context Protocol."),
     "dev": ("database", "An embedded Postgres for this folder, in .second-brain/."),
     "index": ("maintenance", "The vector index: show, build another kind, drop."),
     "reembed": ("maintenance", "Change the embedding model of a table in use."),
 }
-"""Of each command: the module in `second_brain.cli`, and one line for `second-brain --help`."""
+"""For each command: its module in `second_brain.cli`, and its line in `second-brain --help`."""
 
 
 class _Commands(TyperGroup):
-    """The group of all commands. Typer's own group would import every module to print the help."""
+    """The group of all commands. Typer's default group imports every module to print the help."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -71,12 +71,12 @@ app = typer.Typer(
     epilog=_EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-# Errors are printed as the command's error; without a handler they are logged to stderr too.
+# `main` prints errors. Without a handler, Python's logging would print them to stderr again.
 logging.getLogger("second_brain").addHandler(logging.NullHandler())
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import version
 
         typer.echo(f"second-brain {version('second-brain')}")

@@ -1,4 +1,4 @@
-"""The embedder that a command uses, and whether it is the corpus's."""
+"""The option --embedder, and the check that its model matches the stored embeddings."""
 
 from typing import Annotated, Any
 
@@ -32,7 +32,7 @@ EmbedderOption = Annotated[
         "--embedder",
         metavar="NAME",
         envvar="SECOND_BRAIN_EMBEDDER",
-        help=f"Model of the embeddings: {', '.join(EMBEDDER_NAMES)}; @N after MODEL asks for N "
+        help=f"Model of the embeddings: {', '.join(EMBEDDER_NAMES)}; MODEL@N requests N "
         "dimensions.",
     ),
 ]
@@ -41,27 +41,27 @@ EmbedderOption = Annotated[
 def refuse_other_embedder(
     connection: psycopg.Connection[Any], embedder: Embedder, *, switch_model: bool = False
 ) -> None:
-    """Raise when the embedder's vectors cannot be compared with the stored ones."""
+    """Raise an error if the embedder's vectors are not comparable with the stored ones."""
     dimensions = migrations.stored_dimensions(connection)
     if dimensions is None:
         raise MigrationMissingError(
             "the database has no knowledge tables",
-            remedy=f"Make them: second-brain migrate --dimensions {embedder.dimensions}",
+            remedy=f"Create them: second-brain migrate --dimensions {embedder.dimensions}",
         )
     if dimensions != embedder.dimensions:
         raise DimensionMismatchError(
-            f"the database holds embeddings of {dimensions} dimensions and {embedder.model} makes "
-            f"{embedder.dimensions}",
-            remedy="Use the embedder of the corpus, or change the corpus's, which takes no time "
-            "while it is empty: second-brain reembed start --embedder NAME. A search needs none "
-            "with --mode text.",
+            f"the embeddings in the database have {dimensions} dimensions, but {embedder.model} "
+            f"has {embedder.dimensions}",
+            remedy="Use the embedder of the stored chunks, or change the model with "
+            "`second-brain reembed start --embedder NAME` (immediate in an empty database). "
+            "A search with --mode text needs no embedder.",
         )
     others = [name for (name,) in connection.execute(_MODELS) if name != embedder.model]
     if others and not switch_model:
         named = ", ".join(name or "an unnamed model" for name in others)
         raise ConfigurationError(
-            f"there are embeddings of {named} in the database, not comparable with "
-            f"{embedder.model}'s",
-            remedy="Use the embedder of the corpus, search with --mode text, or ingest everything "
-            "again with --switch-model.",
+            f"the database has embeddings of {named}, which are not comparable with those of "
+            f"{embedder.model}",
+            remedy="Use the embedder of the stored chunks, search with --mode text, or ingest all "
+            "documents again with --switch-model.",
         )

@@ -1,4 +1,4 @@
-"""Commands of the database's life: dev, migrate, init, doctor. What they do is in `database/`."""
+"""The commands dev, migrate, init and doctor: arguments and output; `database` does the work."""
 
 import json
 import os
@@ -23,7 +23,7 @@ DsnOption = Annotated[
     str | None,
     typer.Option(
         "--dsn",
-        help="Database to use; else $SECOND_BRAIN_DSN, $DATABASE_URL, this folder's dev database.",
+        help="Database; the default is $SECOND_BRAIN_DSN, $DATABASE_URL or the dev database here.",
         show_default=False,
     ),
 ]
@@ -37,12 +37,12 @@ MajorOption = Annotated[
 ]
 SchemaOption = Annotated[
     str,
-    typer.Option(help="Schema of the install; its internal parts are in SCHEMA_internal."),
+    typer.Option(help="Schema of the install; its internal objects are in SCHEMA_internal."),
 ]
 
 
 def _examples(*commands: str) -> str:
-    # The backspace keeps the lines as they are.
+    # The backspace character stops Click from wrapping these lines.
     return "\n".join(["\b", "Examples:", *(f"  {command}" for command in commands)])
 
 
@@ -74,20 +74,20 @@ def register(app: typer.Typer) -> None:
 
 
 def resolve_dsn(dsn: str | None) -> str:
-    """Return the DSN given, else $SECOND_BRAIN_DSN, $DATABASE_URL or the running dev database's.
+    """Return `dsn`, else $SECOND_BRAIN_DSN, $DATABASE_URL or the DSN of the running dev database.
 
-    Says on stderr which one it is, unless the command line does. Raises ConfigurationError when
-    there is none.
+    Prints the database to stderr, unless `dsn` is given. Raises ConfigurationError when there is no
+    database.
     """
     if dsn:
         return dsn
     variable = dsn_variable()
     if variable:
-        _tell_database(os.environ[variable], f"${variable}")
+        _print_database(os.environ[variable], f"${variable}")
         return os.environ[variable]
     server = _dev_server()
     if server.status == "running":
-        _tell_database(server.dsn(), f"{STATE}/ of this folder")
+        _print_database(server.dsn(), f"{STATE}/ of this folder")
         return server.dsn()
     stopped = server.status == "stopped"
     raise ConfigurationError(
@@ -97,15 +97,15 @@ def resolve_dsn(dsn: str | None) -> str:
 
 
 def dsn_variable() -> str | None:
-    """Return the name of the environment variable that names the database, None without one."""
+    """Return the name of the environment variable that has the DSN, or None."""
     return next((name for name in _VARIABLES if os.environ.get(name)), None)
 
 
-def _tell_database(dsn: str, source: str) -> None:
+def _print_database(dsn: str, source: str) -> None:
     try:
         given = address(dsn)
     except ConfigurationError:
-        # Connecting says what is wrong with it.
+        # The connection attempt will report the error in the DSN.
         typer.echo(f"Database: from {source}", err=True)
         return
     host = given.host or "this machine"
@@ -120,22 +120,22 @@ def _tell_database(dsn: str, source: str) -> None:
     )
 )
 def start(postgres_major: MajorOption = None) -> None:
-    """Start this folder's database, creating it at the first time, and print its DSN.
+    """Start this folder's database and print its DSN; the first start creates the database.
 
-    It runs on until `dev stop`. It looks like Supabase (roles, schemas, pgvector) and is empty:
-    `second-brain migrate` makes the tables.
+    It runs until `dev stop`. It has the roles, schemas and pgvector of Supabase but no tables:
+    `second-brain migrate` creates them.
     """
     server = _dev_server(postgres_major)
-    already = server.status == "running"
+    was_running = server.status == "running"
     server.start()
     (STATE / ".gitignore").write_text("*\n")
-    how = "was already running" if already else "is running"
-    typer.echo(f"PostgreSQL {server.major} {how}; stop it with `second-brain dev stop`.", err=True)
+    verb = "was already running" if was_running else "is running"
+    typer.echo(f"PostgreSQL {server.major} {verb}; stop it with `second-brain dev stop`.", err=True)
     variable = dsn_variable()
     if variable and os.environ[variable] != server.dsn():
         typer.echo(
-            f"Commands do not use it while ${variable} names another database: unset that, or "
-            "pass --dsn.",
+            f"Commands do not use it, because ${variable} is set to another database: unset the "
+            "variable, or pass --dsn.",
             err=True,
         )
     typer.echo(server.dsn())
@@ -143,18 +143,21 @@ def start(postgres_major: MajorOption = None) -> None:
 
 @dev.command(epilog=_examples("second-brain dev stop"))
 def stop() -> None:
-    """Stop this folder's database; the data stay."""
+    """Stop this folder's database; its data are kept."""
     server = _dev_server()
     before = server.status
     server.stop()
-    typer.echo("Stopped." if before == "running" else f"Nothing to stop: it is {before}.", err=True)
+    typer.echo(
+        "Stopped." if before == "running" else f"Nothing to stop: the database is {before}.",
+        err=True,
+    )
 
 
 @dev.command(epilog=_examples("second-brain dev status", "second-brain dev status --json"))
 def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say whether this folder's database runs, and its DSN. Exit code 1 when it does not."""
+    """Show whether this folder's database runs, and its DSN. Exit code 1 if it does not run."""
     server = _dev_server()
     now = server.status
     running = now == "running"
@@ -196,7 +199,7 @@ def migrate(
     dimensions: Annotated[
         int | None,
         typer.Option(
-            help="Size of the embeddings; else the database's own, or the embedder's in a new one.",
+            help="Dimensions of the embeddings; default: the database's, or the embedder's if new.",
             show_default=False,
         ),
     ] = None,
@@ -205,7 +208,7 @@ def migrate(
         bool,
         typer.Option(
             "--prelude",
-            help="First, as a superuser, make a plain Postgres look like Supabase.",
+            help="First create Supabase's roles and schemas in a plain Postgres, as a superuser.",
         ),
     ] = False,
     embedder_name: EmbedderOption = "wordllama",
@@ -213,17 +216,17 @@ def migrate(
 ) -> None:
     """Apply the migrations that the database does not have yet.
 
-    A new database gets embeddings of the size that the embedder makes, so that `ingest` and
-    `search` with the same embedder work.
+    A new database gets the dimensions of the embedder, so that `ingest` and `search` work with the
+    same embedder.
 
-    What applied is recorded as `supabase db push` records it: either can follow the other. Connect
-    directly or through a session pooler.
+    Applied migrations are recorded in the same way as by `supabase db push`, so both commands work
+    on one database. Connect directly or through a session pooler.
     """
     target = resolve_dsn(dsn)
     if prelude:
         with connect(target, autocommit=True) as connection:
             apply_prelude(connection)
-        # Functions that run with their owner's rights must not be a superuser's.
+        # The owner must not be a superuser, because some functions are security definer.
         target = make_conninfo(target, options=f"-c role={OWNER}")
     if dimensions is None:
         dimensions = _embedder_dimensions(target, embedder_name, schema)
@@ -240,7 +243,7 @@ def migrate(
 
 
 def _embedder_dimensions(dsn: str, embedder_name: str, schema: str) -> int | None:
-    """Return the size of the embedder's vectors, None where the database has a size already."""
+    """Return the dimensions of the embedder; None if the database already has dimensions."""
     with connect(dsn) as connection:
         if migrations.stored_dimensions(connection, schema) is not None:
             return None
@@ -248,7 +251,7 @@ def _embedder_dimensions(dsn: str, embedder_name: str, schema: str) -> int | Non
         embedder = load_embedder(embedder_name)
     except MissingExtraError as error:
         raise ConfigurationError(
-            f"the size of the embeddings is not given, and {error}",
+            f"--dimensions is not given, and {error}",
             remedy=f"Pass --dimensions, or: {error.remedy}",
         ) from error
     typer.echo(f"Embeddings of {embedder.dimensions} dimensions, for {embedder.model}", err=True)
@@ -256,7 +259,7 @@ def _embedder_dimensions(dsn: str, embedder_name: str, schema: str) -> int | Non
 
 
 def init(
-    dimensions: Annotated[int, typer.Option(help="Size of the embeddings your model returns.")],
+    dimensions: Annotated[int, typer.Option(help="Dimensions of your model's embeddings.")],
     into: Annotated[
         Path,
         typer.Option(help="Folder of the project's migrations.", file_okay=False),
@@ -266,15 +269,15 @@ def init(
         bool,
         typer.Option(
             "--declarative",
-            help="Also write the state into the project's declarative schemas, beside --into.",
+            help="Also write declarative schemas, into the folder `schemas` beside --into.",
         ),
     ] = False,
 ) -> None:
-    """Write the migrations into a Supabase project of your own.
+    """Write the migrations into your Supabase project.
 
-    Those that are there already are left alone, so that a newer second-brain adds only what is new.
-    A project with declarative schemas needs --declarative: without it, Supabase's next diff drops
-    what these migrations made.
+    Existing migrations are not changed, so a newer second-brain adds only new ones. A project with
+    declarative schemas needs --declarative; otherwise Supabase's next diff drops the objects of
+    these migrations.
     """
     written = migrations.init(into, dimensions, schema=schema)
     if declarative:
@@ -284,7 +287,7 @@ def init(
     if written:
         typer.echo("Next: supabase db push", err=True)
     else:
-        typer.echo("Nothing to write: all migrations are there.", err=True)
+        typer.echo("Nothing to write: all migrations exist.", err=True)
 
 
 def _doctor(
@@ -292,7 +295,7 @@ def _doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     schema: SchemaOption = naming.SCHEMA,
 ) -> None:
-    """Examine a database and say what to do. Exit code 1 when something is wrong."""
+    """Check a database, and print a remedy for each problem. Exit code 1 if there is an error."""
     with connect(resolve_dsn(dsn), autocommit=True) as connection:
         findings = doctor.examine(connection, schema)
     if as_json:

@@ -1,4 +1,4 @@
-"""Commands that measure: eval, tune. They parse and print; the work is done in `evaluation/`."""
+"""The commands eval and tune: arguments and output; the package `evaluation` does the work."""
 
 import json
 import signal
@@ -73,11 +73,11 @@ ServerOption = Annotated[
     str | None,
     typer.Option(
         "--dsn",
-        help="Make the scratch database on this server, not on an embedded one.",
+        help="Create the scratch database on this server, not on an embedded one.",
         show_default=False,
     ),
 ]
-SeedOption = Annotated[int, typer.Option(help="Of everything that is drawn at random.")]
+SeedOption = Annotated[int, typer.Option(help="Seed of all random choices.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -110,7 +110,7 @@ def _eval(
     pool_size: Annotated[
         int | None,
         typer.Option(
-            help="Candidates per leg; at least the 100 hits that are asked for.",
+            help="Candidates per leg; at least 100, the number of hits requested.",
             show_default=False,
         ),
     ] = None,
@@ -119,7 +119,7 @@ def _eval(
     ] = None,
     max_queries: Annotated[
         int | None,
-        typer.Option(min=1, help="Use at most so many queries, drawn at random."),
+        typer.Option(min=1, help="Use a random sample of at most this many queries."),
     ] = None,
     seed: SeedOption = 0,
     dsn: ServerOption = None,
@@ -127,17 +127,17 @@ def _eval(
     as_json: JsonOption = False,
     html: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="Write a report for people.", show_default=False),
+        typer.Option(dir_okay=False, help="Write an HTML report.", show_default=False),
     ] = None,
 ) -> None:
-    """Measure search on a test collection: relevance, latency, and what hybrid gains.
+    """Measure search on a test collection: relevance, latency, and the gain of hybrid search.
 
-    Documents, queries and judgments are loaded into a scratch database that is dropped at the end.
-    Every query is searched for by vector alone, by text alone and by both; arguments that are not
-    given here stay the defaults.
+    The documents are loaded into a scratch database that is dropped at the end. Every query runs
+    three times: vector leg alone, text leg alone, hybrid. Arguments that are not given have their
+    defaults.
     """
     if html is not None and not html.parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {html.parent}: --html")
+        raise typer.BadParameter(f"--html: the folder {html.parent} does not exist")
     vector_weight, text_weight = weights or (None, None)
     settings = Settings(fusion, vector_weight, text_weight, rrf_k, pool_size, search_mode)
     collection, vectors = _prepare(
@@ -166,18 +166,18 @@ def _tune(
     embedder_name: EmbedderOption = "wordllama",
     language: LanguageOption = "english",
     max_queries: Annotated[
-        int, typer.Option(min=2, help="Use at most so many queries, drawn at random.")
+        int, typer.Option(min=2, help="Use a random sample of at most this many queries.")
     ] = _MAX_TUNED,
     seed: SeedOption = 0,
     dsn: ServerOption = None,
     postgres_major: MajorOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Find the arguments that suit a collection: fusion, weights, RRF's constant, pool size.
+    """Find the best search arguments for a collection: fusion, weights, RRF constant, pool size.
 
-    Each setting is searched with, ten hits a query, in a scratch database that is dropped at the
-    end. The best one's nDCG@10 is told as cross-validation over the queries finds it, beside the
-    defaults' and each leg's alone, and whether hybrid is worth it.
+    Every query runs with each setting, for ten hits, in a scratch database that is dropped at the
+    end. The output compares the cross-validated nDCG@10 of the tuned settings with the defaults and
+    with each leg alone, and says whether hybrid search beats both legs.
     """
     collection, vectors = _prepare(
         directory, qrels, doc_embeddings, query_embeddings, embedder_name, max_queries, seed
@@ -205,7 +205,7 @@ def _prepare(
     max_queries: int | None,
     seed: int,
 ) -> tuple[Collection, Vectors]:
-    """Read the collection and its embeddings; everything that can be refused is refused here."""
+    """Read the collection and its embeddings; all errors in the input are raised here."""
     metrics.require_library()
     collection = load(directory, qrels)
     if max_queries is not None:
@@ -213,7 +213,7 @@ def _prepare(
     if doc_embeddings is not None and query_embeddings is not None:
         return collection, read_vectors(collection, doc_embeddings, query_embeddings)
     if doc_embeddings is not None or query_embeddings is not None:
-        raise typer.BadParameter("--doc-embeddings and --query-embeddings go together")
+        raise typer.BadParameter("give both --doc-embeddings and --query-embeddings, or neither")
     embedder = load_embedder(embedder_name)
     typer.echo(f"Embedding {len(collection.documents):,} documents ...", err=True)
     return collection, embed(collection, embedder)
@@ -236,14 +236,14 @@ def _loaded(
             collection,
             vectors,
             language,
-            lambda doing: typer.echo(f"{doing} ...", err=True),
+            lambda step: typer.echo(f"{step} ...", err=True),
         )
         yield connection
 
 
 @contextmanager
 def _ended_by_termination() -> Iterator[None]:
-    """Leave through `finally` on SIGTERM too: the scratch database must not stay."""
+    """Turn SIGTERM into SystemExit, so that `finally` drops the scratch database."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         yield
@@ -316,7 +316,7 @@ def _print_tuning(found: Tuning) -> None:
     _print_test(console)
     console.print()
     for line in _advice(found):
-        # Not wrapped: the arguments are there to be copied.
+        # Not by rich, which would wrap the lines: users copy the arguments.
         typer.echo(line)
 
 
@@ -326,21 +326,22 @@ def _advice(found: Tuning) -> Iterator[str]:
         worse = gain.mean < 0 and gain.significant
         other = "text_weight" if leg == "vector" else "vector_weight"
         yield (
-            f"Hybrid is {'worse than' if worse else 'not shown to beat'} the {leg} leg alone here "
-            f"({gain.mean:+.3f}, p = {gain.p_value:.4f}). The {leg} leg alone: {other}=0"
+            f"Hybrid is {'worse than' if worse else 'not significantly better than'} the {leg} leg "
+            f"alone ({gain.mean:+.3f}, p = {gain.p_value:.4f}). To use only the {leg} leg: "
+            f"{other}=0"
         )
     if found.recommended == tuning.DEFAULT:
         yield "Recommended: the default arguments; no setting was better under cross-validation."
         return
     arguments = found.recommended.arguments()
     yield (
-        f"Recommended ({tuning.MEASURE} {found.grid[found.recommended]:.3f} on all these queries, "
-        "which it was chosen on):"
+        f"Recommended ({tuning.MEASURE} {found.grid[found.recommended]:.3f} on the queries that "
+        "chose it):"
     )
     yield f"  Python:  {_arguments(arguments)}"
     yield "  SQL:     " + ", ".join(f"{name} => {_sql(arg)}" for name, arg in arguments.items())
     if not found.gains["default"].significant:
-        yield "The gain over the defaults is not significant: more judged queries would tell."
+        yield "The gain over the defaults is not significant; more judged queries would help."
 
 
 def _print_heading(console: Console, collection: Collection) -> None:
@@ -355,18 +356,18 @@ def _print_heading(console: Console, collection: Collection) -> None:
         console.print(f"{remark}.", style="dim", highlight=False, markup=False)
 
 
-def _print_difference(console: Console, what: str, difference: Difference) -> None:
+def _print_difference(console: Console, name: str, difference: Difference) -> None:
     kind = "gain" if difference.mean > 0 else "loss"
-    said = f"significant {kind}" if difference.significant else "not significant"
+    verdict = f"significant {kind}" if difference.significant else "not significant"
     console.print(
-        f"{what}: {difference.mean:+.3f} {MEASURES[0]}, p = {difference.p_value:.4f}, {said}",
+        f"{name}: {difference.mean:+.3f} {MEASURES[0]}, p = {difference.p_value:.4f}, {verdict}",
         highlight=False,
     )
 
 
 def _print_test(console: Console) -> None:
     console.print(
-        f"{metrics.TEST}; {metrics.PERMUTATIONS:,} random permutations, or all where they are "
+        f"{metrics.TEST}; {metrics.PERMUTATIONS:,} random permutations, or all if there are "
         f"fewer; significant: p < {metrics.SIGNIFICANT}",
         style="dim",
         highlight=False,

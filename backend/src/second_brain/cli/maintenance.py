@@ -1,4 +1,4 @@
-"""Commands on a database in use: index, reembed. What they do is in `database/`."""
+"""The commands index and reembed: arguments and output; the package `database` does the work."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,13 +13,13 @@ from rich.table import Table
 
 from second_brain.cli.database import DsnOption, resolve_dsn
 from second_brain.database import reembedding, vector_index
-from second_brain.database.maintenance import Progress, Tell
+from second_brain.database.maintenance import OnProgress, Progress
 from second_brain.models import EMBEDDER_NAMES, load_embedder
 from second_brain.services.connections import connect
 
 
 class Kind(StrEnum):
-    """What a vector index holds of an embedding."""
+    """The type in which a vector index stores embeddings."""
 
     halfvec = "halfvec"
     vector = "vector"
@@ -28,13 +28,13 @@ class Kind(StrEnum):
 MemoryOption = Annotated[
     str | None,
     typer.Option(
-        help="Memory to build with, such as 2GB; else the server's maintenance_work_mem.",
+        help="Memory for the build, such as 2GB; the default is maintenance_work_mem.",
         show_default=False,
     ),
 ]
 WorkersOption = Annotated[
     int | None,
-    typer.Option(help="Parallel workers to build with; else as the server does.", min=0),
+    typer.Option(help="Parallel workers for the build; the default is the server's.", min=0),
 ]
 
 index = typer.Typer(
@@ -83,28 +83,29 @@ def build_index(
     ] = None,
     m: Annotated[
         int | None,
-        typer.Option("--m", help="Neighbours of a node, 2 to 100.", show_default=False),
+        typer.Option("--m", help="Neighbours per node of HNSW, 2 to 100.", show_default=False),
     ] = None,
     ef_construction: Annotated[
         int | None,
         typer.Option(
-            help="Candidates looked at for a node, from twice m to 1000.", show_default=False
+            help="Size of HNSW's candidate list in the build, from twice m to 1000.",
+            show_default=False,
         ),
     ] = None,
     memory: MemoryOption = None,
     workers: WorkersOption = None,
     dsn: DsnOption = None,
 ) -> None:
-    """Build a vector index beside the one in use, and put it in its place.
+    """Build a new vector index, and replace the one in use when it is ready.
 
-    Without --kind, --m or --ef-construction it is as in the index that is there; without an index,
-    as after `index drop`, halfvec, 16 and 64. Searches and writes go on. A missing text index is
-    built too. Run it again after an interruption, with the same options. Connect directly or
-    through a session pooler.
+    --kind, --m and --ef-construction default to those of the current index, or to halfvec, 16 and
+    64 without an index. Searches and writes continue during the build. A missing text index is
+    built too. After an interruption, run the command again with the same options. Connect directly
+    or through a session pooler.
     """
     target = resolve_dsn(dsn)
     with connect(target, autocommit=True) as connection:
-        wanted = vector_index.like_the_one_in_use(
+        settings = vector_index.settings_like_current(
             connection,
             kind=None if kind is None else kind.value,
             m=m,
@@ -112,20 +113,20 @@ def build_index(
             memory=memory,
             workers=workers,
         )
-    with _progress() as tell:
-        indexes = vector_index.build(target, wanted, tell=tell)
+    with _progress() as on_progress:
+        indexes = vector_index.build(target, settings, on_progress=on_progress)
     _print_indexes(indexes)
 
 
 @index.command("drop")
 def drop_index(dsn: DsnOption = None) -> None:
-    """Drop the vector index and the text index before a bulk load; `index build` makes them again.
+    """Drop the vector index and the text index before a bulk load; build them with `index build`.
 
-    Until then searches read all rows. What kind of index it was is forgotten: give `index build`
-    the options again that it was built with.
+    Without the indexes, searches read all rows. The options of the dropped index are not stored:
+    give them to `index build` again.
     """
-    with _progress() as tell:
-        vector_index.drop(resolve_dsn(dsn), tell=tell)
+    with _progress() as on_progress:
+        vector_index.drop(resolve_dsn(dsn), on_progress=on_progress)
     typer.echo("Dropped. After the load: second-brain index build")
 
 
@@ -138,20 +139,20 @@ def start_reembedding(
         bool, typer.Option("--keep-old", help="Keep the old embeddings until `reembed finish`.")
     ] = False,
     batch_size: Annotated[
-        int, typer.Option(help="Texts embedded at once.", min=1, max=2000)
+        int, typer.Option(help="Texts per call of the embedder.", min=1, max=2000)
     ] = reembedding.BATCH_SIZE,
     memory: MemoryOption = None,
     workers: WorkersOption = None,
     dsn: DsnOption = None,
 ) -> None:
-    """Embed all chunks with another model beside the old embeddings, then switch.
+    """Embed all chunks with another model into new columns, then switch to them.
 
-    Searches and writes go on. Run it again after an interruption: it goes on where it was. Connect
-    directly or through a session pooler.
+    Searches and writes continue. After an interruption, run the command again: it continues from
+    where it stopped. Connect directly or through a session pooler.
     """
     target = resolve_dsn(dsn)
     model = load_embedder(embedder)
-    with _progress() as tell:
+    with _progress() as on_progress:
         report = reembedding.start(
             target,
             model,
@@ -159,12 +160,12 @@ def start_reembedding(
             workers=workers,
             keep_old=keep_old,
             batch_size=batch_size,
-            tell=tell,
+            on_progress=on_progress,
         )
-    typer.echo(f"{report.embedded:,} chunks embedded with {model.model}, which is in use.")
+    typer.echo(f"{report.embedded:,} chunks embedded; {model.model} is now in use.")
     if report.without_direction:
         typer.echo(
-            f"{report.without_direction:,} texts mean nothing to the model: found by text only.",
+            f"{report.without_direction:,} texts got a zero vector; only the text leg finds them.",
             err=True,
         )
     if report.old_is_kept:
@@ -173,13 +174,13 @@ def start_reembedding(
 
 @reembed.command("status")
 def show_reembedding(dsn: DsnOption = None) -> None:
-    """Say how far a change of the model is."""
+    """Show the progress of a model change."""
     with connect(resolve_dsn(dsn), autocommit=True) as connection:
         now = reembedding.state(connection)
         if now.stage == "none":
-            typer.echo(f"No change of the model under way; {now.dimensions} dimensions in use.")
+            typer.echo(f"No model change is running; {now.dimensions} dimensions are in use.")
         elif now.stage == "switched":
-            typer.echo(f"{now.model} is in use; the old embeddings are still there.")
+            typer.echo(f"{now.model} is in use; the old embeddings still exist.")
         else:
             done, chunks = reembedding.count(connection)
             typer.echo(f"{done:,} of {chunks:,} chunks are embedded with {now.model}.")
@@ -188,16 +189,16 @@ def show_reembedding(dsn: DsnOption = None) -> None:
 @reembed.command("finish")
 def finish_reembedding(dsn: DsnOption = None) -> None:
     """Drop the old embeddings after the switch."""
-    with _progress() as tell:
-        done = reembedding.finish(resolve_dsn(dsn), tell=tell)
+    with _progress() as on_progress:
+        done = reembedding.finish(resolve_dsn(dsn), on_progress=on_progress)
     typer.echo("Dropped the old embeddings." if done else "There are no old embeddings.")
 
 
 @reembed.command("cancel")
 def cancel_reembedding(dsn: DsnOption = None) -> None:
-    """Take the new embeddings away again, before the switch."""
-    with _progress() as tell:
-        done = reembedding.cancel(resolve_dsn(dsn), tell=tell)
+    """Drop the new embeddings before the switch; the old model stays in use."""
+    with _progress() as on_progress:
+        done = reembedding.cancel(resolve_dsn(dsn), on_progress=on_progress)
     typer.echo("Dropped the new embeddings." if done else "There is nothing to cancel.")
 
 
@@ -216,14 +217,14 @@ def _print_indexes(indexes: list[vector_index.Index]) -> None:
             str(one.m or ""),
             str(one.ef_construction or ""),
             f"{one.size / 2**20:,.1f} MB",
-            "" if one.is_valid else "not valid: run `second-brain index build`",
+            "" if one.is_valid else "invalid: run `second-brain index build`",
         )
     console.print(table if indexes else "No index: searches read all rows.", soft_wrap=True)
 
 
 @contextmanager
-def _progress() -> Iterator[Tell]:
-    """Show on the terminal what is being done; in a log, each step once."""
+def _progress() -> Iterator[OnProgress]:
+    """Show the current step with a progress bar; without a terminal, print each step once."""
     console = Console(stderr=True)
     with ProgressDisplay(
         TextColumn("{task.description}"),
@@ -235,9 +236,9 @@ def _progress() -> Iterator[Tell]:
         disable=not console.is_terminal,
     ) as display:
         task = display.add_task("", total=None)
-        told: set[str] = set()
+        printed: set[str] = set()
 
-        def tell(progress: Progress) -> None:
+        def on_progress(progress: Progress) -> None:
             display.update(
                 task,
                 description=progress.step,
@@ -245,8 +246,8 @@ def _progress() -> Iterator[Tell]:
                 completed=progress.share or 0,
             )
             step = progress.step.partition(":")[0]
-            if not console.is_terminal and step not in told:
-                told.add(step)
+            if not console.is_terminal and step not in printed:
+                printed.add(step)
                 console.print(step, markup=False, highlight=False)
 
-        yield tell
+        yield on_progress

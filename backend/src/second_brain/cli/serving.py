@@ -1,4 +1,4 @@
-"""The command `mcp`: serve searches to assistants. What is served stands in `mcp_server`."""
+"""The command mcp: arguments, connections and the listening socket; `mcp_server` has the tools."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ from second_brain.services.supabase import AsyncSupabaseProvider
 VIEWER = "SECOND_BRAIN_VIEWER_ID"
 TOKEN = "SECOND_BRAIN_MCP_TOKEN"  # noqa: S105
 
-# For these the SDK also refuses what a web page in a browser here could send.
+# For these addresses the SDK also rejects requests from web pages in a local browser.
 _THIS_MACHINE = ("127.0.0.1", "::1", "localhost")
 
 _EXAMPLES = """\b
@@ -39,7 +39,7 @@ Examples:
 
 
 class Transport(StrEnum):
-    """How assistants speak to the server."""
+    """The transport between assistant and server."""
 
     stdio = "stdio"
     http = "http"
@@ -52,10 +52,11 @@ def register(app: typer.Typer) -> None:
 
 def _mcp(
     transport: Annotated[
-        Transport, typer.Option(help="stdio: the assistant starts this command; http: it calls.")
+        Transport,
+        typer.Option(help="stdio: the assistant starts this command; http: it sends requests."),
     ] = Transport.stdio,
     host: Annotated[
-        str, typer.Option(help=f"Address to listen on; beyond this machine only with ${TOKEN}.")
+        str, typer.Option(help=f"Address to listen on; other than loopback only with ${TOKEN}.")
     ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for a free one.")
@@ -64,7 +65,7 @@ def _mcp(
         list[str] | None,
         typer.Option(
             "--collection",
-            help="Search only this collection; may be repeated. Each is ranked by itself.",
+            help="Search only this collection; may be repeated. Each is ranked separately.",
             show_default=False,
         ),
     ] = None,
@@ -73,31 +74,31 @@ def _mcp(
         typer.Option(
             "--viewer-id",
             metavar="UUID",
-            help=f"Show only what this user owns, and what is public; else ${VIEWER}.",
+            help=f"Show only this user's rows and public rows; the default is ${VIEWER}.",
             show_default=False,
         ),
     ] = None,
     public_only: Annotated[
-        bool, typer.Option("--public-only", help="Show only what is public.")
+        bool, typer.Option("--public-only", help="Show only public rows.")
     ] = False,
     embedder_names: Annotated[
         list[str],
         typer.Option(
             "--embedder",
             metavar="NAME",
-            help=f"Model of the questions' embeddings: {', '.join(EMBEDDER_NAMES)}; may be "
-            "repeated, and the one of the corpus is used.",
+            help=f"Model of the query embeddings: {', '.join(EMBEDDER_NAMES)}; may be repeated, "
+            "then the model of the stored chunks is used.",
         ),
     ] = ["wordllama"],  # noqa: B006
     dsn: DsnOption = None,
 ) -> None:
-    """Serve the searches to assistants over the Model Context Protocol.
+    """Serve search tools to assistants over the Model Context Protocol.
 
-    Two tools, search_knowledge_base and hybrid_search, which only read. Without --viewer-id and
-    --public-only they show every row. Over http whoever reaches the port may search: it listens on
-    this machine only, unless SECOND_BRAIN_MCP_TOKEN is set, and then asks everybody for this token.
-    The database is as with the other commands, or a Supabase project's API by SUPABASE_URL and
-    SUPABASE_KEY. Logs go to standard error.
+    The two tools search_knowledge_base and hybrid_search only read. Without --viewer-id and
+    --public-only they show every row. Over http, everyone who can reach the port can search. So
+    the server listens only on this machine, unless SECOND_BRAIN_MCP_TOKEN is set: then every
+    request needs this token. The database is chosen as in the other commands; without one, the
+    Supabase project of SUPABASE_URL and SUPABASE_KEY is used. Logs go to standard error.
     """
     try:
         from second_brain import mcp_server
@@ -127,7 +128,7 @@ def _mcp(
                 await mcp_server.serve_http(server, listening, token=token)
 
     if transport is Transport.stdio:
-        # The thread that reads the input cannot be interrupted, and Ctrl-C would wait for it.
+        # The default handler ends the process at Ctrl-C; Python's would wait for the input thread.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         asyncio.run(serve(None))
     else:
@@ -139,7 +140,7 @@ def _mcp(
 async def _provider(
     dsn: str | None, *, pooled: bool, limited: bool
 ) -> AsyncIterator[AsyncSearchProvider]:
-    """Open what searches: over SQL, or over a Supabase project's API when only that is named."""
+    """Open a provider: over SQL, or over a Supabase project's API if only that is configured."""
     is_sql = dsn or dsn_variable()
     if not is_sql and os.environ.get("SUPABASE_URL") and os.environ.get("SUPABASE_KEY"):
         typer.echo("Database: the Supabase project of $SUPABASE_URL", err=True)
@@ -159,33 +160,35 @@ def _viewer(given: str | None) -> UUID | None:
     try:
         return UUID(text)
     except ValueError as error:
-        # An empty one too: a viewer that was lost on the way must not become everybody.
-        raise typer.BadParameter(f"{text[:100]!r} is no UUID: --viewer-id or ${VIEWER}") from error
+        # Also for an empty text: without a viewer, every row would be visible.
+        raise typer.BadParameter(
+            f"--viewer-id or ${VIEWER} must be a UUID, not {text[:100]!r}"
+        ) from error
 
 
 def _token() -> str | None:
     given = os.environ.get(TOKEN)
     if given is None:
         return None
-    # A newline at its end, as files and secret stores leave it, is in no header.
+    # Files and secret stores often add a newline, which an HTTP header cannot contain.
     token = given.strip()
     if not token:
         raise ConfigurationError(
-            f"{TOKEN} is empty", remedy="Set it to a token of your own, or take it out."
+            f"{TOKEN} is empty", remedy="Set it to a token of your own, or unset it."
         )
     if not (token.isascii() and token.isprintable()):
         raise ConfigurationError(
-            f"{TOKEN} has characters that no caller can send in a header",
-            remedy="Set it to a token of ASCII letters, digits and signs.",
+            f"{TOKEN} has characters that an HTTP header cannot contain",
+            remedy="Use only ASCII letters, digits and punctuation.",
         )
     return token
 
 
 def _listen(host: str, port: int, *, protected: bool) -> socket.socket:
-    """Return a socket that listens, and say where; refuse to show all to a network."""
+    """Return a listening socket and print its address; a network address needs a token."""
     if not protected and host not in _THIS_MACHINE:
         raise ConfigurationError(
-            f"{host} can be reached from other machines, and anybody there could search",
+            f"without a token, other machines that can reach {host} could search",
             remedy=f"Set {TOKEN} to a token that callers must send, or listen on 127.0.0.1.",
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -197,6 +200,6 @@ def _listen(host: str, port: int, *, protected: bool) -> socket.socket:
             remedy="Choose another --port or --host.",
         ) from error
     at = f"[{host}]" if ":" in host else host
-    who = "callers need the token" if protected else "no token is asked for"
-    typer.echo(f"Serving MCP at http://{at}:{listening.getsockname()[1]}/mcp; {who}.", err=True)
+    access = "callers need the token" if protected else "callers need no token"
+    typer.echo(f"Serving MCP at http://{at}:{listening.getsockname()[1]}/mcp; {access}.", err=True)
     return listening

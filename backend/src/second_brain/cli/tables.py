@@ -1,4 +1,4 @@
-"""How hits and explanations are printed."""
+"""The output of hits and explanations on the terminal."""
 
 import html
 import re
@@ -11,7 +11,7 @@ from rich.text import Text
 
 from second_brain.services.results import MemorySearchResult
 
-# Enough for the table when the output goes into a file or a pipe.
+# Width of tables when the output is a file or a pipe.
 _PIPED_WIDTH = 100
 
 
@@ -22,13 +22,13 @@ def new_console() -> Console:
 
 
 def print_explanation(explained: dict[str, Any], first: int) -> None:
-    """Print what explain_hybrid_search told: the legs, the lexemes, the fusion, the hits."""
+    """Print the result of explain_hybrid_search: legs, lexemes, fusion and hits."""
     console = new_console()
     text, fusion, lists = explained["text"], explained["fusion"], explained["lists"]
     legs = Table.grid(padding=(0, 2))
     for leg in ("vector", "text"):
         legs.add_row(Text(f"{leg} leg", style="bold"), _leg_summary(explained, leg))
-    # Not there without a word to search for.
+    # None if the query has no searchable word.
     if text["mean_length"] is not None:
         legs.add_row(
             "",
@@ -52,13 +52,13 @@ def print_explanation(explained: dict[str, Any], first: int) -> None:
 
 def _leg_summary(explained: dict[str, Any], name: str) -> str:
     leg, milliseconds = explained[name], explained["milliseconds"][name]
-    # A query of nothing but stop words is timed too.
+    # A query of only stop words has a time although the leg did not run.
     if milliseconds is None or leg["strategy"] == "not run":
         return "not run"
     each = " in each list" if len(explained["lists"]) > 1 else ""
     rows = f"{number(leg['rows'], 'row')} for a pool of {explained['pool']}{each}"
-    dry = f"\nran dry: {leg['ran_dry']}" if leg["ran_dry"] else ""
-    return f"{leg['strategy']}; {rows}, {milliseconds:.1f} ms{dry}"
+    shortfall = f"\nfewer rows than the pool: {leg['ran_dry']}" if leg["ran_dry"] else ""
+    return f"{leg['strategy']}; {rows}, {milliseconds:.1f} ms{shortfall}"
 
 
 def _weights(weights: dict[str, float]) -> str:
@@ -66,7 +66,7 @@ def _weights(weights: dict[str, float]) -> str:
 
 
 def _lists_table(lists: Sequence[dict[str, Any]]) -> Table:
-    """Show the lists that were fused, one for each collection."""
+    """Return the table of the fused lists, one for each collection."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("collection", "vector leg", "text leg"):
         table.add_column(name, max_width=36)
@@ -94,7 +94,7 @@ def _lexeme_table(lexemes: Sequence[dict[str, Any]]) -> Table:
             Text(printable(one["lexeme"])),
             f"{one['document_frequency']:,.0f}",
             f"{one['weight']:.3f}",
-            "left out, still scored" if one["left_out"] else "drawn",
+            "left out, only scored" if one["left_out"] else "used",
         )
     return table
 
@@ -170,14 +170,14 @@ def _title(hit: MemorySearchResult) -> str:
 
 
 def _cited_pages(pages: object) -> str:
-    """Return the first and last page of a hit, as a citation has them; metadata may be anything."""
+    """Return the first and last page of a hit for a citation; `pages` may be any JSON value."""
     if not isinstance(pages, list) or not pages:
         return ""
     return f", page {pages[0]}" if len(pages) == 1 else f", pages {pages[0]}-{pages[-1]}"
 
 
 class _Excerpt:
-    """One line of a hit, as wide as there is room: the part of its snippet with the most marks."""
+    """One line of a hit that fits the column: the part of its snippet with the most marks."""
 
     def __init__(self, hit: MemorySearchResult, prefix: str = "") -> None:
         self._snippet = _snippet(hit)
@@ -196,10 +196,10 @@ class _Excerpt:
 
 
 def _best_start(marks: Sequence[tuple[int, int]], size: int) -> int:
-    """Return where to begin so that as many marks as possible stand within that many characters."""
+    """Return the start of the part of `size` characters that contains the most marks."""
     best, most = 0, 0
     for first, _ in [(0, 0), *marks]:
-        # Some words before the first mark, when there is room for them.
+        # Keep some words before the first mark if there is room.
         start = max(0, first - size // 5)
         whole = sum(start <= begin and end <= start + size for begin, end in marks)
         if whole > most:
@@ -220,9 +220,9 @@ def _neighbors(hit: MemorySearchResult) -> list[Text]:
 
 
 def _snippet(hit: MemorySearchResult) -> Text:
-    """Return the excerpt with its `<mark>` words emphasised and its HTML unescaped.
+    """Return the snippet with its `<mark>` words emphasised and its HTML unescaped.
 
-    Without a mark it is the first line of the hit that has words.
+    Without a mark, return the first line of the content that is not blank.
     """
     snippet = hit.metadata["snippet"]
     if snippet is None or "<mark>" not in snippet:
@@ -235,7 +235,7 @@ def _snippet(hit: MemorySearchResult) -> Text:
 
 
 def printable(text: str) -> str:
-    """Return the text without what would steer the terminal."""
+    """Return the text with control characters replaced, which could change the terminal."""
     return "".join(
         character if character.isprintable() else " " for character in text.replace("\n", " ")
     )

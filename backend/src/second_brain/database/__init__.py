@@ -1,1 +1,1 @@
-"""The database's life outside SQL: an embedded server, its prelude, and the migrations."""
+"""Work on a database: embedded server, migrations, checks, index builds and model changes."""

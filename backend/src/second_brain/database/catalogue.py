@@ -1,8 +1,8 @@
-"""What an install is made of, read from a database's system catalogues and compared.
+"""The objects of an install, read from the system catalogues of a database and compared.
 
-It knows no object by name. The wheel carries the catalogue of the present state as `manifest.json`,
-and `doctor` compares a database with it. Rows are not read: settings and contents belong to the
-project.
+This module does not contain names of objects. The wheel has the catalogue of the current state as
+`manifest.json`, and `doctor` compares a database with it. It does not read rows of tables: settings
+and contents belong to the project.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from second_brain.database import naming
 Connection: TypeAlias = psycopg.Connection[Any]
 Definition: TypeAlias = dict[str, Any]
 Catalogue: TypeAlias = dict[str, Definition]
-"""Properties by object, such as `index public.knowledge_chunks_owner`, in the default rendering."""
+"""Properties by object, such as `index public.knowledge_chunks_owner`, as if in schema public."""
 
 Change = Literal["missing", "different", "left over"]
 
@@ -30,7 +30,7 @@ API_ROLES = ("public", "anon", "authenticated", "service_role")
 _OWNER = "the owner"
 _ROW_PRIVILEGES = ("DELETE", "INSERT", "SELECT", "UPDATE")
 
-# Names are written with their schema, whatever the path of the session is.
+# With an empty search_path, Postgres prints all names with their schema.
 _WITHOUT_PATH = "select set_config('search_path', '', true)"
 
 _SCHEMAS = """
@@ -134,7 +134,7 @@ select 'column ' || namespace.nspname || '.' || class.relname || '.' || attribut
    and attribute.attnum > 0
    and not attribute.attisdropped
 """
-# PostgreSQL 18 lists not null among them; the column says it too.
+# Not null is left out: only PostgreSQL 18 lists it here, and the column has it too.
 _CONSTRAINTS = """
 select 'constraint '
          || coalesce(class.relname_qualified, type_qualified.name)
@@ -223,7 +223,7 @@ select 'policy ' || namespace.nspname || '.' || class.relname || '.' || policy.p
   join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
  where namespace.nspname = any (%(schemas)s)
 """
-# The stored source, not pg_get_functiondef: each major version lays that out in its own way.
+# The stored source, not pg_get_functiondef, whose format differs between major versions.
 _FUNCTIONS = """
 select 'function ' || namespace.nspname || '.' || function.proname
          || '(' || oidvectortypes(function.proargtypes) || ')',
@@ -322,7 +322,7 @@ _QUERIES = (
     _TYPES,
     _STATISTICS,
 )
-# grantee=privileges/grantor, as Postgres prints an access list; a star marks a grant option.
+# Postgres prints an access list as grantee=privileges/grantor; a star marks a grant option.
 _GRANT = re.compile(r'(?:"?([\w$-]*)"?)=([a-zA-Z*]*)/"?[\w$-]+"?')
 _PRIVILEGES = {
     "r": "SELECT",
@@ -346,7 +346,7 @@ _TEMPORARY = re.compile(
 
 @dataclass(frozen=True)
 class Difference:
-    """One object that is not as expected; `properties` holds (expected, found) by name."""
+    """One object that is not as expected; `properties` has (expected, found) by name."""
 
     object: str
     change: Change
@@ -354,7 +354,7 @@ class Difference:
 
     @property
     def kind(self) -> str:
-        """What the object is: table, column, index, function, ..."""
+        """The kind of the object: table, column, index, function, ..."""
         words = self.object.split(" ")
         return " ".join(words[: 2 if words[0] in ("materialized", "foreign") else 1])
 
@@ -372,10 +372,10 @@ class Difference:
 
 
 def read(connection: Connection, schema: str = naming.SCHEMA) -> Catalogue:
-    """Read the definition of the install in `schema`, exactly, in the default rendering.
+    """Read the exact definition of the install in `schema`.
 
-    What another schema's name stands in is written as if it were `public`, so that two installs
-    compare. Objects of extensions are left out. A function's body is its digest.
+    Names of another schema are replaced by `public`, so that two installs can be compared. Objects
+    of extensions are left out. The body of a function is its digest.
     """
     arguments = {
         "schemas": [schema, naming.internals(schema)],
@@ -392,11 +392,12 @@ def read(connection: Connection, schema: str = naming.SCHEMA) -> Catalogue:
 
 
 def portable(catalogue: Catalogue) -> Catalogue:
-    """Return what every server and project with this version has in common.
+    """Return the part of a catalogue that is equal on every server and project with this version.
 
-    Without: the size of embeddings, the kind and parameters of the vector index and the view made
-    for it, what a change of the model has under way, owners, grants to roles that are not the
-    API's, and how a major version prints a view. Comments are digests.
+    Left out are: the dimension of embeddings, the kind and parameters of the vector index and its
+    view, the columns and indexes of an unfinished re-embedding, owners, grants to roles other than
+    the API roles, and the text of views, which differs between major versions. Comments are
+    digests.
     """
     return {
         name: _portable(name, definition)
@@ -406,21 +407,21 @@ def portable(catalogue: Catalogue) -> Catalogue:
 
 
 def compare(expected: Catalogue, found: Catalogue) -> list[Difference]:
-    """List what is missing, different or left over in `found`, by name."""
+    """List the objects that are missing, different or left over in `found`, by name."""
     differences = []
     for name in sorted(expected.keys() | found.keys()):
-        wanted, there = expected.get(name), found.get(name)
-        if wanted == there:
+        before, after = expected.get(name), found.get(name)
+        if before == after:
             continue
-        if there is None:
+        if after is None:
             differences.append(Difference(name, "missing", {}))
-        elif wanted is None:
+        elif before is None:
             differences.append(Difference(name, "left over", {}))
         else:
             properties = {
-                key: (wanted.get(key), there.get(key))
-                for key in sorted(wanted.keys() | there.keys())
-                if wanted.get(key) != there.get(key)
+                key: (before.get(key), after.get(key))
+                for key in sorted(before.keys() | after.keys())
+                if before.get(key) != after.get(key)
             }
             differences.append(Difference(name, "different", properties))
     return differences
@@ -434,7 +435,7 @@ def manifest() -> Catalogue:
 
 
 def dump(catalogue: Catalogue) -> str:
-    """Write a catalogue as JSON with a line for each object, so that a change can be reviewed."""
+    """Return a catalogue as JSON with one line for each object, for reviews of a diff."""
     lines = (
         f"{json.dumps(name)}: {json.dumps(definition, sort_keys=True, ensure_ascii=False)}"
         for name, definition in sorted(catalogue.items())
@@ -461,7 +462,7 @@ def _as_default(rows: Iterable[tuple[str, Definition]], schema: str) -> list[tup
 
 
 def _normal(definition: Definition) -> Definition:
-    """Leave out what is not set; digest the body; list the grants by role."""
+    """Leave out unset properties; replace the body by its digest; list the grants by role."""
     normal = {
         key: value for key, value in definition.items() if value not in (None, "", False, [], {})
     }
@@ -492,13 +493,13 @@ def _grants(text: str, owner: str | None) -> dict[str, list[str]]:
 
 
 def _portable(name: str, definition: Definition) -> Definition:
-    # Whether an index is valid and a trigger enabled, the database tells itself.
+    # knowledge_search_health reports invalid indexes and disabled triggers.
     left_out = ("owner", "support", "valid", "enabled")
     kept = {key: value for key, value in definition.items() if key not in left_out}
     if name.startswith(("view ", "materialized view ")):
         kept.pop("definition", None)
     if name.startswith(("trigger ", "constraint ")):
-        # A chain of conditions comes back from a dump with other parentheses.
+        # After a dump and restore, a chain of conditions has other parentheses.
         kept["definition"] = re.sub(r"[()]", "", kept["definition"])
     if kept.get("method") == "hnsw":
         kept.pop("definition")
@@ -518,7 +519,7 @@ def _portable(name: str, definition: Definition) -> Definition:
 
 
 def _portable_privileges(role: str, privileges: list[str]) -> list[str]:
-    # A project's default privileges decide whether service_role may truncate too.
+    # Whether service_role may also truncate depends on the project's default privileges.
     if role == "service_role" and set(privileges) & set(_ROW_PRIVILEGES):
         return [one for one in privileges if one in _ROW_PRIVILEGES]
     return [one for one in privileges if one.rstrip("*") != "MAINTAIN"]

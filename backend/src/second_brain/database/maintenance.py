@@ -1,7 +1,7 @@
-"""Sessions for work on a live table: no time limits, one run at a time, short locks.
+"""Sessions for long work on a table in use: no timeouts, one run at a time, short locks.
 
-Such work outlasts a statement timeout and a transaction, so it needs a session of its own: a direct
-connection or a session pooler. What is done in the session is elsewhere.
+The work takes longer than a statement timeout and needs several transactions in one session: a
+direct connection or a session pooler. The work itself is in `vector_index` and `reembedding`.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ select set_config('statement_timeout', '0', false),
        set_config('idle_session_timeout', '0', false),
        set_config('second_brain.session', %s, false)
 """
-# The server ends what a killed client left running; not every platform can.
+# The server then cancels the statement of a killed client; not every platform supports it.
 _NOTICE_DEAD_CLIENT = "select set_config('client_connection_check_interval', '5s', false)"
 _SESSION = "select current_setting('second_brain.session', true)"
 _OWNER = """
@@ -49,7 +49,7 @@ _IS_MIGRATED = """
 select to_regprocedure('knowledge_internal.indexed_embedding(text, name)') is not null
 """
 _LOCK = "select pg_try_advisory_lock(hashtextextended('second_brain maintenance', 0))"
-# The two halves of the key are as pg_locks shows them.
+# pg_locks shows the key of an advisory lock as two halves.
 _HOLDER = """
 select lock.pid
   from pg_catalog.pg_locks as lock
@@ -74,26 +74,26 @@ select building.phase,
 
 @dataclass(frozen=True)
 class Progress:
-    """What is being done, and how much of it: 0 to 1, None where that is not known."""
+    """The current step, and the finished share of it: 0 to 1, or None if it is not known."""
 
     step: str
     share: float | None = None
 
 
-Tell: TypeAlias = Callable[[Progress], None]
+OnProgress: TypeAlias = Callable[[Progress], None]
 
 
-def tell_nobody(_progress: Progress) -> None:
-    """Be the listener of who has none."""
+def ignore_progress(_progress: Progress) -> None:
+    """Do nothing: the default for callers without a progress display."""
 
 
 @contextlib.contextmanager
 def session(dsn: str) -> Iterator[Connection]:
-    """Open an autocommit session that acts as the tables' owner; no other such session is open.
+    """Open an autocommit session as the owner of the tables; only one such session can be open.
 
-    Raises MigrationMissingError, PermissionDeniedError for who does not own the tables,
-    ConflictError while another session is open, and ConfigurationError behind a transaction pooler
-    as far as that shows.
+    Raises MigrationMissingError, PermissionDeniedError if the role cannot act as the owner,
+    ConflictError while another such session is open, and ConfigurationError when it detects a
+    transaction pooler.
     """
     token = secrets.token_hex(8)
     with connect(dsn, autocommit=True, prepare_threshold=None) as connection:
@@ -105,7 +105,7 @@ def session(dsn: str) -> Iterator[Connection]:
             holder = connection.execute(_HOLDER).fetchone()
             pid = holder[0] if holder else "N"
             raise ConflictError(
-                f"another run of `second-brain index` or `reembed` is at it (process {pid})",
+                f"another `second-brain index` or `reembed` is running (process {pid})",
                 remedy=f"Wait for it, or end it with: select pg_terminate_backend({pid})",
             )
         check_session(connection, token)
@@ -113,12 +113,12 @@ def session(dsn: str) -> Iterator[Connection]:
 
 
 def check_session(connection: Connection, token: str | None = None) -> str:
-    """Return what marks the session; raise ConfigurationError where it is another one's now."""
+    """Return the token of the session; raise ConfigurationError if the server session changed."""
     found = connection.execute(_SESSION).fetchone()
     if found is None or not found[0] or token not in (None, found[0]):
         raise ConfigurationError(
             "the connection changed its server session: a transaction pooler is in between",
-            remedy=f"{DIRECT} Then run it again: what is done stays done.",
+            remedy=f"{DIRECT} Then run it again: finished steps are not repeated.",
         )
     return str(found[0])
 
@@ -127,13 +127,13 @@ def in_short_transaction(
     connection: Connection,
     work: Callable[[], Result],
     *,
-    tell: Tell = tell_nobody,
+    on_progress: OnProgress = ignore_progress,
     patience: float = LOCK_PATIENCE,
 ) -> Result:
-    """Run `work` in a transaction; when it meets a lock, roll back and try again.
+    """Run `work` in a transaction; if a lock is not available, roll back and try again.
 
-    It waits 300 ms for a lock: less than the second after which the server looks for deadlocks, so
-    that this gives way and not a search. Raises ConflictError after `patience` seconds.
+    The lock timeout of 300 ms is shorter than deadlock_timeout (1 s), so in a deadlock this
+    transaction is rolled back and not a search. Raises ConflictError after `patience` seconds.
     """
     begun = time.monotonic()
     while True:
@@ -144,10 +144,10 @@ def in_short_transaction(
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
             if time.monotonic() - begun > patience:
                 raise ConflictError(
-                    f"the table was never free of locks for {patience:.0f} seconds",
-                    remedy="End long transactions, let a running vacuum end, then run it again.",
+                    f"the table was locked by other transactions for {patience:.0f} seconds",
+                    remedy="End long transactions, wait for a running vacuum, then run it again.",
                 ) from error
-            tell(Progress("waiting for a long transaction or a vacuum to end"))
+            on_progress(Progress("waiting for a long transaction or a vacuum to end"))
             pause(random.uniform(0.05, 0.5))  # noqa: S311
 
 
@@ -157,16 +157,20 @@ def pause(seconds: float) -> None:
 
 
 def build_index(
-    connection: Connection, dsn: str, statement: bytes, step: str, tell: Tell = tell_nobody
+    connection: Connection,
+    dsn: str,
+    statement: bytes,
+    step: str,
+    on_progress: OnProgress = ignore_progress,
 ) -> None:
-    """Run a `create index concurrently`, telling its progress from a second connection."""
+    """Run `create index concurrently`; a second connection reads its progress."""
     check_session(connection)
-    with _watching(dsn, connection.info.backend_pid, step, tell):
+    with _watching(dsn, connection.info.backend_pid, step, on_progress):
         try:
             connection.execute(statement)
         except psycopg.errors.QueryCanceled as error:
             raise ConfigurationError(
-                "the building of the index was cancelled, by hand or by a time limit of a pooler",
+                "the index build was cancelled, by a user or by the time limit of a pooler",
                 code=error.sqlstate,
                 remedy=f"{DIRECT} Then run it again.",
             ) from error
@@ -174,7 +178,7 @@ def build_index(
             raise ConfigurationError(
                 error.diag.message_primary or "the server ran out of memory or disk",
                 code=error.sqlstate,
-                remedy="Free disk, or give less --memory and --workers 0; then run it again.",
+                remedy="Free disk space, or use less --memory and --workers 0; then run it again.",
             ) from error
 
 
@@ -196,26 +200,26 @@ def _become_owner(connection: Connection) -> None:
 
 
 @contextlib.contextmanager
-def _watching(dsn: str, pid: int, step: str, tell: Tell) -> Iterator[None]:
-    over = threading.Event()
+def _watching(dsn: str, pid: int, step: str, on_progress: OnProgress) -> Iterator[None]:
+    finished = threading.Event()
 
     def watch() -> None:
-        # Only the progress: whatever fails here, the index is built.
+        # An error here only stops the progress display, not the build.
         with (
             contextlib.suppress(psycopg.Error),
             psycopg.connect(dsn, autocommit=True) as connection,
         ):
-            while not over.wait(0.5):
+            while not finished.wait(0.5):
                 if found := connection.execute(_BUILDING, [pid]).fetchone():
-                    tell(Progress(f"{step}: {found[0]}", found[1]))
+                    on_progress(Progress(f"{step}: {found[0]}", found[1]))
 
     watcher = threading.Thread(target=watch, daemon=True)
-    tell(Progress(step))
-    if tell is not tell_nobody:
+    on_progress(Progress(step))
+    if on_progress is not ignore_progress:
         watcher.start()
     try:
         yield
     finally:
-        over.set()
+        finished.set()
         if watcher.ident is not None:
             watcher.join()

@@ -1,9 +1,8 @@
-"""The SQL migrations: finding, sizing, applying and handing them out.
+"""The SQL migrations: find, render, apply, and write them into a Supabase project.
 
-The SQL itself lives in the files, and nothing here knows what they create but for one column, whose
-type carries the embedding dimension. Applying them records what `supabase db push` records, so the
-two can follow each other on one database. An install in another schema than public is the same
-files, rendered.
+The SQL is in files. This module knows only one of their objects: the column whose type has the
+embedding dimension. `apply` records the same history as `supabase db push`, so both work on one
+database. For another schema than public, the same files are rendered with other names.
 """
 
 import re
@@ -25,7 +24,7 @@ from second_brain.services.connections import connect
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-# What the type vector stores.
+# The maximum dimension of pgvector's type vector.
 MAX_DIMENSIONS = 16_000
 
 _FILE_NAME = re.compile(r"([0-9]+)_(.*)\.sql")
@@ -33,7 +32,7 @@ _DIMENSION = re.compile(r"extensions\.vector\((\d+)\)")
 
 _LOCK = "select pg_advisory_xact_lock(hashtext('second_brain migrations'))"
 _EXISTS = "select to_regclass(%s) is not null"
-# What the Supabase CLI runs, word for word where the table is its own.
+# The same statements as in the Supabase CLI, because it uses the same table.
 _CREATE_HISTORY: tuple[LiteralString, ...] = (
     "create schema if not exists supabase_migrations",
     "create table if not exists supabase_migrations.{history} (version text not null primary key)",
@@ -54,7 +53,7 @@ select attribute.atttypmod
    and not attribute.attisdropped
 """
 _DECLARED = "-- Written by `second-brain init --declarative`, which replaces this file.\n"
-# At the end of the first file, for another schema than public: what Supabase does for that one.
+# Added to the first file for another schema than public; Supabase does the same for public.
 _CREATE_SCHEMA = """
 -- The schema of this install.
 create schema if not exists {schema};
@@ -64,10 +63,10 @@ grant usage on schema {schema} to anon, authenticated, service_role;
 
 
 class MigrationError(SecondBrainError):
-    """A migration did not apply, or may not; the database is as it was before that file."""
+    """A migration failed or must not run; the database has no change of that file."""
 
     kind = "migration"
-    default_remedy = "Correct what the message says and run it again: what applied stays applied."
+    default_remedy = "Correct the error and run it again: applied migrations stay applied."
 
 
 @dataclass(frozen=True)
@@ -90,13 +89,13 @@ def find(directory: Path | None = None) -> list[Migration]:
 
 
 def find_state() -> list[Migration]:
-    """List the files of the state, which the migrations lead to, in order."""
+    """List the files of the state, which is the result of all migrations, in order."""
     return _read(_packaged("schemas", "supabase/schemas"))
 
 
 def _packaged(folder: str, in_checkout: str) -> "Traversable":
     installed = resources.files("second_brain").joinpath(folder)
-    # In a checkout they are at the top, not in the package.
+    # In a checkout the folder is in the repository's root, not in the package.
     return installed if installed.is_dir() else Path(__file__).parents[4] / in_checkout
 
 
@@ -118,13 +117,13 @@ def render(
     dimensions: int | None = None,
     schema: str = naming.SCHEMA,
 ) -> list[Migration]:
-    """Return the migrations with `dimensions` as the size of the embedding column, for `schema`.
+    """Return the migrations for `schema`, with `dimensions` in the type of the embedding column.
 
-    Without `dimensions` the size stays. Internal parts of another schema than public are in
-    `<schema>_internal`; the first file creates the schema.
+    Without `dimensions` the type is not changed. For another schema than public, internal objects
+    are in `<schema>_internal`, and the first file creates the schema.
 
-    Raises ConfigurationError for a size that pgvector does not store and when not exactly one place
-    names the size, InvalidInputError for a name that cannot be a schema's.
+    Raises ConfigurationError for dimensions that pgvector does not support or if the type does not
+    occur exactly once, and InvalidInputError for an invalid schema name.
     """
     rendered = list(migrations)
     if dimensions is not None:
@@ -132,9 +131,10 @@ def render(
         places = [place for one in migrations for place in _DIMENSION.findall(one.sql)]
         if len(places) != 1:
             raise ConfigurationError(
-                f"{len(places)} places in the migrations say extensions.vector(N), one should",
-                remedy="Give the column's type its size and no other: functions take "
-                "extensions.vector",
+                f"extensions.vector(N) must occur once in the migrations, it occurs {len(places)} "
+                "times",
+                remedy="Write the dimension only in the type of the column; in functions use "
+                "extensions.vector.",
             )
         column = f"extensions.vector({dimensions})"
         rendered = [replace(one, sql=_DIMENSION.sub(column, one.sql)) for one in rendered]
@@ -157,9 +157,10 @@ def pending(
 ) -> list[Migration]:
     """List the migrations that the install in `schema` does not have yet, in order.
 
-    A migration is there under its own version in the install's history, or under any version in the
-    Supabase CLI's by the name that `init` gave its file. Raises MigrationError when a version is
-    another migration's, or when a later one is there but an earlier one is not.
+    A migration is applied if the install's history has its version, or if the Supabase CLI's
+    history has the name that `init` gave its file, under any version. Raises MigrationError when a
+    version belongs to another migration, or when a later migration is applied and an earlier one is
+    not.
     """
     history = _history(connection, schema)
     names = set(_history(connection, naming.SCHEMA).values())
@@ -172,15 +173,17 @@ def pending(
             other = history[migration.version]
             if other != migration.name:
                 raise MigrationError(
-                    f"version {migration.version} is taken by another migration, {other!r}",
-                    remedy="Write these into that project with `second-brain init`, and push them.",
+                    f"version {migration.version} belongs to another migration, {other!r}",
+                    remedy="Write the migrations into that project with `second-brain init`, and "
+                    "push them.",
                 )
         else:
             present = False
         if present and missing:
             raise MigrationError(
                 f"the database has {migration.file_name} but not {missing[0].file_name}",
-                remedy="If that one was applied by hand, record it: " + _repair(missing[0], schema),
+                remedy=f"If {missing[0].file_name} was applied by hand, record it: "
+                + _repair(missing[0], schema),
             )
         if not present:
             missing.append(migration)
@@ -190,7 +193,7 @@ def pending(
 def stored_dimensions(
     connection: "psycopg.Connection[Any]", schema: str = naming.SCHEMA
 ) -> int | None:
-    """Return the size of the embedding column, None where there is no such table yet."""
+    """Return the dimension of the embedding column, None if the table does not exist."""
     with connection.cursor(row_factory=scalar_row) as cursor:
         found = cursor.execute(_READ_DIMENSIONS, [f"{schema}.knowledge_chunks"]).fetchone()
     return int(found) if found is not None else None
@@ -204,16 +207,17 @@ def apply(
     schema: str = naming.SCHEMA,
     progress: Callable[[Migration], None] | None = None,
 ) -> list[Migration]:
-    """Apply what the install in `schema` does not have yet, and return it.
+    """Apply the migrations that the install in `schema` does not have yet, and return them.
 
-    Each file runs in a session and a transaction of its own together with its row in the history:
-    a file that fails leaves nothing behind, those before it stay. The history is
-    `supabase_migrations.schema_migrations`, and `supabase_migrations.second_brain_<schema>` for
-    another schema than public. Two runs at once take turns. Without `dimensions` an install keeps
-    its embedding size and a new one gets the files', 1024. `progress` is called before each file.
+    Each file runs in a new session, in one transaction with its row in the history: a file that
+    fails is rolled back, the files before it stay applied. The history is
+    `supabase_migrations.schema_migrations`, or `supabase_migrations.second_brain_<schema>` for
+    another schema than public. An advisory lock makes parallel runs wait for each other. Without
+    `dimensions` an install keeps its dimension, and a new one gets 1024, as in the files.
+    `progress` is called before each file.
 
-    Raises MigrationError, naming the file and the line, ConfigurationError when the database
-    has embeddings of another size, and InvalidInputError for a name that cannot be a schema's.
+    Raises MigrationError with the file and the line, ConfigurationError when the database has
+    embeddings of another dimension, and InvalidInputError for an invalid schema name.
     """
     naming.check_schema(schema)
     migrations = find(directory)
@@ -240,10 +244,10 @@ def init(
 ) -> list[Path]:
     """Write the migrations into a Supabase project's folder and return the files written.
 
-    They are named by timestamps that sort after what is there, and by the schema where it is not
-    public, so that one project can have several installs. One that an earlier call wrote is known
-    by its name and left alone. Raises ConfigurationError when those have another dimension, and
-    InvalidInputError for a name that cannot be a schema's.
+    The file names have timestamps later than all existing files, and the schema if it is not
+    public, so that one project can have several installs. A file of an earlier call is found by its
+    name and not written again. Raises ConfigurationError when existing files have another
+    dimension, and InvalidInputError for an invalid schema name.
     """
     migrations = render(find(directory), dimensions, schema)
     present = find(into) if into.is_dir() else []
@@ -273,20 +277,20 @@ def init(
 
 
 def declare(into: Path, dimensions: int, *, schema: str = naming.SCHEMA) -> list[Path]:
-    """Write the state into the folder of a project's declarative schemas; return what changed.
+    """Write the state into a project's folder of declarative schemas; return the changed files.
 
-    Each subject is a file, named as `init` names migrations but without a timestamp. The files are
-    this package's: they are written anew, and those of a subject that is gone are deleted. Raises
-    as `init` does.
+    Each subject is a file with the name of its migration, without a timestamp. This package owns
+    these files: it overwrites them, and deletes files of subjects that no longer exist. Raises the
+    errors of `init`.
     """
-    wanted = {
+    texts = {
         f"{naming.handed_out_name(schema, f'{one.version}_{one.name}')}.sql": _DECLARED + one.sql
         for one in render(find_state(), dimensions, schema)
     }
     into.mkdir(parents=True, exist_ok=True)
     changed = []
-    for file in sorted({*_declared(into, schema), *(into / name for name in wanted)}):
-        text = wanted.get(file.name)
+    for file in sorted({*_declared(into, schema), *(into / name for name in texts)}):
+        text = texts.get(file.name)
         if text is None:
             file.unlink()
         elif not file.exists() or file.read_text("utf-8") != text:
@@ -303,10 +307,10 @@ def _declared(into: Path, schema: str) -> list[Path]:
 
 
 def statements(text: str) -> Iterator[tuple[int, str]]:
-    """Split SQL at its semicolons; yield each statement with the index where it begins.
+    """Split SQL at its semicolons; yield each statement with the index of its first character.
 
-    Cut as the Supabase CLI cuts: a statement has the comments before it and no semicolon at its
-    end.
+    It splits like the Supabase CLI: a statement includes the comments before it, but not its
+    semicolon.
     """
     begin = index = depth = 0
     atomic = False
@@ -402,19 +406,19 @@ def _apply_next(
 def _failure(
     migration: Migration, begin: int, statement: str, error: psycopg.Error
 ) -> MigrationError:
-    said = error.diag
-    if said.statement_position:
-        offset = int(said.statement_position) - 1
+    diagnostics = error.diag
+    if diagnostics.statement_position:
+        offset = int(diagnostics.statement_position) - 1
     else:
         first = re.search(r"^(?!\s*(--|$))", statement, re.MULTILINE)
         offset = first.start() if first else 0
     line = migration.sql.count("\n", 0, begin + offset) + 1
-    message = said.message_primary or str(error)
-    remedy = said.message_hint
+    message = diagnostics.message_primary or str(error)
+    remedy = diagnostics.message_hint
     if error.sqlstate == "3F000" or (error.sqlstate == "42704" and "role" in message):
         remedy = (
             "On a plain Postgres, run `second-brain migrate --prelude` once as a superuser: "
-            "it makes the roles and schemas that Supabase has."
+            "it creates the roles and schemas that Supabase has."
         )
     elif error.sqlstate == "42501":
         remedy = remedy or "Connect as the owner of the database (on Supabase: postgres)."
@@ -448,7 +452,7 @@ def _handed_out_name(migration: Migration, schema: str) -> str:
 
 def _moments_after(versions: Sequence[str]) -> Iterator[str]:
     moment = datetime.now(UTC)
-    # Supabase sorts versions as texts.
+    # Supabase sorts versions as text.
     last = max(versions, default="")
     if last >= f"{moment:%Y%m%d%H%M%S}":
         try:
@@ -467,9 +471,9 @@ def _moments_after(versions: Sequence[str]) -> Iterator[str]:
 def _check_dimensions(dimensions: int) -> None:
     if not 1 <= dimensions <= MAX_DIMENSIONS:
         raise ConfigurationError(
-            f"{dimensions} dimensions: pgvector's type vector stores 1 to {MAX_DIMENSIONS}",
+            f"dimensions is {dimensions}, but pgvector's type vector stores 1 to {MAX_DIMENSIONS}",
             remedy=(
-                "Have the model return shorter embeddings (OpenAI: `dimensions`, Voyage: "
-                "`output_dimension`), or cut and normalise those of a Matryoshka model."
+                "Request shorter embeddings from the model (OpenAI: `dimensions`, Voyage: "
+                "`output_dimension`), or truncate and normalise those of a Matryoshka model."
             ),
         )

@@ -1,8 +1,8 @@
-"""The two schemas of an install: their names, and how SQL is written for other ones.
+"""The names of an install's two schemas, and the rewriting of SQL for other schemas.
 
-The SQL files are the default rendering: relations in schema public, internal parts in
-knowledge_internal. Another install has its relations in a schema of its own, and its internal parts
-in that name with `_internal` after it.
+The SQL files are the default rendering: relations in schema public, internal objects in
+knowledge_internal. An install in another schema `name` has its relations in `name` and its internal
+objects in `name_internal`.
 """
 
 import re
@@ -15,10 +15,10 @@ INTERNALS = "knowledge_internal"
 
 _SUFFIX = "_internal"
 _HISTORY = "second_brain_"
-# Names in Postgres have at most 63 bytes, the longest that is made of a schema's too.
+# Postgres names have at most 63 bytes; the history table's name is the longest one derived.
 MAX_LENGTH = 63 - len(_HISTORY)
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
-# What a statement creates, wherever it stands: some are in strings that a block executes.
+# Matches create statements everywhere, because some are in strings that a block executes.
 _CREATED = re.compile(
     r"""
     \bcreate\s+(?:or\s+replace\s+)?(?:unique\s+)?(?:unlogged\s+)?
@@ -28,8 +28,7 @@ _CREATED = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-# Words that Postgres does not take as the name of a schema without quotes, and names that it, or
-# Supabase, owns.
+# Words that need quotes as the name of a schema, and schema names that Postgres or Supabase uses.
 _RESERVED = frozenset(
     re.findall(
         r"\w+",
@@ -52,20 +51,20 @@ _RESERVED = frozenset(
 
 
 def internals(schema: str) -> str:
-    """Return the name of the schema for an install's internal parts."""
+    """Return the name of the schema for an install's internal objects."""
     return INTERNALS if schema == SCHEMA else schema + _SUFFIX
 
 
 def history(schema: str) -> str:
     """Return the table in schema supabase_migrations that lists an install's migrations.
 
-    That of public is the Supabase CLI's.
+    For schema public it is the table of the Supabase CLI.
     """
     return "schema_migrations" if schema == SCHEMA else _HISTORY + schema
 
 
 def handed_out_name(schema: str, file_stem: str) -> str:
-    """Return the name under which `init` gives out a migration, after its timestamp."""
+    """Return the name of a migration's file from `init`, without its timestamp."""
     install = "" if schema == SCHEMA else f"{schema}_"
     return f"second_brain_{install}{file_stem}"
 
@@ -84,7 +83,7 @@ def check_schema(schema: str) -> None:
         )
     if len(schema) > MAX_LENGTH:
         raise InvalidInputError(
-            f"schema must have at most {MAX_LENGTH} characters, {schema!r} has {len(schema)}",
+            f"schema must have at most {MAX_LENGTH} characters, but {schema!r} has {len(schema)}",
             remedy=remedy,
         )
     if schema in _RESERVED or schema.startswith("pg_") or schema.endswith(_SUFFIX):
@@ -94,16 +93,15 @@ def check_schema(schema: str) -> None:
 
 
 def created_names(texts: Iterable[str]) -> frozenset[str]:
-    """List the names that these SQL texts create in schema public, or for an index beside it."""
+    """List the names of the objects that these SQL texts create in schema public."""
     return frozenset(match["name"] for text in texts for match in _CREATED.finditer(text))
 
 
 def rename(text: str, names: Collection[str], old: str, new: str) -> str:
-    """Write a text of an install in schema `old` for one in schema `new`.
+    """Rewrite SQL of an install in schema `old` for an install in schema `new`.
 
-    Changed are the name of the schema of internal parts, the schema before the dot of one of
-    `names`, and `'public'::regnamespace`. The word public stays where it is a role, a visibility or
-    prose.
+    It replaces the name of the internal schema, the schema in front of each of `names`, and
+    `'public'::regnamespace`. The word public stays if it is a role, a visibility or prose.
     """
     if old == new:
         return text

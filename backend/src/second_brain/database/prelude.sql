@@ -1,6 +1,6 @@
--- prelude: makes a plain Postgres look like Supabase, as far as the migrations and the advisors see.
--- Run by a superuser, once per database, any number of times; what exists is left as it is.
--- Supabase owns all of this, so no migration creates it.
+-- prelude: creates the roles, schemas and default privileges of Supabase in a plain Postgres, as far
+-- as the migrations and Supabase's advisors need them. Needs a superuser. It can run again: existing
+-- objects are not changed. Supabase owns these objects, so no migration creates them.
 
 do $$
 declare
@@ -15,7 +15,7 @@ begin
         ('authenticated', 'nologin noinherit'),
         ('service_role', 'nologin noinherit bypassrls'),
         ('authenticator', 'login noinherit')
-    ) as wanted (role_name, attributes)
+    ) as supabase_roles (role_name, attributes)
     where not exists (select from pg_catalog.pg_roles where rolname = role_name)
   loop
     execute format('create role %I %s', missing.role_name, missing.attributes);
@@ -33,7 +33,7 @@ alter role postgres set search_path = "$user", public, extensions;
 
 do $$
 begin
-  -- Supabase's postgres owns the database without being a superuser.
+  -- As on Supabase, the role postgres owns the database and is not a superuser.
   execute format('alter database %I owner to postgres', current_database());
 end
 $$;
@@ -70,8 +70,8 @@ begin
 end
 $$;
 
--- Supabase grants everything new in public to the API roles, function by function: a migration that
--- revokes from public alone leaves anon with its own grant.
+-- Supabase's default privileges grant each new object in public to the API roles. So a migration
+-- that revokes only from public does not remove the grant of anon.
 grant usage on schema public to postgres, anon, authenticated, service_role;
 alter default privileges for role postgres in schema public
   grant all on tables to postgres, anon, authenticated, service_role;

@@ -1,11 +1,11 @@
-"""Changing the embedding model of a table that is in use.
+"""Change of the embedding model while the table is in use.
 
-The new embeddings grow in columns beside the old ones, with an index of their own, until one
-transaction swaps the names. The table's columns say how far it is, so that a run that was killed
-goes on from there:
+The new embeddings are written into new columns with a new index; then one transaction swaps the
+names of the columns. The table's columns show the stage, so that a new run continues after a killed
+one:
 
-    embedding_next present   embeddings are being made; `cancel` takes them away again
-    embedding_old present    the new ones are in use; `finish` drops the old ones
+    embedding_next exists   the new embeddings are being written; `cancel` drops them
+    embedding_old exists    the new embeddings are in use; `finish` drops the old ones
 """
 
 import json
@@ -23,14 +23,14 @@ from second_brain.database import vector_index
 from second_brain.database.maintenance import (
     LOCK_PATIENCE,
     Connection,
+    OnProgress,
     Progress,
-    Tell,
     build_index,
     check_session,
+    ignore_progress,
     in_short_transaction,
     pause,
     session,
-    tell_nobody,
 )
 from second_brain.database.migrations import MAX_DIMENSIONS
 from second_brain.errors import (
@@ -43,8 +43,8 @@ from second_brain.models import Embedder, unit_vectors
 Stage = Literal["none", "embedding", "switched"]
 
 BATCH_SIZE = 64
-# So often are rows that were written meanwhile embedded before the switch is tried again; after
-# that the last ones are embedded inside it, and everybody waits for that.
+# Rows written since the last round are embedded before the switch, at most this many times. After
+# that they are embedded inside the switch, while searches and writes wait for its lock.
 _TRIES_OUTSIDE = 5
 
 _COLUMNS = ("embedding", "embedding_bits", "embedding_model")
@@ -84,7 +84,7 @@ _STORAGE: dict[str, LiteralString] = {
     "x": "extended",
     "m": "main",
 }
-# After complete_chunk, which triggers' names decide.
+# Triggers run in the order of their names: this one runs after complete_chunk.
 _FOLLOW: tuple[LiteralString, ...] = (
     """
     create function knowledge_internal.follow_reembedding()
@@ -96,7 +96,7 @@ _FOLLOW: tuple[LiteralString, ...] = (
     as $$
     begin
       if new.embedding_model_next is distinct from old.embedding_model_next then
-        -- Nothing that the chunk says has changed.
+        -- Only the embedding has changed, not the content of the chunk.
         new.updated_at := old.updated_at;
       elsif new.content_hash <> old.content_hash then
         new.embedding_next := null;
@@ -109,7 +109,7 @@ _FOLLOW: tuple[LiteralString, ...] = (
     """,
     """
     comment on function knowledge_internal.follow_reembedding() is
-      'While a re-embedding runs: a chunk whose text changes is embedded again.'
+      'Clears the new embedding of a chunk whose text changes while a re-embedding runs.'
     """,
     """
     revoke all on function knowledge_internal.follow_reembedding()
@@ -138,7 +138,7 @@ select chunk.id, chunk.content_hash, concat_ws(E'\\n', chunk.heading, chunk.cont
  order by chunk.id
  limit %(limit)s
 """
-# Never waits for a row while it holds others: a writer would wait for those.
+# skip locked: waiting for a row while holding other row locks would block writers.
 _STORE = """
 with made as materialized (
   select made.content_hash, made.embedding::extensions.vector as embedding
@@ -181,7 +181,7 @@ _DROP_INDEX: dict[str, LiteralString] = {
     _NEXT_INDEX: "drop index concurrently if exists public.knowledge_chunks_embedding_next",
     _OLD_INDEX: "drop index concurrently if exists public.knowledge_chunks_embedding_old",
 }
-# In the order in which a search locks them.
+# The same lock order as in a search, so that the two cannot deadlock.
 _LOCK: tuple[LiteralString, ...] = (
     "lock table only public.knowledge_chunks in access exclusive mode",
     "drop view if exists knowledge_internal.searchable_chunks",
@@ -227,7 +227,7 @@ alter table public.knowledge_chunks
   drop column if exists embedding_bits_old,
   drop column if exists embedding_model_old
 """
-# The columns in use have the model: chunks that another one embedded, or none.
+# For a model that is already in use: chunks without an embedding or with another model's.
 _LACKING_IN_PLACE = """
 select chunk.id, chunk.content_hash, concat_ws(E'\\n', chunk.heading, chunk.content)
   from public.knowledge_chunks as chunk
@@ -260,7 +260,7 @@ update public.knowledge_chunks as chunk
 
 @dataclass(frozen=True)
 class State:
-    """How far a re-embedding is: dimensions in use, and the new model once there is one."""
+    """The stage of a re-embedding, the dimensions in use, and the new model if there is one."""
 
     stage: Stage
     dimensions: int
@@ -269,7 +269,7 @@ class State:
 
 @dataclass(frozen=True)
 class Report:
-    """What a run did: chunks `embedded` by it, and texts that the model gives no direction."""
+    """The result of a run: the number of chunks embedded, and of texts with a zero vector."""
 
     embedded: int
     without_direction: int
@@ -277,7 +277,7 @@ class Report:
 
 
 def state(connection: Connection) -> State:
-    """Read off the table how far a re-embedding is."""
+    """Read the stage of a re-embedding from the table's columns."""
     columns = {name: rest for name, *rest in connection.execute(_STATE).fetchall()}
     for stage, column in (("embedding", "embedding_next"), ("switched", "embedding_old")):
         if column in columns:
@@ -288,7 +288,7 @@ def state(connection: Connection) -> State:
 
 
 def count(connection: Connection) -> tuple[int, int]:
-    """Count the chunks that have a new embedding, and all, while it is being made."""
+    """Count the active chunks with a new embedding, and all active chunks."""
     done, chunks = connection.execute(_COUNT).fetchone() or (0, 0)
     return int(done), int(chunks)
 
@@ -301,58 +301,62 @@ def start(
     workers: int | None = None,
     keep_old: bool = False,
     batch_size: int = BATCH_SIZE,
-    tell: Tell = tell_nobody,
+    on_progress: OnProgress = ignore_progress,
 ) -> Report:
-    """Embed every active chunk with another model and switch to it, from wherever a run stopped.
+    """Embed every active chunk with another model and switch to it; continue an interrupted run.
 
-    Searches and writes go on; the old model answers until the switch. The new index is like the one
-    in use, built with `memory` and `workers`. `keep_old` leaves the old columns until `finish`.
-    Where the model is in use already, chunks that another one embedded, or none, are embedded in
-    place.
+    Searches and writes continue, and searches use the old model until the switch. The new index has
+    the parameters of the current one and is built with `memory` and `workers`. With `keep_old`, the
+    old columns stay until `finish`. If the model is already in use, only chunks without an
+    embedding or with one of another model are embedded, in the current columns.
 
-    Raises ConfigurationError for another model than that of an unfinished run, ConflictError when
-    the table is never free, and as `maintenance.session` and the embedder do.
+    Raises ConfigurationError if an unfinished run has another model, ConflictError if the table
+    stays locked, and the errors of `maintenance.session` and of the embedder.
     """
     if not 1 <= embedder.dimensions <= MAX_DIMENSIONS:
         raise InvalidInputError(
-            f"{embedder.model} has {embedder.dimensions} dimensions: pgvector's type vector stores "
-            f"1 to {MAX_DIMENSIONS}"
+            f"{embedder.model} has {embedder.dimensions} dimensions, but pgvector's type vector "
+            f"stores 1 to {MAX_DIMENSIONS}"
         )
     with session(dsn) as connection:
         before = state(connection)
         if before.model not in (None, embedder.model):
             raise ConfigurationError(
-                f"an unfinished re-embedding is of the model {before.model}, not {embedder.model}",
+                f"an unfinished re-embedding uses {before.model}, not {embedder.model}",
                 remedy="Run it again with that model, or `second-brain reembed "
                 f"{'finish' if before.stage == 'switched' else 'cancel'}`.",
             )
-        wanted = _index_like(connection, embedder.dimensions, memory, workers)
-        vector_index.set_resources(connection, wanted)
+        settings = _index_like(connection, embedder.dimensions, memory, workers)
+        vector_index.set_resources(connection, settings)
         if before.stage == "none" and _is_in_use(connection, embedder, before):
-            run = _Run(connection, embedder, batch_size, tell, _LACKING_IN_PLACE, _STORE_IN_PLACE)
+            run = _Run(
+                connection, embedder, batch_size, on_progress, _LACKING_IN_PLACE, _STORE_IN_PLACE
+            )
             run.embed_all()
             return Report(run.embedded, len(run.without))
-        run = _Run(connection, embedder, batch_size, tell, _LACKING, _STORE)
+        run = _Run(connection, embedder, batch_size, on_progress, _LACKING, _STORE)
         if before.stage == "none":
-            tell(Progress("adding the columns"))
-            in_short_transaction(connection, lambda: _add_columns(connection, embedder), tell=tell)
+            on_progress(Progress("adding the columns"))
+            in_short_transaction(
+                connection, lambda: _add_columns(connection, embedder), on_progress=on_progress
+            )
         if before.stage != "switched":
             done, chunks = count(connection)
             run.chunks = chunks - done
             run.embed_all()
-            tell(Progress("checking what is embedded"))
+            on_progress(Progress("validating the new embeddings"))
             connection.execute(_VALIDATE)
-            _make_indexes(connection, dsn, wanted, tell)
-            _switch(run, wanted.kind)
-        tell(Progress("analysing the table"))
+            _make_indexes(connection, dsn, settings, on_progress)
+            _switch(run, settings.kind)
+        on_progress(Progress("analysing the table"))
         for statement in _ANALYSE:
             connection.execute(statement)
         if not keep_old:
-            _drop_old(connection, tell)
+            _drop_old(connection, on_progress)
         return Report(run.embedded, len(run.without), keep_old)
 
 
-def finish(dsn: str, *, tell: Tell = tell_nobody) -> bool:
+def finish(dsn: str, *, on_progress: OnProgress = ignore_progress) -> bool:
     """Drop the old embeddings after the switch; False when there are none."""
     with session(dsn) as connection:
         now = state(connection)
@@ -362,27 +366,29 @@ def finish(dsn: str, *, tell: Tell = tell_nobody) -> bool:
                 remedy="Run `second-brain reembed start` with that model until it is done.",
             )
         if now.stage == "switched":
-            _drop_old(connection, tell)
+            _drop_old(connection, on_progress)
         return now.stage == "switched"
 
 
-def cancel(dsn: str, *, tell: Tell = tell_nobody) -> bool:
-    """Take away what was made before the switch; False when there is nothing."""
+def cancel(dsn: str, *, on_progress: OnProgress = ignore_progress) -> bool:
+    """Drop the new columns and index before the switch; False when there are none."""
     with session(dsn) as connection:
         now = state(connection)
         if now.stage == "switched":
             raise ConfigurationError(
-                f"the embeddings of {now.model} are in use already",
-                remedy="Drop the old ones with `second-brain reembed finish`, or re-embed with the "
-                "old model after that.",
+                f"the embeddings of {now.model} are already in use",
+                remedy="Drop the old ones with `second-brain reembed finish`. To go back, re-embed "
+                "with the old model after that.",
             )
         if now.stage == "embedding":
             for name in (_NEXT_INDEX, _LACKING_INDEX):
-                tell(Progress(f"dropping {name}"))
+                on_progress(Progress(f"dropping {name}"))
                 connection.execute(_DROP_INDEX[name])
-            tell(Progress("dropping the columns"))
+            on_progress(Progress("dropping the columns"))
             in_short_transaction(
-                connection, lambda: _drop_columns(connection, (*_UNFOLLOW, _DROP_NEXT)), tell=tell
+                connection,
+                lambda: _drop_columns(connection, (*_UNFOLLOW, _DROP_NEXT)),
+                on_progress=on_progress,
             )
         return now.stage == "embedding"
 
@@ -392,16 +398,16 @@ class _Run:
     connection: Connection
     embedder: Embedder
     batch_size: int
-    tell: Tell
+    on_progress: OnProgress
     lacking_chunks: LiteralString
     store: LiteralString
     without: set[str] = field(default_factory=set)
     embedded: int = 0
     chunks: int | None = None
-    """How many there are to embed, where that was counted."""
+    """The number of chunks to embed; None if it was not counted."""
 
     def lacking(self, after: UUID | None = None, more: int = 0) -> Sequence[tuple[UUID, str, str]]:
-        """List chunks to embed, a batch and some more: id, content_hash, text."""
+        """List the next `batch_size + more` chunks to embed: id, content_hash, text."""
         arguments = {
             "after": after,
             "limit": self.batch_size + more,
@@ -411,7 +417,7 @@ class _Run:
         return self.connection.execute(self.lacking_chunks, arguments).fetchall()
 
     def embed(self, chunks: Sequence[tuple[UUID, str, str]]) -> int:
-        """Embed these chunks and all others with the same text; return how many were stored."""
+        """Embed these chunks and all others with the same text; return the number stored."""
         texts = {content_hash: text for _, content_hash, text in chunks}
         vectors = unit_vectors(
             self.embedder.embed(list(texts.values())),
@@ -419,15 +425,15 @@ class _Run:
             self.embedder.dimensions,
             self.embedder.model,
         )
-        made = {
+        embeddings = {
             content_hash: str(vector.tolist())
             for content_hash, vector in zip(texts, vectors, strict=True)
             if vector.any()
         }
-        self.without |= texts.keys() - made.keys()
+        self.without |= texts.keys() - embeddings.keys()
         arguments = {
-            "hashes": list(made),
-            "embeddings": list(made.values()),
+            "hashes": list(embeddings),
+            "embeddings": list(embeddings.values()),
             "model": self.embedder.model,
         }
         stored = self.connection.execute(self.store, arguments).rowcount
@@ -435,25 +441,25 @@ class _Run:
         return stored
 
     def embed_all(self) -> None:
-        """Embed until no chunk is left; those that a writer holds come in the next round."""
+        """Embed until no chunk is left; rows that are locked now are tried in the next round."""
         begun = time.monotonic()
         while True:
             check_session(self.connection)
-            met = stored = 0
+            seen = stored = 0
             after = None
             while chunks := self.lacking(after):
-                met += len(chunks)
+                seen += len(chunks)
                 after = chunks[-1][0]
                 stored += self.embed(chunks)
                 share = min(self.embedded / self.chunks, 1) if self.chunks else None
-                self.tell(Progress(f"embedding: {self.embedded:,} chunks", share))
+                self.on_progress(Progress(f"embedding: {self.embedded:,} chunks", share))
             if stored:
                 begun = time.monotonic()
             elif not self.lacking():
                 return
             elif time.monotonic() - begun > LOCK_PATIENCE:
                 raise ConflictError(
-                    f"{met} chunks were never free of locks",
+                    f"{seen} chunks stayed locked by other transactions",
                     remedy="End long transactions, then run it again.",
                 )
             else:
@@ -468,9 +474,9 @@ def _is_in_use(connection: Connection, embedder: Embedder, now: State) -> bool:
 
 def _index_like(
     connection: Connection, dimensions: int, memory: str | None, workers: int | None
-) -> vector_index.Wanted:
+) -> vector_index.IndexSettings:
     takes_vector = dimensions <= vector_index.MAX_VECTOR_DIMENSIONS
-    return vector_index.like_the_one_in_use(
+    return vector_index.settings_like_current(
         connection, kind=None if takes_vector else "halfvec", memory=memory, workers=workers
     )
 
@@ -497,20 +503,20 @@ def _mark(connection: Connection, column: str, model: str) -> None:
 
 
 def _make_indexes(
-    connection: Connection, dsn: str, wanted: vector_index.Wanted, tell: Tell
+    connection: Connection, dsn: str, settings: vector_index.IndexSettings, on_progress: OnProgress
 ) -> None:
-    # Not before the embedding: a row that no index changes for can stay on its page.
+    # After the embedding, because updates of columns without an index can be HOT updates.
     is_valid = connection.execute(_IS_VALID, [_LACKING_INDEX]).fetchone()
     if is_valid != (True,):
         connection.execute(_DROP_INDEX[_LACKING_INDEX])
-        build_index(connection, dsn, _CREATE_LACKING_INDEX, "indexing what is left", tell)
-    there = [one for one in vector_index.show(connection) if one.name == _NEXT_INDEX]
-    if not there or not vector_index.is_as_wanted(there[0], wanted):
+        build_index(connection, dsn, _CREATE_LACKING_INDEX, "indexing what is left", on_progress)
+    present = [one for one in vector_index.show(connection) if one.name == _NEXT_INDEX]
+    if not present or not vector_index.has_settings(present[0], settings):
         connection.execute(_DROP_INDEX[_NEXT_INDEX])
         statement = vector_index.definition(
-            connection, wanted, name=_NEXT_INDEX, column="embedding_next"
+            connection, settings, name=_NEXT_INDEX, column="embedding_next"
         )
-        build_index(connection, dsn, statement, "building the vector index", tell)
+        build_index(connection, dsn, statement, "building the vector index", on_progress)
 
 
 class _LateChunksError(Exception):
@@ -521,11 +527,11 @@ def _switch(run: _Run, kind: vector_index.Kind) -> None:
     tries = 0
     while True:
         run.embed_all()
-        run.tell(Progress("switching to the new embeddings"))
+        run.on_progress(Progress("switching to the new embeddings"))
         may_embed = tries >= _TRIES_OUTSIDE
         try:
             in_short_transaction(
-                run.connection, partial(_swap, run, kind, may_embed), tell=run.tell
+                run.connection, partial(_swap, run, kind, may_embed), on_progress=run.on_progress
             )
         except _LateChunksError:
             tries += 1
@@ -553,24 +559,26 @@ def _swap(run: _Run, kind: vector_index.Kind, may_embed: bool) -> None:
     connection.execute(_USE, [kind])
 
 
-def _drop_old(connection: Connection, tell: Tell) -> None:
+def _drop_old(connection: Connection, on_progress: OnProgress) -> None:
     check_session(connection)
-    tell(Progress("dropping the old index"))
+    on_progress(Progress("dropping the old index"))
     connection.execute(_DROP_INDEX[_OLD_INDEX])
-    tell(Progress("dropping the old columns"))
-    in_short_transaction(connection, lambda: _drop_columns(connection, (_DROP_OLD,)), tell=tell)
+    on_progress(Progress("dropping the old columns"))
+    in_short_transaction(
+        connection, lambda: _drop_columns(connection, (_DROP_OLD,)), on_progress=on_progress
+    )
 
 
 def _drop_columns(connection: Connection, statements: Sequence[LiteralString]) -> None:
     kind = vector_index.kind_in_use(connection)
     try:
-        # The view reads columns that change.
+        # The view depends on these columns: drop it first, use_vector_index creates it again.
         for statement in (*_LOCK, *statements):
             connection.execute(statement)
     except psycopg.errors.DependentObjectsStillExist as error:
         raise ConfigurationError(
             f"{error.diag.message_primary}: {error.diag.message_detail}",
             code=error.sqlstate,
-            remedy="Change or drop what depends on the column, then run it again.",
+            remedy="Change or drop the objects that depend on the column, then run it again.",
         ) from error
     connection.execute(_USE, [kind])

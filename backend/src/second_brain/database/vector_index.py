@@ -1,7 +1,7 @@
-"""The two indexes that searches live on: the vector index (HNSW) and the text index (GIN).
+"""The indexes of the two legs: the vector index (HNSW) and the text index (GIN).
 
-Showing them, building a vector index of another kind or with other parameters beside the one in
-use, and leaving both out for a bulk load. Searches and writes go on meanwhile.
+This module lists them, replaces the vector index by one of another kind or with other parameters,
+and drops both before a bulk load. Searches and writes continue during a build.
 """
 
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from psycopg.rows import class_row
 
 from second_brain.database.maintenance import (
     Connection,
+    OnProgress,
     Progress,
-    Tell,
     build_index,
     check_session,
+    ignore_progress,
     in_short_transaction,
     session,
-    tell_nobody,
 )
 from second_brain.errors import InvalidInputError
 
@@ -108,8 +108,8 @@ alter index public.knowledge_chunks_embedding_building rename to knowledge_chunk
 class Index:
     """An index of the chunks; `kind` is vector, halfvec or text, `size` in bytes.
 
-    `m` and `ef_construction` are None for the text index. One that is not `is_valid` is what an
-    interrupted build left: no search uses it.
+    `m` and `ef_construction` are None for the text index. `is_valid` is false after an interrupted
+    build; searches do not use such an index.
     """
 
     name: str
@@ -121,10 +121,10 @@ class Index:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A vector index to build. `memory` is as Postgres writes it (2GB); None: the server's own.
+class IndexSettings:
+    """Settings of a vector index to build. `memory` is like 2GB; None means the server's setting.
 
-    Raises InvalidInputError for parameters that HNSW does not take.
+    Raises InvalidInputError for parameters that HNSW does not support.
     """
 
     kind: Kind = "halfvec"
@@ -147,22 +147,22 @@ class Wanted:
             raise InvalidInputError(f"workers must be between 0 and 1024, not {self.workers}")
 
     def check_dimensions(self, dimensions: int) -> None:
-        """Raise InvalidInputError for embeddings that this kind of index does not take."""
+        """Raise InvalidInputError if this kind of index does not support these dimensions."""
         if self.kind == "vector" and dimensions > MAX_VECTOR_DIMENSIONS:
             raise InvalidInputError(
-                f"a vector index takes up to {MAX_VECTOR_DIMENSIONS} dimensions, "
+                f"an index of kind vector supports up to {MAX_VECTOR_DIMENSIONS} dimensions, but "
                 f"the stored embeddings have {dimensions}",
-                remedy="Use --kind halfvec: above 4,000 dimensions it holds the first 4,000.",
+                remedy="Use --kind halfvec; above 4,000 dimensions it indexes the first 4,000.",
             )
 
 
 def show(connection: Connection) -> list[Index]:
-    """List the vector indexes, leftovers of a build too, and the text index."""
+    """List the vector indexes, including those of an unfinished build, and the text index."""
     with connection.cursor(row_factory=class_row(Index)) as cursor:
         return cursor.execute(_SHOW).fetchall()
 
 
-def like_the_one_in_use(
+def settings_like_current(
     connection: Connection,
     *,
     kind: Kind | None = None,
@@ -170,17 +170,17 @@ def like_the_one_in_use(
     ef_construction: int | None = None,
     memory: str | None = None,
     workers: int | None = None,
-) -> Wanted:
-    """Return what is given, and what is None as the index has it that searches use.
+) -> IndexSettings:
+    """Return settings; `kind`, `m` and `ef_construction` default to those of the index in use.
 
-    Without an index it is the default. Raises InvalidInputError as `Wanted` does.
+    Without an index, they default to those of the class. Raises InvalidInputError as the class.
     """
     used = next((one for one in show(connection) if one.name == VECTOR_INDEX), None)
-    default = Wanted()
+    default = IndexSettings()
     if used is not None and used.m and used.ef_construction:
         found: Kind = "vector" if used.kind == "vector" else "halfvec"
-        default = Wanted(found, used.m, used.ef_construction)
-    return Wanted(
+        default = IndexSettings(found, used.m, used.ef_construction)
+    return IndexSettings(
         kind or default.kind,
         default.m if m is None else m,
         default.ef_construction if ef_construction is None else ef_construction,
@@ -189,78 +189,82 @@ def like_the_one_in_use(
     )
 
 
-def build(dsn: str, wanted: Wanted | None = None, *, tell: Tell = tell_nobody) -> list[Index]:
-    """Build a vector index beside the one in use, put it in its place, and drop the old one.
+def build(
+    dsn: str, settings: IndexSettings | None = None, *, on_progress: OnProgress = ignore_progress
+) -> list[Index]:
+    """Build a new vector index, replace the one in use by it, and drop the old one.
 
-    Without `wanted` it is built as the one in use is, or with the defaults. A text index is built
-    too where there is none. Run again after an interruption, it goes on from there. Raises
-    InvalidInputError for parameters, and as `maintenance.session` does.
+    Without `settings`, the new index has the settings of the one in use, or the defaults. A missing
+    text index is built too. After an interruption, a new call continues. Raises InvalidInputError
+    for invalid settings, and the errors of `maintenance.session`.
     """
     with session(dsn) as connection:
-        wanted = wanted or like_the_one_in_use(connection)
-        wanted.check_dimensions(_dimensions(connection))
-        set_resources(connection, wanted)
-        _build_text_index(connection, dsn, tell)
-        _drop(connection, _REPLACED, "dropping what an earlier run replaced", tell)
+        settings = settings or settings_like_current(connection)
+        settings.check_dimensions(_dimensions(connection))
+        set_resources(connection, settings)
+        _build_text_index(connection, dsn, on_progress)
+        _drop(connection, _REPLACED, "dropping the index that an earlier run replaced", on_progress)
         ready = next((one for one in show(connection) if one.name == _BUILDING), None)
-        if ready is None or not is_as_wanted(ready, wanted):
+        if ready is None or not has_settings(ready, settings):
             if ready is not None:
-                _drop(connection, _BUILDING, "dropping what an earlier run left unfinished", tell)
-            statement = definition(connection, wanted, name=_BUILDING)
-            build_index(connection, dsn, statement, "building the vector index", tell)
-        tell(Progress("switching to the new index"))
-        in_short_transaction(connection, lambda: _switch(connection, wanted.kind), tell=tell)
-        _drop(connection, _REPLACED, "dropping the old index", tell)
+                _drop(connection, _BUILDING, "dropping an unfinished index", on_progress)
+            statement = definition(connection, settings, name=_BUILDING)
+            build_index(connection, dsn, statement, "building the vector index", on_progress)
+        on_progress(Progress("switching to the new index"))
+        in_short_transaction(
+            connection, lambda: _switch(connection, settings.kind), on_progress=on_progress
+        )
+        _drop(connection, _REPLACED, "dropping the old index", on_progress)
         return show(connection)
 
 
-def drop(dsn: str, *, tell: Tell = tell_nobody) -> None:
-    """Drop the vector index and the text index, as before a bulk load. Searches read all rows."""
+def drop(dsn: str, *, on_progress: OnProgress = ignore_progress) -> None:
+    """Drop the vector index and the text index; then searches read all rows."""
     with session(dsn) as connection:
         for name in (_BUILDING, _REPLACED, VECTOR_INDEX, _TEXT_INDEX):
-            _drop(connection, name, f"dropping {name}", tell)
+            _drop(connection, name, f"dropping {name}", on_progress)
 
 
 def definition(
-    connection: Connection, wanted: Wanted, *, name: str, column: str = "embedding"
+    connection: Connection, settings: IndexSettings, *, name: str, column: str = "embedding"
 ) -> bytes:
-    """Return the statement that builds such an index on a column, beside those there are."""
+    """Return the `create index concurrently` statement for these settings on a column."""
     arguments = {
         "name": name,
         "column": column,
-        "kind": wanted.kind,
-        "m": wanted.m,
-        "ef_construction": wanted.ef_construction,
+        "kind": settings.kind,
+        "m": settings.m,
+        "ef_construction": settings.ef_construction,
     }
     (statement,) = connection.execute(_DEFINITION, arguments).fetchone() or ("",)
     return str(statement).encode()
 
 
-def set_resources(connection: Connection, wanted: Wanted) -> None:
-    """Give the session the memory and workers to build with; InvalidInputError if it cannot be."""
+def set_resources(connection: Connection, settings: IndexSettings) -> None:
+    """Set memory and workers of the session for the build; raises InvalidInputError."""
     try:
-        if wanted.memory is not None:
-            connection.execute(_MEMORY, [wanted.memory])
-        if wanted.workers is not None:
-            connection.execute(_WORKERS, [str(wanted.workers)])
+        if settings.memory is not None:
+            connection.execute(_MEMORY, [settings.memory])
+        if settings.workers is not None:
+            connection.execute(_WORKERS, [str(settings.workers)])
     except psycopg.errors.InvalidParameterValue as error:
         raise InvalidInputError(
             f"memory: {error.diag.message_primary}",
             code=error.sqlstate,
-            remedy="Write a size as Postgres does, such as 512MB or 2GB.",
+            remedy="Write a size in the format of Postgres, such as 512MB or 2GB.",
         ) from error
 
 
 def kind_in_use(connection: Connection) -> Kind:
-    """Return the kind of index that searches ask for."""
+    """Return the kind of index that the searches' view is made for."""
     found = connection.execute(_KIND_IN_USE).fetchone()
     return "vector" if found == ("vector",) else "halfvec"
 
 
-def is_as_wanted(index: Index, wanted: Wanted) -> bool:
-    """Say whether an index is valid and of that kind and those parameters."""
+def has_settings(index: Index, settings: IndexSettings) -> bool:
+    """Return whether an index is valid and has this kind and these parameters."""
     found = (index.kind, index.m, index.ef_construction, index.is_valid)
-    return found == (wanted.kind, wanted.m, wanted.ef_construction, True)
+    return found == (settings.kind, settings.m, settings.ef_construction, True)
 
 
 def _dimensions(connection: Connection) -> int:
@@ -268,26 +272,26 @@ def _dimensions(connection: Connection) -> int:
     return int(dimensions)
 
 
-def _build_text_index(connection: Connection, dsn: str, tell: Tell) -> None:
-    there = next((one for one in show(connection) if one.name == _TEXT_INDEX), None)
-    if there is not None and there.is_valid:
+def _build_text_index(connection: Connection, dsn: str, on_progress: OnProgress) -> None:
+    present = next((one for one in show(connection) if one.name == _TEXT_INDEX), None)
+    if present is not None and present.is_valid:
         return
-    if there is not None:
-        _drop(connection, _TEXT_INDEX, "dropping what an earlier run left unfinished", tell)
-    build_index(connection, dsn, _CREATE_TEXT_INDEX, "building the text index", tell)
+    if present is not None:
+        _drop(connection, _TEXT_INDEX, "dropping an unfinished index", on_progress)
+    build_index(connection, dsn, _CREATE_TEXT_INDEX, "building the text index", on_progress)
 
 
 def _switch(connection: Connection, kind: Kind) -> None:
-    # Renaming locks out no search, and the view is locked before anything else is. A view that is
-    # gone, as after a `drop … cascade`, is made again.
+    # Renaming an index does not block searches. The view is locked first, in the lock order of a
+    # search. A missing view, for example after `drop … cascade`, is created again.
     if connection.execute(_KIND_IN_USE).fetchone() != (kind,):
         connection.execute(_USE, [kind])
     connection.execute(_SET_ASIDE)
     connection.execute(_TAKE_ITS_PLACE)
 
 
-def _drop(connection: Connection, name: str, step: str, tell: Tell) -> None:
+def _drop(connection: Connection, name: str, step: str, on_progress: OnProgress) -> None:
     check_session(connection)
     if any(one.name == name for one in show(connection)):
-        tell(Progress(step))
+        on_progress(Progress(step))
         connection.execute(_DROP[name])

@@ -1,7 +1,7 @@
 """Test collections in BEIR's layout: documents, queries, judgments, and embeddings from files.
 
-A folder holds `corpus.jsonl` and `queries.jsonl` (each may be `.gz`) and `qrels.tsv` or
-`qrels/test.tsv`. Reading only: nothing here talks to a database.
+A folder contains `corpus.jsonl` and `queries.jsonl` (each may be `.gz`) and `qrels.tsv` or
+`qrels/test.tsv`. This module only reads files; it does not use a database.
 """
 
 import gzip
@@ -30,7 +30,7 @@ _LAYOUT = (
 
 
 class CollectionError(ConfigurationError):
-    """A test collection, or the embeddings beside it, cannot be used as it is."""
+    """A test collection or its embeddings cannot be used."""
 
     kind = "collection"
     default_remedy = _LAYOUT
@@ -47,7 +47,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query; `row` is its place in the file, and so its row in an array of embeddings."""
+    """A query; `row` is its position in the file and its row in the array of embeddings."""
 
     id: str
     text: str
@@ -56,11 +56,11 @@ class Query:
 
 @dataclass(frozen=True)
 class Collection:
-    """A test collection; `queries` are those with a relevant document.
+    """A test collection; `queries` has only queries with a relevant document.
 
     `qrels` maps a query to its judged documents and their grades; a grade of 0 or less means not
-    relevant. `queries_in_file` counts all lines of the queries' file. `remarks` say what was left
-    out or is odd.
+    relevant. `queries_in_file` counts all queries in the file. `remarks` lists what was left out
+    and what may be a mistake.
     """
 
     name: str
@@ -77,12 +77,12 @@ class Collection:
         return dict(sorted(relevant, key=lambda item: -item[1]))
 
     def sample(self, size: int, seed: int) -> "Collection":
-        """Return the collection with at most `size` of its queries, drawn at random."""
+        """Return the collection with a random sample of at most `size` queries."""
         if size >= len(self.queries):
             return self
-        drawn = sorted(Random(seed).sample(range(len(self.queries)), size))  # noqa: S311
-        queries = [self.queries[place] for place in drawn]
-        remark = f"{size} of {len(self.queries)} queries, drawn at random (seed {seed})"
+        rows = sorted(Random(seed).sample(range(len(self.queries)), size))  # noqa: S311
+        queries = [self.queries[row] for row in rows]
+        remark = f"a random sample of {size} of {len(self.queries)} queries (seed {seed})"
         return replace(
             self,
             queries=queries,
@@ -106,11 +106,11 @@ class Vectors:
 
 
 def load(directory: Path, qrels: Path | None = None) -> Collection:
-    """Read a collection; `qrels` names other judgments than the folder's own.
+    """Read a collection; `qrels` replaces the judgments of the folder.
 
-    Raises CollectionError, naming file and line, for anything that is not as BEIR has it. Queries
-    without a relevant document are left out. Documents that are judged but not in the corpus stay
-    among the judgments, where they count as not found, as in trec_eval.
+    Raises CollectionError with file and line for anything that is not in BEIR's layout. Queries
+    without a relevant document are left out. Judged documents that are not in the corpus stay in
+    the judgments and count as not found, as in trec_eval.
     """
     if not directory.is_dir():
         raise CollectionError(f"{directory} is not a folder")
@@ -148,8 +148,8 @@ def load(directory: Path, qrels: Path | None = None) -> Collection:
 def read_vectors(collection: Collection, documents: Path, queries: Path) -> Vectors:
     """Read the embeddings of a collection from two .npy files, one row for each line.
 
-    float16, float32 and float64 are read, of any length but zero. Raises CollectionError when the
-    number of rows or the sizes do not fit, or a value is no finite number.
+    The values may be float16, float32 or float64. Raises CollectionError when the number of rows or
+    dimensions is wrong, or a value is not finite.
     """
     vectors = Vectors(
         model=documents.name.removesuffix(".npy"),
@@ -158,20 +158,20 @@ def read_vectors(collection: Collection, documents: Path, queries: Path) -> Vect
     )
     if vectors.queries.shape[1] != vectors.dimensions:
         raise CollectionError(
-            f"{documents} has {vectors.dimensions} dimensions, {queries} "
+            f"{documents} has {vectors.dimensions} dimensions, and {queries} has "
             f"{vectors.queries.shape[1]}",
             remedy="Embed documents and queries with one model.",
         )
     if not 1 <= vectors.dimensions <= MAX_DIMENSIONS:
         raise CollectionError(
             f"{documents} has {vectors.dimensions} dimensions",
-            remedy=f"pgvector's HNSW index takes 1 to {MAX_DIMENSIONS}.",
+            remedy=f"pgvector's HNSW index supports 1 to {MAX_DIMENSIONS} dimensions.",
         )
     return vectors
 
 
 def embed(collection: Collection, embedder: Embedder) -> Vectors:
-    """Embed the documents, title before text as `ingest` does it, and the queries that are used."""
+    """Embed the documents (title, then text, as in `ingest`) and the queries with judgments."""
     texts = [f"{document.title}\n{document.text}" for document in collection.documents]
     queries = np.zeros((collection.queries_in_file, embedder.dimensions), np.float32)
     rows = [query.row for query in collection.queries]
@@ -187,7 +187,7 @@ def _find(directory: Path, name: str) -> Path:
 
 
 def _lines(file: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Yield each line's `_id`, the object that it holds, and how to name the line."""
+    """Yield for each line its `_id`, its object, and its place for error messages."""
     seen: set[str] = set()
     opened = gzip.open if file.suffix == ".gz" else open
     try:
@@ -198,7 +198,7 @@ def _lines(file: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
                     continue
                 id_, item = _item(line, where)
                 if id_ in seen:
-                    raise CollectionError(f"{where}: the _id {id_!r} stands there a second time")
+                    raise CollectionError(f"{where}: the _id {id_!r} occurs a second time")
                 seen.add(id_)
                 yield id_, item, where
     except (OSError, EOFError, UnicodeDecodeError) as exc:
@@ -229,7 +229,7 @@ def _text(item: dict[str, Any], key: str, where: str, *, required: bool = False)
         raise CollectionError(f"{where}: {key} must be a text, it is {found}")
     if "\0" in value or not _is_unicode(value):
         raise CollectionError(
-            f"{where}: {key} has a NUL or half a surrogate pair, which no Postgres text can hold",
+            f"{where}: {key} has a NUL or half a surrogate pair, which Postgres cannot store",
             remedy="Remove the character.",
         )
     return value
@@ -266,7 +266,7 @@ def _judgments(file: Path) -> dict[str, dict[str, int]]:
         try:
             grade = int(score)
         except ValueError:
-            raise CollectionError(f"{where}: the score {score!r} is no whole number") from None
+            raise CollectionError(f"{where}: the score {score!r} is not a whole number") from None
         if judged.setdefault(query, {}).setdefault(document, grade) != grade:
             raise CollectionError(f"{where}: {document!r} has two scores for query {query!r}")
     return judged
@@ -280,10 +280,10 @@ def _remarks(
 ) -> Iterator[str]:
     if len(used) < len(queries):
         left_out = len(queries) - len(used)
-        yield f"{left_out} of {len(queries)} queries left out: nothing is judged relevant to them"
+        yield f"{left_out} of {len(queries)} queries left out: they have no relevant document"
     unknown = judged.keys() - {query.id for query in queries}
     if unknown:
-        yield f"judgments of {len(unknown)} queries left out: such as {min(unknown)!r}, unknown"
+        yield f"judgments of {len(unknown)} unknown queries left out, such as {min(unknown)!r}"
     present = {document.id for document in documents}
     absent = {
         document
@@ -298,7 +298,7 @@ def _remarks(
         )
 
 
-def _array(file: Path, rows: int, what: str) -> Embeddings:
+def _array(file: Path, rows: int, kind: str) -> Embeddings:
     try:
         array = np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as exc:
@@ -313,9 +313,11 @@ def _array(file: Path, rows: int, what: str) -> Embeddings:
         )
     if len(array) != rows:
         raise CollectionError(
-            f"{file} has {len(array)} rows, the collection has {rows} {what}",
-            remedy="Embed every line of the file, in its order.",
+            f"{file} has {len(array)} rows, but the collection has {rows} {kind}",
+            remedy="Embed every line of the file, in the same order.",
         )
     if not np.isfinite(array).all():
-        raise CollectionError(f"{file} holds values that are not finite", remedy="Embed again.")
+        raise CollectionError(
+            f"{file} contains values that are not finite", remedy="Embed the texts again."
+        )
     return array

@@ -1,7 +1,7 @@
-"""Judging rankings: measures per query by ir-measures, and a paired randomisation test.
+"""Measures of rankings per query by ir-measures, and a paired randomisation test.
 
-The measures are trec_eval's, as BEIR reports them: nDCG with linear gains, recall and reciprocal
-rank over documents with a grade of at least 1.
+The measures are those of trec_eval, as BEIR reports them: nDCG with linear gains; recall and
+reciprocal rank over documents with a grade of at least 1.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ TEST = (
     "CIKM 2007)"
 )
 
-# Sums of one set of differences, added up in another order, may differ by this much.
+# The sum of the same floats can differ by this much when the order of addition differs.
 _TOLERANCE = 1e-9
 _BATCH = 2_000_000
 
@@ -43,7 +43,7 @@ def judge(
     from ir_measures import RR, R, iter_calc, nDCG
 
     named = {nDCG @ 10: "nDCG@10", R @ 100: "Recall@100", RR @ 10: "MRR@10"}
-    # trec_eval orders by score and breaks ties by id: a score of its own for every rank.
+    # trec_eval orders by score and breaks ties by id, so every rank needs a different score.
     scores = {
         query: {document: -float(rank) for rank, document in enumerate(ranking)}
         for query, ranking in rankings.items()
@@ -58,10 +58,10 @@ def judge(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A mean difference between two runs over the same queries, and how likely chance makes it.
+    """A mean difference between two runs over the same queries, and its p-value.
 
-    `permutations` counts the sign assignments that were looked at: all of them when `exact`, else
-    a random sample.
+    `permutations` is the number of sign assignments tested: all of them when `exact`, else a random
+    sample.
     """
 
     mean: float
@@ -71,7 +71,7 @@ class Difference:
 
     @property
     def significant(self) -> bool:
-        """Whether chance alone would do this in fewer than 5 of 100 cases."""
+        """Whether the p-value is below 0.05."""
         return self.p_value < SIGNIFICANT
 
 
@@ -84,15 +84,15 @@ def compare(
 ) -> Difference:
     """Test whether two runs differ, by their values for the same queries.
 
-    Were the runs alike, each query's difference would as soon have the other sign. The p-value is
-    the share of sign assignments whose mean is at least as far from 0: exactly over all of them
-    where they are no more than `permutations`, else over a seeded sample, counting the observed one
-    (Phipson and Smyth 2010), so that it is never 0.
+    If the runs are equal, each sign of a query's difference is equally likely. The p-value is the
+    share of sign assignments whose mean is at least as far from 0 as the observed mean. All
+    assignments are tested if there are at most `permutations`. Otherwise a seeded sample is tested
+    and the observed assignment is added to it (Phipson and Smyth 2010), so p is never 0.
     """
     if ours.keys() != theirs.keys() or not ours:
-        raise ValueError("two runs over the same queries are needed")
+        raise ValueError("the two runs must have the same queries, at least one")
     differences = np.array([ours[query] - theirs[query] for query in ours])
-    # A query that does not differ adds nothing under either sign.
+    # A query with a difference of 0 does not change the sum.
     moved = differences[np.abs(differences) > _TOLERANCE]
     observed = abs(moved.sum()) - _TOLERANCE
     exact = 2.0 ** len(moved) <= permutations
@@ -114,5 +114,5 @@ def compare(
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value that `share` percent of the values do not exceed, interpolated."""
+    """Return the percentile `share` (0 to 100) of the values, with linear interpolation."""
     return float(np.percentile(values, share)) if values else 0.0

@@ -1,6 +1,6 @@
-"""An evaluation as one HTML file for people: no script, nothing loaded from elsewhere.
+"""The report of an evaluation: one HTML file without scripts or external resources.
 
-It draws what the evaluation holds and computes nothing of its own.
+This module only draws; the evaluation contains all figures.
 """
 
 import math
@@ -98,7 +98,7 @@ _FOUND = (
 
 
 def render(evaluation: Evaluation) -> str:
-    """Return the report, a whole HTML document."""
+    """Return the report as a complete HTML document."""
     collection = evaluation.collection
     name = escape(collection.name)
     return f"""<!doctype html>
@@ -117,27 +117,28 @@ PostgreSQL {escape(evaluation.server)}, {_settings(evaluation)}</p>
 {"".join(f'<p class="soft">{escape(remark)}.</p>' for remark in collection.remarks)}
 {_summary(evaluation)}
 <h2>Gains and losses, query by query</h2>
-<p class="soft">How much nDCG@10 a query gains (up) or loses (down) when both legs are fused,
-against one leg alone. Hover over a bar for its query.</p>
+<p class="soft">The difference in nDCG@10 between hybrid search and one leg alone, for each query:
+gains up, losses down. Hover over a bar to see its query.</p>
 {_gains(evaluation)}
 <h2>Which leg found the relevant documents</h2>
-<p class="soft">Each pair of a query and a document relevant to it, by the legs that have it among
-their first 10 or {DEPTH}. What only one leg finds is what fusing can win.</p>
+<p class="soft">All pairs of a query and a relevant document, counted by the legs that have the
+document in their first 10 or {DEPTH}. Fusion can gain from documents that only one leg finds.</p>
 {_found(evaluation)}
 <h2>Latency</h2>
-<p class="soft">Milliseconds of one call through the provider, {DEPTH} hits asked for, one call at a
-time; embedding the query is not included.</p>
+<p class="soft">Milliseconds of one call through the provider with {DEPTH} hits requested, one call
+at a time, without the time to embed the query.</p>
 {_latency(evaluation)}
 <h2>Where hybrid loses most</h2>
-<p class="soft">The queries that the better leg alone answers better, the largest loss first.</p>
-{_explanations(evaluation.losses, "No query loses against its better leg.")}
-<h2>Answered worst</h2>
-<p class="soft">Of the other queries, those with the lowest nDCG@10 of hybrid.</p>
-{_explanations(evaluation.failures, "All other queries are answered perfectly.")}
+<p class="soft">Queries where hybrid has a lower nDCG@10 than the better leg alone, the largest loss
+first.</p>
+{_explanations(evaluation.losses, "Hybrid is at least as good as the better leg for all queries.")}
+<h2>Lowest nDCG@10</h2>
+<p class="soft">The other queries with the lowest nDCG@10 of hybrid.</p>
+{_explanations(evaluation.failures, "All other queries have an nDCG@10 of 1.")}
 <footer>
 <p>nDCG@10 (linear gains), Recall@{DEPTH} and MRR@10 are means over the queries, computed by
-ir-measures; a document counts as relevant with a score of 1 or more. Significance of differences
-in nDCG@10: {escape(TEST)}; a difference is called significant where p is below 0.05.</p>
+ir-measures; a document with a score of 1 or more is relevant. Significance of differences
+in nDCG@10: {escape(TEST)}; a difference is significant if p is below 0.05.</p>
 <p>Made by second-brain {escape(version("second-brain"))}.</p>
 </footer>
 </body>
@@ -180,12 +181,12 @@ def _summary(evaluation: Evaluation) -> str:
 
 def _verdict(leg: Leg, gain: Difference) -> str:
     kind = "gain" if gain.mean > 0 else "loss"
-    said = f"a significant {kind}" if gain.significant else "not significant"
+    verdict = f"a significant {kind}" if gain.significant else "not significant"
     colour = kind if gain.significant else "soft"
     how = f"all {gain.permutations:,}" if gain.exact else f"{gain.permutations:,} random"
     return (
         f'<p>Hybrid against <b class="{leg}">{leg}</b> alone: '
-        f'<b class="{colour}">{_signed(gain.mean)}</b> nDCG@10, {said} '
+        f'<b class="{colour}">{_signed(gain.mean)}</b> nDCG@10, {verdict} '
         f'<span class="soft">(p = {gain.p_value:.4f}, {how} permutations)</span></p>'
     )
 
@@ -197,7 +198,7 @@ def _gains(evaluation: Evaluation) -> str:
         leg: {query: ndcg["hybrid"][query] - ndcg[leg][query] for query in queries}
         for leg in evaluation.gains
     }
-    # One scale, so that the two figures compare.
+    # Both figures have the same scale, so that readers can compare them.
     top = max(abs(value) for values in against.values() for value in values.values())
     scale = max(0.1, math.ceil(top * 10 - 1e-9) / 10)
     return "".join(
@@ -254,7 +255,7 @@ def _bars(bars: Sequence[tuple[float, str]], scale: float) -> str:
         length = abs(value) / scale * reach
         y = middle - length if value > 0 else middle
         kind = "gain" if value > 0 else "loss"
-        # The transparent bar beneath makes a short one easy to hover over.
+        # A transparent bar of full height shows the title also for very short bars.
         x = _LEFT + place * step
         parts.append(
             f'<g><title>{escape(label)}</title><rect x="{x:.2f}" y="0" width="{step:.2f}" '
@@ -326,7 +327,7 @@ def _latency(evaluation: Evaluation) -> str:
         parts.append(
             f'<text class="name" x="0" y="{base - 4}" style="fill: var(--{leg})">{leg}</text>'
         )
-        # The one label ends where the other begins, however near the two are.
+        # One label is left of its line and the other right, so that they never overlap.
         for share, anchor, shift in ((50, "end", -4), (95, "start", 4)):
             time = evaluation.latency(leg, share)
             if times[leg]:
@@ -363,8 +364,8 @@ def _explanation(explanation: Explanation) -> str:
     return (
         f"<details><summary><b>{escape(explanation.query.text)}</b>"
         f'<span class="values"><span>query {escape(explanation.query.id)}</span>{values}</span>'
-        f'</summary><h3>What hybrid puts first</h3><div class="wide">'
-        f"{_hits_table(explanation)}</div><h3>Where the relevant documents stand</h3>"
+        f'</summary><h3>First hits of hybrid</h3><div class="wide">'
+        f"{_hits_table(explanation)}</div><h3>Ranks of the relevant documents</h3>"
         f'<div class="wide">{_relevant_table(relevant)}</div>'
         f"{f'<p class=soft>and {more} more</p>' if more else ''}</details>"
     )

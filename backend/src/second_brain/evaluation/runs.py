@@ -1,8 +1,7 @@
-"""Running a test collection's queries on a scratch database, and what came of it.
+"""Runs of a test collection's queries on a scratch database, and their results.
 
-The database is an embedded server's of its own or a new one on a given server, and is gone
-afterwards. Each query is asked through the provider as a service would: by vector alone, by text
-alone, and by both.
+The database is on a new embedded server, or a new database on a given server, and is dropped at
+the end. Each query goes through the provider three times: vector leg alone, text leg alone, hybrid.
 """
 
 import tempfile
@@ -47,22 +46,23 @@ _EMBEDDED_SETTINGS = {
     "maintenance_work_mem": "1GB",
     "max_wal_size": "8GB",
 }
-_EMBEDDED_INSTEAD = "or leave --dsn out: an embedded server is used then."
+_EMBEDDED_INSTEAD = "or omit --dsn to use an embedded server."
 
 _MISSING_ROLES = """
-select wanted.name
-  from unnest(array['anon', 'authenticated', 'service_role']) as wanted (name)
- where not exists (select from pg_catalog.pg_roles where rolname = wanted.name)
+select api_roles.name
+  from unnest(array['anon', 'authenticated', 'service_role']) as api_roles (name)
+ where not exists (select from pg_catalog.pg_roles where rolname = api_roles.name)
 """
-# What a database of Supabase's has and a new one lacks.
-_SETTING_UP = (
+# Objects that every Supabase database has and a new database lacks.
+_SETUP = (
     "create schema extensions",
     "create extension vector with schema extensions",
     "create schema auth",
     "create function auth.uid() returns uuid language sql stable return null::uuid",
 )
 
-# The migrations say what these indexes are; they are slow to fill row by row.
+# Filling these indexes row by row is slow. The migrations define them, so `load` drops them and
+# creates them again from pg_get_indexdef.
 _INDEXES = """
 select format('drop index %s', index.indexrelid::regclass), pg_get_indexdef(index.indexrelid)
   from pg_catalog.pg_index as index
@@ -89,7 +89,7 @@ _FINISH = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The arguments that a search is given; None leaves the provider's own default."""
+    """The arguments of a search; None means the provider's default."""
 
     fusion: str | None = None
     vector_weight: float | None = None
@@ -99,7 +99,7 @@ class Settings:
     search_mode: str | None = None
 
     def arguments(self, leg: Leg = "hybrid") -> dict[str, Any]:
-        """Return what to call the provider with; a leg alone is not fused."""
+        """Return the arguments for the provider; a leg alone takes no fusion arguments."""
         given = {name: value for name, value in asdict(self).items() if value is not None}
         if leg == "hybrid":
             return given
@@ -121,9 +121,9 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The documents that one search returned, best first; milliseconds are None when none ran.
+    """The documents of one search, best first; `milliseconds` is None if no search ran.
 
-    A query whose embedding is a zero vector has no direction: its vector leg does not run.
+    The vector leg does not run for a query whose embedding is a zero vector.
     """
 
     documents: tuple[str, ...]
@@ -135,7 +135,7 @@ Run = dict[str, Answer]
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A relevant document: its grade, where each search ranked it, and what each leg saw in it."""
+    """A relevant document: its grade, its rank in each search, and the scores of both legs."""
 
     document: str
     title: str
@@ -148,7 +148,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a query came out as it did: hybrid's best hits, and where the relevant ones stand."""
+    """Details of one query: the best hits of hybrid, and the ranks of the relevant documents."""
 
     query: Query
     values: dict[Leg, float]
@@ -158,7 +158,7 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a collection's queries brought; `values` are by leg, measure and query."""
+    """The results of a collection's queries; `values` are by leg, measure and query."""
 
     collection: Collection
     settings: Settings
@@ -172,12 +172,12 @@ class Evaluation:
     failures: tuple[Explanation, ...]
 
     def mean(self, leg: Leg, measure: str) -> float:
-        """Return a leg's mean over the queries."""
+        """Return the mean of a measure over the queries, for one leg."""
         values = self.values[leg][measure].values()
         return sum(values) / len(values)
 
     def latency(self, leg: Leg, share: float) -> float:
-        """Return a leg's latency in milliseconds at that percentile."""
+        """Return the percentile `share` (0 to 100) of a leg's latency, in milliseconds."""
         return percentile(self.milliseconds(leg), share)
 
     def milliseconds(self, leg: Leg) -> list[float]:
@@ -186,11 +186,11 @@ class Evaluation:
         return [answer.milliseconds for answer in answers if answer.milliseconds is not None]
 
     def empty(self, leg: Leg) -> int:
-        """Count the queries that got no document at all."""
+        """Count the queries without any document in the result."""
         return sum(not answer.documents for answer in self.runs[leg].values())
 
     def found_by(self, depth: int) -> dict[str, int]:
-        """Count the relevant documents by which leg has them among its first `depth`."""
+        """Count the relevant documents by the legs that have them in their first `depth`."""
         counts = dict.fromkeys(("both", "vector", "text", "neither"), 0)
         for query in self.collection.queries:
             vector = self.runs["vector"][query.id].documents[:depth]
@@ -205,14 +205,14 @@ class Evaluation:
 
 
 class Searcher:
-    """Asks a collection's queries of a scratch database that the collection was loaded into."""
+    """Runs a collection's queries on the scratch database that contains the collection."""
 
     def __init__(self, connection: Connection, collection: Collection, vectors: Vectors) -> None:
         self._provider = PostgresProvider(connection)
         self._collection = collection
         self._vectors = vectors
 
-    def ask(self, query: Query, leg: Leg, settings: Settings, depth: int = DEPTH) -> list[Hit]:
+    def hits(self, query: Query, leg: Leg, settings: Settings, depth: int = DEPTH) -> list[Hit]:
         """Search for one query and return the hits."""
         embedding = self._embedding(query, leg)
         if embedding is None and leg == "vector":
@@ -222,7 +222,7 @@ class Searcher:
         ]
 
     def answer(self, query: Query, leg: Leg, settings: Settings, depth: int = DEPTH) -> Answer:
-        """Search for one query; the time is that of the provider's call, embedding not included."""
+        """Search for one query; the time is the provider's call without the embedding."""
         embedding = self._embedding(query, leg)
         if embedding is None and leg == "vector":
             return Answer((), None)
@@ -271,11 +271,11 @@ class Searcher:
 def scratch_database(
     dimensions: int, dsn: str | None = None, major: int | None = None
 ) -> Iterator[Connection]:
-    """Yield an autocommit connection to a new database with the migrations, and drop it at the end.
+    """Yield an autocommit connection to a new database with the migrations; drop it at the end.
 
-    Without a DSN it is an embedded server's, started for it. With one, it is created on that
-    server: nothing that is there is read or written. Raises a SecondBrainError that says what to do
-    when the role may not, or the server lacks the API roles.
+    Without a DSN, a new embedded server holds the database. With a DSN, the database is created on
+    that server; its other databases are not read or changed. Raises PermissionDeniedError if the
+    role may not create the database, and ConfigurationError if the server lacks the API roles.
     """
     making = _embedded_database(major) if dsn is None else _database_on_server(dsn)
     with making as made:
@@ -291,11 +291,11 @@ def load(
     language: str,
     notify: Notify,
 ) -> None:
-    """Load a collection: one chunk a document, headed by its title; indexes are built afterwards.
+    """Load a collection with one chunk per document, headed by its title; then build the indexes.
 
-    `notify` is told what is being done.
+    `notify` is called with the name of each step.
     """
-    # Rows in document order, so that equal scores fall out the same in every run.
+    # Ids in document order, so that ties are broken in the same way in every run.
     ids = [_id(place) for place in range(len(collection.documents))]
     notify(f"Loading {len(ids):,} documents")
     with connection.transaction(), connection.cursor() as cursor:
@@ -308,7 +308,7 @@ def load(
         with cursor.copy(_COPY_CHUNKS) as copy:
             for place, document in enumerate(collection.documents):
                 vector = vectors.documents[place]
-                # pgvector's text form; a zero vector has no direction and is not stored.
+                # pgvector's text format. A zero vector has no direction and is not stored.
                 embedding = str(vector.tolist()) if vector.any() else None
                 heading = document.title or None
                 copy.write_row(
@@ -331,10 +331,10 @@ def evaluate(
     seed: int = 0,
     advance: Callable[[], None] = lambda: None,
 ) -> Evaluation:
-    """Ask every query by vector, text and both, judge the answers and compare the legs.
+    """Run every query with vector, text and hybrid search, measure the answers, compare the legs.
 
-    The three searches of a query follow each other, so that what else the machine does slows all
-    of them alike. `advance` is called after each query.
+    The three searches of a query run one after the other, so that other load on the machine affects
+    all three alike. `advance` is called after each query.
     """
     searcher = Searcher(connection, collection, vectors)
     for query in collection.queries[:_WARM_UP]:
@@ -373,14 +373,14 @@ def evaluate(
 
 
 def rankings(run: Run) -> dict[str, Sequence[str]]:
-    """Return the run's documents by query, as `judge` takes them."""
+    """Return the run's documents by query, in the form that `judge` takes."""
     return {query: answer.documents for query, answer in run.items()}
 
 
 def _worst(
     collection: Collection, ndcg: Mapping[Leg, Mapping[str, float]]
 ) -> tuple[list[Query], list[Query]]:
-    """Return the queries where hybrid loses most to its better leg, and those it answers worst."""
+    """Return the queries with the largest loss to the better leg, and with the lowest nDCG@10."""
 
     def gain(query: Query) -> float:
         better = max(ndcg["vector"][query.id], ndcg["text"][query.id])
@@ -404,7 +404,9 @@ def _explain(
     runs: Mapping[Leg, Run],
     ndcg: Mapping[Leg, Mapping[str, float]],
 ) -> Explanation:
-    found = {leg: {hit.document: hit for hit in searcher.ask(query, leg, settings)} for leg in LEGS}
+    found = {
+        leg: {hit.document: hit for hit in searcher.hits(query, leg, settings)} for leg in LEGS
+    }
     grades = collection.relevant(query.id)
     relevant = []
     for document, grade in grades.items():
@@ -446,7 +448,7 @@ def _place(id_: str) -> int:
 @contextmanager
 def _embedded_database(major: int | None) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="second-brain-evaluation-") as place:
-        # As root the server runs as another account, which has to pass through.
+        # If this process is root, the server runs as another account, which must enter the folder.
         Path(place).chmod(0o711)
         server = EmbeddedPostgres(Path(place) / "postgres", major, _EMBEDDED_SETTINGS)
         try:
@@ -464,8 +466,8 @@ def _database_on_server(dsn: str) -> Iterator[str]:
         if missing:
             raise ConfigurationError(
                 f"the server lacks the roles {', '.join(missing)}",
-                remedy="Make them as a superuser with `second-brain migrate --prelude` in a "
-                f"database to spare, {_EMBEDDED_INSTEAD}",
+                remedy="Create them as a superuser with `second-brain migrate --prelude` in an "
+                f"empty database, {_EMBEDDED_INSTEAD}",
             )
         try:
             connection.execute(
@@ -475,19 +477,19 @@ def _database_on_server(dsn: str) -> Iterator[str]:
             raise PermissionDeniedError(
                 "the role may not create a scratch database on this server",
                 code=exc.sqlstate,
-                remedy="Give a role that may (alter role ... createdb), " + _EMBEDDED_INSTEAD,
+                remedy="Use a role with createdb (alter role ... createdb), " + _EMBEDDED_INSTEAD,
             ) from exc
     made = make_conninfo(dsn, dbname=name)
     try:
         with connect(made, autocommit=True) as connection:
             try:
-                for statement in _SETTING_UP:
+                for statement in _SETUP:
                     connection.execute(statement)
             except errors.InsufficientPrivilege as exc:
                 raise PermissionDeniedError(
                     "the role may not create pgvector in a scratch database on this server",
                     code=exc.sqlstate,
-                    remedy="Give a superuser's connection, " + _EMBEDDED_INSTEAD,
+                    remedy="Connect as a superuser, " + _EMBEDDED_INSTEAD,
                 ) from exc
         yield made
     finally:
@@ -498,7 +500,8 @@ def _drop(dsn: str, name: str) -> None:
     drop = sql.SQL("drop database {}").format(sql.Identifier(name))
     try:
         with psycopg.connect(dsn, autocommit=True) as connection:
-            # A pooler may hold a session; forcing alone would fail on an autovacuum worker's.
+            # First without force, because force fails when an autovacuum worker is connected.
+            # Then with force, because a pooler may keep a session open.
             with suppress(errors.ObjectInUse):
                 connection.execute(drop)
                 return

@@ -1,7 +1,7 @@
-"""Choosing the search arguments on one's own judgments, by cross-validation over queries.
+"""Choice of search arguments by cross-validation over the queries of a test collection.
 
-Every setting is asked of the RPC; a fold's queries are scored with the setting that was best on the
-others, so that the figure reported is not that of a choice made on the same queries.
+The RPC runs every query with every setting. Each fold is scored with the setting that was best on
+the other folds, so the reported figure does not come from the queries that chose the setting.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ MEASURE = MEASURES[0]
 FOLDS = 5
 DEFAULT = Settings()
 
-# What an application shows, and asks for: a deeper list would raise every pool to its own depth.
+# The number of hits that an application requests. A larger top_k would enlarge the small pools.
 _DEPTH = 10
 _FUSIONS = ("rrf", "relative_score", "auto")
 _VECTOR_SHARES = (0.2, 0.35, 0.5, 0.65, 0.8)
@@ -28,12 +28,12 @@ _POOL_SIZES = (50, 200)
 
 @dataclass(frozen=True)
 class Tuning:
-    """What tuning found; means are of nDCG@10 over the queries.
+    """The result of tuning; each mean is the mean nDCG@10 over the queries.
 
-    `best` has the highest mean over all queries, of `grid`; `recommended` is that, or the defaults
-    where cross-validation shows no gain over them. `validated` is the mean of the choices made in
-    the folds, each on the queries that it was not made on, and `gains` are its differences from the
-    defaults and from each leg alone. `chosen` are the folds' choices.
+    `grid` has the mean of each setting, and `best` has the highest. `recommended` is `best`, or the
+    defaults if cross-validation shows no gain over them. `chosen` are the settings chosen in the
+    folds. `validated` is their mean, each measured on the fold that did not choose it. `gains` are
+    the differences of `validated` from the defaults and from each leg alone.
     """
 
     collection: Collection
@@ -47,7 +47,7 @@ class Tuning:
 
     @property
     def default(self) -> float:
-        """The defaults' mean."""
+        """The mean of the default settings."""
         return self.grid[DEFAULT]
 
     @property
@@ -87,16 +87,17 @@ def tune(
     seed: int = 0,
     advance: Callable[[], None] = lambda: None,
 ) -> Tuning:
-    """Ask every query with every setting and by each leg, and choose by cross-validation.
+    """Run every query with every setting and each leg alone, and choose by cross-validation.
 
-    The defaults must be among the settings. `advance` is called after each pass over the queries,
-    of which there are two more than settings. Raises ValueError for fewer than two queries.
+    `settings` must contain the defaults. `advance` is called after each pass over the queries;
+    there is one pass for each setting and two for the legs. Raises ValueError for fewer than two
+    queries.
     """
     searcher = Searcher(connection, collection, vectors)
 
-    def ndcg(leg: Leg, given: Settings) -> dict[str, float]:
+    def ndcg(leg: Leg, setting: Settings) -> dict[str, float]:
         run: Run = {
-            query.id: searcher.answer(query, leg, given, _DEPTH) for query in collection.queries
+            query.id: searcher.answer(query, leg, setting, _DEPTH) for query in collection.queries
         }
         advance()
         return judge(collection.qrels, rankings(run))[MEASURE]
@@ -113,7 +114,7 @@ def choose(
     *,
     seed: int = 0,
 ) -> Tuning:
-    """Choose a setting by the values that each has for each query; see `Tuning`."""
+    """Choose a setting by the nDCG@10 of each setting for each query; see `Tuning`."""
     queries = [query.id for query in collection.queries]
     if len(queries) < 2:
         raise ValueError("cross-validation needs at least two queries")
@@ -121,7 +122,7 @@ def choose(
     folds = [shuffled[fold::FOLDS] for fold in range(min(FOLDS, len(queries)))]
 
     def best_on(sample: Sequence[str]) -> Settings:
-        # The first of equals: the defaults where nothing is better.
+        # max returns the first of equal settings, and the defaults are first.
         return max(values, key=lambda one: sum(values[one][query] for query in sample))
 
     chosen = []

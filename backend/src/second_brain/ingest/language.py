@@ -1,4 +1,4 @@
-"""The language of a document, told from its text. Offline: the model comes with py3langid."""
+"""Detection of a document's language from its text, offline with the model of py3langid."""
 
 from functools import cache
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from second_brain.errors import MissingExtraError
 
 DEFAULT_LANGUAGE = "english"
-"""What a text is taken for when nothing is said, and when its language cannot be told."""
+"""The language of a text when none is given and when detection is not certain enough."""
 
 _CHARACTERS_READ = 20_000
 _LEAST_PROBABILITY = 0.5
@@ -15,9 +15,9 @@ _NO_LANGUAGE = "zxx"  # source code, numbers
 
 
 def detect_language(text: str) -> str:
-    """Return the language of a text, read by its beginning: `english`, else its ISO 639-1 code.
+    """Return `english` or the ISO 639-1 code of the language of a text, by its beginning.
 
-    A text too short or too mixed to tell, such as source code, counts as `english`.
+    A text that is too short or mixed, such as source code, is `english`.
     """
     code, probability = _identifier().classify(text[:_CHARACTERS_READ])
     if code in (_ENGLISH, _NO_LANGUAGE) or probability < _LEAST_PROBABILITY:
@@ -32,7 +32,7 @@ def _identifier() -> Any:
     except ImportError as exc:
         raise MissingExtraError("py3langid", "ingest") from exc
     identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-    # Codes of three letters are dialects, which take probability away from their language.
+    # Three-letter codes are dialects; with them the probability of the main language is too low.
     identifier.set_languages(
         [code for code in identifier.labels if len(code) == 2 or code == _NO_LANGUAGE]
     )

@@ -1,7 +1,7 @@
-"""The running interpreter's standard library as documents: one for each module.
+"""The standard library of the running interpreter as documents, one for each module.
 
-Python sources are parsed, not imported. Only extension modules, which have no source, are
-imported: those of the standard library do nothing else at import.
+Python sources are parsed, not imported. Only extension modules are imported, because they have no
+source; importing those of the standard library has no side effects.
 """
 
 import ast
@@ -25,7 +25,7 @@ from second_brain.ingest.sources import KnowledgeSource, UnreadDocument
 
 STANDARD_LIBRARY = KnowledgeSource("python-stdlib")
 
-# Games, tables, tests and tools; and readline, which writes to the terminal when it is imported.
+# Jokes, tables, tests and tools; and readline, which writes to the terminal when it is imported.
 _LEFT_OUT = {
     "antigravity",
     "encodings",
@@ -41,7 +41,7 @@ _LEFT_OUT = {
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One function or class: its dotted name, how it is called, what its docstring says."""
+    """One function or class: its dotted name, its signature and its docstring."""
 
     name: str
     signature: str
@@ -122,7 +122,7 @@ def _document(module: str, documentation: str | None, entries: Iterable[_Entry])
 
 
 def _as_paragraphs(documentation: str) -> str:
-    """Return a docstring so that nothing in it reads as a Markdown heading."""
+    """Return a docstring changed so that no line is a Markdown heading."""
     lines = documentation.splitlines()
     for index, line in enumerate(lines):
         if line.startswith("#"):
@@ -144,7 +144,7 @@ def _source_entries(module: str, body: Iterable[ast.stmt]) -> Iterator[_Entry]:
                 for block in (node.body, *handlers, node.orelse):
                     yield from _source_entries(module, block)
             case ast.ImportFrom(module=str(origin), level=0):
-                # A name that comes from an extension is documented where people import it from.
+                # A name from an extension module belongs to the module that users import.
                 if imported := _import_extension(origin):
                     names = [alias.name for alias in node.names]
                     yield from _object_entries(
@@ -170,8 +170,8 @@ def _class(module: str, node: ast.ClassDef) -> Iterator[_Entry]:
         item for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     if documentation := ast.get_docstring(node):
-        made_with = next((method.args for method in methods if method.name == "__init__"), None)
-        arguments = ast.unparse(made_with).removeprefix("self").lstrip(", ") if made_with else ""
+        init = next((method.args for method in methods if method.name == "__init__"), None)
+        arguments = ast.unparse(init).removeprefix("self").lstrip(", ") if init else ""
         yield _Entry(name, f"class {name}({arguments})", documentation, 2)
     for method in methods:
         yield from _function(name, method, 3)
@@ -196,7 +196,7 @@ def _object(name: str, value: object, depth: int, kind: str = "") -> Iterator[_E
     documentation = inspect.getdoc(value)
     if not documentation or not (inspect.isclass(value) or inspect.isroutine(value)):
         return
-    # As the C source gives it: inspect.signature() would evaluate the defaults.
+    # The signature as text: inspect.signature() would evaluate the defaults.
     signature = re.sub(r"\$\w+(, /)?(, )?", "", getattr(value, "__text_signature__", None) or "")
     yield _Entry(name, f"{kind}{name}{signature}", documentation, depth)
 

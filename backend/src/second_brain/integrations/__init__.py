@@ -6,10 +6,10 @@ from second_brain.retrieval.answer import SearchResponse, SearchResult
 
 
 def described(hit: SearchResult, response: SearchResponse) -> dict[str, Any]:
-    """Return what is known of a hit beside its text, in JSON's types.
+    """Return all fields of a hit except its text, in JSON types.
 
-    That is the row's metadata and over it the hit's fields, its `score`, and which part the search
-    had to do without (`degraded`).
+    They are the row's metadata, the hit's fields (which replace metadata of the same name), its
+    `score`, and `degraded`: the part of the search that failed.
     """
     return {
         **hit.metadata,
@@ -20,5 +20,5 @@ def described(hit: SearchResult, response: SearchResponse) -> dict[str, Any]:
 
 
 def text(hit: SearchResult) -> str:
-    """Return the hit's text, with its neighbours where the search asked for them."""
+    """Return the hit's text, with its neighbours if the search requested them."""
     return hit.content if hit.context is None else hit.context

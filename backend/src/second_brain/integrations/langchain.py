@@ -1,4 +1,4 @@
-"""A LangChain retriever: what the retrieval service finds, as LangChain's documents."""
+"""A LangChain retriever: it returns the hits of the retrieval service as LangChain documents."""
 
 from typing import Any, Self
 
@@ -17,13 +17,13 @@ from second_brain.retrieval.service import AsyncRetrievalService, RetrievalServi
 
 
 class SecondBrainRetriever(BaseRetriever):
-    """Retrieves by `service.search(query, **options)`, or by `async_service` where one awaits.
+    """A retriever: `invoke` calls `service.search(query, **options)`, `ainvoke` `async_service`.
 
-    What `invoke` is given by name goes before `options`. Without an `async_service`, `ainvoke` runs
-    `service` in a thread. Raises the SecondBrainError of a search that failed.
+    Named arguments of `invoke` replace those in `options`. Without an `async_service`, `ainvoke`
+    runs `service` in a thread. Raises the SecondBrainError of a failed search.
     """
 
-    # A misspelt name would be an option that does nothing.
+    # Without "forbid", a misspelt argument would be ignored.
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     service: RetrievalService | None = None
@@ -40,7 +40,7 @@ class SecondBrainRetriever(BaseRetriever):
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **options: Any
     ) -> list[Document]:
         if self.service is None:
-            raise TypeError("without a service this retriever is for ainvoke")
+            raise TypeError("this retriever has no service: use ainvoke, or give a service")
         return _documents(self.service.search(query, **{**self.options, **options}))
 
     async def _aget_relevant_documents(

@@ -1,4 +1,4 @@
-"""A LlamaIndex retriever: what the retrieval service finds, as LlamaIndex's nodes with scores."""
+"""A LlamaIndex retriever: it returns the hits of the retrieval service as nodes with scores."""
 
 import asyncio
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
 
 SHOWN_TO_MODELS = frozenset({"title", "section", "source_url", "document_date"})
-"""The metadata that LlamaIndex puts before a node's text; scores and ids would only distract."""
+"""The metadata that LlamaIndex puts before a node's text; a model does not need scores and ids."""
 
 
 class SecondBrainRetriever(BaseRetriever):
-    """Retrieves by `service.search(query, **options)`, or by `async_service` where one awaits.
+    """A retriever: `retrieve` calls `service.search(query, **options)`, `aretrieve` its async twin.
 
-    Without an `async_service`, `aretrieve` runs `service` in a thread. Raises the SecondBrainError
-    of a search that failed.
+    `aretrieve` uses `async_service`, or runs `service` in a thread without one. Raises the
+    SecondBrainError of a failed search.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class SecondBrainRetriever(BaseRetriever):
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         if self._service is None:
-            raise TypeError("without a service this retriever is for aretrieve")
+            raise TypeError("this retriever has no service: use aretrieve, or give a service")
         return _nodes(self._service.search(query_bundle.query_str, **self._options))
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:

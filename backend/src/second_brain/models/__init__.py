@@ -1,7 +1,7 @@
-"""Turning texts into vectors: the `Embedder` protocol, models behind it, and a cache.
+"""Embedders: the `Embedder` protocol, its implementations, and a cache of embeddings.
 
-Nothing here talks to the knowledge database; the pipeline in `second_brain.ingest`, the services
-and the command line do. A model's library is imported when its embedder is made, not before.
+This package does not use the knowledge database; the pipeline in `second_brain.ingest`, the
+services and the command line do. The library of a model is imported when its embedder is created.
 """
 
 import re
@@ -65,10 +65,10 @@ _NAME = re.compile(r"(?P<provider>[\w-]+):(?P<model>.+?)(?:@(?P<dimensions>[1-9]
 
 
 def load_embedder(name: str) -> Embedder:
-    """Load the embedder of that name, one of EMBEDDER_NAMES; keys come from the environment.
+    """Load an embedder by its name, one of EMBEDDER_NAMES; keys come from the environment.
 
-    `MODEL@N` asks for vectors of N dimensions, of a model that has several sizes. Raises
-    ConfigurationError for another name, and as the embedder's class does.
+    `MODEL@N` requests vectors of N dimensions from a model that supports several sizes. Raises
+    ConfigurationError for an unknown name, and the errors of the embedder's class.
     """
     if name == "wordllama":
         return WordLlamaEmbedder()

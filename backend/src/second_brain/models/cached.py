@@ -1,4 +1,4 @@
-"""Embeddings kept by what was embedded: in memory, or in a file that outlives the process."""
+"""A cache of embeddings by model and text, in memory or in an SQLite file."""
 
 import hashlib
 import logging
@@ -24,7 +24,7 @@ from second_brain.models.hosted_embedder import Role
 
 _log = logging.getLogger(__name__)
 
-# What was embedded before a call failed is kept, in steps of so many texts.
+# Texts per step. The embeddings of each finished step stay in the cache if a later step fails.
 _STEP = 512
 
 _SCHEMA = """
@@ -49,7 +49,7 @@ _KEEP = """
 
 
 class CacheKey(NamedTuple):
-    """What an embedding is kept by; `content_hash` is the SHA-256 of the text in UTF-8."""
+    """The key of a cached embedding; `content_hash` is the SHA-256 of the text in UTF-8."""
 
     model: str
     dimensions: int
@@ -61,17 +61,17 @@ Vectors = Mapping[CacheKey, NDArray[np.float32]]
 
 
 class EmbeddingCache(Protocol):
-    """Where embeddings are kept; safe to use from several threads."""
+    """A store of embeddings; it must be thread-safe."""
 
     def find(self, keys: Sequence[CacheKey]) -> Vectors:
-        """Return what is kept of these."""
+        """Return the cached embeddings of these keys."""
 
     def keep(self, vectors: Vectors) -> None:
-        """Keep these."""
+        """Store embeddings."""
 
 
 class MemoryCache:
-    """The embeddings used last, in this process; one of 384 dimensions takes about 2 kB."""
+    """The last used embeddings, in this process; one of 384 dimensions takes about 2 kB."""
 
     def __init__(self, max_entries: int = 10_000) -> None:
         if max_entries < 1:
@@ -81,7 +81,7 @@ class MemoryCache:
         self._lock = threading.Lock()
 
     def find(self, keys: Sequence[CacheKey]) -> Vectors:
-        """Return what is kept of these; they count as used."""
+        """Return the cached embeddings of these keys and mark them as used."""
         found = {}
         with self._lock:
             for key in keys:
@@ -91,10 +91,10 @@ class MemoryCache:
         return found
 
     def keep(self, vectors: Vectors) -> None:
-        """Keep these, and drop those that were not used for longest."""
+        """Store embeddings, and remove the least recently used ones above `max_entries`."""
         with self._lock:
             for key, vector in vectors.items():
-                # A row of its own: a view would keep its whole batch alive.
+                # A copy, because a view keeps the array of its whole batch in memory.
                 self._vectors[key] = vector.copy()
                 self._vectors.move_to_end(key)
             while len(self._vectors) > self._max_entries:
@@ -102,10 +102,10 @@ class MemoryCache:
 
 
 class SqliteCache:
-    """Embeddings in an SQLite file, for several threads and processes; delete it to empty it.
+    """A cache in an SQLite file for several threads and processes; delete the file to empty it.
 
-    A file that cannot be opened raises ConfigurationError. When it fails later (a full disk), the
-    failure is logged as a warning and texts are embedded anew. A context manager.
+    Raises ConfigurationError when the file cannot be opened. A later failure, such as a full disk,
+    is logged as a warning, and the texts are embedded again. A context manager.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -115,7 +115,7 @@ class SqliteCache:
         except sqlite3.Error as exc:
             raise ConfigurationError(
                 f"{path} cannot be used as a cache: {exc}",
-                remedy="Give a file of its own, in a folder that can be written to.",
+                remedy="Give a new file, or a file of this cache, in a writable folder.",
             ) from exc
 
     def _open(self) -> None:
@@ -124,7 +124,7 @@ class SqliteCache:
         )
         try:
             connection.execute("pragma journal_mode = wal")
-            # A loss of power may cost the last embeddings, never the file.
+            # After a power failure the last embeddings may be lost; the file stays valid.
             connection.execute("pragma synchronous = normal")
             connection.execute(_SCHEMA)
         except sqlite3.Error:
@@ -134,9 +134,10 @@ class SqliteCache:
 
     def _after_fork(self) -> None:
         if self._process != os.getpid():
-            # SQLite's connections are one process's, and a lock that another thread held at the
-            # fork is never given back. The old one stays open: it is the parent's to close.
-            self._parents = self._connection
+            # SQLite connections must not cross a fork, and a lock that another thread held at the
+            # fork is never released. The reference keeps the parent's connection open: closing it
+            # here would release the parent's file locks.
+            self._parent_connection = self._connection
             self._open()
 
     def close(self) -> None:
@@ -151,7 +152,7 @@ class SqliteCache:
         self.close()
 
     def find(self, keys: Sequence[CacheKey]) -> Vectors:
-        """Return what is kept of these."""
+        """Return the cached embeddings of these keys."""
         found = {}
         try:
             self._after_fork()
@@ -165,7 +166,7 @@ class SqliteCache:
         return found
 
     def keep(self, vectors: Vectors) -> None:
-        """Keep these."""
+        """Store embeddings."""
         rows = [(*key, vector.astype("<f4").tobytes()) for key, vector in vectors.items()]
         try:
             self._after_fork()
@@ -182,9 +183,9 @@ class SqliteCache:
 
 
 class CachedEmbedder:
-    """An embedder that asks its model only for texts that the cache does not have.
+    """An embedder that calls its model only for texts that are not in the cache.
 
-    Where the model embeds queries differently, queries and documents are kept apart.
+    If the model embeds queries differently, queries and documents have separate cache entries.
     """
 
     def __init__(self, embedder: Embedder, cache: EmbeddingCache) -> None:
@@ -194,16 +195,16 @@ class CachedEmbedder:
 
     @property
     def model(self) -> str:
-        """The embedder's."""
+        """Model of the wrapped embedder."""
         return self._embedder.model
 
     @property
     def dimensions(self) -> int:
-        """The embedder's."""
+        """Dimensions of the wrapped embedder."""
         return self._embedder.dimensions
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embed texts, each different one at most once; raises as the embedder does."""
+        """Embed texts, equal texts only once; raises the embedder's errors."""
         keys = [self._key(text, "document") for text in texts]
         vectors = dict(self._cache.find(list(dict.fromkeys(keys))))
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in vectors}
@@ -219,18 +220,18 @@ class CachedEmbedder:
         return array
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
-        """Embed a query; raises as the embedder does."""
+        """Embed a query; raises the embedder's errors."""
         key = self._key(text, self._query_role)
         vector = self._cache.find([key]).get(key)
         if vector is None:
             made = embed_query(self._embedder, text)
             vector = unit_vectors([made], 1, self.dimensions, self.model)[0]
             self._cache.keep({key: vector})
-        # The cache's own array must not change with the caller's.
+        # A copy, so that the caller cannot change the array in the cache.
         return vector.copy()
 
     def _key(self, text: str, role: Role) -> CacheKey:
-        # A lone surrogate is the model's to refuse.
+        # A lone surrogate must not fail here: the model raises the error for it.
         content_hash = hashlib.sha256(text.encode(errors="surrogatepass")).digest()
         return CacheKey(self.model, self.dimensions, role, content_hash)
 

@@ -1,4 +1,4 @@
-"""What an embedder is, and any function as one."""
+"""The protocols of embedders, and an embedder made from any function."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -11,37 +11,37 @@ from second_brain.errors import ConfigurationError, UnexpectedAnswerError
 
 
 class Embedder(Protocol):
-    """What embeds queries and chunks: one model, one number of dimensions.
+    """An object that embeds queries and chunks with one model and one number of dimensions.
 
-    One whose model embeds queries differently has `embed_query` too, see QueryEmbedder.
+    If the model embeds queries differently, the embedder also has `embed_query`: see QueryEmbedder.
     """
 
     @property
     def dimensions(self) -> int:
-        """Length of each vector, the size that the embedding column must have."""
+        """Length of each vector; the embedding column must have the same dimension."""
 
     @property
     def model(self) -> str:
-        """Name kept with every stored embedding; vectors of two names are never comparable."""
+        """Name that is stored with every embedding; vectors of two models are not comparable."""
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Embed texts into a float32 array of shape (len(texts), dimensions).
 
-        Every row is a unit vector, or all zeros when the model knows nothing in the text: such
-        a row has no direction and must not be stored or searched with.
+        Every row is a unit vector, or all zeros when the model knows no token of the text. A zero
+        row has no direction: do not store it or search with it.
         """
 
 
 @runtime_checkable
 class QueryEmbedder(Protocol):
-    """An embedder whose model embeds queries differently from what they should find."""
+    """An embedder whose model embeds queries differently from documents."""
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
-        """Embed a query into a float32 vector of length `dimensions`: of unit length, or zeros."""
+        """Embed a query into a float32 unit vector of length `dimensions`, or zeros."""
 
 
 def embed_query(embedder: Embedder, text: str) -> NDArray[np.float32]:
-    """Embed a query as its model wants queries, into a float32 vector of length `dimensions`."""
+    """Embed a query into a float32 vector of length `dimensions`, by `embed_query` if it exists."""
     if isinstance(embedder, QueryEmbedder):
         return embedder.embed_query(text)
     vector: NDArray[np.float32] = embedder.embed([text])[0]
@@ -61,25 +61,26 @@ def embed_queries(embedder: Embedder, texts: Sequence[str]) -> NDArray[np.float3
 def unit_vectors(
     vectors: ArrayLike, count: int, dimensions: int, model: str
 ) -> NDArray[np.float32]:
-    """Return what a model gave for `count` texts as unit vectors; a zero row stays one.
+    """Return a model's vectors for `count` texts as unit vectors; a zero row stays zero.
 
-    Raises UnexpectedAnswerError for another number of texts or dimensions, and for numbers that
-    are not finite.
+    Raises UnexpectedAnswerError when the number of rows or dimensions is wrong, or a number is not
+    finite.
     """
     try:
         array = np.asarray(vectors, np.float64)
     except (TypeError, ValueError) as exc:
         raise UnexpectedAnswerError(
-            f"{model} gave no array of numbers", remedy="An embedder gives one vector per text."
+            f"{model} did not return an array of numbers",
+            remedy="An embedder must return one vector for each text.",
         ) from exc
     if array.shape != (count, dimensions):
         raise UnexpectedAnswerError(
-            f"{model} gave an array of shape {array.shape} for {count} texts",
-            remedy=f"An embedder must give one vector of {dimensions} numbers per text.",
+            f"{model} returned an array of shape {array.shape} for {count} texts",
+            remedy=f"An embedder must return one vector of {dimensions} numbers for each text.",
         )
     if not np.isfinite(array).all():
         raise UnexpectedAnswerError(
-            f"{model} gave a vector with NaN or infinity in it",
+            f"{model} returned a vector that contains NaN or infinity",
             remedy="Such a vector has no direction: embed with another model.",
         )
     norms = np.linalg.norm(array, axis=1, keepdims=True)
@@ -91,7 +92,7 @@ def unit_vectors(
 def embed_written(
     texts: Sequence[str], dimensions: int, model: str, function: Callable[[list[str]], ArrayLike]
 ) -> NDArray[np.float32]:
-    """Return unit vectors of the texts by a function that is not given the blank ones."""
+    """Return unit vectors of the texts; `function` gets only the texts that are not blank."""
     vectors = np.zeros((len(texts), dimensions), np.float32)
     rows = [row for row, text in enumerate(texts) if text.strip()]
     if rows:
@@ -101,16 +102,16 @@ def embed_written(
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Say whether what a function, or an object that can be called, gives is to be awaited."""
+    """Return whether a function or callable object returns a coroutine."""
     return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
 
 class CallableEmbedder:
-    """Any function from a list of texts to one vector for each: a model that runs elsewhere.
+    """An embedder made from a function that takes a list of texts and returns a vector for each.
 
-    `function` is called once for each `embed` and must be as safe to call from several threads as
-    the embedder is to be. A blank text is not given to it and has a zero row. Raises TypeError for
-    what is no function, and ConfigurationError for a coroutine function.
+    Each call of `embed` calls `function` once. If several threads use the embedder, `function` must
+    be thread-safe. `function` does not get blank texts; they have zero rows. Raises TypeError if
+    `function` is not callable, and ConfigurationError if it is a coroutine function.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class CallableEmbedder:
             raise TypeError(f"function must be callable, not {type(function).__name__}")
         if is_async(function):
             raise ConfigurationError(
-                "function is a coroutine function, and CallableEmbedder awaits nothing",
+                "function is a coroutine function; CallableEmbedder needs an ordinary function",
                 remedy="Give AsyncRetrievalService an object of your own with model, dimensions "
                 "and `async def embed(self, texts)`.",
             )
@@ -134,7 +135,7 @@ class CallableEmbedder:
 
     @property
     def model(self) -> str:
-        """Name kept with every stored embedding."""
+        """Name that is stored with every embedding."""
         return self._model
 
     @property
@@ -143,5 +144,5 @@ class CallableEmbedder:
         return self._dimensions
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embed texts; raises UnexpectedAnswerError when the function gives something else."""
+        """Embed texts; raises UnexpectedAnswerError if the result is not one vector for each."""
         return embed_written(texts, self._dimensions, self._model, self._function)

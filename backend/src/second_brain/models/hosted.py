@@ -1,6 +1,6 @@
-"""Calls to models behind an API: limits, repetition and errors by kind.
+"""Calls to models behind an API: rate limits, retries, and one error class for each failure.
 
-Embedders and rerankers say what to send and how to read the answer; nothing here knows either.
+Embedders and rerankers define the request and read the response; this module knows neither.
 """
 
 import json
@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 
 _FIRST_WAIT = 0.5
 _MINUTE = 60.0
-# A token is rarely shorter: English has 4 bytes in one, Chinese about 3, source code about 3.
+# Few tokens are shorter: a token has about 4 bytes in English, 3 in Chinese and in source code.
 _BYTES_PER_TOKEN = 3
 
 _PASSING_STATUSES = frozenset((408, 409, 425, 429))
@@ -45,27 +45,27 @@ _NO_CREDIT = frozenset(("insufficient_quota", "billing_hard_limit_reached"))
 
 
 class QuotaExceededError(SecondBrainError):
-    """The provider's rate limit was met on every try, or the account has no credit left."""
+    """Every try exceeded the provider's rate limit, or the account has no credit left."""
 
     kind = "quota_exceeded"
     http_status = 503
     default_remedy = (
-        "Wait, or stay below the account's limit with a RateLimit; the provider's page on usage "
-        "says whether credit is left."
+        "Wait, or stay below the account's limit with a RateLimit. The provider's usage page shows "
+        "whether credit is left."
     )
 
 
 class TextTooLongError(InvalidInputError):
-    """A text has more tokens than the model reads."""
+    """A text has more tokens than the model accepts."""
 
     kind = "text_too_long"
     default_remedy = "Cut the text into smaller chunks."
 
 
 class FailedCallError(Exception):
-    """One try that failed: the error to raise, and whether another try may succeed.
+    """One try failed: `error` is the error to raise, `may_pass` whether another try may succeed.
 
-    `retry_after` is what the provider asks to wait, in seconds.
+    `retry_after` is the wait that the provider requests, in seconds.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class FailedCallError(Exception):
 
 
 class RateLimit:
-    """At most so many requests, and estimated tokens, in any minute; share one for a key.
+    """A limit of requests and estimated tokens in any minute; share one object per API key.
 
-    A request of more tokens than a minute may have goes out alone.
+    A request with more tokens than the limit is sent alone in its minute.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class RateLimit:
         self._tokens = tokens_per_minute
         self._clock = clock
         self._lock = threading.Lock()
-        # When each request of the last minute went out, or will, and its tokens.
+        # Start time (past or planned) and tokens of each request of the last minute.
         self._taken: deque[tuple[float, int]] = deque()
         self._tokens_taken = 0
 
     def reserve(self, tokens: int = 0) -> float:
-        """Take a place for a request of so many tokens; return the seconds to wait for it."""
+        """Reserve the next free time for a request of `tokens`; return the seconds to wait."""
         with self._lock:
             now = self._clock()
             start = max(now, self._taken[-1][0]) if self._taken else now
@@ -126,11 +126,11 @@ class RateLimit:
 
 
 class Calls:
-    """Calls to one provider, repeated while it is busy or out of reach.
+    """Calls to one provider, with retries while the provider is busy or unreachable.
 
-    A try that may pass is repeated `retries` times: after what the provider's Retry-After asks,
-    plus 0.5 s doubled with each try, of which up to a half is left to chance. A provider that asks
-    for more than `longest_wait` seconds is not waited for.
+    A temporary failure is retried up to `retries` times. Each wait is the provider's Retry-After
+    plus a backoff: 0.5 s, doubled with each try, times a random factor between 0.5 and 1. If
+    Retry-After is more than `longest_wait` seconds, the call fails at once.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Calls:
         self._rate_limit = rate_limit
 
     def run(self, attempt: Callable[[], _T], tokens: int = 0) -> _T:
-        """Return what `attempt` returns; it raises FailedCallError when the call fails."""
+        """Return the result of `attempt`, which raises FailedCallError when a try fails."""
         tries = 0
         while True:
             if self._rate_limit is not None and (wait := self._rate_limit.reserve(tokens)) > 0:
@@ -157,7 +157,7 @@ class Calls:
                     or tries > self._retries
                     or failed.retry_after > self._longest_wait
                 ):
-                    # The cause of a refused key may quote the key.
+                    # The cause of an authentication error may contain the key.
                     is_secret = isinstance(failed.error, AuthenticationError)
                     raise failed.error from (None if is_secret else failed.__cause__)
                 backoff = min(_FIRST_WAIT * 2 ** (tries - 1), self._longest_wait)
@@ -166,10 +166,10 @@ class Calls:
 
 
 class Closes(Protocol):
-    """What has connections to close."""
+    """An object that has connections to close."""
 
     def close(self) -> None:
-        """Close them."""
+        """Close the connections."""
 
 
 class HostedModel:
@@ -194,9 +194,9 @@ class HostedModel:
 
 
 class JsonApi:
-    """JSON posted to one provider with its key; safe to use from several threads.
+    """A client that posts JSON to one provider with its key; thread-safe.
 
-    `timeout` bounds each try, in seconds.
+    `timeout` is in seconds for each try.
     """
 
     def __init__(self, provider: str, base_url: str, key: str, *, timeout: float) -> None:
@@ -216,7 +216,7 @@ class JsonApi:
         self._client.close()
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Return the JSON of the answer; raises FailedCallError for anything else."""
+        """Return the JSON of the response; raises FailedCallError for any other response."""
         import httpx
 
         try:
@@ -243,7 +243,7 @@ class JsonApi:
 
 
 def find_key(provider: str, key: str | None, *variables: str) -> str:
-    """Return the key given, or that of the first variable set; raises ConfigurationError."""
+    """Return `key`, or the value of the first variable that is set; else ConfigurationError."""
     found = key or next(filter(None, map(os.environ.get, variables)), None)
     if not found:
         raise ConfigurationError(
@@ -252,14 +252,14 @@ def find_key(provider: str, key: str | None, *variables: str) -> str:
         )
     if not re.fullmatch(r"[!-~]+", found):
         raise ConfigurationError(
-            f"the key for {provider} is none that HTTP can send",
-            remedy="Look for spaces and line breaks in it.",
+            f"the key for {provider} has characters that an HTTP header cannot contain",
+            remedy="Remove spaces and line breaks from the key.",
         )
     return found
 
 
 def estimate_tokens(text: str, name: str) -> int:
-    """Estimate the tokens of a text; raises InvalidInputError when UTF-8 has no form for it."""
+    """Estimate the tokens of a text; raises InvalidInputError if it cannot be encoded as UTF-8."""
     try:
         return 1 + len(text.encode()) // _BYTES_PER_TOKEN
     except UnicodeEncodeError as exc:
@@ -269,15 +269,15 @@ def estimate_tokens(text: str, name: str) -> int:
 def refused(
     provider: str, status: int, headers: Mapping[str, str], body: str, key: str
 ) -> FailedCallError:
-    """Say what an answer with an error status means."""
-    message, code = _what_it_says(body)
-    text = safe_message(message, secrets=[key]) or "nothing more"
-    told = f"{provider} answered {status}: {text}"
+    """Return the error for a response with an error status."""
+    message, code = _message_and_code(body)
+    text = safe_message(message, secrets=[key]) or "no message"
+    full_message = f"{provider} returned status {status}: {text}"
     named = {"code": str(status)}
     if status in (401, 403):
         return FailedCallError(
             AuthenticationError(
-                f"{provider} refused the key with {status}",
+                f"{provider} rejected the key with status {status}",
                 **named,
                 remedy="Check that the key is valid and may use this model.",
             )
@@ -285,25 +285,25 @@ def refused(
     if status == 402 or code in _NO_CREDIT:
         return FailedCallError(
             QuotaExceededError(
-                told, **named, remedy="Add credit to the account, or raise its limit."
+                full_message, **named, remedy="Add credit to the account, or raise its limit."
             )
         )
     if status == 429:
-        error: SecondBrainError = QuotaExceededError(told, **named)
+        error: SecondBrainError = QuotaExceededError(full_message, **named)
     elif status >= 500 or status in _PASSING_STATUSES:
-        error = UnavailableError(told, **named, remedy="Try again later.")
+        error = UnavailableError(full_message, **named, remedy="Try again later.")
     elif status == 413 or (status in (400, 422) and _TOO_LONG.search(message)):
-        error = TextTooLongError(told, **named)
+        error = TextTooLongError(full_message, **named)
     elif status == 404:
         error = ConfigurationError(
-            told, **named, remedy="Check the model's name and the address of the API."
+            full_message, **named, remedy="Check the model's name and the address of the API."
         )
     elif status >= 400:
         error = InvalidInputError(
-            told, **named, remedy="Check that the model takes these arguments."
+            full_message, **named, remedy="Check that the model accepts these arguments."
         )
     else:
-        error = UnexpectedAnswerError(told, **named, remedy="Check the address of the API.")
+        error = UnexpectedAnswerError(full_message, **named, remedy="Check the address of the API.")
     return FailedCallError(
         error,
         may_pass=status >= 500 or status in _PASSING_STATUSES,
@@ -312,17 +312,17 @@ def refused(
 
 
 def timed_out(provider: str) -> FailedCallError:
-    """Say that a try took too long."""
+    """Return the error for a try that exceeded `timeout`."""
     return FailedCallError(
         ClientTimeoutError(
-            f"{provider} did not answer in time", remedy="Raise timeout, or send less at once."
+            f"{provider} did not answer in time", remedy="Raise timeout, or send fewer texts."
         ),
         may_pass=True,
     )
 
 
 def unreachable(provider: str, error: BaseException) -> FailedCallError:
-    """Say that a connection could not be made, or broke."""
+    """Return the error for a connection that failed or broke."""
     return FailedCallError(
         UnavailableError(
             f"{provider} cannot be reached: {safe_message(error) or type(error).__name__}",
@@ -332,23 +332,29 @@ def unreachable(provider: str, error: BaseException) -> FailedCallError:
     )
 
 
-def malformed(provider: str, what: str) -> FailedCallError:
-    """Say that an answer is not of the API's form."""
+def malformed(provider: str, defect: str) -> FailedCallError:
+    """Return the error for a response that does not have the API's form."""
     return FailedCallError(
         UnexpectedAnswerError(
-            f"the answer of {provider} cannot be used: {what}",
+            f"the response of {provider} cannot be used: {defect}",
             remedy="Check the model's name and the address of the API.",
         )
     )
 
 
 def in_order(provider: str, numbered: Iterable[tuple[Any, _T]], count: int) -> list[_T]:
-    """Return the values by their numbers, which must be 0 to count - 1; else FailedCallError."""
+    """Return the values in the order of their numbers; raises FailedCallError.
+
+    The numbers must be 0 to count - 1, each once.
+    """
     pairs = list(numbered)
     if any(type(number) is not int for number, _ in pairs) or (
         sorted(number for number, _ in pairs) != list(range(count))
     ):
-        raise malformed(provider, f"{count} results were due, and it has {len(pairs)}, or others")
+        raise malformed(
+            provider,
+            f"{len(pairs)} results where {count} are expected, or their numbers are wrong",
+        )
     values = dict(pairs)
     return [values[number] for number in range(count)]
 
@@ -359,23 +365,24 @@ def _no_address(provider: str) -> ConfigurationError:
     )
 
 
-def _what_it_says(body: str) -> tuple[str, str | None]:
+def _message_and_code(body: str) -> tuple[str, str | None]:
     """Return message and code of an error's body, in the forms that providers use."""
     try:
-        told: Any = json.loads(body)
+        error: Any = json.loads(body)
     except (ValueError, RecursionError):
         return body, None
-    if isinstance(told, dict) and isinstance(told.get("error"), dict):
-        told = told["error"]
-    if not isinstance(told, dict):
+    if isinstance(error, dict) and isinstance(error.get("error"), dict):
+        error = error["error"]
+    if not isinstance(error, dict):
         return body, None
-    code = told.get("code")
-    message = next((told[name] for name in ("message", "detail", "error") if told.get(name)), body)
+    code = error.get("code")
+    names = ("message", "detail", "error")
+    message = next((error[name] for name in names if error.get(name)), body)
     return str(message), code if isinstance(code, str) else None
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:
-    """Return the seconds that the answer asks to wait: a number or a date; 0 without any."""
+    """Return the seconds to wait by the Retry-After header, a number or a date; 0 without it."""
     value = headers.get("retry-after")
     if value is None:
         return 0.0

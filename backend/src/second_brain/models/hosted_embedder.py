@@ -1,4 +1,4 @@
-"""What embedders of hosted models share: batches within the API's limits, and checked answers."""
+"""The base of embedders with hosted models: batches within the API's limits, checked answers."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -16,9 +16,9 @@ Role = Literal["document", "query"]
 
 
 class HostedEmbedder(HostedModel, ABC):
-    """Base of embedders whose model is behind an API; a provider adds `_request`.
+    """Base of embedders whose model is behind an API; each subclass implements `_request`.
 
-    Safe to call from several threads. Blank texts are not sent and have zero rows.
+    Thread-safe. Blank texts are not sent; they have zero rows.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class HostedEmbedder(HostedModel, ABC):
             if value is not None and value < 1:
                 raise ConfigurationError(f"{name} is {value}", remedy="Give at least 1.")
         self._model = model
-        self._asked_dimensions = dimensions
+        self._requested_dimensions = dimensions
         self._dimensions = dimensions or known.get(model)
         self._calls = calls
         self._batch_size = batch_size
@@ -48,18 +48,18 @@ class HostedEmbedder(HostedModel, ABC):
 
     @property
     def model(self) -> str:
-        """Name kept with every stored embedding."""
+        """Name that is stored with every embedding."""
         return self._model
 
     @property
     def dimensions(self) -> int:
-        """Length of each vector; of a model not known here, found by embedding one word."""
+        """Length of each vector; for an unknown model, one request with one word finds it."""
         with self._lock:
             if self._dimensions is None:
                 found = np.shape(self._calls.run(lambda: self._request(["size"], "document"), 1))
                 if len(found) != 2 or found[1] == 0:
                     raise UnexpectedAnswerError(
-                        f"{self._model} gave an array of shape {found} for 1 text",
+                        f"{self._model} returned an array of shape {found} for 1 text",
                         remedy="Check that this is an embedding model.",
                     )
                 self._dimensions = found[1]
@@ -68,7 +68,7 @@ class HostedEmbedder(HostedModel, ABC):
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Embed texts, in as few requests as the API's limits allow.
 
-        Raises TextTooLongError naming the text, QuotaExceededError, AuthenticationError,
+        Raises TextTooLongError with the index of the text, QuotaExceededError, AuthenticationError,
         ClientTimeoutError, UnavailableError or UnexpectedAnswerError.
         """
         return self._embed(texts, "document")
@@ -116,7 +116,7 @@ class HostedEmbedder(HostedModel, ABC):
                 raise TextTooLongError(
                     f"texts[{rows[0]}] is too long for {self._model}: {exc}", code=exc.code
                 ) from exc
-            # The tokens were estimated: together the texts may be too long, and one alone not.
+            # Token counts are estimates, so a batch can be too long when each text is not.
             middle = len(rows) // 2
             self._fill(vectors, rows[:middle], texts, tokens, role)
             self._fill(vectors, rows[middle:], texts, tokens, role)

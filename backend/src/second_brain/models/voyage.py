@@ -1,4 +1,4 @@
-"""Voyage AI's embedding models, over its REST API: the official client brings many packages."""
+"""Voyage AI's embedding models over its REST API; the official client needs many packages."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,8 +32,8 @@ _DIMENSIONS = dict.fromkeys(
 class VoyageEmbedder(HostedEmbedder):
     """A model of Voyage AI's API; the key is api_key or VOYAGE_API_KEY.
 
-    Documents and queries are embedded differently. `dimensions` asks for another size than 1,024,
-    where the model has it. A text that is too long is refused, or with `truncate` cut.
+    Documents and queries are embedded differently. `dimensions` requests another size than 1,024,
+    if the model supports it. A text that is too long is an error, or is cut with `truncate`.
     `timeout` is in seconds for each try; see Calls for `retries` and `longest_wait`.
 
     Raises ConfigurationError without a key.
@@ -67,7 +67,7 @@ class VoyageEmbedder(HostedEmbedder):
         self._client: JsonApi = JsonApi(PROVIDER, base_url, key, timeout=timeout)
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
-        """Embed a query; raises as `embed` does."""
+        """Embed a query; raises the errors of `embed`."""
         vector: NDArray[np.float32] = self._embed([text], "query")[0]
         return vector
 
@@ -78,8 +78,8 @@ class VoyageEmbedder(HostedEmbedder):
             "input_type": role,
             "truncation": self._truncate,
         }
-        if self._asked_dimensions is not None:
-            body["output_dimension"] = self._asked_dimensions
+        if self._requested_dimensions is not None:
+            body["output_dimension"] = self._requested_dimensions
         answer = self._client.post("embeddings", body)
         try:
             numbered = [(one["index"], one["embedding"]) for one in answer["data"]]

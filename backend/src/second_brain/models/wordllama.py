@@ -1,4 +1,4 @@
-"""WordLlama, the model that comes with the package."""
+"""WordLlama, a small model whose weights are in its package."""
 
 import logging
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class WordLlamaEmbedder:
     dimensions = 256
 
     def __init__(self) -> None:
-        # Importing wordllama configures the root logger at INFO: undo what is not its business.
+        # Importing wordllama configures the root logger at INFO; restore the application's logging.
         root = logging.getLogger()
         handlers, level = root.handlers[:], root.level
         try:
@@ -31,7 +31,7 @@ class WordLlamaEmbedder:
         finally:
             root.handlers[:] = handlers
             root.setLevel(level)
-        # The wheel keeps its tokenizer where the loader looks only in a cache folder.
+        # The loader looks for the tokenizer in a cache folder; in the wheel it is beside the code.
         self._model = wordllama.WordLlama.load(
             config="l2_supercat",
             dim=self.dimensions,
@@ -41,6 +41,6 @@ class WordLlamaEmbedder:
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Embed texts into unit vectors; only a text without any token gives a zero row."""
-        # Every text is padded to the longest of its batch, so small batches are also the fast ones.
+        # Every text is padded to the longest in its batch, so small batches are faster.
         vectors = self._model.embed(list(texts), norm=False, batch_size=8)
         return unit_vectors(vectors, len(texts), self.dimensions, self.model)

@@ -1,7 +1,7 @@
-"""Answers that this process keeps for a while.
+"""A cache of search responses in this process, each for a limited time.
 
-A write of this process's `KnowledgeWriter` drops them all. Writes of other processes are not
-noticed: until it expires, an answer may be older than the data.
+A write by a `KnowledgeWriter` of this process empties the cache. Writes of other processes do not:
+until a response expires, it may be older than the data.
 """
 
 import threading
@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 
 
 class ResultCache:
-    """At most `max_entries` answers, each for `seconds`, the least recently used dropped first.
+    """At most `max_entries` responses, each for `seconds`; the least recently used goes first.
 
-    An answer is copied on its way in and out, so that what a caller does to it stays the caller's.
-    One cache serves many threads.
+    `get` and `put` copy the response, so that a caller cannot change the cached one. Thread-safe.
     """
 
     def __init__(
@@ -37,7 +36,7 @@ class ResultCache:
         return len(self._entries)
 
     def get(self, key: str) -> "SearchResponse | None":
-        """Return a copy of the answer that is kept under the key, if any is still good."""
+        """Return a copy of the response for this key, or None if there is none or it expired."""
         with self._lock:
             self._drop_stale()
             kept = self._entries.get(key)
@@ -50,11 +49,11 @@ class ResultCache:
         return kept[1].model_copy(deep=True)
 
     def begin(self) -> int:
-        """Return what `put` needs to know that nothing was written since."""
+        """Return the current write marker; pass it to `put` after the search."""
         return last_write()
 
     def put(self, key: str, response: "SearchResponse", begun: int) -> None:
-        """Keep an answer, unless something was written since `begin` was called."""
+        """Store a response, unless there was a write after `begin`."""
         copied = response.model_copy(deep=True)
         with self._lock:
             self._drop_stale()
@@ -66,7 +65,7 @@ class ResultCache:
                 self._entries.popitem(last=False)
 
     def clear(self) -> None:
-        """Drop every answer."""
+        """Remove all responses."""
         with self._lock:
             self._entries.clear()
 

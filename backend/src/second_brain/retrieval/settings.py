@@ -1,7 +1,7 @@
-"""What an operator sets of the retrieval service, by environment variables or by name.
+"""The settings of the retrieval service, from environment variables or keyword arguments.
 
-The names are those that comparable projects read. `docs/service.md` says what each does, and how
-limits combine; nothing is read before `SearchSettings()` is called.
+The names are the same as in comparable projects. `docs/service.md` describes each setting and how
+limits combine. The environment is read only when `SearchSettings()` is called.
 """
 
 import os
@@ -23,10 +23,10 @@ from second_brain.errors import ConfigurationError
 from second_brain.services.arguments import Leg
 
 MATCH_COUNT_BOUND = 1000
-"""The most rows and candidates that the SQL function takes."""
+"""The maximum number of rows and of candidates that the SQL function accepts."""
 
 LIMIT_BOUND = 100
-"""The most results that a search returns at once."""
+"""The maximum number of results of one search."""
 
 _ALIASES = {"bm25": "text"}
 
@@ -36,10 +36,10 @@ def _without_alias(mode: object) -> object:
 
 
 Mode = Literal[Leg, "rerank"]
-"""How the service runs a search: `rerank` is the hybrid search, reranked."""
+"""How the service runs a search: `rerank` is hybrid search with reranking."""
 
 ModeField = Annotated[Mode, BeforeValidator(_without_alias)]
-"""A field that reads `bm25` as `text`."""
+"""A field of type Mode that accepts `bm25` for `text`."""
 
 Fusion = Literal["auto", "relative_score", "rrf"]
 
@@ -61,9 +61,9 @@ def _environment(names: Collection[str]) -> dict[str, str]:
 
 
 class SearchSettings(BaseModel):
-    """The settings of `RetrievalService`; each is the environment variable of its name.
+    """The settings of `RetrievalService`; each has an environment variable with the same name.
 
-    Raises ConfigurationError, naming the variable, for a value out of bounds.
+    Raises ConfigurationError with the name of the variable if a value is out of bounds.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -120,13 +120,13 @@ class SearchSettings(BaseModel):
             ]
             raise ConfigurationError(
                 "; ".join(faults),
-                remedy="Correct it in the environment, or where SearchSettings is made; "
-                "docs/service.md has the bounds.",
+                remedy="Correct the environment variable or the argument of SearchSettings; "
+                "docs/service.md lists the bounds.",
             ) from error
 
     @property
     def default_mode(self) -> Mode:
-        """The mode of a search that names none: the default, as the two switches change it."""
+        """The mode of a search without a mode: the default, changed by the two `use_` settings."""
         if self.search_default_mode != "hybrid":
             return self.search_default_mode
         if self.use_reranking:
@@ -134,5 +134,5 @@ class SearchSettings(BaseModel):
         return "hybrid" if self.use_hybrid_search else "vector"
 
     def default_limit(self, mode: str) -> int:
-        """Return how many results a search of this mode has when it names no limit."""
+        """Return the number of results for a search of this mode without a limit."""
         return self.vector_match_count if mode == "vector" else self.search_default_limit

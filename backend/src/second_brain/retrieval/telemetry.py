@@ -1,8 +1,9 @@
-"""What operators see of a search: its parts' times, one log line, and spans.
+"""Telemetry of a search: the times of its parts, one log line, and OpenTelemetry spans.
 
-The log line goes to `second_brain.search`, INFO, or WARNING when a part failed; its fields are
-attributes of the record, as JSON formatters read them. Spans are OpenTelemetry's, when the package
-`opentelemetry-api` is there and a tracer is set up. Neither has the question's text unless asked.
+The logger is `second_brain.search`; the level is INFO, or WARNING when a part failed. The fields
+are attributes of the log record, so that JSON formatters include them. Spans need the package
+`opentelemetry-api` and a configured tracer. Log line and spans contain the text of the query only
+if a setting enables it.
 """
 
 import functools
@@ -21,7 +22,7 @@ Part = Literal["embed", "search", "rerank"]
 
 
 class Watch:
-    """Times one search and its parts; `response` is set when there is an answer."""
+    """Measures one search and its parts; the caller sets `response` when the search returns."""
 
     def __init__(self, fields: dict[str, Any]) -> None:
         self.response: SearchResponse | None = None
@@ -31,7 +32,7 @@ class Watch:
 
     @contextmanager
     def part(self, name: Part) -> Iterator[None]:
-        """Time a part, and give it a span within the search's."""
+        """Measure a part, in a span below the span of the search."""
         start = time.perf_counter()
         try:
             with _span(name):
@@ -49,12 +50,12 @@ class Watch:
             total=(time.perf_counter() - self._start) * 1000,
         )
 
-    def told(self, error: BaseException | None) -> dict[str, Any]:
-        """Return what is to be said of the search: numbers, flags and names."""
-        told = {"event": "search", **self._fields}
+    def attributes(self, error: BaseException | None) -> dict[str, Any]:
+        """Return the fields of the log line and the span: numbers, flags and names."""
+        attributes = {"event": "search", **self._fields}
         response = self.response
         if response is not None:
-            told |= {
+            attributes |= {
                 "mode_used": response.mode_used,
                 "results": len(response.results),
                 "total_count": response.total_count,
@@ -65,20 +66,20 @@ class Watch:
             first = response.degraded
             if first is not None:
                 parts = [one.part for one in (first, first.also) if one is not None]
-                told |= {"degraded": ",".join(parts), "degraded_kind": first.kind}
+                attributes |= {"degraded": ",".join(parts), "degraded_kind": first.kind}
         if error is not None:
-            told["error_kind"] = (
+            attributes["error_kind"] = (
                 translate(error).kind if isinstance(error, Exception) else type(error).__name__
             )
         times = self.times() if response is None else response.query_time_ms
         for name in ("embed", "search", "rerank", "total"):
-            told[f"{name}_ms"] = round(getattr(times, name), 3)
-        return told
+            attributes[f"{name}_ms"] = round(getattr(times, name), 3)
+        return attributes
 
 
 @contextmanager
 def watched(**fields: Any) -> Iterator[Watch]:
-    """Time a search, with a span around it and one log line at its end."""
+    """Measure a search in a span, and write one log line at its end."""
     watch = Watch(fields)
     error: BaseException | None = None
     with _span("search", whole=True) as span:
@@ -93,26 +94,33 @@ def watched(**fields: Any) -> Iterator[Watch]:
             level = logging.INFO if is_whole else logging.WARNING
             is_recording = span is not None and span.is_recording()
             if is_recording or logger.isEnabledFor(level):
-                told = watch.told(error)
+                attributes = watch.attributes(error)
                 if is_recording:
                     span.set_attributes(
                         {
                             f"second_brain.{name}": value
-                            for name, value in told.items()
+                            for name, value in attributes.items()
                             if value is not None and name != "event"
                         }
                     )
-                _log(level, told)
+                _log(level, attributes)
 
 
-def _log(level: int, told: dict[str, Any]) -> None:
-    if "error_kind" in told:
-        outcome = f"failed: {told['error_kind']}"
+def _log(level: int, attributes: dict[str, Any]) -> None:
+    if "error_kind" in attributes:
+        outcome = f"failed: {attributes['error_kind']}"
     else:
-        outcome = f"{told['results']} results by {told['mode_used']}"
-        if "degraded" in told:
-            outcome += f", without {told['degraded']}: {told['degraded_kind']}"
-    logger.log(level, "search %s: %s, %.1f ms", told["mode"], outcome, told["total_ms"], extra=told)
+        outcome = f"{attributes['results']} results by {attributes['mode_used']}"
+        if "degraded" in attributes:
+            outcome += f", without {attributes['degraded']}: {attributes['degraded_kind']}"
+    logger.log(
+        level,
+        "search %s: %s, %.1f ms",
+        attributes["mode"],
+        outcome,
+        attributes["total_ms"],
+        extra=attributes,
+    )
 
 
 @functools.cache
@@ -126,7 +134,7 @@ def _trace() -> Any:
 
 @functools.cache
 def _tracer() -> Any:
-    # Before the application has set up its own this is a proxy, which finds it later.
+    # Before the application configures a tracer this is a proxy, which uses that tracer later.
     return _trace().get_tracer("second_brain")
 
 
@@ -138,7 +146,7 @@ def _span(name: str, *, whole: bool = False) -> AbstractContextManager[Any]:
 
 @contextmanager
 def _recorded(name: str) -> Iterator[Any]:
-    # OpenTelemetry's own record of an exception is its whole text and trace.
+    # OpenTelemetry would record the full message and traceback, which may contain the query.
     with _tracer().start_as_current_span(
         name, record_exception=False, set_status_on_exception=False
     ) as span:

@@ -1,7 +1,7 @@
-"""What a search is asked: its arguments, their defaults, and their names and types in SQL.
+"""The arguments of a search: their defaults, and their names and types in SQL.
 
-The database checks embeddings, bounds and filters. Only a text that is not a date, a UUID or a list
-is refused here, because Postgres would not name the argument.
+The database checks embeddings, bounds and filters. This module rejects only invalid dates, UUIDs
+and lists, because the error of Postgres would not contain the name of the argument.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,10 +15,10 @@ from second_brain.errors import InvalidInputError
 from second_brain.filters import Filters, conditions, json_form
 
 Leg = Literal["hybrid", "vector", "text"]
-"""What a search runs: one leg, or both and their fusion."""
+"""The legs that a search runs: one leg, or both with fusion."""
 
 TextMode = Literal["websearch", "simple", "phrase"]
-"""How the text leg reads the question, `search_mode` everywhere."""
+"""How the text leg parses the query; the argument is `search_mode` everywhere."""
 
 
 class SupportsToList(Protocol):
@@ -32,14 +32,14 @@ Embedding: TypeAlias = Sequence[float] | SupportsToList | Vector | str
 
 
 class Formulation(TypedDict, total=False):
-    """One more way to ask the same question: as text, as an embedding, or both."""
+    """Another formulation of the same query: a text, an embedding, or both."""
 
     query_text: str | None
     query_embedding: Embedding | None
 
 
 class KeywordArguments(TypedDict, total=False):
-    """The arguments of `hybrid_search` that are given by name only."""
+    """The keyword-only arguments of `hybrid_search` except `viewer_id` and `timeout`."""
 
     rrf_k: float
     fusion: str
@@ -57,14 +57,14 @@ class KeywordArguments(TypedDict, total=False):
 
 
 class HybridOptions(KeywordArguments, total=False):
-    """What `hybrid_search` takes by name only."""
+    """All keyword-only arguments of `hybrid_search`."""
 
     viewer_id: UUID | str | None
     timeout: float | None
 
 
 class SearchArguments(KeywordArguments, total=False):
-    """Everything that a search takes beside the question and the viewer."""
+    """All arguments of a search except the query, the viewer and the timeout."""
 
     top_k: int
     threshold: float
@@ -76,13 +76,13 @@ class SearchArguments(KeywordArguments, total=False):
 
 
 class OwnSearchOptions(SearchArguments, total=False):
-    """What `search_my_knowledge` takes beside the question."""
+    """The arguments of `search_my_knowledge` except the query."""
 
     timeout: float | None
 
 
 class SearchOptions(OwnSearchOptions, total=False):
-    """What `explain_hybrid_search` and `find` take beside the question."""
+    """The arguments of `explain_hybrid_search` and `find` except the query."""
 
     viewer_id: UUID | str | None
 
@@ -111,7 +111,7 @@ KEYWORD_DEFAULTS: Mapping[str, object] = {
     "snippet": False,
     "formulations": None,
 }
-"""Defaults of the arguments that are given by name only. They are those of the SQL function."""
+"""Defaults of the keyword-only arguments. They are equal to those of the SQL function."""
 
 DEFAULTS: Mapping[str, object] = {
     "query_embedding": None,
@@ -125,7 +125,7 @@ DEFAULTS: Mapping[str, object] = {
     "pool_size": 50,
     **KEYWORD_DEFAULTS,
 }
-"""Defaults of `hybrid_search`, which queries of a batch have too."""
+"""Defaults of `hybrid_search` and of the queries of a batch."""
 
 SQL_NAMES = {"top_k": "match_count", "threshold": "match_threshold"}
 
@@ -133,9 +133,9 @@ SQL_NAMES = {"top_k": "match_count", "threshold": "match_threshold"}
 def named(
     given: Mapping[str, object], caller: str, *, without: Collection[str] = (), filled: bool = True
 ) -> dict[str, object]:
-    """Return the arguments under their SQL names, with the defaults of those left out.
+    """Return the arguments under their SQL names, with defaults for missing ones.
 
-    Raises TypeError for a name that is not an argument. `filled=False` adds no defaults.
+    With `filled=False`, no defaults are added. Raises TypeError for an unknown argument.
     """
     if not isinstance(given, Mapping):
         raise TypeError(f"{caller} must be a dict, not {type(given).__name__}")
@@ -149,15 +149,15 @@ def named(
 
 
 def converted(arguments: Mapping[str, object]) -> dict[str, Any]:
-    """Return the arguments as values that JSON has. Raises InvalidInputError."""
+    """Return the arguments as JSON values. Raises InvalidInputError."""
     return {name: _converted(name, value) for name, value in arguments.items()}
 
 
 def without_defaults(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out keyword-only arguments that have their default.
 
-    PostgREST finds a function by the names of its arguments. A name that is sent without need
-    fails with 404 on a project whose migrations are older than this client.
+    PostgREST finds a function by the names of its arguments. On a project with older migrations,
+    a name that its function does not have causes status 404, even if the value is the default.
     """
     return {
         name: value
@@ -168,7 +168,7 @@ def without_defaults(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _converted(name: str, value: Any) -> Any:
     if name == "query_embedding":
-        # The database's error for an invalid vector is better than one about JSON.
+        # The database rejects invalid vectors, with a better message than one about JSON.
         return _plain(value)
     if name == "filters":
         return conditions(value)
@@ -189,7 +189,7 @@ def _parsed(name: str, value: str, parse: Callable[[str], object], expected: str
 
 
 def _plain(value: object) -> Any:
-    """Return arrays as lists, and their numbers as Python's own."""
+    """Return arrays as lists of Python numbers."""
     if isinstance(value, Vector):
         return value.to_list()
     if hasattr(value, "tolist"):

@@ -1,8 +1,8 @@
-"""Methods that are written once, with `await`, and offered to threads as well.
+"""Blocking methods made from `async` methods, so that each method is written only once.
 
-`blocking` makes the method for threads of the method for an event loop. What the method awaits is
-the object's own: in a class for threads that is a coroutine which calls a blocking function and
-never suspends, so one step runs the whole method.
+`blocking` turns a method for an event loop into a method for threads. The method may await only
+methods of its own object. In a class for threads, these are coroutines that call a blocking
+function and never suspend, so one `send` runs the whole method.
 """
 
 from collections.abc import Callable, Coroutine
@@ -33,4 +33,4 @@ def finished(coroutine: Coroutine[Any, Any, Result]) -> Result:
         result: Result = end.value
         return result
     coroutine.close()
-    raise RuntimeError("a blocking method waits for an event loop")
+    raise RuntimeError("the coroutine of a blocking method suspended: it needs an event loop")

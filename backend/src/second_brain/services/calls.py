@@ -1,4 +1,4 @@
-"""One call of an SQL function: its deadline, and another attempt after a passing failure."""
+"""One call of an SQL function, with a deadline and with retries after temporary failures."""
 
 import logging
 import random
@@ -17,29 +17,29 @@ from second_brain.errors import (
 logger = logging.getLogger(__name__)
 
 RETRIES = 2
-"""How often a search is sent again after a failure that passes."""
+"""The maximum number of retries of a search after temporary failures."""
 
 SERIALIZATION_FAILURE, DEADLOCK = "40001", "40P01"
-"""SQLSTATEs; a standby ends a search with the first one when it has to apply a change."""
+"""SQLSTATEs. A standby cancels a search with 40001 when it conflicts with a change to apply."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
-"""Seconds: the longest pause before the first of these attempts, and before any."""
+"""Seconds: the maximum pause before the first retry, and before any retry."""
 
 LONGEST_TIMEOUT = 86_400.0
 """Seconds."""
 
 Send = Callable[[str, dict[str, Any], float | None], Awaitable[object]]
-"""Calls a function with arguments, within some seconds."""
+"""A function (name, arguments, timeout in seconds) that calls an SQL function."""
 
 
 class Deadline:
-    """The time by which an answer must be there."""
+    """The time when a call must be finished."""
 
     def __init__(self, seconds: float | None) -> None:
         self._end = None if seconds is None else time.monotonic() + seconds
 
     def left(self, share: float = 1.0) -> float | None:
-        """Return a share of the seconds left, None without a deadline.
+        """Return a share of the remaining seconds, or None without a deadline.
 
         Raises SearchTimeoutError when no time is left.
         """
@@ -53,7 +53,7 @@ class Deadline:
         return left * share
 
     def allows(self, pause: float) -> bool:
-        """Say whether time is left after a pause of so many seconds."""
+        """Return whether time is left after a pause of this many seconds."""
         return self._end is None or time.monotonic() + pause < self._end
 
 
@@ -77,7 +77,7 @@ async def call(
     timeout: float | None,
     retries: int,
 ) -> object:
-    """Call a function that only reads; call again after a lost connection or a conflict."""
+    """Call a read-only function; retry after a lost connection or a serialization failure."""
     deadline = Deadline(timeout)
     for attempt in count():
         try:
@@ -93,12 +93,12 @@ async def call(
                 or not deadline.allows(pause)
             ):
                 raise
-            logger.info("%s: %s, trying again", function, known.kind)
+            logger.info("%s: %s, retrying", function, known.kind)
         await wait(pause)
     raise AssertionError
 
 
 def pause_before(attempt: int) -> float:
-    """Return the seconds to wait after the failed attempt of this number, counted from 0."""
-    # Full jitter, so that clients that failed together do not all try again at the same moment.
+    """Return the seconds to wait after a failed attempt; attempts are counted from 0."""
+    # Full jitter, so that clients that failed at the same time do not retry at the same time.
     return random.uniform(0, min(FIRST_PAUSE * 2**attempt, LONGEST_PAUSE))  # noqa: S311

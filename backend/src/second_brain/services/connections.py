@@ -1,7 +1,7 @@
-"""Connection strings, connections, and pools with settings that suit a transaction pooler.
+"""Connection strings, connections, and pools with settings for a transaction pooler.
 
-libpq reads a password with an unescaped @ or / in it as host, port or database, and quotes these in
-its messages. So a connection string is checked here before libpq sees it.
+If a password has an unescaped @ or /, libpq parses a part of it as host, port or database and
+shows it in error messages. So this module checks a connection string before libpq uses it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,19 +18,19 @@ from second_brain.errors import ConfigurationError, SecondBrainError, connection
 
 POOL_DEFAULTS: Mapping[str, str | int] = {
     "application_name": "second-brain",
-    # Seconds, the last in milliseconds. They end the wait for a host that no longer answers.
+    # In seconds; tcp_user_timeout is in milliseconds. They limit the wait for a dead host.
     "connect_timeout": 10,
     "keepalives_idle": 30,
     "keepalives_interval": 10,
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""Connection options of `connection_pool`; those of the connection string replace them."""
+"""Connection options of `connection_pool`; options in the connection string replace them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What a connection string names, with libpq's defaults. It holds no secret."""
+    """The parts of a connection string without secrets, with libpq's defaults."""
 
     host: str
     port: str
@@ -39,17 +39,17 @@ class Address:
 
 
 def address(dsn: str) -> Address:
-    """Return what the connection string names.
+    """Return the host, port, database and user of a connection string.
 
-    Raises ConfigurationError, which quotes nothing of it, when it is malformed or when a piece of
-    a password may stand where a name belongs.
+    Raises ConfigurationError when the string is malformed, or when one of these parts may contain
+    a part of the password. The message does not contain any part of the string.
     """
     try:
         given = conninfo_to_dict(dsn)
     except (psycopg.Error, ValueError):
         given = None
     if given is None:
-        # Outside of the handler: libpq's message quotes the string, and would be the context.
+        # Not in the except block: the context would be libpq's error, which contains the string.
         raise ConfigurationError("the connection string is malformed", remedy=_ESCAPE)
     own = {one.keyword.decode(): (one.val or b"").decode() for one in pq.Conninfo.get_defaults()}
 
@@ -64,8 +64,8 @@ def address(dsn: str) -> Address:
         found.port and not found.port.replace(",", "").isdecimal()
     ):
         raise ConfigurationError(
-            "the connection string is malformed: its password seems to go on in the host, port or "
-            "database",
+            "the connection string is malformed: the host, port or database seems to contain a "
+            "part of the password",
             remedy=_ESCAPE,
         )
     return found
@@ -78,14 +78,14 @@ _ESCAPE = (
 
 
 def connect(dsn: str, **options: Any) -> psycopg.Connection[Any]:
-    """Open a connection; raises a SecondBrainError that names what of the address was wrong."""
+    """Open a connection; raises a SecondBrainError that names the wrong part of the address."""
     with explained(dsn):
         return psycopg.connect(dsn, **options)
 
 
 @contextmanager
 def explained(dsn: str) -> Iterator[None]:
-    """Check a connection string, and name what of it is wrong when connecting fails."""
+    """Check a connection string; if connecting fails, raise an error that names the wrong part."""
     target = address(dsn)
     failure: SecondBrainError | None = None
     try:
@@ -102,7 +102,7 @@ def explained(dsn: str) -> Iterator[None]:
 
 
 def secrets(dsn: str) -> tuple[str, ...]:
-    """Return what no message may hold of a connection string: itself, and its passwords."""
+    """Return the texts that no message may contain: the connection string and its passwords."""
     try:
         given = conninfo_to_dict(dsn)
     except (psycopg.Error, ValueError):
@@ -113,11 +113,11 @@ def secrets(dsn: str) -> tuple[str, ...]:
 def connection_pool(
     dsn: str, *, min_size: int = 1, max_size: int = 10, timeout: float = 10.0, **options: Any
 ) -> ConnectionPool[psycopg.Connection[Any]]:
-    """Return an open pool for a service, which may go through a transaction pooler.
+    """Return an open pool for a service; it also works through a transaction pooler.
 
-    `timeout` is the most that a call waits for a free connection, in seconds. Further options are
-    ConnectionPool's. Nothing is prepared, and a connection keeps no state of a session. Close it,
-    or use it as a context manager.
+    `timeout` is the maximum wait for a free connection, in seconds. Further options are those of
+    ConnectionPool. Connections use no prepared statements and no session state. Close the pool, or
+    use it as a context manager.
     """
     return ConnectionPool(
         _pool_conninfo(dsn),
@@ -133,7 +133,7 @@ def connection_pool(
 def async_connection_pool(
     dsn: str, *, min_size: int = 1, max_size: int = 10, timeout: float = 10.0, **options: Any
 ) -> AsyncConnectionPool[psycopg.AsyncConnection[Any]]:
-    """Return the same for an event loop; `async with` opens it."""
+    """Return the same pool for an event loop; `async with` opens it."""
     return AsyncConnectionPool(
         _pool_conninfo(dsn),
         min_size=min_size,
@@ -145,7 +145,7 @@ def async_connection_pool(
     )
 
 
-# A prepared statement belongs to a session, and a transaction pooler gives none.
+# Prepared statements belong to a session, and a transaction pooler does not keep sessions.
 _POOL_CONNECTION = {"autocommit": True, "prepare_threshold": None}
 
 

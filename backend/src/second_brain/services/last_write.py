@@ -1,4 +1,4 @@
-"""The number of this process's last write: the service's cache compares it, writers raise it."""
+"""The number of this process's last write: writers increase it, the service's cache compares it."""
 
 from itertools import count
 
@@ -7,7 +7,7 @@ _last = 0
 
 
 def written() -> None:
-    """Note a write."""
+    """Record a write."""
     global _last
     _last = next(_numbers)
 

@@ -1,4 +1,4 @@
-"""The result type under the name that callers of the earlier systems import."""
+"""The result type at the import path that callers of earlier systems use."""
 
 from second_brain.services.results import MemorySearchResult
 

@@ -1,6 +1,6 @@
-"""Search over psycopg, for backends that sit next to the database.
+"""Search over psycopg, for backends with a direct connection to the database.
 
-Nothing needs a session, so it works behind a transaction pooler.
+It does not need session state, so it also works through a transaction pooler.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ Database: TypeAlias = str | psycopg.Connection[Any] | ConnectionPool[Any]
 AsyncDatabase: TypeAlias = str | psycopg.AsyncConnection[Any] | AsyncConnectionPool[Any]
 
 _OWN_CONNECTION_LOST = (
-    "Open another connection: this one is gone, and is the caller's. A provider that is given a "
-    "pool or a connection string asks again by itself."
+    "Open a new connection and give it to a new provider. A provider with a pool or a connection "
+    "string retries by itself."
 )
 
 
 class _Postgres:
-    """What both providers share about the given database."""
+    """Base of both providers."""
 
     _database: Any
 
@@ -48,13 +48,13 @@ class _Postgres:
 class PostgresProvider(_Postgres, SearchProvider):
     """Search over a psycopg connection, a pool, or a connection string.
 
-    A connection and a pool stay the caller's: nothing is committed, closed or left failed in a
-    transaction that is open, and no setting outlives a call. A connection serves one thread at a
-    time; a service gives a pool. With a connection string each call opens a connection of its own
-    and closes it. A connection that was given and is lost is not opened again.
+    The provider does not commit or close a connection of the caller, does not leave its open
+    transaction in a failed state, and restores all settings after a call. A connection can be used
+    by one thread at a time; a service should use a pool. With a connection string, each call opens
+    and closes its own connection. A lost connection of the caller is not opened again.
 
-    A `timeout` is the statement's, under which the role's own statement_timeout still holds. Half a
-    second later, when the server has not said so, the connection is broken off.
+    `timeout` becomes the statement_timeout, unless the role has a shorter one. If the server does
+    not cancel the statement, the connection is closed half a second later.
     """
 
     name: ClassVar[Source] = "postgres"
@@ -88,7 +88,7 @@ class PostgresProvider(_Postgres, SearchProvider):
         elif isinstance(self._database, ConnectionPool):
             wait = pool_wait(timeout, self._database.timeout)
             with self._database.connection(wait) as connection:
-                # It is this call's alone, which needs no transaction.
+                # Only this call uses the connection, and it needs no transaction.
                 as_it_was = connection.autocommit
                 connection.autocommit = True
                 try:
@@ -109,7 +109,7 @@ class PostgresProvider(_Postgres, SearchProvider):
                 return self._read(connection, reading)
         except ConnectionLostError:
             if isinstance(self._database, ConnectionPool):
-                # A restart takes all of a pool's connections, and the next one would fail as well.
+                # A server restart breaks all connections of a pool; check() replaces them.
                 self._database.check()
             raise
 
@@ -123,8 +123,8 @@ class PostgresProvider(_Postgres, SearchProvider):
                 with connection.pipeline() if plan.is_pipelined else nullcontext():
                     for statement, values in plan.before:
                         connection.execute(statement, values, prepare=False)
-                    # Prepared statements belong to a session, and behind a pooler the next call
-                    # has another.
+                    # Prepared statements belong to a session; behind a pooler, the next call may
+                    # use another one.
                     cursor.execute(reading.statement, reading.values, prepare=False)
                     for statement in plan.after:
                         connection.execute(statement, prepare=False)

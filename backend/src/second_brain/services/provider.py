@@ -1,7 +1,7 @@
-"""The searches that every provider offers: arguments in, hits and details out.
+"""The searches of every provider: they take arguments and return hits and details.
 
-A provider only says how an SQL function is called. Ranking, fusion and filters are the database's.
-Each method is written once, in `AsyncSearchProvider`; `SearchProvider` has it for threads.
+A provider class only defines how to call an SQL function. The database ranks, fuses and filters.
+Each method is written once, in `AsyncSearchProvider`; `SearchProvider` has the blocking version.
 """
 
 import asyncio
@@ -37,19 +37,19 @@ from second_brain.services.searches import BATCH, HYBRID, MINE, Searches
 class AsyncSearchProvider(Searches):
     """Hybrid, vector and full-text search for an event loop; every call is one round trip.
 
-    Each search returns the hits and `Details`, which say how the hits came about. When the search
-    fails, the hits are empty and the details say why; nothing is raised. The other methods, and
-    `find`, raise a SecondBrainError.
+    Each search returns the hits and `Details` about the call. If the search fails, the hits are
+    empty and the details contain the reason; no exception is raised. `find` and the other methods
+    raise a SecondBrainError.
 
-    An embedding is a list, tuple, numpy array, pgvector.Vector or pgvector's text form. It has the
-    corpus's dimensions.
+    An embedding is a list, tuple, numpy array, pgvector.Vector or a text in pgvector's format. It
+    must have the same dimensions as the embedding column.
 
-    With `multi_tenant=True` a call that has neither `viewer_id` nor `public_only=True` is refused
-    before anything is sent, so that a forgotten viewer does not see everybody's rows.
+    With `multi_tenant=True`, a call without `viewer_id` and without `public_only=True` is rejected
+    before it is sent, so that a missing viewer does not make the rows of all users visible.
 
-    `timeout` is in seconds, for the whole of a call; a call's own replaces the provider's. When the
-    connection is lost, a call is sent again after a short random pause: up to `retries` times and
-    within the timeout. `sleep` makes the pause.
+    `timeout` is in seconds for the whole call; the timeout of a call replaces that of the provider.
+    When the connection is lost, the call is retried after a short random pause, at most `retries`
+    times and within the timeout. `sleep` is called for the pause.
     """
 
     def __init__(
@@ -78,22 +78,24 @@ class AsyncSearchProvider(Searches):
     ) -> Results:
         """Search with both legs in one call and fuse their lists.
 
-        Without an embedding, or without text, the other leg answers alone. `threshold` is the
-        least cosine similarity (-1 to 1) in the vector leg, `pool_size` the candidates per leg,
+        Without an embedding, or without text, only the other leg runs. `threshold` is the minimum
+        cosine similarity (-1 to 1) in the vector leg, `pool_size` the candidates per leg,
         `search_mode` one of websearch, simple and phrase, `filter_type` one knowledge_type.
-        `fusion`: `auto` (each leg counts by the evidence it shows for the query), `relative_score`
-        (each leg scaled to 0..1) or `rrf` (weighted reciprocal rank, constant `rrf_k`).
+        `fusion`: `auto` (the weights of the legs depend on their scores for the query),
+        `relative_score` (each leg scaled to 0..1) or `rrf` (weighted reciprocal rank, constant
+        `rrf_k`).
 
-        Which rows: `filters` (see `second_brain.filters`), `date_from` and `date_to` (of
-        document_date, both included), `viewer_id` (rows that it owns, and public ones; None: all),
-        `public_only`, `collections` (each ranked by itself, then fused). `formulations` are up to
-        10 further ways to ask the same question.
+        Arguments that select rows: `filters` (see `second_brain.filters`), `date_from` and
+        `date_to` (of document_date, both inclusive), `viewer_id` (only rows of this owner and
+        public rows; None: all rows), `public_only`, `collections` (each ranked separately, then
+        fused). `formulations` are up to 10 further formulations of the same query.
 
-        Which hits: `one_per_document`, `recency_half_life` (days after which a score counts half),
-        `match_offset` (hits to skip). In a hit's metadata: `neighbor_window` puts the chunks up to
-        that distance (0 to 5) into `context`, `snippet` an excerpt in HTML with `<mark>`.
+        Arguments that select hits: `one_per_document`, `recency_half_life` (the age in days that
+        halves a score), `match_offset` (hits to skip). Arguments that add to a hit's metadata:
+        `neighbor_window` adds the chunks up to this distance (0 to 5) as `context`, `snippet` adds
+        an excerpt in HTML with `<mark>`.
 
-        `timeout` is the longest that this call may take, in seconds.
+        `timeout` is the maximum time of this call, in seconds.
         """
         timeout = options.pop("timeout", None)
         given = {
@@ -116,7 +118,7 @@ class AsyncSearchProvider(Searches):
         query_text: str | None,
         **options: Unpack[SearchOptions],
     ) -> Results:
-        """Search as `hybrid_search` does, but raise a SecondBrainError on failure."""
+        """Search like `hybrid_search`, but raise a SecondBrainError on failure."""
         given, timeout = _question(query_embedding, query_text, options)
         arguments = named(given, "find()")
         return await self._raising(self._search("hybrid", HYBRID, arguments, timeout))
@@ -127,10 +129,10 @@ class AsyncSearchProvider(Searches):
         query_text: str | None,
         **options: Unpack[OwnSearchOptions],
     ) -> Results:
-        """Search as the signed-in user whose token or claims the connection carries.
+        """Search as the signed-in user of the connection.
 
-        As `hybrid_search`, but the database takes the viewer from the token: for a Supabase client
-        with a user's token, or a psycopg connection with role authenticated and its claims.
+        Like `hybrid_search`, but the database takes the viewer from the token. It needs a Supabase
+        client with a user's token, or a psycopg connection with role authenticated and JWT claims.
         """
         given, timeout = _question(query_embedding, query_text, options)
         arguments = named(given, "search_my_knowledge()", without={"viewer_id"})
@@ -211,17 +213,17 @@ class AsyncSearchProvider(Searches):
         """Search for up to 50 queries in one round trip; return one list of hits for each.
 
         A query is a dict with the argument names of `hybrid_search`. All queries together return
-        at most 1,000 hits. In the details, `total_count` is a list with one for each query. When
-        one query is refused, all are, and every list is empty.
+        at most 1,000 hits. In the details, `total_count` is a list with one entry per query. If one
+        query is rejected, the whole batch is rejected and every list is empty.
 
-        With `fuse=True` the queries are formulations of one question and the answer is one list:
-        the first may have every argument, the others query_text and query_embedding.
+        With `fuse=True`, the queries are formulations of one query and the result is one list. The
+        first query may have all arguments, the others only query_text and query_embedding.
         """
         queries = list(queries)
         details = self._details("hybrid")
         try:
             hits, totals, rows = await self._batch(queries, fuse, timeout)
-        # The contract is an answer that names the failure, whatever failed.
+        # The contract: every failure becomes details, not an exception.
         except Exception as error:  # noqa: BLE001
             failed: Details = {**details, **self._failure(BATCH, error)}
             if fuse:
@@ -245,18 +247,18 @@ class AsyncSearchProvider(Searches):
         query_text: str | None,
         **options: Unpack[SearchOptions],
     ) -> dict[str, Any]:
-        """Return how `hybrid_search` comes to its answer for the same arguments.
+        """Explain the result of `hybrid_search` for the same arguments.
 
-        Each leg's strategy, rows and milliseconds, why it found fewer rows than asked for, the
-        lexemes with their document frequencies, the weights of the fusion, and the hits' ranks and
-        scores. Raises a SecondBrainError on failure.
+        The explanation has each leg's strategy, rows and milliseconds, the reason if a leg found
+        fewer rows than its pool, the lexemes with their document frequencies, the weights of the
+        fusion, and the ranks and scores of the hits. Raises a SecondBrainError on failure.
         """
         given, timeout = _question(query_embedding, query_text, options)
         arguments = named(given, "explain_hybrid_search()")
         return await self._raising(self._explain(arguments, timeout))
 
     async def embedding_models(self, *, timeout: float | None = None) -> list[EmbeddingModel]:
-        """Return the models that the stored chunks were embedded with, the most frequent first.
+        """Return the embedding models of the stored chunks, the most frequent first.
 
         Raises a SecondBrainError on failure.
         """

@@ -1,6 +1,6 @@
-"""What all providers do for a search: convert, call, normalise, and name a failure.
+"""The steps of a search in all providers: convert, call, normalise, and describe a failure.
 
-Errors are raised where they happen, and become details in `Searches._failure` alone.
+Errors are raised where they happen; only `Searches._failure` turns them into details.
 """
 
 import logging
@@ -41,7 +41,7 @@ BATCH = "hybrid_search_knowledge_chunks_batch"
 
 
 class Searches(ABC):
-    """What both kinds of providers share: the calls, and what their answers mean."""
+    """Base of both kinds of providers: the calls, and the reading of their results."""
 
     name: ClassVar[Source]
 
@@ -61,7 +61,7 @@ class Searches(ABC):
         """Wait before another attempt."""
 
     def _secrets(self) -> Iterable[object]:
-        """Return the values that no message may hold."""
+        """Return the values that no message may contain."""
         return ()
 
     async def _search(
@@ -86,7 +86,7 @@ class Searches(ABC):
         """Search; when that fails, return no hits and the failure in the details."""
         try:
             return await self._search(method, function, given, timeout)
-        # The contract is an answer that names the failure, whatever failed.
+        # The contract: every failure becomes details, not an exception.
         except Exception as error:  # noqa: BLE001
             details: Details = {**self._details(method), **self._failure(function, error)}
             return [], details
@@ -98,7 +98,7 @@ class Searches(ABC):
         given: Mapping[str, object],
         timeout: float | None,
     ) -> Results:
-        """Search with one leg, by the function for this leg when no viewer is given."""
+        """Search with one leg; without a viewer, call the function for this leg."""
         if (given["viewer_id"], given["public_only"]) == (None, False):
             given = {
                 name: value
@@ -107,7 +107,7 @@ class Searches(ABC):
             }
             arguments = named(given, function, filled=False)
         else:
-            # The functions for one leg have no argument for a viewer.
+            # The functions for one leg have no argument viewer_id.
             function = HYBRID
             arguments = named(given, function)
         return await self._answer(method, function, arguments, timeout)
@@ -116,22 +116,22 @@ class Searches(ABC):
         self, queries: Sequence[BatchQuery], fuse: bool, timeout: float | None
     ) -> tuple[list[Any], list[int | None], Sequence[object]]:
         """Return the hits and the total of each query, and the rows."""
-        asked = [
-            # With fuse, a further query without an argument has the first query's.
+        sent = [
+            # With fuse, queries after the first have the arguments of the first, not defaults.
             without_defaults(
                 converted(named(query, f"queries[{place}]", filled=not (fuse and place)))
             )
             for place, query in enumerate(queries)
         ]
-        for place, arguments in enumerate(asked[:1] if fuse else asked):
+        for place, arguments in enumerate(sent[:1] if fuse else sent):
             self._require_viewer(arguments, f"queries[{place}]: ")
-        rows = await self._rows(BATCH, {"queries": asked, "fuse": fuse}, timeout)
-        answers = _by_query(rows, 1 if fuse else len(asked))
+        rows = await self._rows(BATCH, {"queries": sent, "fuse": fuse}, timeout)
+        answers = _by_query(rows, 1 if fuse else len(sent))
         hits = [
             normalize_rows(
                 answer, method="hybrid", source=self.name, limit=arguments["match_count"]
             )
-            for arguments, answer in zip(asked, answers, strict=False)
+            for arguments, answer in zip(sent, answers, strict=False)
         ]
         return hits, [total_count(answer) for answer in answers], rows
 
@@ -180,12 +180,12 @@ class Searches(ABC):
         }
 
     def _failure(self, function: str, error: Exception) -> FailureDetails:
-        """Return an error as the contract's details."""
+        """Return the details of a failure, in the form of the contract."""
         if isinstance(error, ClientUnavailableError):
             logger.warning("%s: %s", function, error)
             return {"fallback_reason": "client_unavailable", "remedy": error.remedy}
         known = translate(error)
-        # Neither message nor arguments: more people read a log than an answer.
+        # The log has no message and no arguments, because more people can read it than the result.
         logger.warning(
             "%s failed: %s (%s, code %s)", function, type(error).__name__, known.kind, known.code
         )
@@ -209,7 +209,7 @@ class Searches(ABC):
         }
 
     async def _raising(self, answer: Coroutine[Any, Any, Outcome]) -> Outcome:
-        """Wait for an answer; raise a failure as a SecondBrainError without credentials."""
+        """Wait for a result; raise a failure as a SecondBrainError without credentials."""
         try:
             return await answer
         except Exception as error:
@@ -218,7 +218,7 @@ class Searches(ABC):
             cause = redacted(error, secrets=held)
             if known is error:
                 raise
-        # Outside of the handler: the error as it was would be the context.
+        # Not in the except block: the context would be the original error with its secrets.
         raise known from cause
 
 
@@ -227,6 +227,6 @@ def _by_query(rows: Sequence[object], count: int) -> list[list[object]]:
     for row in rows:
         place = query_index(row)
         if place is None or not 0 <= place < count:
-            raise UnexpectedAnswerError("a row belongs to none of the queries")
+            raise UnexpectedAnswerError("a row has a query_index that no query has")
         answers[place].append(row)
     return answers

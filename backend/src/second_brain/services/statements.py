@@ -1,6 +1,6 @@
-"""The SQL that providers and writers send: each statement calls one function of the migrations.
+"""The SQL of providers and writers: each statement calls one function of the migrations.
 
-Statements are constants with named arguments. Nothing here is assembled from what a caller gives.
+Statements are constants with named arguments; no value of a caller becomes a part of the SQL.
 """
 
 import json
@@ -14,7 +14,7 @@ from psycopg.abc import AdaptContext
 from second_brain.errors import InvalidInputError
 
 MAX_DIMENSIONS = 16_000
-"""The most dimensions that pgvector's vector type has."""
+"""The maximum dimension of pgvector's type vector."""
 
 _HIT_COLUMNS = """
   id, content, knowledge_type, document_id, chunk_index, source_origin, metadata,
@@ -50,7 +50,7 @@ _OWN_ARGUMENTS = """
 
 _ARGUMENTS = f"{_OWN_ARGUMENTS}, viewer_id => %(viewer_id)s::uuid"
 
-# Nothing but the constants above is put into a statement.
+# The f-strings contain only the constants above.
 SEARCHES: dict[str, LiteralString] = {
     "hybrid_search_knowledge_chunks": f"""
         select {_HIT_COLUMNS} from public.hybrid_search_knowledge_chunks({_ARGUMENTS})
@@ -93,7 +93,7 @@ SEARCHES: dict[str, LiteralString] = {
     """,
 }
 
-# A shorter statement_timeout of the role still holds.
+# A shorter statement_timeout of the role is kept.
 SET_TIMEOUT = """
     select pg_catalog.set_config(
       'statement_timeout',
@@ -150,27 +150,27 @@ _JSON_ARGUMENTS = {"filters", "formulations", "queries"}
 
 
 def parameters(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a search's arguments as its statement takes them: JSON as text, embeddings as Vector.
+    """Return a search's arguments in the form of its statement: JSON as text, a Vector.
 
     Raises InvalidInputError for an embedding that is not a list of numbers.
     """
     sent = {
-        # As text, whose errors are the same over PostgREST.
+        # As text, so that errors are the same as over PostgREST.
         name: json.dumps(value) if name in _JSON_ARGUMENTS and value is not None else value
         for name, value in arguments.items()
     }
     embedding = sent.get("query_embedding")
-    # A text is pgvector's text form, which the database reads.
+    # A str is in pgvector's text format, which the database parses.
     if embedding is not None and not isinstance(embedding, str):
         sent["query_embedding"] = _vector(embedding)
     return sent
 
 
 def register_vector(context: AdaptContext) -> None:
-    """Send a Vector in binary form, which is a fifth of its text.
+    """Send a Vector in binary format, which has a fifth of the size of its text.
 
-    The type comes from the statement's cast, so the database is not asked for its oid, and a
-    cursor's registration leaves the caller's connection as it is.
+    The statement's cast gives the type, so no query for its oid is necessary. A registration on a
+    cursor does not change the caller's connection.
     """
     context.adapters.register_dumper(Vector, VectorBinaryDumper)
 
@@ -182,11 +182,10 @@ def _vector(embedding: object) -> Vector:
         )
     if len(embedding) > MAX_DIMENSIONS:
         raise InvalidInputError(
-            f"query_embedding has {len(embedding)} dimensions, a vector at most {MAX_DIMENSIONS}"
+            f"query_embedding has {len(embedding)} dimensions, but at most {MAX_DIMENSIONS} are "
+            "allowed"
         )
     try:
         return Vector(embedding)
     except ValueError as error:
-        raise InvalidInputError(
-            f"query_embedding is not a vector, a list of numbers: {error}"
-        ) from error
+        raise InvalidInputError(f"query_embedding must be a list of numbers: {error}") from error

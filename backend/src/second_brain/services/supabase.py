@@ -1,4 +1,4 @@
-"""Search over Supabase's REST API: one `rpc` per call, no logic of its own."""
+"""Search over Supabase's REST API: each method is one `rpc` call."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from supabase import AsyncClient, Client
 
 TIMEOUT = 30.0
-"""Seconds. Supabase ends a statement long before; this is for a connection that hangs."""
+"""Seconds. It is for hanging connections; Supabase's statement_timeout is much shorter."""
 
 AnyClient = TypeVar("AnyClient")
 AnyHttp = TypeVar("AnyHttp")
@@ -33,7 +33,7 @@ _timeout: ContextVar[float | None] = ContextVar("_timeout", default=TIMEOUT)
 
 
 class _Project(ABC, Generic[AnyClient, AnyHttp]):
-    """A Supabase project's client: made once, when it is first needed, or given."""
+    """The client of a Supabase project: given by the caller, or created on first use."""
 
     def __init__(self, config: Mapping[str, Any] | None, client: AnyClient | None) -> None:
         self.config = dict(config or {})
@@ -43,10 +43,10 @@ class _Project(ABC, Generic[AnyClient, AnyHttp]):
 
     @abstractmethod
     def _make(self, url: str, key: str) -> tuple[AnyClient, AnyHttp]:
-        """Make a client, and the HTTP client that it uses; raise when the URL is invalid."""
+        """Create a client and its HTTP client; raise when the URL is invalid."""
 
     def _load_client(self) -> AnyClient | None:
-        """Return the client, made on first use; None without credentials.
+        """Return the client, created on first use; None without credentials.
 
         Raises ConfigurationError when the URL is invalid.
         """
@@ -56,10 +56,10 @@ class _Project(ABC, Generic[AnyClient, AnyHttp]):
                 if url and key:
                     try:
                         self._client, self._http = self._make(url, key)
-                    # Whatever it was: the URL or the key is wrong.
+                    # Any exception here means that the URL or the key is invalid.
                     except Exception as error:  # noqa: BLE001
                         raise ConfigurationError(
-                            "this URL and key make no Supabase client",
+                            "the Supabase client cannot be created from this URL and key",
                             remedy="Check SUPABASE_URL (https://….supabase.co) and SUPABASE_KEY.",
                         ) from redacted(error, secrets=(url, key))
             client: AnyClient | None = self._client
@@ -82,7 +82,7 @@ class _Project(ABC, Generic[AnyClient, AnyHttp]):
         return self._setting("supabase_url"), self._setting("supabase_key")
 
     def _setting(self, name: str) -> str:
-        # Files and secret stores leave a newline at the end of a key, which no header may hold.
+        # Files and secret stores often add a newline, which an HTTP header cannot contain.
         return str(self.config.get(name) or os.environ.get(name.upper()) or "").strip()
 
     def _secrets(self) -> Iterable[object]:
@@ -92,10 +92,10 @@ class _Project(ABC, Generic[AnyClient, AnyHttp]):
 class SupabaseProvider(_Project["Client", "httpx.Client"], OwnDocuments, SearchProvider):
     """Search through a Supabase project's REST API with the service role's key.
 
-    `config` has `supabase_url` and `supabase_key`; what it does not say is read from SUPABASE_URL
-    and SUPABASE_KEY when the client is first needed. A given `client` keeps its own timeouts;
-    `search_my_knowledge` and the methods for a user's own documents need one that carries the
-    user's token. One provider serves many threads.
+    `config` has `supabase_url` and `supabase_key`; missing values are read from SUPABASE_URL and
+    SUPABASE_KEY on first use. A `client` of the caller keeps its own timeouts.
+    `search_my_knowledge` and the methods for a user's own documents need a client with the user's
+    token. Thread-safe.
     """
 
     name: ClassVar[Source] = "supabase"
@@ -127,7 +127,7 @@ class SupabaseProvider(_Project["Client", "httpx.Client"], OwnDocuments, SearchP
         self.close()
 
     def close(self) -> None:
-        """Close the connections of a client that this provider made; a later call makes another."""
+        """Close the connections of the provider's own client; a later call creates a new one."""
         http = self._released_http()
         if http is not None:
             http.close()
@@ -138,9 +138,9 @@ class SupabaseProvider(_Project["Client", "httpx.Client"], OwnDocuments, SearchP
 
         from supabase import create_client
 
-        # HTTP/1.1: all threads share httpx's HTTP/2 connection, and when the server ends it, every
-        # call on it fails.
-        # No redirects: the apikey header would be sent to the host that the redirect names.
+        # HTTP/1.1, because with HTTP/2 all threads share one connection, and all calls fail when
+        # the server closes it.
+        # No redirects, because httpx would send the apikey header to the other host.
         http = httpx.Client(follow_redirects=False, event_hooks={"request": [_limit]})
         options = SyncClientOptions(
             httpx_client=http, auto_refresh_token=False, persist_session=False
@@ -193,7 +193,7 @@ class AsyncSupabaseProvider(
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections of a client that this provider made; a later call makes another."""
+        """Close the connections of the provider's own client; a later call creates a new one."""
         http = self._released_http()
         if http is not None:
             await http.aclose()
@@ -208,7 +208,7 @@ class AsyncSupabaseProvider(
         options = AsyncClientOptions(
             httpx_client=http, auto_refresh_token=False, persist_session=False
         )
-        # What acreate_client adds is looking for a stored session, and there is none.
+        # acreate_client would only look for a stored session in addition, and there is none.
         return AsyncClient(url, key, options), http
 
     async def _send(
@@ -229,7 +229,7 @@ def _limited(timeout: float | None) -> Iterator[None]:
 
 
 def _limit(request: "httpx.Request") -> None:
-    # supabase-py takes no timeout for a single call.
+    # supabase-py has no timeout for a single call.
     request.extensions["timeout"] = dict.fromkeys(
         ("connect", "read", "write", "pool"), _timeout.get()
     )
