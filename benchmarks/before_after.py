@@ -1,10 +1,10 @@
-"""The speed and the answers of one version of the SQL beside another's, measured in turns.
+"""Compare the speed and the results of two versions of the SQL, measured alternately.
 
 A version is the folder migrations/ of a git revision or of a directory. One embedded server holds
 three databases for each size: `corpus`, which the first run loads, and a copy of it for each
 version. A copy has the rows, the vector index and the statistics of `corpus`, byte for byte; only
-functions, views, types, triggers and policies are dropped and made again by the version's
-migrations. So the versions differ in nothing but their SQL. This needs a version with the same
+functions, views, types, triggers and policies are dropped and created again by the version's
+migrations. So the versions differ only in their SQL. This needs a version with the same
 tables and indexes as `corpus`, whose triggers compute the same columns; both are checked. A version
 that differs is loaded from the rows of `corpus` through its own triggers instead. That takes
 minutes, its vector index is another graph, and a line on standard error says so.
@@ -101,7 +101,7 @@ def answer(connection: Connection, call: tuple[Any, Row]) -> list[Row]:
 
 
 def compare(before: Sequence[Row], after: Sequence[Row]) -> tuple[bool, bool]:
-    """Tell whether two answers have the same ids in the same order, and the same scores too."""
+    """Return whether two answers have the same ids in the same order, and also the same scores."""
     if [row["id"] for row in before] != [row["id"] for row in after]:
         return False, False
     close = all(
@@ -146,7 +146,7 @@ def measure(
 
 
 def turns(number: int) -> tuple[int, int]:
-    """Return the order of the versions: another one each time."""
+    """Return the order of the versions, which alternates."""
     return (1, 0) if number % 2 else (0, 1)
 
 
@@ -159,7 +159,7 @@ def ratio_of(times: Times) -> float:
 def interval(times: Times, seed: int = 1) -> tuple[float, float]:
     """Return the 95 % interval of ratio_of, from a percentile bootstrap.
 
-    Rounds are drawn as well as questions: connections differ from each other, too.
+    Rounds are resampled as well as questions, because connections also differ from each other.
     """
     random = np.random.default_rng(seed)
     _, rounds, questions = times.shape
@@ -189,8 +189,8 @@ def main() -> None:
     parser.add_argument("--dimensions", type=int, default=384)
     parser.add_argument("--major", type=int, default=18, choices=(18, 17, 16))
     parser.add_argument("--fusion", default="auto")
-    parser.add_argument("--limit", type=float, default=1.05, help="what an interval ends below")
-    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="of the loaded server")
+    parser.add_argument("--limit", type=float, default=1.05, help="for the end of an interval")
+    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="folder for the server")
     options = parser.parse_args()
 
     library = Library.read()

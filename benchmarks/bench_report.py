@@ -26,14 +26,14 @@ Results = dict[str, Any]
 
 
 def read(directory: Path) -> Results:
-    """Return the results in a folder, none where there is no file."""
+    """Return the results in a folder, or none if there is no file."""
     file = directory / FILE
     found: Results = json.loads(file.read_text("utf-8")) if file.exists() else {}
     return found
 
 
 def stamp(found: Results, run: str) -> None:
-    """Write into the figures of a size or a collection which run they are from."""
+    """Add the run to the figures of a size or a collection."""
     found["run"] = run
     for search in found["searches"]:
         search["run"] = run
@@ -101,12 +101,12 @@ def megabytes(count: int | None) -> str:
 
 
 def number(found: float | None, digits: int = 1) -> str:
-    """Return a number, or that it is not known."""
+    """Return a number, or the text for an unknown one."""
     return "unknown" if found is None else f"{found:,.{digits}f}"
 
 
 def share(figures: dict[str, Any], name: str) -> str:
-    """Return a share as it was measured, or a dash."""
+    """Return a share, or a dash if there is none."""
     found = figures.get(name)
     return "-" if found is None else f"{found:.3f}"
 
@@ -166,7 +166,7 @@ def store_table(size: Results) -> str:
 
 
 def build_table(size: Results) -> str:
-    """Return the table of what loading took, step by step."""
+    """Return the table of loading times by step."""
     rows = []
     for store in size["systems"]:
         steps = store["steps"]
@@ -181,7 +181,7 @@ def build_table(size: Results) -> str:
 
 
 def notes(size: Results, results: Results) -> Iterator[str]:
-    """Say which systems have no figures at this size, and which figures are of another run."""
+    """Return notes about systems without figures at this size, and figures of another run."""
     everywhere = {store["system"] for one in results["sizes"] for store in one["systems"]}
     here = {store["system"] for store in size["systems"]}
     whys = {**dict.fromkeys(sorted(everywhere - here), "not measured"), **size["not_built"]}
@@ -196,7 +196,7 @@ def notes(size: Results, results: Results) -> Iterator[str]:
 
 
 def one_over_two(by_client: dict[str, Results]) -> dict[str, float]:
-    """Return one call's p50 over that of two, by kind of query that has both legs."""
+    """Return p50 of one call divided by p50 of two, for each kind of query with both legs."""
     one, two = by_client[OURS], by_client[TWO_CALLS]
     return {
         kind: one[kind]["p50"] / two[kind]["p50"]
@@ -206,7 +206,7 @@ def one_over_two(by_client: dict[str, Results]) -> dict[str, float]:
 
 
 def latency_ratios(size: Results) -> dict[str, float]:
-    """Return the same with latency added to each round trip; empty where it was not measured."""
+    """Return the same with added latency per round trip; empty if it was not measured."""
     kinds = size.get("latency", {}).get("kinds", {})
     return {kind: found[OURS]["p50"] / found[TWO_CALLS]["p50"] for kind, found in kinds.items()}
 
@@ -238,7 +238,7 @@ def latency_table(size: Results) -> str:
 
 
 def writing_table(size: Results) -> str:
-    """Return what writing takes, and the searches under the write load."""
+    """Return the tables of writing and of searches under the write load."""
     writing = size["writing"]
     load = writing["load"]
     asked = f"{load['rate']:g} chunks/s, {load['changed']:.0%} of documents changed"
@@ -294,7 +294,7 @@ def two_runs(one: Results, other: Results) -> str:
 
 
 def expected(results: Results) -> list[list[str]]:
-    """Return rows of what, the size, the bound, what was found, and whether it is within."""
+    """Return rows: name, size, bound, measured figure, and whether it is within the bound."""
     table_of = Expected()
     for size in results["sizes"]:
         searches = {search["client"]: search for search in size["searches"]}

@@ -1,4 +1,4 @@
-"""Corpora for measurements, the same for the same seed: passages of real sentences, embeddings."""
+"""Corpora for measurements: passages of real sentences, and embeddings, repeatable by seed."""
 
 import re
 from collections.abc import Sequence
@@ -51,9 +51,9 @@ def documentation() -> dict[str, str]:
 
 
 class EmbeddingSpace:
-    """Unit vectors as embeddings lie: overlapping topics in few directions, and noise.
+    """Unit vectors with a distribution like embeddings: overlapping topics, and noise.
 
-    The topics have their centres in a latent space of 48 dimensions, which is spread over all.
+    The centres of the topics are in a latent space of 48 dimensions, projected to all dimensions.
     """
 
     topics = 500
@@ -70,7 +70,7 @@ class EmbeddingSpace:
         latent = self._centres[topics] + 0.8 * random.normal(size=(len(topics), 48))
         vectors = latent @ self._spread
         unit: Vectors = np.empty(vectors.shape, np.float32)
-        # In blocks: of a million rows each array of doubles takes 3 GB.
+        # In blocks, because an array of doubles for a million rows takes 3 GB.
         for begin in range(0, len(vectors), 10_000):
             block = vectors[begin : begin + 10_000]
             block += 0.25 * random.normal(size=block.shape)

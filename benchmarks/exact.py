@@ -1,4 +1,4 @@
-"""The exact answers of each leg, by comparing every row: what recall and overlap are shares of."""
+"""The exact results of each leg from a comparison of every row, for recall and overlap."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ OVERLAP = ("text only", "rare words", "common words", "filtered 10 %", "filtered
 
 
 class Exact:
-    """The exact answers over a corpus; the text leg's need `read_words` first."""
+    """The exact results over a corpus; call `read_words` before those of the text leg."""
 
     def __init__(self, corpus: Corpus) -> None:
         self._embeddings = corpus.embeddings
@@ -24,7 +24,7 @@ class Exact:
         self._least_similarity: dict[tuple[bytes, str | None], tuple[int, float]] = {}
 
     def read_words(self, system: PostgresSystem, texts: set[str]) -> None:
-        """Read where the words of these queries stand, from the project's loaded table."""
+        """Read the occurrences of the queries' words from the project's loaded table."""
         for text in texts:
             found = system.connection.execute(
                 "select lexeme, cardinality(positions) from unnest(to_tsvector('english', %s))",
@@ -68,7 +68,7 @@ class Exact:
     def _nearest(self, embedding: NDArray[np.float32], kept: str | None) -> tuple[int, float]:
         asked = embedding.tobytes()
         if (asked, kept) not in self._least_similarity:
-            # For all filters at once: comparing a million rows is what takes long.
+            # For all filters at once, because the comparison of a million rows is slow.
             similarities = self._embeddings @ embedding
             masks = {name: self._types == name for name in np.unique(self._types)}
             for name, mask in {None: slice(None), **masks}.items():
@@ -95,14 +95,14 @@ class Exact:
         return min(float(np.sum(scores[np.array(ids, dtype=int)] >= least)) / wanted, 1.0)
 
     def mean_recall(self, client: Client, queries: Sequence[Query]) -> dict[str, float]:
-        """Return the mean and the least recall of the vector leg alone, asked for 50 rows."""
+        """Return the mean and the minimum recall of the vector leg alone for 50 rows."""
         recalls = [
             self.recall(query, client.search(replace(query, text=None), POOL)) for query in queries
         ]
         return {"recall": float(np.mean(recalls)), "recall_least": min(recalls)}
 
     def mean_overlap(self, client: Client, queries: Sequence[Query]) -> float | None:
-        """Return the mean overlap of the text leg alone, asked for ten rows."""
+        """Return the mean overlap of the text leg alone for ten rows."""
         overlaps = [
             self.overlap(query, client.search(replace(query, embedding=None), COUNT))
             for query in queries

@@ -1,4 +1,4 @@
-"""What each feature of the search costs: the call with it over the same call without it.
+"""The cost of each feature of the search: the time of a call with it and without it.
 
 The corpus is made from a seed: passages of about 100 words from the standard library's
 documentation in documents of 5 to 20 chunks, with clustered embeddings, owners, collections, dates
@@ -9,8 +9,8 @@ having its rows, over loopback TCP. ratio p50 is the median over the queries of 
 that of its base call, ratio p95 the 95th percentile of the same. The base call is the hybrid search
 with default arguments; where it is another, the note names it.
 
-On the way every answer is checked: no row that a filter excludes, and as many rows as there are
-matching ones, up to match_count. A fault is printed under the table, and the exit code is 1.
+Every answer is checked: it has no row that a filter excludes, and all matching rows up to
+match_count. A fault is printed under the table, and the exit code is 1.
 """
 
 import argparse
@@ -285,7 +285,7 @@ def copy_in(connection: Connection, table: str, rows: Iterator[Row]) -> None:
 
 @dataclass(frozen=True)
 class Feature:
-    """Arguments that the call gets beside the question, and the rows that they keep."""
+    """Arguments of the call in addition to the question, and the rows that pass them."""
 
     name: str
     arguments: Row
@@ -495,13 +495,13 @@ class Searches:
         return self.questions[number % len(self.questions)]
 
     def hybrid(self, number: int, arguments: Arguments | None = None) -> list[Row]:
-        """Call the RPC with its defaults, but for the arguments."""
+        """Call the RPC with these arguments and the defaults of all others."""
         return self._call(
             self.connection, "hybrid_search_knowledge_chunks", number, arguments or {}
         )
 
     def mine(self, number: int) -> list[Row]:
-        """Search as a signed-in user, whose claim says who it is."""
+        """Search as a signed-in user, identified by the JWT claim."""
         return self._call(self._user, "search_my_knowledge_chunks", number, {})
 
     def formulated(self, number: int, ways: int) -> list[Row]:
@@ -575,7 +575,7 @@ class Searches:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two calls by the number of their question, and what is wrong with an answer of the first."""
+    """Two calls by the number of their question, and a check of the first call's answers."""
 
     name: str
     call: Callable[[int], list[Any]]
@@ -642,7 +642,7 @@ def comparisons(searches: Searches) -> list[Comparison]:
 
 
 def faults_of(searches: Searches, feature: Feature, number: int, rows: list[Row]) -> Iterator[str]:
-    """Yield what is wrong with the rows of a filtered call."""
+    """Yield the faults in the rows of a filtered call."""
     excluded = searches.connection.execute(
         sql.SQL(
             "select count(*) from public.knowledge_chunks as chunk"
@@ -733,7 +733,7 @@ def measure(
 
 
 def profile(comparison: Comparison, numbers: range, rounds: int) -> None:
-    """Make one call again and again, and print the times of each round."""
+    """Repeat one call, and print the times of each round."""
     for one in range(rounds):
         times = [milliseconds(comparison.call, number) for number in numbers]
         print(

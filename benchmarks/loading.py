@@ -1,4 +1,4 @@
-"""A running system with the corpus: loaded now, or started as an earlier run kept it.
+"""A running system with the corpus: loaded now, or kept by an earlier run and started again.
 
 A kept system lies in DIRECTORY/KEY-CHUNKS, with what loading took in `loading.json` there.
 """
@@ -23,12 +23,12 @@ FIGURES = "loading.json"
 
 
 class NotBuiltError(Exception):
-    """A system could not be loaded within the time; the text says how far it came."""
+    """A system was not loaded within the time limit; the text has its progress."""
 
 
 @dataclass(frozen=True)
 class Keeping:
-    """Where loaded systems are kept (None: nowhere), what they hold, and the limit for loading."""
+    """The folder for loaded systems (None: none), their contents, and the time limit."""
 
     directory: Path | None
     fingerprint: Mapping[str, Any]
@@ -37,7 +37,7 @@ class Keeping:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A running system with the corpus, and what loading it took, where that is known."""
+    """A running system with the corpus, and its loading times if they are known."""
 
     system: System
     kept: bool
@@ -98,7 +98,7 @@ class Loaded:
 
 
 def said(line: str) -> None:
-    """Say how far it is, on standard error."""
+    """Print a line of progress on standard error."""
     print(line, file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""The memory of a server and its children, from /proc; nothing where there is none."""
+"""The memory of a server and its children, from /proc; no figures without /proc."""
 
 import contextlib
 import threading
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def private_bytes(process: int) -> int:
-    """Return the memory of a process and its children beside what they share."""
+    """Return the private memory of a process and its children."""
     return sum(_kilobytes(pid, "status", "RssAnon:") for pid in _family(process)) * 1024
 
 
@@ -19,7 +19,7 @@ def all_bytes(process: int) -> int:
 
 @contextmanager
 def peak(read_bytes: Callable[[], int], base: int, every: float) -> Iterator[list[int]]:
-    """Yield a list that holds the greatest growth over the base when the block has ended.
+    """Yield a list that contains the largest growth over the base when the block ends.
 
     It stays empty where there is no /proc to read, or no permission.
     """
@@ -54,7 +54,7 @@ def _family(process: int) -> list[int]:
 
 
 def _kilobytes(process: int, file: str, name: str) -> int:
-    # A process may end between the look and the reading.
+    # A process may end after it was listed.
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{process}/{file}").read_text().splitlines():
             if line.startswith(name):

@@ -1,4 +1,4 @@
-"""A network that is not here: a TCP proxy, in a process of its own, that delays what it passes on.
+"""A slower network: a TCP proxy in a separate process that delays the data it forwards.
 
 Half of the milliseconds each way, from when the bytes came in; it limits no bandwidth. Imports
 nothing of this project, so that it starts as a script.
@@ -51,7 +51,7 @@ def _relay(source: socket.socket, target: socket.socket, delay: float) -> None:
 
 
 def serve(port: int, milliseconds: float) -> None:
-    """Print the port to connect to, then pass on until killed."""
+    """Print the port to connect to, then forward data until killed."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         print(listener.getsockname()[1], flush=True)
         while True:

@@ -1,4 +1,4 @@
-"""A database for a measurement: embedded, migrated, gone afterwards or kept in a folder."""
+"""An embedded database with the migrations for a measurement, temporary or kept in a folder."""
 
 import tempfile
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def database(
         if keep is None:
             temporary = tempfile.TemporaryDirectory(prefix="second-brain-benchmark-")
             place = Path(stack.enter_context(temporary))
-            # As root the server runs as another account, which has to pass through.
+            # For root, the server runs as another account, which must enter the folder.
             place.chmod(0o711)
         settings = {**SETTINGS, "shared_preload_libraries": extension} if extension else SETTINGS
         server = EmbeddedPostgres(keep or place / "postgres", major, settings)

@@ -1,4 +1,4 @@
-"""What the retrieval service costs beside the provider's call that it makes.
+"""The time that the retrieval service adds to the provider's call.
 
 The corpus is passages of the standard library's documentation, embedded with WordLlama; the
 questions are sentences of it. Each question is searched by the bare provider and by the service
@@ -93,7 +93,7 @@ def row(name: str, bare: Sequence[float], service: Sequence[float]) -> str:
 
 
 def main() -> None:
-    """Print a table of what the service adds, and one of what each step takes."""
+    """Print a table of the added time, and a table of the time of each step."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

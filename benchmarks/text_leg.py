@@ -1,4 +1,4 @@
-"""Time and exactness of the text leg on many real-language passages, beside two other ways.
+"""Time and exactness of the text leg on many real-language passages, and of two alternatives.
 
 Passages are recombined sentences of test collections (or of the standard library's documentation):
 seeded, 40 to 200 words. Queries are the collections' own questions, and questions of one to five of
@@ -30,7 +30,7 @@ OURS = """
 select id, text_score
   from public.hybrid_search_knowledge_chunks(query_text => %(query)s, match_count => 10)
 """
-# Every row by the same sparse vectors, without candidates: what the leg approximates.
+# All rows compared by the same sparse vectors, without candidates: the leg approximates this.
 EXACT = """
 select -(chunk.bm25 operator(extensions.<#>) analysis.weight_vector) as score
   from knowledge_internal.analyse_query(%(query)s, 'websearch') as analysis,

@@ -1,4 +1,4 @@
-"""How long a client takes, in turns with the others, and how many questions a second it answers."""
+"""Times of clients, measured alternately, and their throughput in questions per second."""
 
 import statistics
 import threading
@@ -61,8 +61,8 @@ def time_kind(
 ) -> list[Series]:
     """Ask all clients; the first round warms up and finds who is too slow for all queries.
 
-    The clients of a store take turns query by query, the stores round by round: a store that comes
-    after others finds no warm cache of the processor.
+    The clients of a store take turns query by query, the stores round by round, because a store
+    that runs after others finds a cold processor cache.
     """
     series = [[Series(client) for client in clients] for clients in stores]
     for one in range(rounds + 1):
@@ -82,7 +82,7 @@ def time_kind(
 def throughput(
     connect: Callable[[], Client], queries: Sequence[Query], clients: int, seconds: float
 ) -> float:
-    """Return the questions a second that so many clients get answered."""
+    """Return the throughput of this number of clients, in questions per second."""
     opened = [connect() for _ in range(clients)]
     for client in opened:
         client.search(queries[0], COUNT)

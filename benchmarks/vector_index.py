@@ -53,7 +53,7 @@ class Variant:
 
 
 def wanted_index(name: str) -> vector_index.IndexSettings:
-    """Return what KIND/M/EF_CONSTRUCTION asks for; raise ArgumentTypeError where HNSW refuses."""
+    """Parse KIND/M/EF_CONSTRUCTION; raise ArgumentTypeError for values that HNSW rejects."""
     try:
         kind, m, ef_construction = name.split("/")
         return vector_index.IndexSettings(
@@ -103,7 +103,7 @@ def measure(
     pools: Sequence[int],
     rounds: int,
 ) -> None:
-    """Fill in the recalls, by calls that warm up each variant, then the times."""
+    """Measure the recalls, with calls that also warm up each variant, then the times."""
     numbers = chunk_indexes(variants[0].connection)
     for pool in pools:
         least = [least_similarity(vectors, query, pool) for query in queries]

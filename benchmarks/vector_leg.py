@@ -86,9 +86,9 @@ def chunk_indexes(connection: "psycopg.Connection[Any]") -> dict[Any, int]:
 
 
 def least_similarity(vectors: Vectors, query: Vectors, wanted: int) -> float:
-    """Return the similarity of the last of the exact nearest.
+    """Return the similarity of the last row among the exact nearest.
 
-    A row as near as that one counts, whichever of the equals was taken.
+    Every row with at least this similarity counts, so that ties do not matter.
     """
     return float(np.partition(vectors @ query, -wanted)[-wanted]) - 1e-6
 
@@ -103,7 +103,7 @@ def timed(
 
 
 def bare_milliseconds(connection: "psycopg.Connection[Any]", queries: Vectors, pool: int) -> float:
-    """Return the median of the index alone, at the least effort that returns the pool."""
+    """Return the median of the index alone, with the smallest ef_search that returns the pool."""
     connection.execute(
         "select set_config('hnsw.ef_search', %s, false)", [str(max(pool, DEFAULT_EF_SEARCH))]
     )

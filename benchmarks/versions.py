@@ -28,10 +28,11 @@ from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres, apply_prelude
 
 ROOT = Path(__file__).parents[1]
-# ANALYZE would draw another sample in one of the copies.
+# Autovacuum would run ANALYZE with another sample in one of the copies.
 SETTINGS = {**scratch.SETTINGS, "autovacuum": "off"}
 
-# What the migrations make beside tables and indexes. Triggers and policies go with their functions.
+# Objects of the migrations other than tables and indexes. Triggers and policies are dropped with
+# their functions.
 STRIP = """
 do $$
 declare
@@ -141,7 +142,7 @@ COPIED_STATISTICS = ("corpus_statistics", "lexeme_statistics")
 
 
 class DifferentVersionError(Exception):
-    """A version cannot take over the rows of another; the text says why."""
+    """A version cannot use the rows of another version; the text has the reason."""
 
 
 @dataclass(frozen=True)
@@ -273,7 +274,7 @@ class Store:
             raise DifferentVersionError("its triggers compute other columns of a chunk")
 
     def _load_rows(self, dsn: str) -> None:
-        """Load what the writers of the corpus gave, in the same order."""
+        """Load the same input as the writers of the corpus, in the same order."""
         tables = {
             "public.knowledge_sources": None,
             "public.knowledge_documents": None,
@@ -287,7 +288,7 @@ class Store:
             connection.execute("select public.refresh_knowledge_statistics()")
 
     def _copy_statistics(self, dsn: str) -> None:
-        """Give a copy the sampled figures of the corpus: every sample is another."""
+        """Copy the sampled figures of the corpus, because every new sample differs."""
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("select public.refresh_knowledge_statistics()")
             for name in COPIED_STATISTICS:
@@ -360,7 +361,7 @@ def column(dsn: str, statement: LiteralString, arguments: Sequence[Any] = ()) ->
 
 
 def install(dsn: str, version: Version, dimensions: int) -> None:
-    """Replace all but tables and indexes by what the migrations of a version make.
+    """Replace all objects except tables and indexes by those of a version's migrations.
 
     Raises DifferentVersionError when a migration does not apply to these tables.
     """
@@ -415,7 +416,7 @@ def rewritten(dsn: str) -> str:
 
 @contextmanager
 def running(keep: Path | None, major: int) -> Iterator[EmbeddedPostgres]:
-    """Run the server in the folder, or in one that is gone afterwards.
+    """Run the server in the folder, or in a temporary folder.
 
     Raises SystemExit when the server of the folder runs already.
     """

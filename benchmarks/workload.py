@@ -1,4 +1,4 @@
-"""What is stored and what is asked: the same for the same seeds and the same Python version.
+"""The stored corpus and the queries: repeatable by seed and Python version.
 
 The passages come from the documentation of the Python that runs, so a kept load is known by a
 digest of its texts too.

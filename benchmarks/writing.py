@@ -1,4 +1,4 @@
-"""Writing with all indexes in place, and what it does to the searches meanwhile.
+"""The speed of writing with all indexes in place, and its effect on searches.
 
 Documents of ten chunks go through `upsert_knowledge_document` with ready embeddings. Ingest:
 documents, as JSON made beforehand, one after the other by each writer, with a connection of its

@@ -1,9 +1,9 @@
 """The project itself: the RPC, two RPCs merged by the caller, and each leg as bare SQL.
 
-All on one store, so that the differences are not those of data or cache. The RPC runs with its
-default arguments (fusion `auto`) but for the threshold, which none of the peers has. Every search
-fetches whole rows. Loading takes the documented fast path for bulk: without the two indexes that
-are slow to fill, over several connections.
+All use one store, so that data and cache are the same. The RPC runs with its default arguments
+(fusion `auto`) except the threshold, which none of the peers has. Every search fetches whole rows.
+Loading uses the documented way for bulk loads: without the two indexes that are slow to fill, over
+several connections.
 """
 
 import itertools

@@ -54,7 +54,7 @@ class Query:
 
 
 class Client(ABC):
-    """A connection of its own to a loaded system; it serves one thread.
+    """A separate connection to a loaded system, for one thread.
 
     `cannot` lists what is not offered: `text` or `vector` (such a leg alone), `filter`, `phrase`
     (its words are sought instead).
@@ -126,7 +126,7 @@ class System(ABC):
 
     @abstractmethod
     def holds(self, corpus: Corpus) -> bool:
-        """Tell whether the corpus and its indexes are here already."""
+        """Return whether the corpus and its indexes already exist."""
 
     def renew(self, corpus: Corpus) -> None:  # noqa: B027 - the default is right for the peers
         """Bring what was kept up to this code: nothing to do, but for the project itself."""

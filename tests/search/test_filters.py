@@ -426,7 +426,8 @@ def nested(depth: int) -> Any:
         ),
         (
             one("document_date", "between", ["2026-01-31"]),
-            'filters[0].value for between must be [low, high], both of one type, not ["2026-01-31"]',
+            "filters[0].value for between must be [low, high], both of one type, "
+            'not ["2026-01-31"]',
         ),
         (
             one("collection", "in", "a"),
