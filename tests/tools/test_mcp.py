@@ -350,7 +350,7 @@ def test_a_wrong_argument_is_refused_by_its_name(
 
 
 def test_an_unknown_tool_is_an_error_of_the_protocol(assistant: Assistant) -> None:
-    with pytest.raises(MCPError, match="there is no tool 'drop_table', there are: search_know"):
+    with pytest.raises(MCPError, match="there is no tool 'drop_table'; the tools are: search_know"):
         assistant.ask("drop_table", query="keys")
 
 
@@ -398,8 +398,12 @@ def test_a_server_of_some_collections_searches_these_alone(here: Here) -> None:
 @pytest.mark.parametrize(
     ("collections", "include_memory", "message"),
     [
-        (("knowledge",), True, "this server does not show the collection memory. Call again"),
-        (("memory",), False, "this server shows the collection memory alone. Call hybrid_search"),
+        (("knowledge",), True, "the collection memory is not visible on this server. Call again"),
+        (
+            ("memory",),
+            False,
+            "only the collection memory is visible on this server. Call hybrid_search",
+        ),
     ],
 )
 def test_what_a_server_does_not_show_is_refused_and_not_overlooked(
@@ -597,14 +601,22 @@ def test_http_asks_for_the_token_and_keeps_to_the_viewer(corpus: str) -> None:
     [
         (["--transport", "http", "--host", "0.0.0.0"], {}, "Set SECOND_BRAIN_MCP_TOKEN"),
         (["--transport", "http"], {"SECOND_BRAIN_MCP_TOKEN": " "}, "TOKEN is empty"),
-        (["--transport", "http"], {"SECOND_BRAIN_MCP_TOKEN": "schlüssel"}, "no caller can send"),
-        (["--transport", "http"], {"SECOND_BRAIN_MCP_TOKEN": "two\nlines"}, "no caller can send"),
+        (
+            ["--transport", "http"],
+            {"SECOND_BRAIN_MCP_TOKEN": "schlüssel"},
+            "HTTP header cannot contain",
+        ),
+        (
+            ["--transport", "http"],
+            {"SECOND_BRAIN_MCP_TOKEN": "two\nlines"},
+            "HTTP header cannot contain",
+        ),
         (
             [],
             {"SECOND_BRAIN_VIEWER_ID": ""},
             "--viewer-id or $SECOND_BRAIN_VIEWER_ID must be a UUID, not ''",
         ),
-        (["--viewer-id", "ana"], {}, "'ana' is no UUID"),
+        (["--viewer-id", "ana"], {}, "must be a UUID, not 'ana'"),
         ([], {"VECTOR_WEIGHT": "-1"}, "VECTOR_WEIGHT: Input should be greater than or equal to 0"),
     ],
 )
