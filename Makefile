@@ -29,7 +29,7 @@ test-slow: $(INSTALLED) ## what takes minutes
 	$(BIN)/pytest -n 2 -m slow
 
 test-chaos: $(INSTALLED) ## minutes of kills, full disks, deadlocks and leak fuzz; CHAOS='--chaos-seconds 900'
-	$(BIN)/pytest tests/chaos -m chaos $(CHAOS)
+	$(BIN)/pytest tests/chaos -m chaos --show-capture=no $(CHAOS)
 
 test-docker: $(INSTALLED) ## the test suite on Supabase's own Postgres image (needs Docker)
 	$(BIN)/pytest --postgres-image $${POSTGRES_IMAGE:-supabase/postgres:17.4.1.054}

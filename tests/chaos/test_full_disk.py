@@ -168,7 +168,7 @@ def test_a_full_disk_of_the_log_loses_nothing(trial: Trial, pytestconfig: pytest
                 with filled(disk):
                     trial.note("full disks of the log")
                     use_up_log(server)
-                    wait_for(trial, "failed writes", lambda: traffic.failures, 5)
+                    wait_for(trial, "failed writes", lambda: traffic.failures, 1)
                 with recovered(server) as connection:
                     traffic.stand_still()
                     check(trial, ledger, connection, "after a full disk")

@@ -222,12 +222,11 @@ class Traffic:
 
 
 def check_searches(trial: Trial, ledger: Ledger, connection: Connection) -> None:
-    """Check that the text leg finds each document by its own word, and the vector leg by a chunk's."""
+    """Check that each document is found by the word it alone has, and by a chunk's embedding."""
     provider = PostgresProvider(connection)
     for key, (version,) in ledger.possible.items():
         if version is None:
             continue
-        # One of the tests' own errors would be an index that lost rows.
         try:
             by_word, _ = provider.find(None, word(key, version))
             chunk = chunks(key, version, ledger.length)[0]
