@@ -7,16 +7,16 @@ enough to be answered here, the answer must also have each row that it should, a
 
 import json
 import random
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal, LiteralString, cast
+from typing import Any, LiteralString, cast
 from uuid import UUID
 
 import psycopg
 import pytest
+from corpora import TAGS, USERS, VOCABULARY, Chunk, Corpus, Row, Viewer, drawn, store, words_of
 from psycopg import sql
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
@@ -28,10 +28,7 @@ pytestmark = pytest.mark.chaos(share=0.4)
 
 WORKERS = 2
 CALLS = 150  # of a corpus
-USERS = [UUID(int=number) for number in range(1, 5)]
 STRANGER = UUID(int=9)
-VOCABULARY = ("alpha", "beta", "gamma", "delta")
-TAGS = ("red", "green", "blue")
 SEARCH = "hybrid_search_knowledge_chunks"
 TYPES: dict[str, LiteralString] = {
     "query_embedding": "::extensions.vector",
@@ -49,166 +46,6 @@ TRIED = {
     "read_my_knowledge_document",
     "delete_my_knowledge_document",
 }
-
-Row = dict[str, Any]
-Visibility = Literal["private", "public"]
-
-
-# What is stored, and who may see it.
-
-
-@dataclass(frozen=True)
-class Document:
-    """A stored document."""
-
-    number: int
-    owner: UUID | None
-    visibility: Visibility
-    sensitivity: str | None
-
-    @property
-    def id(self) -> UUID:
-        """Its id in the database."""
-        return UUID(int=10_000 + self.number)
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """A stored chunk: most are as their document, some were changed afterwards."""
-
-    number: int
-    document: int | None
-    owner: UUID | None
-    visibility: Visibility
-    sensitivity: str | None
-    status: str
-    words: tuple[str, ...]
-    tag: str
-    collection: str
-    place: int | None
-    embedding: tuple[float, ...] | None
-    date: str | None
-
-    @property
-    def id(self) -> UUID:
-        """Its id in the database."""
-        return UUID(int=20_000 + self.number)
-
-    @property
-    def word(self) -> str:
-        """The word that it alone has."""
-        return f"row{self.number}x"
-
-
-@dataclass(frozen=True)
-class Viewer:
-    """Who asks. Nobody (None) is a service that sees all active rows."""
-
-    user: UUID | None
-    public_only: bool = False
-
-    def sees(self, row: Document | Chunk) -> bool:
-        """Whether a row may be shown."""
-        if isinstance(row, Chunk) and row.status != "active":
-            return False
-        if row.visibility == "public":
-            return True
-        return not self.public_only and (self.user is None or row.owner == self.user)
-
-
-@dataclass
-class Corpus:
-    """All that is stored."""
-
-    documents: dict[int, Document]
-    chunks: dict[int, Chunk]
-
-    def seen(self, viewer: Viewer) -> list[Chunk]:
-        """List the chunks that a viewer may see."""
-        return [chunk for chunk in self.chunks.values() if viewer.sees(chunk)]
-
-    def words(self, viewer: Viewer) -> set[str]:
-        """List the words that may be in an answer to this viewer."""
-        of_chunks = {
-            f"{kind}{one.number}x" for one in self.seen(viewer) for kind in ("row", "head")
-        }
-        return of_chunks | {
-            f"doc{number}x" for number, one in self.documents.items() if viewer.sees(one)
-        }
-
-
-def words_of(answer: object) -> set[str]:
-    return set(re.findall(r"(?:row|head|doc)\d+x", repr(answer)))
-
-
-def drawn(draw: random.Random) -> Corpus:
-    def access() -> tuple[UUID | None, Visibility, str | None]:
-        owner = draw.choice([*USERS, *USERS, None])
-        return owner, draw.choice(["private", "private", "public"]), draw.choice([None, "high"])
-
-    documents = {number: Document(number, *access()) for number in range(draw.randint(1, 8))}
-    chunks = {}
-    for number in range(draw.choice([8, 20, 40, 40, 250])):
-        place = draw.choice([None, *documents, *documents])
-        own = access()
-        if place is not None and draw.random() < 0.7:
-            one = documents[place]
-            own = one.owner, one.visibility, one.sensitivity
-        chunks[number] = Chunk(
-            number,
-            place,
-            *own,
-            status=draw.choice(["active"] * 6 + ["superseded", "archived", "deleted"]),
-            words=tuple(draw.choices(VOCABULARY, k=draw.randint(1, 5))),
-            tag=draw.choice(TAGS),
-            collection=draw.choice(["one", "one", "two"]),
-            place=draw.choice([None, *range(6)]),
-            embedding=draw.choice([None, *((draw.uniform(-1, 1), 1.0, draw.random()),) * 3]),
-            date=draw.choice([None, "2020-01-01", "2026-01-01"]),
-        )
-    return Corpus(documents, chunks)
-
-
-def store(owner: Connection, corpus: Corpus) -> None:
-    with owner.transaction(), owner.cursor() as cursor:
-        cursor.execute("truncate public.knowledge_documents, public.knowledge_chunks")
-        cursor.executemany(
-            "insert into public.knowledge_documents (id, external_key, title, source_url, author,"
-            " owner_id, visibility, sensitivity, metadata)"
-            " values (%s, %s, %s, %s, %s, %s, %s, %s, %s)",
-            [
-                (one.id, *(f"doc{one.number}x",) * 4, one.owner, one.visibility, one.sensitivity)
-                + (Jsonb({"note": f"doc{one.number}x"}),)
-                for one in corpus.documents.values()
-            ],
-        )
-        # A document's columns are copied to its chunks, so what differs is changed afterwards.
-        cursor.executemany(
-            "insert into public.knowledge_chunks (id, document_id, chunk_index, heading, content,"
-            " metadata, embedding, collection) values (%s, %s, %s, %s, %s, %s, %s, %s)",
-            [
-                (
-                    one.id,
-                    None if one.document is None else corpus.documents[one.document].id,
-                    one.place,
-                    f"head{one.number}x",
-                    " ".join([*one.words, one.word]),
-                    Jsonb({"word": one.word, "tag": one.tag, "note": one.word}),
-                    None if one.embedding is None else str(list(one.embedding)),
-                    one.collection,
-                )
-                for one in corpus.chunks.values()
-            ],
-        )
-        cursor.executemany(
-            "update public.knowledge_chunks set owner_id = %s, visibility = %s, sensitivity = %s,"
-            " status = %s, document_date = %s where id = %s",
-            [
-                (one.owner, one.visibility, one.sensitivity, one.status, one.date, one.id)
-                for one in corpus.chunks.values()
-            ],
-        )
-
 
 # What is asked.
 
@@ -369,6 +206,7 @@ class Fuzz:
         return connection
 
     def run(self) -> None:
+        """Call until the time is over."""
         ways = [self.search] * 10 + [self.batch] * 2 + [self.explain, self.table, self.visitor]
         if "list_my_knowledge_documents" in self.reachable:
             ways += [self.list_own, self.read_own, self.read_own]
@@ -412,6 +250,7 @@ class Fuzz:
             self.trial.held("LEAKS")
 
     def check_hits(self, viewer: Viewer, rows: Sequence[Row], question: Question) -> None:
+        """Check the rows of a search, and that they are all where that is known."""
         self.check(viewer, rows)
         seen = self.corpus.seen(viewer)
         ids = {one.id for one in seen}
@@ -433,15 +272,18 @@ class Fuzz:
                 self.trial.held("exact answers")
 
     def question(self) -> Question:
+        """Draw a question."""
         kind = simple_question if self.draw.random() < 0.4 else any_question
         return kind(self.draw, self.corpus)
 
     def viewer(self) -> Viewer:
+        """Draw a viewer."""
         return Viewer(self.draw.choice([*USERS, *USERS, STRANGER]), self.draw.random() < 0.15)
 
     # Every search.
 
     def search(self) -> None:
+        """Search for a viewer by one of the ways there are."""
         viewer, question = self.viewer(), self.question()
         arguments: Row = dict(question.arguments)
         if viewer.public_only:
@@ -461,6 +303,7 @@ class Fuzz:
             self.check_hits(viewer, rows, question)
 
     def batch(self) -> None:
+        """Search for several viewers at once."""
         fuse = self.draw.random() < 0.3
         viewers = [self.viewer() for _ in range(1 if fuse else self.draw.randint(1, 4))]
         questions = [self.question() for _ in viewers]
@@ -484,6 +327,7 @@ class Fuzz:
             self.check_hits(viewer, own, Question({}))
 
     def explain(self) -> None:
+        """Explain a search."""
         viewer, question = self.viewer(), self.question()
         arguments = {
             **question.arguments,
@@ -497,6 +341,7 @@ class Fuzz:
     # A user's own documents.
 
     def list_own(self) -> None:
+        """List documents as a user."""
         user = self.draw.choice([*USERS, STRANGER])
         viewer, public = Viewer(user), self.draw.random() < 0.5
         arguments = {"page_size": self.draw.choice([1, 3, 200]), "include_public": public}
@@ -525,6 +370,7 @@ class Fuzz:
                 self.trial.held("LEAKS")
 
     def read_own(self) -> None:
+        """Read a document as a user."""
         user, number = self.draw.choice([*USERS, STRANGER]), self.draw.randrange(9)
         viewer, one = Viewer(user), self.corpus.documents.get(number)
         rows = self.ask(
@@ -547,6 +393,7 @@ class Fuzz:
                 self.trial.violated(f"{viewer} reads other chunks than {expected}: {found}")
 
     def delete_own(self) -> None:
+        """Delete a document as a user."""
         user, number = self.draw.choice([*USERS, STRANGER]), self.draw.randrange(9)
         one = self.corpus.documents.get(number)
         is_own = one is not None and one.owner == user
@@ -570,6 +417,7 @@ class Fuzz:
     # Tables, and visitors.
 
     def table(self) -> None:
+        """Read a table as a user."""
         user = self.draw.choice([*USERS, STRANGER])
         name = self.draw.choice(["knowledge_chunks", "knowledge_documents"])
         self.statement = f"select * from public.{name}"
@@ -582,6 +430,7 @@ class Fuzz:
             self.check(Viewer(user), rows)
 
     def visitor(self) -> None:
+        """Call what a visitor, or a user, must not call."""
         function, arguments = self.draw.choice(
             [
                 (SEARCH, {"query_text": "alpha"}),
