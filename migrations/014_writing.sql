@@ -673,7 +673,8 @@ begin
     raise exception 'owner must be the id of a user, not null' using errcode = '22023';
   end if;
   -- Locks are taken in one order everywhere: documents by id, then chunks. An old version of
-  -- another owner's document can be this owner's.
+  -- another owner's document can be this owner's. A document that is stored while this function
+  -- waits for a lock is not locked, so the deletion leaves its chunks, too.
   locked_documents := array(
     select document.id
       from public.knowledge_documents as document
@@ -695,8 +696,11 @@ begin
   locked_chunks as materialized (
     select chunk.id
       from public.knowledge_chunks as chunk
-     where chunk.owner_id = owner
-        or chunk.document_id in (select documents.id from documents)
+     where chunk.document_id in (select documents.id from documents)
+        or (
+          chunk.owner_id = owner
+          and (chunk.document_id is null or chunk.document_id = any (locked_documents))
+        )
      order by chunk.id
        for update
   ),

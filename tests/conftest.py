@@ -23,6 +23,9 @@ from other_schema import Rendering
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres, apply_prelude
 
+# Options, fixture and summary of tests/chaos.
+pytest_plugins = ("trials",)
+
 Connection = psycopg.Connection[tuple[Any, ...]]
 Connect = Callable[..., Connection]
 

@@ -727,6 +727,27 @@ def test_a_second_writer_waits_for_the_first(connect: Connect) -> None:
     assert one_consistent_version(first) == ["one", "three"]
 
 
+def test_a_document_that_comes_during_a_deletion_of_its_owner_stays_whole(connect: Connect) -> None:
+    first, second, deleting, watching = (*(connect("service_role") for _ in range(3)), connect())
+    upsert(first, ["one"], key="old", owner_id=str(ME))
+    give_up_at = time.monotonic() + 30
+    with ThreadPoolExecutor(1) as threads:
+        with first.transaction():
+            upsert(first, ["two"], key="old", owner_id=str(ME))
+            delete = f"select * from public.delete_knowledge_owner('{ME}')"
+            waiting = threads.submit(deleting.execute, delete.encode())
+            while not watching.execute(
+                "select from pg_stat_activity where pid = %s and wait_event_type = 'Lock'",
+                [deleting.info.backend_pid],
+            ).fetchall():
+                assert not waiting.done()
+                assert time.monotonic() < give_up_at
+            upsert(second, ["three", "four"], key="new", owner_id=str(ME))
+        assert waiting.result(timeout=30).fetchall() == [(1, 2)]
+    assert contents(first, "old") == []
+    assert contents(first, "new") == ["three", "four"]
+
+
 # Out again.
 
 

@@ -1,0 +1,177 @@
+"""Random corpora and an oracle, in Python alone, of what a viewer may see of them."""
+
+import random
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+
+from conftest import Connection
+
+USERS = [UUID(int=number) for number in range(1, 5)]
+VOCABULARY = ("alpha", "beta", "gamma", "delta")
+TAGS = ("red", "green", "blue")
+
+Row = dict[str, Any]
+Visibility = Literal["private", "public"]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A stored document."""
+
+    number: int
+    owner: UUID | None
+    visibility: Visibility
+    sensitivity: str | None
+
+    @property
+    def id(self) -> UUID:
+        """Its id in the database."""
+        return UUID(int=10_000 + self.number)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A stored chunk: most are as their document, some were changed afterwards."""
+
+    number: int
+    document: int | None
+    owner: UUID | None
+    visibility: Visibility
+    sensitivity: str | None
+    status: str
+    words: tuple[str, ...]
+    tag: str
+    collection: str
+    place: int | None
+    embedding: tuple[float, ...] | None
+    date: str | None
+
+    @property
+    def id(self) -> UUID:
+        """Its id in the database."""
+        return UUID(int=20_000 + self.number)
+
+    @property
+    def word(self) -> str:
+        """The word that it alone has."""
+        return f"row{self.number}x"
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """Who asks. Nobody (None) is a service that sees all active rows."""
+
+    user: UUID | None
+    public_only: bool = False
+
+    def sees(self, row: Document | Chunk) -> bool:
+        """Whether a row may be shown."""
+        if isinstance(row, Chunk) and row.status != "active":
+            return False
+        if row.visibility == "public":
+            return True
+        return not self.public_only and (self.user is None or row.owner == self.user)
+
+
+@dataclass
+class Corpus:
+    """All that is stored."""
+
+    documents: dict[int, Document]
+    chunks: dict[int, Chunk]
+
+    def seen(self, viewer: Viewer) -> list[Chunk]:
+        """List the chunks that a viewer may see."""
+        return [chunk for chunk in self.chunks.values() if viewer.sees(chunk)]
+
+    def words(self, viewer: Viewer) -> set[str]:
+        """List the words that may be in an answer to this viewer."""
+        of_chunks = {
+            f"{kind}{one.number}x" for one in self.seen(viewer) for kind in ("row", "head")
+        }
+        return of_chunks | {
+            f"doc{number}x" for number, one in self.documents.items() if viewer.sees(one)
+        }
+
+
+def words_of(answer: object) -> set[str]:
+    return set(re.findall(r"(?:row|head|doc)\d+x", repr(answer)))
+
+
+def drawn(draw: random.Random) -> Corpus:
+    def access() -> tuple[UUID | None, Visibility, str | None]:
+        owner = draw.choice([*USERS, *USERS, None])
+        return owner, draw.choice(["private", "private", "public"]), draw.choice([None, "high"])
+
+    documents = {number: Document(number, *access()) for number in range(draw.randint(1, 8))}
+    chunks = {}
+    for number in range(draw.choice([8, 20, 40, 40, 250])):
+        place = draw.choice([None, *documents, *documents])
+        own = access()
+        if place is not None and draw.random() < 0.7:
+            one = documents[place]
+            own = one.owner, one.visibility, one.sensitivity
+        chunks[number] = Chunk(
+            number,
+            place,
+            *own,
+            status=draw.choice(["active"] * 6 + ["superseded", "archived", "deleted"]),
+            words=tuple(draw.choices(VOCABULARY, k=draw.randint(1, 5))),
+            tag=draw.choice(TAGS),
+            collection=draw.choice(["one", "one", "two"]),
+            place=draw.choice([None, *range(6)]),
+            embedding=draw.choice([None, *((draw.uniform(-1, 1), 1.0, draw.random()),) * 3]),
+            date=draw.choice([None, "2020-01-01", "2026-01-01"]),
+        )
+    return Corpus(documents, chunks)
+
+
+def store(owner: Connection, corpus: Corpus) -> None:
+    with owner.transaction(), owner.cursor() as cursor:
+        cursor.execute("truncate public.knowledge_documents, public.knowledge_chunks")
+        cursor.executemany(
+            "insert into public.knowledge_documents (id, external_key, title, source_url, author,"
+            " owner_id, visibility, sensitivity, metadata)"
+            " values (%s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            [
+                (
+                    one.id,
+                    *[f"doc{one.number}x"] * 4,
+                    one.owner,
+                    one.visibility,
+                    one.sensitivity,
+                    Jsonb({"note": f"doc{one.number}x"}),
+                )
+                for one in corpus.documents.values()
+            ],
+        )
+        # A document's columns are copied to its chunks, so what differs is changed afterwards.
+        cursor.executemany(
+            "insert into public.knowledge_chunks (id, document_id, chunk_index, heading, content,"
+            " metadata, embedding, collection) values (%s, %s, %s, %s, %s, %s, %s, %s)",
+            [
+                (
+                    one.id,
+                    None if one.document is None else corpus.documents[one.document].id,
+                    one.place,
+                    f"head{one.number}x",
+                    " ".join([*one.words, one.word]),
+                    Jsonb({"word": one.word, "tag": one.tag, "note": one.word}),
+                    None if one.embedding is None else str(list(one.embedding)),
+                    one.collection,
+                )
+                for one in corpus.chunks.values()
+            ],
+        )
+        cursor.executemany(
+            "update public.knowledge_chunks set owner_id = %s, visibility = %s, sensitivity = %s,"
+            " status = %s, document_date = %s where id = %s",
+            [
+                (one.owner, one.visibility, one.sensitivity, one.status, one.date, one.id)
+                for one in corpus.chunks.values()
+            ],
+        )

@@ -1,0 +1,73 @@
+"""kill -9 of the server under writers: no acknowledged write is lost and no document is half."""
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
+import psycopg
+import pytest
+from servers import RECOVERY, recovered, temporary_server
+from traffic import Traffic, check_searches
+from versions import Ledger
+
+from second_brain.database.embedded import EmbeddedPostgres
+from trials import Trial
+
+pytestmark = pytest.mark.chaos(share=0.15)
+
+
+@pytest.fixture
+def embedded(pytestconfig: pytest.Config) -> Iterator[EmbeddedPostgres]:
+    """A server of this test's own."""
+    # What a killed server has written is in the page cache, so fsync changes only the time.
+    with temporary_server(pytestconfig, fsync="off") as server:
+        yield server
+
+
+def kill(server: EmbeddedPostgres, how: str, choice: float) -> None:
+    """Kill one session, the whole server, or the postmaster alone; wait until it is noticed."""
+    pid = int((server.log.parent / "postmaster.pid").read_text().splitlines()[0])
+    postmaster = psutil.Process(pid)
+    with psycopg.connect(server.dsn(), autocommit=True) as probe:
+        children = postmaster.children(recursive=True)
+        if how == "session":
+            sessions = [one for one in children if "127.0.0.1(" in " ".join(one.cmdline())]
+            killed = [sessions[int(choice * len(sessions))]]
+        elif how == "server":
+            killed = [postmaster, *children]
+        else:
+            killed = [postmaster]
+        for process in killed:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGKILL)
+        with suppress(psycopg.OperationalError):
+            give_up = time.monotonic() + RECOVERY
+            while time.monotonic() < give_up:
+                probe.execute("select")
+
+
+def test_no_acknowledged_write_is_lost_when_the_server_is_killed(
+    trial: Trial, embedded: EmbeddedPostgres
+) -> None:
+    draw, ledger = trial.random(), Ledger()
+    traffic = Traffic(trial, ledger, embedded.dsn)
+    slowest = 0.0
+    with traffic.running():
+        while trial.is_on():
+            time.sleep(draw.uniform(0.2, 1.2))
+            how = draw.choice(["session", "session", "server", "server", "postmaster"])
+            trial.note(f"kills of the {how}")
+            kill(embedded, how, draw.random())
+            begun = time.monotonic()
+            with recovered(embedded) as connection:
+                slowest = max(slowest, time.monotonic() - begun)
+                traffic.stand_still()
+                for difference in ledger.differences(connection):
+                    trial.violated(f"after a kill of the {how}: {difference}")
+                check_searches(trial, ledger, connection)
+                trial.held("recoveries")
+            traffic.go_on()
+    trial.held("ms for the slowest recovery", round(slowest * 1000))
+    trial.finish("acknowledged writes", "recoveries", "searches answered")
