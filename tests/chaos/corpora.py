@@ -132,7 +132,8 @@ def drawn(draw: random.Random) -> Corpus:
 
 def store(owner: Connection, corpus: Corpus) -> None:
     with owner.transaction(), owner.cursor() as cursor:
-        cursor.execute("truncate public.knowledge_documents, public.knowledge_chunks")
+        cursor.execute("delete from public.knowledge_chunks")
+        cursor.execute("delete from public.knowledge_documents")
         cursor.executemany(
             "insert into public.knowledge_documents (id, external_key, title, source_url, author,"
             " owner_id, visibility, sensitivity, metadata)"

@@ -20,7 +20,7 @@ from second_brain.errors import SecondBrainError
 from second_brain.services.write import KnowledgeWriter
 from trials import Trial
 
-pytestmark = pytest.mark.chaos(share=0.1)
+pytestmark = pytest.mark.chaos(share=0.08)
 
 CLIENTS = 3
 WORDS = 1_000  # in a chunk: the longer an upsert takes, the more kills meet it

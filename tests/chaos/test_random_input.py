@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import psycopg
@@ -55,6 +55,7 @@ CHARACTERS = (
     "\u202e\u200b\ufeff\u0301\U0001f408\x01\x7f",
     "\"'\\$%_&|!()<>:*-",
 )
+Attempts = list[tuple[str, Callable[[], Any]]]
 KEYS = (
     "query_text",
     "query_embedding",
@@ -284,16 +285,17 @@ def fuzz_providers(trial: Trial, service: Connection, share: float) -> None:
         name = draw.choice(("content", "heading", "embedding", "embedding_model", "metadata", "x"))
         return [{"content": "cat", name: value()}]
 
-    searches: list[tuple[str, Callable[[], Any]]] = []
-    for provider in (postgres, nowhere):
-        searches += [
-            ("hybrid_search", lambda one=provider: one.hybrid_search(**asked())),
-            ("search", lambda one=provider: one.search(value(), **leg())),
-            ("fulltext_search", lambda one=provider: one.fulltext_search(value(), **leg())),
-            ("batch", lambda one=provider: one.hybrid_search_batch([asked() for _ in range(2)])),
-            ("search_my", lambda one=provider: one.search_my_knowledge(value(), value())),
+    def searches_of(one: PostgresProvider | SupabaseProvider) -> Attempts:
+        return [
+            ("hybrid_search", lambda: one.hybrid_search(**asked())),
+            ("search", lambda: one.search(value(), **leg())),
+            ("fulltext_search", lambda: one.fulltext_search(value(), **leg())),
+            ("batch", lambda: one.hybrid_search_batch([cast(Any, asked()) for _ in range(2)])),
+            ("search_my", lambda: one.search_my_knowledge(value(), value())),
         ]
-    raising: list[tuple[str, Callable[[], Any]]] = [
+
+    searches = searches_of(postgres) + searches_of(nowhere)
+    raising: Attempts = [
         ("find", lambda: postgres.find(**asked())),
         ("explain", lambda: postgres.explain_hybrid_search(**asked())),
         ("upsert_document", lambda: writer.upsert_document(document(), chunks())),

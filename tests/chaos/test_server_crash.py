@@ -15,7 +15,7 @@ from versions import Ledger
 from second_brain.database.embedded import EmbeddedPostgres
 from trials import Trial
 
-pytestmark = pytest.mark.chaos(share=0.15)
+pytestmark = pytest.mark.chaos(share=0.12)
 
 
 @pytest.fixture
