@@ -1,4 +1,4 @@
-"""What `doctor` finds in databases that are whole and in databases that were broken on purpose."""
+"""The findings of `doctor` in correct databases and in databases that were damaged on purpose."""
 
 import json
 from typing import Any
@@ -187,7 +187,7 @@ def test_damage_is_found_and_named_with_its_remedy(
         ),
     ],
 )
-def test_damage_that_takes_a_superuser_is_found_too(
+def test_damage_by_a_superuser_is_found_too(
     dsn: str, server: Any, damage: str, check: str, message: str
 ) -> None:
     name = str(psycopg.conninfo.conninfo_to_dict(dsn)["dbname"])
@@ -197,7 +197,7 @@ def test_damage_that_takes_a_superuser_is_found_too(
     assert (error.check, message in error.message) == (check, True)
 
 
-def test_what_the_database_finds_in_itself_is_shown_with_its_severity_and_remedy(
+def test_findings_of_the_health_function_are_shown_with_severity_and_remedy(
     dsn: str, database: Any
 ) -> None:
     ingest(database, "a", embedded("one", "m"), embedded("two", "n"), {"content": "three"})
@@ -209,14 +209,14 @@ def test_what_the_database_finds_in_itself_is_shown_with_its_severity_and_remedy
     )
 
 
-def test_without_the_function_of_health_the_other_checks_are_made(dsn: str, database: Any) -> None:
+def test_without_the_health_function_the_other_checks_run(dsn: str, database: Any) -> None:
     database.execute("drop function public.knowledge_search_health()")
     errors = [one for one in examine(dsn) if one.status == "error"]
     assert [one.check for one in errors] == ["functions", "health"]
     assert "knowledge_search_health() is missing" in errors[0].message
 
 
-def test_an_index_of_a_leg_is_known_by_what_it_is(dsn: str, database: Any) -> None:
+def test_the_index_of_a_leg_is_found_by_its_definition(dsn: str, database: Any) -> None:
     database.execute("alter index public.knowledge_chunks_embedding rename to vectors")
     database.execute("alter index public.knowledge_chunks_content_tsv rename to words")
     assert {one.status for one in examine(dsn)} == {"ok"}
@@ -247,7 +247,7 @@ def test_an_index_of_a_leg_is_known_by_what_it_is(dsn: str, database: Any) -> No
         ),
     ],
 )
-def test_what_does_no_harm_is_no_error(
+def test_harmless_differences_are_not_errors(
     dsn: str, database: Any, change: str, status: str, message: str
 ) -> None:
     database.execute(change.encode())
@@ -255,7 +255,7 @@ def test_what_does_no_harm_is_no_error(
     assert (finding.status, finding.message) == (status, message)
 
 
-def test_what_a_project_made_for_itself_is_not_told_of(database: Any, dsn: str) -> None:
+def test_objects_of_the_project_are_not_reported(database: Any, dsn: str) -> None:
     database.execute(
         """
         create table public.knowledge_notes (id int primary key);
@@ -274,7 +274,7 @@ def test_another_vector_index_and_another_size_are_in_order(dsn: str) -> None:
     assert {one.status for one in examine(dsn)} == {"ok"}
 
 
-def test_a_change_of_the_model_under_way_is_in_order(dsn: str, database: Any) -> None:
+def test_a_running_model_change_is_in_order(dsn: str, database: Any) -> None:
     ingest(database, "a", embedded("one thing", "m"))
     vector_index.build(dsn, vector_index.IndexSettings("vector"))
     model = CallableEmbedder(lambda texts: [[1.0, 2.0] for _ in texts], "next", 2)
@@ -284,7 +284,7 @@ def test_a_change_of_the_model_under_way_is_in_order(dsn: str, database: Any) ->
     assert [one for one in examine(dsn) if one.check in definitions and one.status != "ok"] == []
 
 
-def test_a_role_that_may_not_look_is_told_to_be_the_owner(dsn: str) -> None:
+def test_a_role_without_rights_gets_the_remedy_to_connect_as_the_owner(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("set role authenticated")
         findings = doctor.examine(connection)

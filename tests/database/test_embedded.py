@@ -1,4 +1,4 @@
-"""The embedded server's life: made, found again, and coming back from what befalls a server."""
+"""The embedded server: creation, start and stop, and recovery after failures."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs it as 
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder that the server's account can pass through; servers in it are stopped."""
+    """A folder that the server's account can enter; at the end its servers are stopped."""
     yield from _place()
 
 
@@ -123,7 +123,7 @@ def test_only_its_owner_reads_the_file_with_the_passwords(local: EmbeddedPostgre
     assert str(conninfo_to_dict(local.dsn())["password"]) not in local.log.read_text()
 
 
-def test_it_outlives_the_process_that_starts_it(place: Path, major: int) -> None:
+def test_it_keeps_running_after_the_process_that_started_it(place: Path, major: int) -> None:
     script = (
         "import sys; from second_brain.database.embedded import EmbeddedPostgres;"
         "EmbeddedPostgres(sys.argv[1], int(sys.argv[2])).start()"
@@ -134,13 +134,13 @@ def test_it_outlives_the_process_that_starts_it(place: Path, major: int) -> None
     assert ask(found, "select 1") == [(1,)]
 
 
-def test_starting_a_running_server_leaves_it_alone(local: EmbeddedPostgres) -> None:
+def test_starting_a_running_server_has_no_effect(local: EmbeddedPostgres) -> None:
     before = process(local).pid
     EmbeddedPostgres(local.directory).start()
     assert process(local).pid == before
 
 
-def test_two_starts_at_once_make_one_server(place: Path, major: int) -> None:
+def test_two_parallel_starts_create_one_server(place: Path, major: int) -> None:
     servers = [EmbeddedPostgres(place / "postgres", major, SETTINGS) for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(EmbeddedPostgres.start, servers))
@@ -240,7 +240,7 @@ def test_data_without_their_password_are_not_overwritten(local: EmbeddedPostgres
     assert keeps_its_data(local)
 
 
-def test_an_interrupted_creation_is_begun_anew(place: Path, major: int) -> None:
+def test_an_interrupted_creation_starts_again(place: Path, major: int) -> None:
     half = place / "postgres" / "data.partial"
     half.mkdir(parents=True)
     (half / "PG_VERSION").write_text("18")
@@ -251,7 +251,7 @@ def test_an_interrupted_creation_is_begun_anew(place: Path, major: int) -> None:
     assert not half.exists()
 
 
-def test_a_server_that_cannot_start_says_what_its_log_says(local: EmbeddedPostgres) -> None:
+def test_a_failed_start_shows_the_end_of_the_log(local: EmbeddedPostgres) -> None:
     local.stop()
     broken = EmbeddedPostgres(local.directory, settings={"shared_buffers": "many"})
     with pytest.raises(EmbeddedServerError, match="shared_buffers") as failed:
@@ -268,7 +268,7 @@ def test_removing_leaves_nothing(local: EmbeddedPostgres) -> None:
         local.dsn()
 
 
-def test_the_prelude_may_run_again_over_what_it_made(local: EmbeddedPostgres) -> None:
+def test_the_prelude_can_run_twice(local: EmbeddedPostgres) -> None:
     with psycopg.connect(local.admin_dsn(), autocommit=True) as connection:
         apply_prelude(connection)
         apply_prelude(connection)

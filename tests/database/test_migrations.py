@@ -1,4 +1,4 @@
-"""Finding, sizing, applying and handing out migrations, against a real database."""
+"""Finding, rendering, applying and writing migrations, against a real database."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -118,7 +118,7 @@ def test_another_dimension_than_the_database_has_is_refused(dsn: str) -> None:
     assert "--dimensions 3" in refused.value.remedy
 
 
-def test_every_file_runs_in_a_session_of_its_own(plain_dsn: str, write: Write) -> None:
+def test_every_file_runs_in_a_new_session(plain_dsn: str, write: Write) -> None:
     note = "insert into public.sessions values (pg_backend_pid(), pg_current_xact_id());"
     folder = write(
         _001_table="create table public.sessions (pid int, transaction xid8);" + note + note,
@@ -163,14 +163,16 @@ def test_runs_at_the_same_time_apply_every_file_once(plain_dsn: str) -> None:
     assert [version for version, _, _ in history(plain_dsn)] == applied
 
 
-def test_progress_is_told_before_each_file(plain_dsn: str, write: Write) -> None:
+def test_progress_is_called_before_each_file(plain_dsn: str, write: Write) -> None:
     folder = write(_001_one="select 1;", _002_two="select 2;")
     seen: list[str] = []
     migrations.apply(plain_dsn, directory=folder, progress=lambda one: seen.append(one.name))
     assert seen == ["one", "two"]
 
 
-def test_a_version_that_is_another_migrations_is_refused(plain_dsn: str, write: Write) -> None:
+def test_a_version_that_belongs_to_another_migration_is_refused(
+    plain_dsn: str, write: Write
+) -> None:
     migrations.apply(plain_dsn, directory=write(_001_profiles="select 1;"))
     with pytest.raises(MigrationError, match="001 belongs to another migration, 'profiles'"):
         migrations.apply(plain_dsn, dimensions=3)

@@ -99,7 +99,7 @@ def test_dimensions_are_the_columns(database: Connection) -> None:
 
 @pytest.fixture
 def large(admin: Connection, database: Connection) -> Connection:
-    """A table above what is counted: 2,500 rows, each in a page of its own, five of them rare."""
+    """A table too large to be counted: 2,500 rows, one per page, five with the model `rare`."""
     # Without triggers and vector index: text and vectors do not matter here.
     run(
         admin,
@@ -146,7 +146,7 @@ def test_a_model_written_after_analyze_is_noticed_at_the_end_of_a_large_table(
     assert ("new", 3, 1) in models(large)
 
 
-def test_a_model_that_is_gone_is_not_named_for_the_statistics_sake(
+def test_a_model_without_chunks_is_not_listed_because_of_old_statistics(
     large: Connection, admin: Connection
 ) -> None:
     large.execute("analyze public.knowledge_chunks")
@@ -159,7 +159,7 @@ def test_a_model_that_is_gone_is_not_named_for_the_statistics_sake(
     assert "main" not in {model for model, *_ in models(large)}
 
 
-def test_superseded_chunks_of_a_large_table_lend_it_no_model(
+def test_superseded_chunks_of_a_large_table_do_not_count_for_models(
     large: Connection, admin: Connection
 ) -> None:
     run(
@@ -171,7 +171,7 @@ def test_superseded_chunks_of_a_large_table_lend_it_no_model(
     assert [model for model, *_ in models(large)] == ["main"]
 
 
-def test_a_fresh_database_has_nothing_to_say(database: Connection) -> None:
+def test_a_new_database_has_no_findings(database: Connection) -> None:
     told = health(database)
     assert told["findings"] == []
     assert told["rows"]["total"] == 0
@@ -185,7 +185,7 @@ def test_a_fresh_database_has_nothing_to_say(database: Connection) -> None:
     assert {one["leg"] for one in told["indexes"]} == {"vector", "text", None}
 
 
-def test_a_database_in_use_has_nothing_to_say(database: Connection) -> None:
+def test_a_healthy_database_in_use_has_no_findings(database: Connection) -> None:
     ingest(database, "a", "m", "m")
     run(database, *RENEWED)
     told = health(database)
@@ -204,7 +204,7 @@ def test_a_database_in_use_has_nothing_to_say(database: Connection) -> None:
     assert told["statistics"]["rows"] == 2
 
 
-def test_service_role_is_told_what_the_owner_is_told(
+def test_service_role_gets_the_same_findings_as_the_owner(
     database: Connection, service_role: Connection
 ) -> None:
     ingest(database, "a", "m", "n")
@@ -244,7 +244,7 @@ def test_the_vector_index_may_be_over_an_expression(database: Connection) -> Non
     assert findings(database) == []
 
 
-def test_an_invalid_index_is_an_error_whose_remedy_mends_it(
+def test_an_invalid_index_is_an_error_whose_remedy_repairs_it(
     database: Connection, admin: Connection
 ) -> None:
     admin.execute(
@@ -286,7 +286,7 @@ def test_an_index_of_a_leg_that_no_search_reads_is_remarked_on(database: Connect
     assert "knowledge_chunks_content_tsv" in one["what"]
 
 
-def test_a_disabled_trigger_is_an_error_whose_remedy_mends_it(database: Connection) -> None:
+def test_a_disabled_trigger_is_an_error_whose_remedy_repairs_it(database: Connection) -> None:
     database.execute("alter table public.knowledge_chunks disable trigger complete_chunk")
     assert findings(database) == [("error", "triggers")]
     run(database, remedy_of(database, "triggers"))
@@ -294,7 +294,7 @@ def test_a_disabled_trigger_is_an_error_whose_remedy_mends_it(database: Connecti
 
 
 @pytest.mark.parametrize(("column", "word"), [("bm25", "text leg"), ("embedding_bits", "filter")])
-def test_what_was_loaded_without_triggers_is_an_error_whose_remedy_mends_it(
+def test_rows_loaded_without_triggers_are_an_error_whose_remedy_repairs_them(
     database: Connection, admin: Connection, column: str, word: str
 ) -> None:
     ingest(database, "a", "m", "m")
@@ -320,7 +320,7 @@ def test_a_chunk_without_words_lacks_none(database: Connection) -> None:
     assert findings(database) == []
 
 
-def test_models_side_by_side_and_chunks_without_an_embedding_are_remarked_on(
+def test_several_models_and_chunks_without_an_embedding_are_warnings(
     database: Connection,
 ) -> None:
     ingest(database, "a", "m", "m", "n", None)
@@ -380,7 +380,7 @@ def findings_of(connection: Connection, told: Health) -> list[dict[str, Any]]:
     return list(rows[0][0])
 
 
-def test_a_vector_index_larger_than_shared_buffers_is_told(database: Connection) -> None:
+def test_a_vector_index_larger_than_shared_buffers_is_reported(database: Connection) -> None:
     told = health(database)
     told["memory"] = {
         "shared_buffers": 2**30,
@@ -410,7 +410,7 @@ def test_a_later_pgvector_will_do(database: Connection, version: str) -> None:
     assert findings_of(database, told) == []
 
 
-def test_large_indexes_that_nothing_reads_are_told(database: Connection) -> None:
+def test_large_unused_indexes_are_reported(database: Connection) -> None:
     told = health(database)
     for index in told["indexes"]:
         index["bytes"] = 20 * 2**20

@@ -80,7 +80,7 @@ def test_only_names_dimension_and_the_new_schema_differ_from_the_plain_files() -
     "schema",
     ["Knowledge", "1st", "a-b", "", "select", "auth", "pg_mine", "x_internal", "a" * 51, "schéma"],
 )
-def test_a_schema_that_cannot_be_is_refused_with_the_remedy(schema: str, tmp_path: Path) -> None:
+def test_an_invalid_schema_name_is_refused_with_the_remedy(schema: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="schema must") as refused:
         migrations.init(tmp_path, 3, schema=schema)
     assert refused.value.remedy is not None
@@ -101,7 +101,7 @@ def both_dsn(dsn: str) -> str:
     return dsn
 
 
-def test_installs_beside_each_other_have_their_own_size_and_history(both_dsn: str) -> None:
+def test_two_installs_have_separate_dimensions_and_histories(both_dsn: str) -> None:
     assert migrations.apply(both_dsn) == []
     assert migrations.apply(both_dsn, schema=SCHEMA) == []
     with psycopg.connect(both_dsn, autocommit=True) as connection:

@@ -57,7 +57,7 @@ def test_the_functions_are_found() -> None:
 
 
 @pytest.mark.parametrize("name", functions())
-def test_a_function_can_be_read_in_one_sitting(name: str) -> None:
+def test_functions_have_at_most_200_lines(name: str) -> None:
     lines = functions()[name].count("\n") + 1
     assert lines <= (LONGEST_SEARCH if name == SEARCH else LONGEST)
 
@@ -101,7 +101,7 @@ def test_a_line_has_at_most_100_characters(file: Path) -> None:
         "dimensions",
     ],
 )
-def test_what_must_agree_has_one_home(pattern: str, home: str) -> None:
+def test_shared_constants_are_defined_once(pattern: str, home: str) -> None:
     told = re.compile(pattern, re.DOTALL)
     assert [file.name for file in FILES if told.search(code(file.read_text("utf-8")))] == [home]
 

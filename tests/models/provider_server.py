@@ -24,7 +24,7 @@ class Request:
 
 @dataclass
 class Answer:
-    """What the server sends back: JSON, or bytes as they are."""
+    """The response of the server: JSON, or raw bytes."""
 
     body: Any
     status: int = 200
@@ -32,7 +32,7 @@ class Answer:
 
 
 class ProviderServer:
-    """Answers by `answer`, but first by what stands in `before`; None breaks the connection."""
+    """Returns the answers in `before`, then those of `answer`; None breaks the connection."""
 
     def __init__(self, url: str) -> None:
         self.url = url

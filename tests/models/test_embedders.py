@@ -1,6 +1,6 @@
 """Embedders and their cache: local models on real weights, hosted ones over HTTP.
 
-A local server stands in for the paid APIs; everything on this side of it is the real client code.
+A local server replaces the paid APIs; the client code is the real one.
 """
 
 import json
@@ -63,12 +63,12 @@ KEY = "a-secret-of-the-account"
 
 
 def numbers(texts: Sequence[str]) -> list[list[float]]:
-    """Return for "text 7" a vector whose direction says 7."""
+    """Return for "text 7" a vector whose direction encodes 7."""
     return [[float(text.split()[-1]), 1.0, 0.0] for text in texts]
 
 
 def told(vectors: NDArray[np.float32]) -> list[int]:
-    """Return the numbers that such vectors say."""
+    """Return the numbers that these vectors encode."""
     return [round(float(vector[0] / vector[1])) for vector in vectors]
 
 
@@ -84,7 +84,7 @@ def api() -> Iterator[ProviderServer]:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What would have been waited, in seconds."""
+    """The waits that were requested, in seconds; no test sleeps."""
     waited: list[float] = []
     monkeypatch.setattr("second_brain.models.hosted.sleep", waited.append)
     return waited
@@ -226,7 +226,7 @@ async def awaited(texts: list[str]) -> list[list[float]]:
 
 
 class Awaited:
-    """An object whose call is to be awaited."""
+    """An object whose `__call__` is a coroutine function."""
 
     async def __call__(self, texts: list[str]) -> list[list[float]]:
         """Embed as `awaited` does."""
@@ -234,7 +234,7 @@ class Awaited:
 
 
 @pytest.mark.parametrize("function", [awaited, Awaited(), partial(awaited)])
-def test_a_function_that_is_to_be_awaited_is_no_embedder(function: Any) -> None:
+def test_a_coroutine_function_is_refused_as_embedder(function: Any) -> None:
     with pytest.raises(ConfigurationError, match="coroutine function") as refused:
         CallableEmbedder(function, "mine", 2)
     assert "AsyncRetrievalService" in refused.value.remedy
@@ -372,7 +372,7 @@ def test_a_date_to_wait_for_is_understood(
     assert 15 < wait < 21
 
 
-def test_a_provider_that_asks_for_too_much_patience_is_not_waited_for(
+def test_a_retry_after_above_longest_wait_fails_at_once(
     make: Make, api: ProviderServer, waits: list[float]
 ) -> None:
     api.before.append(Answer({"detail": "slow"}, 429, {"Retry-After": "61"}))
@@ -413,7 +413,7 @@ def unused_url() -> str:
         return served.url
 
 
-def test_an_answer_that_does_not_come_is_given_up(make: Make, api: ProviderServer) -> None:
+def test_a_missing_answer_is_a_timeout(make: Make, api: ProviderServer) -> None:
     is_over = threading.Event()
 
     def never(_: Request) -> None:
@@ -429,7 +429,7 @@ def test_an_answer_that_does_not_come_is_given_up(make: Make, api: ProviderServe
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_refused_key_is_told_without_the_key(
+def test_the_error_for_a_refused_key_does_not_contain_it(
     make: Make, api: ProviderServer, waits: list[float], status: int
 ) -> None:
     api.answer = lambda _: Answer({"error": {"message": f"Incorrect key: {KEY}"}}, status)
@@ -439,7 +439,7 @@ def test_a_refused_key_is_told_without_the_key(
     assert KEY not in "".join(traceback.format_exception(caught.value))
 
 
-def test_an_account_without_credit_is_not_asked_again(
+def test_an_account_without_credit_is_not_retried(
     make: Make, api: ProviderServer, waits: list[float]
 ) -> None:
     api.answer = lambda _: Answer(
@@ -492,7 +492,7 @@ def test_a_text_that_is_not_unicode_is_named(make: Make, api: ProviderServer) ->
     assert api.requests == []
 
 
-def test_a_model_that_there_is_not_is_a_setting_to_correct(make: Make, api: ProviderServer) -> None:
+def test_an_unknown_model_is_a_configuration_error(make: Make, api: ProviderServer) -> None:
     api.answer = lambda _: Answer({"error": {"message": "The model small does not exist"}}, 404)
     with pytest.raises(ConfigurationError, match="small does not exist"):
         make().embed(["text 5"])
@@ -626,7 +626,9 @@ def test_queries_and_documents_of_one_text_are_kept_apart(cache: EmbeddingCache)
     assert (model.documents["one"], model.queries["one"]) == (1, 1)
 
 
-def test_a_query_is_a_document_where_the_model_makes_no_difference(cache: EmbeddingCache) -> None:
+def test_queries_and_documents_share_the_cache_if_the_model_embeds_them_alike(
+    cache: EmbeddingCache,
+) -> None:
     asked: list[str] = []
 
     def function(texts: list[str]) -> list[list[float]]:
@@ -646,7 +648,7 @@ def test_models_and_dimensions_do_not_share_embeddings(cache: EmbeddingCache) ->
             assert CachedEmbedder(function, cache).embed(["one"]).tolist() == [vector]
 
 
-def test_what_the_caller_does_to_a_vector_is_not_kept(cache: EmbeddingCache) -> None:
+def test_changes_of_a_returned_vector_do_not_reach_the_cache(cache: EmbeddingCache) -> None:
     embedder = CachedEmbedder(Counting(), cache)
     for _ in range(3):
         query, documents = embedder.embed_query("one"), embedder.embed(["one"])
@@ -655,7 +657,7 @@ def test_what_the_caller_does_to_a_vector_is_not_kept(cache: EmbeddingCache) -> 
         documents[:] = -9
 
 
-def test_what_was_embedded_before_a_failure_is_kept(cache: EmbeddingCache) -> None:
+def test_embeddings_before_a_failure_stay_in_the_cache(cache: EmbeddingCache) -> None:
     model = Counting()
     texts = [f"text {number}" for number in range(600)]
 
@@ -697,7 +699,7 @@ def test_threads_share_a_cache(cache: EmbeddingCache) -> None:
     assert answers == [expected] * 16
 
 
-def test_memory_drops_what_was_not_used_for_longest() -> None:
+def test_the_memory_cache_drops_the_least_recently_used() -> None:
     model = Counting()
     embedder = CachedEmbedder(model, MemoryCache(max_entries=2))
     for text in ("one", "two", "one", "three", "one", "two"):
@@ -735,7 +737,7 @@ def test_a_file_of_another_kind_is_refused_by_name(tmp_path: Path) -> None:
     assert file.read_text() == "These are notes. " * 100
 
 
-def test_a_cache_that_fails_is_told_and_the_model_asked(
+def test_a_failing_cache_is_logged_and_the_model_is_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cache = SqliteCache(tmp_path / "cache.sqlite")
@@ -811,7 +813,7 @@ def test_a_model_is_loaded_from_a_folder_and_named_after_it(tmp_path: Path) -> N
 
 
 @needs_models
-def test_a_model_gives_shorter_vectors_and_no_longer_ones(tmp_path: Path) -> None:
+def test_dimensions_can_only_be_reduced(tmp_path: Path) -> None:
     folder = save_tiny_bert(tmp_path / "tiny")
     embedder = load_embedder(f"sentence-transformers:{folder}@8")
     assert embedder.dimensions == 8

@@ -1,6 +1,6 @@
 """Rerankers: a cross-encoder that is loaded as a real one is, and hosted ones over HTTP.
 
-A local server stands in for the paid APIs; everything on this side of it is the real client code.
+A local server replaces the paid APIs; the client code is the real one.
 """
 
 import sys
@@ -76,7 +76,7 @@ def api() -> Iterator[ProviderServer]:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What would have been waited, in seconds."""
+    """The waits that were requested, in seconds; no test sleeps."""
     waited: list[float] = []
     monkeypatch.setattr("second_brain.models.hosted.sleep", waited.append)
     return waited
@@ -108,7 +108,7 @@ def test_scores_come_back_in_the_order_of_the_texts(make: Make, api: ProviderSer
     assert request.body == {"model": "best", "query": "which?", "documents": texts}
 
 
-def test_nothing_to_score_asks_nobody(make: Make, api: ProviderServer) -> None:
+def test_no_texts_need_no_request(make: Make, api: ProviderServer) -> None:
     assert make()("q", []) == []
     assert api.requests == []
 
@@ -130,9 +130,7 @@ def test_the_environment_is_asked_for_the_key_when_a_reranker_is_made(
         assert api.requests[-1].headers["authorization"] == f"Bearer {KEY}"
 
 
-def test_a_busy_provider_is_asked_again(
-    make: Make, api: ProviderServer, waits: list[float]
-) -> None:
+def test_a_busy_provider_is_retried(make: Make, api: ProviderServer, waits: list[float]) -> None:
     api.before.extend([Answer({}, 429, {"Retry-After": "3"}), None, Answer({}, 503)])
     assert make(retries=3)("q", ["a"]) == [0.01]
     assert len(waits) == 3
@@ -151,7 +149,7 @@ def test_a_provider_that_stays_busy_is_an_error_of_its_kind(
     assert len(api.requests) == 4
 
 
-def test_a_refused_key_is_told_without_the_key(
+def test_the_error_for_a_refused_key_does_not_contain_it(
     make: Make, api: ProviderServer, waits: list[float]
 ) -> None:
     api.answer = lambda _: Answer({"message": f"invalid api token {KEY}"}, 401)
@@ -161,7 +159,7 @@ def test_a_refused_key_is_told_without_the_key(
     assert waits == []
 
 
-def test_arguments_that_are_refused_are_told(make: Make, api: ProviderServer) -> None:
+def test_refused_arguments_are_named(make: Make, api: ProviderServer) -> None:
     api.answer = lambda _: Answer({"detail": "too many documents", "key": KEY}, 400)
     with pytest.raises(InvalidInputError, match="too many documents"):
         make()("q", ["a"])
@@ -217,7 +215,7 @@ def test_an_answer_of_another_service_is_refused(
 @pytest.mark.parametrize(
     "url", ["localhost:8000", "ftp://localhost", "https://localhost:port", "/path"]
 )
-def test_an_address_that_is_none_is_a_setting_to_correct(make: Make, url: str) -> None:
+def test_an_invalid_address_is_a_configuration_error(make: Make, url: str) -> None:
     with pytest.raises(ConfigurationError, match="not a URL"):
         make(base_url=url)("q", ["a"])
 

@@ -182,7 +182,7 @@ class Blocking(Side):
 
 
 class Looping(Side):
-    """An event loop, which runs while something is waited for."""
+    """An event loop, which runs only during a call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -373,7 +373,7 @@ def test_a_backend_that_is_ended_during_a_search_is_replaced(
     assert len(side.pauses) == 1
 
 
-def test_an_answer_that_breaks_off_is_asked_for_again(side: Side, wire: Wire) -> None:
+def test_an_aborted_answer_is_retried(side: Side, wire: Wire) -> None:
     provider = side.provider(wire.dsn)
     wire.drops = 2
     assert ask(provider) == FOUND
@@ -501,7 +501,7 @@ def test_the_shorter_of_both_limits_holds(side: Side, shared_dsn: str, role: str
     assert side.value(connection, "show statement_timeout") == role
 
 
-def test_a_server_that_falls_silent_is_a_timeout_of_the_client(
+def test_a_silent_server_causes_a_client_timeout(
     side: Side, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "GRACE", 0.05)
@@ -536,7 +536,7 @@ def test_a_server_that_accepts_and_says_nothing_is_unavailable(side: Side) -> No
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), 2 * LONGEST_TIMEOUT])
-def test_a_timeout_that_is_none_is_refused(side: Side, timeout: float) -> None:
+def test_an_invalid_timeout_is_refused(side: Side, timeout: float) -> None:
     nowhere = "postgresql://someone@127.0.0.1:1/nosuch"
     _, details = side.provider(nowhere).hybrid_search(None, "grass", timeout=timeout)
     assert details["error_kind"] == "invalid_input"
@@ -602,7 +602,7 @@ def test_searches_on_a_loop_run_side_by_side(shared_dsn: str, shared: Connection
     assert [[hit.content for hit in hits] for hits, _ in answers] == [FOUND] * 3
 
 
-def test_something_else_than_a_database_is_refused_at_once(shared_dsn: str) -> None:
+def test_a_wrong_type_of_database_is_refused_at_once(shared_dsn: str) -> None:
     with pytest.raises(TypeError, match="not Connection"), psycopg.connect(shared_dsn) as wrong:
         AsyncPostgresProvider(wrong)  # type: ignore[arg-type]
 
@@ -710,7 +710,7 @@ def test_the_methods_of_both_kinds_take_the_same() -> None:
         assert one == other, name
 
 
-def test_the_embedding_models_are_told(side: Side, shared: Connection, shared_dsn: str) -> None:
+def test_the_embedding_models_are_returned(side: Side, shared: Connection, shared_dsn: str) -> None:
     document = {"external_key": "models"}
     chunks = [
         {"content": f"model {number}", "embedding": [0, 1, 0], "embedding_model": "mine"}
@@ -768,7 +768,7 @@ def await_port(dsn: str, process: subprocess.Popen[bytes]) -> str:
             return dsn
 
 
-def test_a_transaction_pooler_is_no_obstacle(
+def test_searches_work_through_a_transaction_pooler(
     side: Side, pooler: str, shared_dsn: str, shared: Connection
 ) -> None:
     pool = side.pool(pooler, min_size=1, max_size=1)

@@ -1,4 +1,4 @@
-"""Translation by code and exception, and what a message may not hold."""
+"""Translation of errors by code and exception, and secrets that a message must not contain."""
 
 import json
 import re

@@ -370,7 +370,7 @@ def test_explain_raises(zoo: SearchProvider) -> None:
         zoo.explain_hybrid_search([1, 0, 0], None, viewer=MINE)  # type: ignore[call-arg]
 
 
-def test_explain_tells_of_both_legs(zoo: SearchProvider) -> None:
+def test_explain_describes_both_legs(zoo: SearchProvider) -> None:
     explained = zoo.explain_hybrid_search([1, 0, 0], "delta", public_only=True, top_k=2)
     assert explained["vector"]["rows"] == 3
     assert explained["text"]["rows"] == 0
@@ -475,7 +475,7 @@ def test_the_options_of_every_search_have_the_types_of_hybrid_search() -> None:
         ({"fusion": object()}, "invalid_input", "fusion"),
     ],
 )
-def test_what_is_refused_is_said(
+def test_a_refusal_names_its_reason(
     service_role: Connection, arguments: dict[str, Any], kind: str, named: str
 ) -> None:
     given = {"query_embedding": [1, 0, 0], "query_text": "zebra", **arguments}
@@ -606,7 +606,7 @@ def test_a_database_that_is_not_there_is_a_wrong_setting(dsn: str) -> None:
     assert "connection string" in details["remedy"]
 
 
-def test_something_else_than_a_database_is_refused_at_once() -> None:
+def test_a_wrong_type_of_database_is_refused_at_once() -> None:
     with pytest.raises(TypeError, match="not dict"):
         PostgresProvider({})  # type: ignore[arg-type]
 

@@ -552,7 +552,7 @@ def test_an_explanation_that_fails_raises(rest: Rest) -> None:
         rest.provider().explain_hybrid_search(None, "zebra", pool_size=0)
 
 
-def test_an_answer_that_explains_nothing_raises(gateway: Gateway) -> None:
+def test_an_invalid_explanation_raises(gateway: Gateway) -> None:
     gateway.answer = Answer(body=[])
     with (
         Recorded(gateway).provider() as provider,
@@ -569,7 +569,7 @@ def test_without_credentials_an_explanation_says_so(monkeypatch: pytest.MonkeyPa
     assert "SUPABASE_URL" in caught.value.remedy
 
 
-def test_a_token_of_nobody_cannot_search_as_somebody(rest: Rest) -> None:
+def test_a_token_without_a_user_cannot_search_as_a_viewer(rest: Rest) -> None:
     rest.given(error(403, "42501", "search_my_knowledge_chunks needs a signed-in user"))
     results, details = rest.provider("nobody").search_my_knowledge(None, "zebra")
     assert (results, details["error_kind"]) == ([], "permission_denied")
@@ -812,7 +812,7 @@ def test_a_key_that_may_not_search_is_told_so(
         (Answer(200, {"id": "no rows"}), "unexpected_answer"),
     ],
 )
-def test_a_service_in_the_way_is_no_empty_result(
+def test_an_answer_of_a_proxy_is_not_an_empty_result(
     gateway: Gateway, answer: Answer, kind: str
 ) -> None:
     gateway.answer = answer
@@ -844,7 +844,7 @@ def test_a_slow_answer_is_a_timeout(gateway: Gateway) -> None:
     assert (details["error_kind"], details["error_type"]) == ("client_timeout", "ReadTimeout")
 
 
-def test_nobody_at_the_address_is_unavailable() -> None:
+def test_an_address_without_a_server_is_unavailable() -> None:
     config = {"supabase_url": f"http://127.0.0.1:{free_port()}", "supabase_key": "key"}
     with SupabaseProvider(config) as provider:
         _, details = provider.hybrid_search([1, 0, 0], "zebra")

@@ -1,4 +1,4 @@
-"""explain_hybrid_search: what it says is what the search did."""
+"""explain_hybrid_search: its statements agree with the search."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ def test_it_answers_as_the_search_does(corpus: Connection) -> None:
     assert "content" not in explained["hits"][0]
 
 
-def test_it_counts_each_leg_and_says_why_a_pool_ran_dry(corpus: Connection) -> None:
+def test_it_counts_each_leg_and_gives_the_reason_for_missing_rows(corpus: Connection) -> None:
     explained = explain(corpus, query_embedding="[1,0,0]", query_text="alpha", match_threshold=0.5)
     assert explained["vector"]["rows"] == 1
     assert explained["text"]["rows"] == 2

@@ -553,7 +553,7 @@ def test_a_refused_filter_is_cut_in_the_message(
     assert len(refused(knowledge, SEARCH, query_text="alpha", filters=filters)) < 400
 
 
-def test_filters_that_say_nothing_let_everything_through(knowledge: Connection) -> None:
+def test_empty_filters_have_no_effect(knowledge: Connection) -> None:
     store_alphas(knowledge, {}, {})
     nothing: list[Any] = [None, [], {}]
     for filters in nothing:
@@ -835,7 +835,7 @@ def is_value(value: Any) -> bool:
 
 
 def kind(value: Any) -> str:
-    """Tell the kinds of JSON value apart, which Python does not: True is no 1."""
+    """Return the JSON type of a value; in Python, True is equal to 1."""
     if isinstance(value, bool):
         return "boolean"
     return "number" if isinstance(value, int | float) else type(value).__name__

@@ -208,7 +208,7 @@ def test_a_heading_is_no_phrase_with_itself(knowledge: Connection) -> None:
         ("def f(x): return x", "english"),
     ],
 )
-def test_a_language_is_told_from_the_text(text: str, language: str) -> None:
+def test_a_language_is_detected_from_the_text(text: str, language: str) -> None:
     assert detect_language(text) == language
 
 

@@ -70,7 +70,7 @@ def call(connection: Connection, function: str, **arguments: Any) -> list[Row]:
 
 
 def search(connection: Connection, **arguments: Any) -> list[Row]:
-    """Search with ranks fused, the one fusion whose scores can be read off."""
+    """Search with fusion rrf, whose scores can be computed by hand."""
     return call(connection, "hybrid_search_knowledge_chunks", **{"fusion": "rrf"} | arguments)
 
 
@@ -315,7 +315,7 @@ def test_a_mode_reads_a_text(knowledge: Connection, mode: str, text: str, found:
     assert set(numbers(rows)) == found
 
 
-def test_a_long_question_finds_the_chunks_that_share_its_telling_words(
+def test_a_long_question_finds_the_chunks_with_its_rare_words(
     knowledge: Connection,
 ) -> None:
     store(
@@ -595,7 +595,7 @@ def test_matched_terms_are_the_words_as_typed_in_the_order_of_the_query(
     ]
 
 
-def test_a_hit_of_the_vector_leg_tells_the_words_it_has_too(knowledge: Connection) -> None:
+def test_a_hit_of_the_vector_leg_also_has_matched_terms(knowledge: Connection) -> None:
     store(
         knowledge,
         {"content": "cat and dog", "embedding": NORTH},
@@ -706,7 +706,9 @@ def crowd(server: Server) -> Iterator[Connection]:
 
 @pytest.mark.parametrize("pool", [10, 50, 200, 1000])
 @pytest.mark.parametrize("kind", [None, *KINDS])
-def test_the_vector_leg_is_never_short(crowd: Connection, kind: str | None, pool: int) -> None:
+def test_the_vector_leg_always_fills_its_pool(
+    crowd: Connection, kind: str | None, pool: int
+) -> None:
     query = [1, -1, 0.5, 0, 0, 0.25, -0.5, 1]
     with crowd.transaction(force_rollback=True):
         crowd.execute("set local enable_indexscan = off")
@@ -736,7 +738,7 @@ def test_the_vector_leg_is_never_short(crowd: Connection, kind: str | None, pool
 
 
 @pytest.mark.parametrize("pool", [1, 7, 20])
-def test_the_text_leg_is_never_short(knowledge: Connection, pool: int) -> None:
+def test_the_text_leg_always_fills_its_pool(knowledge: Connection, pool: int) -> None:
     kinds = ["note", "task", "task", "task"] * 10
     store(knowledge, *({"content": "a kettle", "knowledge_type": kind} for kind in kinds))
     rows = search(knowledge, query_text="kettle", filter_type="note", match_count=pool)

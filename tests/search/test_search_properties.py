@@ -75,7 +75,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Chunks by number, which is their id, and what the database says of them as a whole."""
+    """Chunks by number, which is their id, and the database's statistics of all of them."""
 
     chunks: Mapping[int, Chunk]
     today: date
@@ -93,7 +93,7 @@ class Corpus:
 
 @dataclass
 class Hit:
-    """What a search should tell of a chunk."""
+    """The expected hit of a search for a chunk."""
 
     rrf_score: float = 0
     vector_rank: int | None = None
@@ -535,7 +535,7 @@ def test_auto_weighs_the_legs_like_the_reference(
 
 
 @holds(asked=pooled)
-def test_a_hit_tells_its_rank_and_score_in_each_leg(
+def test_a_hit_has_its_rank_and_score_in_each_leg(
     connection: Connection, corpus: Corpus, asked: Arguments
 ) -> None:
     hits = reference(corpus, **asked)
@@ -633,7 +633,7 @@ page_sizes = st.sampled_from([2, 3, 5, 8, 20])
 
 
 def pages(connection: Connection, asked: Arguments) -> list[list[Row]]:
-    """Turn pages until there is none."""
+    """Return all pages until an empty one."""
     turned: list[list[Row]] = []
     while page := search(connection, **asked, match_offset=sum(map(len, turned))):
         turned.append(page)

@@ -199,7 +199,7 @@ def test_a_long_search_delays_the_switch_of_kinds_and_is_not_disturbed(filled: s
     assert show(filled)["knowledge_chunks_embedding"] == ("vector", 16, 64, True)
 
 
-def test_a_table_that_is_never_free_of_locks_is_told(filled: str, connect: Connect) -> None:
+def test_a_table_that_stays_locked_is_an_error(filled: str, connect: Connect) -> None:
     with psycopg.connect(filled) as reader, maintenance.session(filled) as connection:
         explained(reader)
         with pytest.raises(ConflictError, match="never free of locks for 0 seconds"):
@@ -228,7 +228,7 @@ def interrupted_at(place: int) -> Callable[[Progress], None]:
     return on_progress
 
 
-def test_after_an_interruption_at_any_step_it_goes_on(filled: str) -> None:
+def test_a_new_run_continues_after_an_interruption_at_any_step(filled: str) -> None:
     kinds: list[vector_index.Kind] = ["vector", "halfvec"] * 5
     place = 0
     for place, kind in enumerate(kinds, start=1):
@@ -248,7 +248,7 @@ def test_after_an_interruption_at_any_step_it_goes_on(filled: str) -> None:
     assert place == 4
 
 
-def test_what_is_built_and_not_yet_in_use_is_not_built_again(filled: str) -> None:
+def test_a_finished_index_is_not_built_again_after_an_interruption(filled: str) -> None:
     settings = IndexSettings(m=8)
     with pytest.raises(Interruption):
         vector_index.build(filled, settings, on_progress=interrupted_at(2))
@@ -383,7 +383,7 @@ def test_what_a_superuser_builds_is_the_owners(
     assert explained(connect("service_role"))[0] == "index"
 
 
-def test_without_the_migrations_it_says_so(plain_dsn: str) -> None:
+def test_missing_migrations_are_an_error(plain_dsn: str) -> None:
     with pytest.raises(MigrationMissingError):
         vector_index.build(plain_dsn)
 
@@ -420,7 +420,7 @@ def test_building_brings_back_a_view_that_is_gone(filled: str, connect: Connect)
     assert explained(connection) == before
 
 
-def test_what_is_not_given_is_as_in_the_index_that_is_there(filled: str) -> None:
+def test_missing_settings_come_from_the_current_index(filled: str) -> None:
     def built(*options: str) -> tuple[str, int | None, int | None]:
         command("index", "build", *options, "--dsn", filled)
         with psycopg.connect(filled) as connection:

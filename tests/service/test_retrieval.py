@@ -560,7 +560,7 @@ def test_nothing_found_is_not_reranked(make: Make, corpus: str) -> None:
 # Broken parts
 
 
-def test_without_its_embedder_a_hybrid_search_goes_by_words(make: Make, corpus: str) -> None:
+def test_without_its_embedder_a_hybrid_search_uses_the_text_leg(make: Make, corpus: str) -> None:
     response = make(corpus, DOWN)("leaked key")
     assert contents(response) == [LEAK, ROTATION]
     assert (response.mode, response.mode_used) == ("hybrid", "text")
@@ -577,7 +577,9 @@ def test_without_its_embedder_a_vector_search_fails(make: Make, corpus: str) -> 
         make(corpus, DOWN)("leaked key", mode="vector")
 
 
-def test_without_its_embedder_a_rerank_reads_what_the_words_found(make: Make, corpus: str) -> None:
+def test_without_its_embedder_a_rerank_reads_the_hits_of_the_text_leg(
+    make: Make, corpus: str
+) -> None:
     response = make(corpus, DOWN, out_of_order)("leaked key", mode="rerank")
     assert contents(response) == [ROTATION, LEAK]
     assert response.mode_used == "rerank"
@@ -641,7 +643,7 @@ def test_without_the_extra_a_rerank_says_what_to_install(
     assert "pip install" in response.degraded.remedy
 
 
-def test_both_broken_parts_are_said(make: Make, corpus: str) -> None:
+def test_both_failed_parts_are_in_the_answer(make: Make, corpus: str) -> None:
     response = make(corpus, DOWN, scoring_nothing)("leaked key", mode="rerank")
     assert contents(response) == [LEAK, ROTATION]
     assert response.mode_used == "text"
@@ -852,7 +854,7 @@ def check_that_a_swap_is_noticed(make: Make, server: Server, old: str, new: str)
     assert response.mode_used == "hybrid"
 
 
-def test_a_size_that_no_embedder_has_is_said(make: Make, dsn: str) -> None:
+def test_dimensions_that_no_embedder_has_are_an_error(make: Make, dsn: str) -> None:
     with pytest.raises(DimensionMismatchError):
         make(dsn, CallableEmbedder(lambda texts: embedded(texts, 2), "small", 2))("leaked key")
 
@@ -860,7 +862,7 @@ def test_a_size_that_no_embedder_has_is_said(make: Make, dsn: str) -> None:
 # The cache
 
 
-def test_without_being_asked_nothing_is_kept(make: Make, corpus: str) -> None:
+def test_without_the_setting_nothing_is_cached(make: Make, corpus: str) -> None:
     search = make(corpus)
     search("leaked key")
     assert not search("leaked key").cached
@@ -924,7 +926,7 @@ def test_a_half_life_without_end_is_not_answered_from_what_is_kept_without_one(
         search("leaked key", recency_half_life=float("inf"))
 
 
-def test_what_a_caller_does_to_an_answer_stays_the_callers(make: Make, corpus: str) -> None:
+def test_a_callers_changes_do_not_reach_the_cached_answer(make: Make, corpus: str) -> None:
     search = make(corpus, search_cache_enabled=True)
     for _ in range(3):
         response = search("leaked key")
@@ -946,7 +948,7 @@ def test_a_degraded_answer_is_not_kept(make: Make, corpus: str) -> None:
     assert (second.cached, second.degraded) == (False, None)
 
 
-def test_an_answer_that_a_write_overtook_is_not_kept(make: Make, corpus: str) -> None:
+def test_an_answer_from_before_a_write_is_not_cached(make: Make, corpus: str) -> None:
     def writing(texts: Sequence[str]) -> list[list[float]]:
         last_write.written()
         return embedded(texts)
@@ -1008,9 +1010,7 @@ def test_a_service_that_has_searched_serves_a_forked_process(corpus: str) -> Non
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_an_embedder_that_raises_stop_iteration_keeps_nobody_waiting(
-    make: Make, corpus: str
-) -> None:
+def test_an_embedder_that_raises_stop_iteration_fails_at_once(make: Make, corpus: str) -> None:
     def stop(_: Sequence[str]) -> list[list[float]]:
         raise StopIteration
 
@@ -1104,12 +1104,12 @@ def test_an_argument_of_another_type_is_named(
 
 
 @pytest.mark.parametrize("timeout", ["soon", 0, float("nan")])
-def test_a_timeout_that_is_none_is_refused(make: Make, corpus: str, timeout: Any) -> None:
+def test_an_invalid_timeout_is_refused(make: Make, corpus: str, timeout: Any) -> None:
     with pytest.raises(InvalidInputError, match="timeout must be above 0"):
         make(corpus)("leaked key", timeout=timeout)
 
 
-def test_a_pool_that_is_closed_is_told_to_be_opened(corpus: str) -> None:
+def test_a_closed_pool_is_an_error_with_the_remedy_to_open_it(corpus: str) -> None:
     pool = ConnectionPool(corpus, min_size=1, open=True)
     pool.close()
     with pytest.raises(UnavailableError) as refused:
@@ -1160,7 +1160,7 @@ def test_a_stuck_awaitable_embedder_leaves_time_to_search_by_words(corpus: str) 
     assert response.degraded.kind == "timeout"
 
 
-def test_a_cancelled_search_ends(corpus: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cancelled_search_stops(corpus: str, caplog: pytest.LogCaptureFixture) -> None:
     async def searching() -> None:
         is_asked = asyncio.Event()
 

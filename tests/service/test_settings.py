@@ -1,4 +1,4 @@
-"""The settings of the retrieval service: what is read, what is refused, and what each changes."""
+"""The settings of the retrieval service: their values, their bounds and the effect of each."""
 
 import logging
 import re
@@ -102,7 +102,7 @@ def test_the_switches_change_a_default_of_hybrid(given: dict[str, Any], mode: st
 
 
 class Watched(PostgresProvider):
-    """The real provider, which notes what it is asked."""
+    """The real provider, which records its arguments."""
 
     def __init__(self, dsn: str) -> None:
         super().__init__(dsn)
@@ -343,7 +343,7 @@ def bounds(name: str) -> str:
     return "text"
 
 
-def test_the_page_s_table_is_the_class() -> None:
+def test_the_table_in_the_docs_lists_the_settings_of_the_class() -> None:
     rows = re.findall(
         r"^\| `([A-Z_]+)` \| ([^|]*) \| ([^|]*) \| [^|]+ \|$", PAGE.read_text("utf-8"), re.MULTILINE
     )

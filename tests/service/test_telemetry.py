@@ -1,4 +1,4 @@
-"""What a search tells operators: one log line, and OpenTelemetry's spans through its real SDK."""
+"""Telemetry of a search: one log line, and OpenTelemetry's spans through its real SDK."""
 
 import asyncio
 import json
@@ -102,7 +102,7 @@ def test_the_fields_are_json_s(corpus: str, lines: list[logging.LogRecord]) -> N
     assert json.loads(json.dumps(told)) == told
 
 
-def test_the_question_is_told_when_it_is_asked_for(
+def test_the_question_is_logged_if_the_setting_is_on(
     corpus: str, lines: list[logging.LogRecord]
 ) -> None:
     service(corpus).search("zebra")

@@ -271,7 +271,7 @@ def test_a_sample_of_queries_keeps_their_rows_and_is_the_same_for_the_same_seed(
         ("corpus.jsonl", '{"_id": "a", "text": 5}\n', "line 1: text must be a text, it is int"),
         ("corpus.jsonl", '{"_id": "a", "text": "\\u0000"}\n', "line 1: text has a NUL"),
         ("corpus.jsonl", '{"_id": "a", "text": "\\ud800"}\n', "half a surrogate pair"),
-        ("corpus.jsonl", '{"_id": "a", "text": ""}\n' * 2, "line 2: the _id 'a' stands there"),
+        ("corpus.jsonl", '{"_id": "a", "text": ""}\n' * 2, "line 2: the _id 'a' occurs"),
         ("queries.jsonl", '{"_id": "q1", "text": " "}\n', "line 1: the query's text is empty"),
         ("qrels.tsv", "q1 0 bananas 1\n", "line 1: the header must be query-id, corpus-id, score"),
         ("qrels.tsv", "query-id\tcorpus-id\tscore\nq1\tcars\n", "line 2: three fields"),
@@ -422,13 +422,13 @@ def test_a_role_that_may_not_make_a_database_is_told_what_to_do(
             admin.execute(sql.SQL("drop role {}").format(sql.Identifier(role)))
     assert done.code == 1
     assert "may not create a scratch database" in done.err
-    assert "leave --dsn out" in done.err
+    assert "omit --dsn" in done.err
 
 
 def test_one_kind_of_embeddings_needs_the_other(run: Run, fruit: Path) -> None:
     done = run("eval", "fruit", "--doc-embeddings", "docs.npy")
     assert done.code == 2
-    assert "go together" in done.err
+    assert "or neither" in done.err
 
 
 def test_without_the_extra_the_error_names_it(

@@ -266,7 +266,9 @@ def interrupted_at(place: int) -> Callable[[Progress], None]:
     return on_progress
 
 
-def test_after_an_interruption_at_any_step_it_goes_on(server: Server, template: str) -> None:
+def test_a_new_run_continues_after_an_interruption_at_any_step(
+    server: Server, template: str
+) -> None:
     steps: list[str] = []
     for place in range(1, 50):
         for dsn in copy_of(server, template):
