@@ -24,6 +24,7 @@ from second_brain.services.calls import RETRIES
 from second_brain.services.results import (
     BatchDetails,
     BatchResults,
+    CutRows,
     Details,
     EmbeddingModel,
     MemorySearchResult,
@@ -31,7 +32,7 @@ from second_brain.services.results import (
     embedding_model,
     unreadable_metadata,
 )
-from second_brain.services.searches import BATCH, HYBRID, MINE, Searches
+from second_brain.services.searches import BATCH, CUT, HYBRID, MINE, Searches
 
 
 class AsyncSearchProvider(Searches):
@@ -235,6 +236,8 @@ class AsyncSearchProvider(Searches):
         details["raw_count"] = len(rows)
         if unreadable := unreadable_metadata(rows):
             details["unreadable_metadata"] = unreadable
+        if isinstance(rows, CutRows):
+            details.update(CUT)
         if fuse:
             details["total_count"] = totals[0]
             return hits[0], details

@@ -84,13 +84,25 @@ class FailureDetails(TypedDict, total=False):
     remedy: str
 
 
-class Details(FailureDetails):
+class ShortDetails(FailureDetails, total=False):
+    """Why an answer may lack hits: the keys are there only then, and `remedy` says what to do.
+
+    `truncated`: the server cut the answer and the rest could not be fetched. `pool_ended`: the list
+    ends here because a leg of the search had as many rows as its pool holds, not because no other
+    row matches.
+    """
+
+    truncated: bool
+    pool_ended: bool
+
+
+class Details(ShortDetails):
     """How the hits of a search came about.
 
     `raw_count` is the rows received, `total_count` the length of the list that match_offset pages
-    through (None without a row), `real_provider` True when a database answered.
-    `unreadable_metadata` is there only when Python could not read the metadata of some rows: the
-    ids of these rows, whose own metadata is empty here.
+    through, `real_provider` True when a database answered. `unreadable_metadata` is there only when
+    Python could not read the metadata of some rows: the ids of these rows, whose own metadata is
+    empty here.
     """
 
     provider: Source
@@ -101,7 +113,7 @@ class Details(FailureDetails):
     unreadable_metadata: NotRequired[list[str]]
 
 
-class BatchDetails(FailureDetails):
+class BatchDetails(ShortDetails):
     """`Details` of a batch: `total_count` has one number for each query, None after a failure."""
 
     provider: Source
@@ -114,6 +126,10 @@ class BatchDetails(FailureDetails):
 
 Results: TypeAlias = tuple[list[MemorySearchResult], Details]
 BatchResults: TypeAlias = tuple[list[list[MemorySearchResult]], BatchDetails]
+
+
+class CutRows(list[object]):
+    """Rows of an answer that has more, which could not be fetched."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,12 @@ from second_brain.errors import (
 from second_brain.services.arguments import BatchQuery, converted, named, without_defaults
 from second_brain.services.calls import call, checked_timeout
 from second_brain.services.results import (
+    CutRows,
     Details,
     FailureDetails,
     Method,
     Results,
+    ShortDetails,
     Source,
     normalize_rows,
     query_index,
@@ -38,6 +40,12 @@ Outcome = TypeVar("Outcome")
 HYBRID = "hybrid_search_knowledge_chunks"
 MINE = "search_my_knowledge_chunks"
 BATCH = "hybrid_search_knowledge_chunks_batch"
+
+CUT: ShortDetails = {
+    "truncated": True,
+    "remedy": "Search again: rows changed while the answer was fetched in parts. To have it in one "
+    "part, ask for fewer rows or raise Max rows in the project's API settings.",
+}
 
 
 class Searches(ABC):
@@ -78,6 +86,8 @@ class Searches(ABC):
         details["total_count"] = total_count(rows)
         if unreadable := unreadable_metadata(rows):
             details["unreadable_metadata"] = unreadable
+        if isinstance(rows, CutRows):
+            details.update(CUT)
         return hits, details
 
     async def _answer(

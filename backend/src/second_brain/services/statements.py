@@ -122,11 +122,10 @@ UPSERT_DOCUMENT = """
 """
 
 MISSING_EMBEDDINGS = """
-    select hash
-    from public.missing_knowledge_embeddings(
+    select public.missing_knowledge_embeddings(
       content_hashes => %(content_hashes)s::text[],
       model => %(embedding_model)s::text
-    ) as hash
+    )
 """
 
 DELETE_DOCUMENT = """
