@@ -20,7 +20,7 @@ _HIT_COLUMNS = """
   id, content, knowledge_type, document_id, chunk_index, source_origin, metadata,
   rrf_score, vector_rank, text_rank,
   similarity, text_score, match_type, matched_terms, title, source_url,
-  collection, document_date, snippet, context, total_count
+  collection, document_date, snippet, context, total_count, pool_ended
 """
 
 _OWN_ARGUMENTS = """

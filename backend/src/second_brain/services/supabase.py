@@ -163,12 +163,14 @@ class SupabaseProvider(_Project["Client", "httpx.Client"], OwnDocuments, SearchP
     def _send_blocking(
         self, function: str, arguments: dict[str, Any], timeout: float | None
     ) -> object:
-        pages, deadline = _Pages(), Deadline(timeout)
-        while not pages.is_complete:
-            request = self._request(function, arguments, pages.received)
+        pages, request = _Pages(), self._request(function, arguments, 0)
+        deadline = Deadline(timeout)
+        while True:
             with _limited(deadline.left()):
                 pages.add(request.execute())
-        return pages.answer
+            if pages.is_complete:
+                return pages.answer
+            request = self._request(function, arguments, pages.received)
 
 
 class AsyncSupabaseProvider(
@@ -226,12 +228,14 @@ class AsyncSupabaseProvider(
     async def _send(
         self, function: str, arguments: dict[str, Any], timeout: float | None
     ) -> object:
-        pages, deadline = _Pages(), Deadline(timeout)
-        while not pages.is_complete:
-            request = self._request(function, arguments, pages.received)
+        pages, request = _Pages(), self._request(function, arguments, 0)
+        deadline = Deadline(timeout)
+        while True:
             with _limited(deadline.left()):
                 pages.add(await request.execute())
-        return pages.answer
+            if pages.is_complete:
+                return pages.answer
+            request = self._request(function, arguments, pages.received)
 
 
 class _Pages:
