@@ -68,6 +68,9 @@ SEARCHES: dict[str, LiteralString] = {
     "explain_hybrid_search": f"""
         select public.explain_hybrid_search({_ARGUMENTS}) as explained
     """,
+    "count_matching_knowledge_chunks": f"""
+        select public.count_matching_knowledge_chunks({_ARGUMENTS}) as counted
+    """,
     "match_knowledge_chunks": """
         select
           id, content, knowledge_type, document_id, chunk_index, source_origin, metadata, similarity
