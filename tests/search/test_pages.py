@@ -15,7 +15,7 @@ from test_search import call, search, store
 from conftest import Connection
 from second_brain.errors import InvalidInputError
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
-from second_brain.services.results import MemorySearchResult, Results
+from second_brain.services.results import Results
 
 ROWS, WITH_ZEBRA = 2600, 70
 COUNT = "count_matching_knowledge_chunks"
@@ -91,7 +91,7 @@ def ids(pages: list[Results]) -> list[str]:
     return [hit.id for hits, _ in pages for hit in hits]
 
 
-@pytest.mark.parametrize("size", [7, 100, 300, 1000])
+@pytest.mark.parametrize("size", [100, 300, 1000])
 def test_pages_have_every_hit_of_the_largest_pool_once(
     provider: PostgresProvider, size: int
 ) -> None:
@@ -114,17 +114,15 @@ def test_pages_go_on_where_no_page_begins(provider: PostgresProvider) -> None:
     assert 1400 < total == len(ids(pages)) == len(set(ids(pages)))
 
 
-def test_pages_of_a_loop_are_those_of_a_thread(
-    provider: PostgresProvider, emptied_dsn: str
-) -> None:
-    with psycopg.connect(emptied_dsn, autocommit=True) as connection:
+def test_pages_of_a_loop_are_those_of_a_thread(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
         store(connection, *({"content": f"zebra {number}"} for number in range(7)))
 
     async def pages() -> list[list[str]]:
-        found = AsyncPostgresProvider(emptied_dsn).search_pages(None, "zebra", top_k=3)
+        found = AsyncPostgresProvider(dsn).search_pages(None, "zebra", top_k=3)
         return [[hit.content for hit in hits] async for hits, _ in found]
 
-    threaded = PostgresProvider(emptied_dsn).search_pages(None, "zebra", top_k=3)
+    threaded = PostgresProvider(dsn).search_pages(None, "zebra", top_k=3)
     assert asyncio.run(pages()) == [[hit.content for hit in hits] for hits, _ in threaded]
 
 
@@ -210,7 +208,3 @@ def test_the_exact_total_is_the_length_of_a_list_that_no_pool_ends(
         ((counted,),) = [tuple(row.values()) for row in call(knowledge, COUNT, **query)]
         assert not any(hit["pool_ended"] for hit in hits)
         assert counted == len(hits)
-
-
-def test_a_hit_without_the_column_says_nothing_of_its_pool() -> None:
-    assert "pool_ended" not in MemorySearchResult("1", "a", "postgres", 1.0).metadata
