@@ -75,14 +75,16 @@ create type public.knowledge_search_hit as (
   document_date date,
   snippet text,
   context text,
-  total_count bigint
+  total_count bigint,
+  pool_ended boolean
 );
 
 comment on type public.knowledge_search_hit is
   'A hit of hybrid_search_knowledge_chunks. rrf_score: the fused score. vector_rank, text_rank: '
   'its ranks in the two legs, null where a leg missed it. similarity: cosine; text_score: BM25. '
   'match_type: vector, text or both. matched_terms: words of the query that it has. context: the '
-  'chunks around it. total_count: hits in the list that match_offset pages through.';
+  'chunks around it. total_count: hits in the list that match_offset pages through. pool_ended: a '
+  'leg returned as many rows as its pool holds, so rows beyond the list may match.';
 
 create function knowledge_internal.check_range(
   argument text, given double precision, lowest double precision, highest double precision,
@@ -640,7 +642,7 @@ begin
     filters, filter_type, date_from, date_to, public_only
   );
   plan := knowledge_internal.plan_search(
-    pool_size, match_count, wanted, viewer_id is not null or collections is not null
+    pool_size, match_count, wanted, num_nonnulls(viewer_id, collections) > 0
   );
   analyses := knowledge_internal.analyse_questions(questions, search_mode);
   asked := knowledge_internal.asked_words(analyses);
@@ -1059,7 +1061,9 @@ begin
              chunk.content
            )
          end,
-         page.total_count
+         page.total_count,
+         exists (select from vector_results as hit where hit.vector_rank = plan.pool)
+           or exists (select from text_results as hit where hit.text_rank = plan.pool)
     from page
     join public.knowledge_chunks as chunk on chunk.id = page.id
     left join public.knowledge_documents as document

@@ -1,6 +1,7 @@
 -- 011_search_arguments: what repeats the arguments of the search.
 -- Adds: type search_arguments, functions default_search_arguments, search,
--- search_my_knowledge_chunks, explain_hybrid_search. Locks nothing that exists.
+-- search_my_knowledge_chunks, explain_hybrid_search, count_matching_knowledge_chunks.
+-- Locks nothing that exists.
 -- Written from supabase/schemas/11_search_arguments.sql by `make baseline`: edit that file.
 
 -- Written by `make variants` from 09_hybrid_search.sql and tools/variants.sql: edit those two.
@@ -260,5 +261,150 @@ comment on function public.explain_hybrid_search is
 
 revoke all on function public.explain_hybrid_search from public, anon, authenticated;
 grant execute on function public.explain_hybrid_search to service_role;
+
+create function public.count_matching_knowledge_chunks(
+  query_embedding extensions.vector default null,
+  query_text text default null,
+  match_count integer default 10,
+  match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0,
+  text_weight double precision default 1.0,
+  filter_type text default null,
+  search_mode text default 'websearch',
+  pool_size integer default 50,
+  rrf_k double precision default 60,
+  fusion text default 'auto',
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  viewer_id uuid default null,
+  public_only boolean default false,
+  one_per_document boolean default false,
+  neighbor_window integer default 0,
+  recency_half_life double precision default null,
+  match_offset integer default 0,
+  snippet boolean default false,
+  formulations jsonb default null
+)
+returns bigint
+language plpgsql
+stable
+-- definer: callers have no grant on the tables, the arguments decide which rows are counted.
+security definer
+set search_path = pg_catalog, pg_temp
+-- The plan depends on the values of the filters.
+set plan_cache_mode = force_custom_plan
+as $$
+declare
+  questions knowledge_internal.search_question[];
+  analyses knowledge_internal.query_analysis[];
+  wanted knowledge_internal.chunk_filter;
+  plan knowledge_internal.search_plan;
+begin
+  perform knowledge_internal.check_search_arguments(
+    match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
+    rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
+    snippet
+  );
+  questions := knowledge_internal.search_questions(
+    query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0
+  );
+  perform knowledge_internal.check_collections(collections, cardinality(questions));
+
+  wanted := knowledge_internal.compile_filter(
+    filters, filter_type, date_from, date_to, public_only
+  );
+  plan := knowledge_internal.plan_search(
+    pool_size, match_count, wanted, num_nonnulls(viewer_id, collections) > 0
+  );
+  analyses := knowledge_internal.analyse_questions(questions, search_mode);
+  return (
+  with
+  visible_chunks as not materialized (
+    select chunk.*
+      from knowledge_internal.searchable_chunks as chunk
+     where chunk.status = 'active'
+       and (
+         not plan.is_filtered
+         or (viewer_id is null or chunk.visibility = 'public' or chunk.owner_id = viewer_id)
+           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
+           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
+             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
+           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
+             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
+           and (wanted.hidden is null or not wanted.hidden && array[
+             'visibility=' || chunk.visibility,
+             'sensitivity' || coalesce('=' || chunk.sensitivity, ''),
+             'owner_id' || coalesce('=' || chunk.owner_id, '')
+           ])
+       )
+  ),
+  matching_chunks as not materialized (
+    select chunk.*
+      from visible_chunks as chunk
+     where not plan.is_filtered
+        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
+          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
+          and (wanted.collections is null or chunk.collection = any (wanted.collections))
+          and (wanted.languages is null or chunk.language = any (wanted.languages))
+          and (wanted.embedding_models is null
+            or chunk.embedding_model = any (wanted.embedding_models)
+            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
+          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
+            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
+          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
+            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
+          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
+            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
+          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
+            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
+          -- The index on document_date serves these two, not the multirange above.
+          and (plan.first_date is null or chunk.document_date >= plan.first_date)
+          and (plan.end_date is null or chunk.document_date < plan.end_date)
+          and (wanted.created is null or chunk.created_at <@ wanted.created)
+          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
+          and (wanted.excluded is null or not wanted.excluded && array[
+            'knowledge_type=' || chunk.knowledge_type,
+            'source_origin=' || chunk.source_origin,
+            'collection=' || chunk.collection,
+            'language=' || chunk.language,
+            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
+            'document_id' || coalesce('=' || chunk.document_id, ''),
+            'source_id' || coalesce('=' || chunk.source_id, '')
+          ])
+          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
+          and (wanted.alternative_metadata is null
+            or chunk.metadata @> any (wanted.alternative_metadata))
+          and (wanted.metadata_conditions is null
+            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions))
+  ),
+  found as (
+    select chunk.id, chunk.document_id
+      from rows from (unnest(questions), unnest(analyses)) as question
+      join matching_chunks as chunk on chunk.content_tsv @@ question.matching_query
+     where collections is null or chunk.collection = any (collections)
+    union
+    select chunk.id, chunk.document_id
+      from unnest(questions) as question
+      join matching_chunks as chunk
+        on 1 - (chunk.embedding operator(extensions.<=>) question.embedding) >= match_threshold
+     where collections is null or chunk.collection = any (collections)
+  )
+  select count(distinct coalesce(case when one_per_document then found.document_id end, found.id))
+    from found
+  );
+end
+$$;
+
+comment on function public.count_matching_knowledge_chunks is
+  'The number of hits that hybrid_search_knowledge_chunks would have for the same arguments if its '
+  'pools had no bound: active chunks that pass the filters and have the words of query_text, or an '
+  'embedding of at least match_threshold (documents, with one_per_document). It compares every '
+  'embedding that passes the filters. Arguments that only order, cut or show hits do not count. '
+  'Raises 22023 as the search does.';
+
+revoke all on function public.count_matching_knowledge_chunks from public, anon, authenticated;
+grant execute on function public.count_matching_knowledge_chunks to service_role;
 
 notify pgrst, 'reload schema';

@@ -2,7 +2,8 @@
 
 PostgREST calls a function by the names of its arguments, so each variant of the search has the list
 in its own signature. The list has one home, hybrid_search_knowledge_chunks in
-`supabase/schemas/09_hybrid_search.sql`; `tools/variants.sql` says what is made of it.
+`supabase/schemas/09_hybrid_search.sql`; `tools/variants.sql` says what is made of it. The condition
+for a row to match has its home there, too, and is copied to the function that counts these rows.
 """
 
 import re
@@ -21,6 +22,7 @@ TEMPLATE = ROOT / "tools" / "variants.sql"
 WRITTEN = ROOT / "supabase" / "schemas" / "11_search_arguments.sql"
 SEARCH = "hybrid_search_knowledge_chunks"
 
+_COPY = re.compile(r'@copy "(.+)" before "(.+)"$')
 _EXCEPT = re.compile(r" +-- except (\w+)$")
 
 
@@ -51,8 +53,16 @@ def _written(node: Any) -> str:
     return text.lower() if text in {"NULL", "TRUE", "FALSE"} else text
 
 
-def fill(template: str, of: list[Argument]) -> str:
-    """Repeat each line that has @name for every argument.
+def copied(sql: str, first: str, end: str) -> list[str]:
+    """Return the lines from the one that begins with `first` to before the one with `end`."""
+    lines = sql.splitlines()
+    (begun,) = (place for place, line in enumerate(lines) if line.startswith(first))
+    (ended,) = (place for place, line in enumerate(lines) if line.startswith(end))
+    return lines[begun:ended]
+
+
+def fill(template: str, of: list[Argument], sql: str = "") -> str:
+    """Repeat each line that has @name for every argument, and copy lines of the search's `sql`.
 
     `-- except NAME` at its end leaves one argument out. Before a line that closes a parenthesis the
     last repetition has no comma.
@@ -60,6 +70,10 @@ def fill(template: str, of: list[Argument]) -> str:
     filled: list[str] = []
     lines = template.splitlines()
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        copy = _COPY.match(line)
+        if copy is not None:
+            filled += copied(sql, copy[1], copy[2])
+            continue
         if "@name" not in line:
             filled.append(line)
             continue
@@ -80,7 +94,8 @@ def fill(template: str, of: list[Argument]) -> str:
 
 def main() -> int:
     """Write the file, or say whether it is current."""
-    text = fill(TEMPLATE.read_text("utf-8"), arguments(SOURCE.read_text("utf-8")))
+    sql = SOURCE.read_text("utf-8")
+    text = fill(TEMPLATE.read_text("utf-8"), arguments(sql), sql)
     if "--check" not in sys.argv[1:]:
         WRITTEN.write_text(text, "utf-8")
     elif not WRITTEN.exists() or WRITTEN.read_text("utf-8") != text:

@@ -1,6 +1,7 @@
 -- 011_search_arguments: what repeats the arguments of the search.
 -- Adds: type search_arguments, functions default_search_arguments, search,
--- search_my_knowledge_chunks, explain_hybrid_search. Locks nothing that exists.
+-- search_my_knowledge_chunks, explain_hybrid_search, count_matching_knowledge_chunks.
+-- Locks nothing that exists.
 
 -- Written by `make variants` from 09_hybrid_search.sql and tools/variants.sql: edit those two.
 
@@ -107,5 +108,55 @@ comment on function public.explain_hybrid_search is
 
 revoke all on function public.explain_hybrid_search from public, anon, authenticated;
 grant execute on function public.explain_hybrid_search to service_role;
+
+create function public.count_matching_knowledge_chunks(
+  @name @type default @default,
+)
+returns bigint
+language plpgsql
+stable
+-- definer: callers have no grant on the tables, the arguments decide which rows are counted.
+security definer
+set search_path = pg_catalog, pg_temp
+-- The plan depends on the values of the filters.
+set plan_cache_mode = force_custom_plan
+as $$
+declare
+  questions knowledge_internal.search_question[];
+  analyses knowledge_internal.query_analysis[];
+  wanted knowledge_internal.chunk_filter;
+  plan knowledge_internal.search_plan;
+begin
+@copy "  perform knowledge_internal.check_search_arguments(" before "  asked :="
+  return (
+  with
+@copy "  visible_chunks as" before "  sampled_chunks as"
+  found as (
+    select chunk.id, chunk.document_id
+      from rows from (unnest(questions), unnest(analyses)) as question
+      join matching_chunks as chunk on chunk.content_tsv @@ question.matching_query
+     where collections is null or chunk.collection = any (collections)
+    union
+    select chunk.id, chunk.document_id
+      from unnest(questions) as question
+      join matching_chunks as chunk
+        on 1 - (chunk.embedding operator(extensions.<=>) question.embedding) >= match_threshold
+     where collections is null or chunk.collection = any (collections)
+  )
+  select count(distinct coalesce(case when one_per_document then found.document_id end, found.id))
+    from found
+  );
+end
+$$;
+
+comment on function public.count_matching_knowledge_chunks is
+  'The number of hits that hybrid_search_knowledge_chunks would have for the same arguments if its '
+  'pools had no bound: active chunks that pass the filters and have the words of query_text, or an '
+  'embedding of at least match_threshold (documents, with one_per_document). It compares every '
+  'embedding that passes the filters. Arguments that only order, cut or show hits do not count. '
+  'Raises 22023 as the search does.';
+
+revoke all on function public.count_matching_knowledge_chunks from public, anon, authenticated;
+grant execute on function public.count_matching_knowledge_chunks to service_role;
 
 notify pgrst, 'reload schema';

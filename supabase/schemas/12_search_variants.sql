@@ -118,7 +118,8 @@ returns table (
   document_date date,
   snippet text,
   context text,
-  total_count bigint
+  total_count bigint,
+  pool_ended boolean
 )
 language plpgsql
 stable

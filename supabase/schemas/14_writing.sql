@@ -593,27 +593,41 @@ revoke all on function public.upsert_knowledge_document(jsonb, jsonb, text)
   from public, anon, authenticated;
 grant execute on function public.upsert_knowledge_document(jsonb, jsonb, text) to service_role;
 
+-- An array, because PostgREST cuts a set of rows at its Max rows: hashes left out would count as
+-- embedded.
 create function public.missing_knowledge_embeddings(content_hashes text[], model text)
-returns setof text
-language sql
+returns text[]
+language plpgsql
 stable
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select distinct asked.content_hash
-    from unnest(content_hashes) as asked (content_hash)
-   where not exists (
-           select
-             from public.knowledge_chunks as chunk
-            where chunk.content_hash = asked.content_hash
-              and chunk.embedding_model = model
-              and chunk.embedding is not null
-         )
+begin
+  if content_hashes is null or array_position(content_hashes, null) is not null then
+    raise exception 'content_hashes must be an array of hashes, not null and without null in it'
+      using errcode = '22023';
+  end if;
+  if model is null then
+    raise exception 'model must be the name of an embedding model, not null'
+      using errcode = '22023';
+  end if;
+  return array(
+    select distinct asked.content_hash
+      from unnest(content_hashes) as asked (content_hash)
+     where not exists (
+             select
+               from public.knowledge_chunks as chunk
+              where chunk.content_hash = asked.content_hash
+                and chunk.embedding_model = model
+                and chunk.embedding is not null
+           )
+  );
+end
 $$;
 
 comment on function public.missing_knowledge_embeddings(text[], text) is
   'Of the given hashes (knowledge_content_hash), those for which no stored chunk has an embedding '
-  'of that model: what is left to embed before upsert_knowledge_document.';
+  'of that model: what is left to embed before upsert_knowledge_document. Raises 22023 for null.';
 revoke all on function public.missing_knowledge_embeddings(text[], text)
   from public, anon, authenticated;
 grant execute on function public.missing_knowledge_embeddings(text[], text) to service_role;

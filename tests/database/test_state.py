@@ -128,9 +128,8 @@ def test_the_reason_stands_beside_each_setting_of_the_planner() -> None:
 
 
 def test_what_repeats_the_arguments_of_the_search_is_current() -> None:
-    made = variants.fill(
-        variants.TEMPLATE.read_text("utf-8"), variants.arguments(variants.SOURCE.read_text("utf-8"))
-    )
+    sql = variants.SOURCE.read_text("utf-8")
+    made = variants.fill(variants.TEMPLATE.read_text("utf-8"), variants.arguments(sql), sql)
     assert variants.WRITTEN.read_text("utf-8") == made
 
 

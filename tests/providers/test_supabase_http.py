@@ -12,12 +12,13 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import parse_qsl
 from uuid import UUID
 
 import httpx
@@ -127,6 +128,8 @@ class Gateway(ThreadingHTTPServer):
         self.complaints: list[str] = []
         self.bodies: list[dict[str, Any]] = []
         self.connections = 0
+        self.most_rows: int | None = None
+        self.offsets: list[int] = []
 
     @property
     def url(self) -> str:
@@ -152,7 +155,7 @@ class _Request(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         if answer is None:
-            answer = self.server.answer if self.server.upstream is None else self._ask(content)
+            answer = self._recorded() if self.server.upstream is None else self._ask(content)
         try:
             self.send_response(answer.status)
             self.send_header("Content-Type", answer.content_type)
@@ -168,6 +171,18 @@ class _Request(BaseHTTPRequestHandler):
         except ConnectionError:
             self.close_connection = True  # The client did not wait.
 
+    def _recorded(self) -> Answer:
+        """Cut the answer as PostgREST does by db-max-rows, which says so when it is asked to."""
+        answer, most = self.server.answer, self.server.most_rows
+        if most is None or not isinstance(answer.body, list):
+            return answer
+        first = self.server.offsets[-1]
+        rows = answer.body[first : first + most]
+        if "count=exact" not in self.headers.get("Prefer", ""):
+            return replace(answer, body=rows)
+        counted = f"{first}-{first + len(rows) - 1}/{len(answer.body)}"
+        return replace(answer, status=206, body=rows, headers={"Content-Range": counted})
+
     def _check(self, content: bytes) -> Answer | None:
         """Complain about what is wrong; answer as PostgREST does where it knows no such call."""
         bearer = self.headers.get("Authorization", "")
@@ -175,7 +190,9 @@ class _Request(BaseHTTPRequestHandler):
             self.server.complaints.append("apikey and Authorization differ")
         if self.headers.get("Content-Type") != "application/json":
             self.server.complaints.append(f"Content-Type {self.headers.get('Content-Type')}")
-        name = self.path.removeprefix(f"{PREFIX}/rpc/")
+        path, _, parameters = self.path.partition("?")
+        name = path.removeprefix(f"{PREFIX}/rpc/")
+        self.server.offsets.append(int(dict(parse_qsl(parameters)).get("offset", 0)))
         body = json.loads(content)
         self.server.bodies.append(body)
         known = ARGUMENTS.get(name)
@@ -189,11 +206,15 @@ class _Request(BaseHTTPRequestHandler):
         assert self.server.upstream is not None
         upstream = HTTPConnection("127.0.0.1", self.server.upstream, timeout=30)
         try:
-            headers = {name: self.headers[name] for name in ("Authorization", "Content-Type")}
+            passed = ("Authorization", "Content-Type", "Prefer")
+            headers = {name: self.headers[name] for name in passed if name in self.headers}
             upstream.request("POST", self.path.removeprefix(PREFIX), content, headers)
             response = upstream.getresponse()
             text = response.read().decode()
-            return Answer(response.status, text, response.headers["Content-Type"] or "")
+            counted = {
+                name: value for name, value in response.headers.items() if name == "Content-Range"
+            }
+            return Answer(response.status, text, response.headers["Content-Type"] or "", counted)
         finally:
             upstream.close()
 

@@ -236,18 +236,30 @@ def test_missing_embeddings_are_told_by_hash_and_model(service_role: Connection)
     }
 
     def missing(asked: Sequence[str]) -> list[str]:
-        return [
-            row[0]
-            for row in service_role.execute(
-                "select public.missing_knowledge_embeddings(content_hashes => %s, model => 'm')",
-                [list(asked)],
-            ).fetchall()
-        ]
+        rows = service_role.execute(
+            "select public.missing_knowledge_embeddings(content_hashes => %s, model => 'm')",
+            [list(asked)],
+        ).fetchall()
+        # One value: PostgREST would cut rows at its Max rows.
+        ((hashes,),) = rows
+        return list(hashes)
 
     asked = [*hashes.values(), hashes["two"]]
     assert sorted(missing(asked)) == sorted(hashes[one] for one in ("two", "three", "four"))
     assert missing([]) == []
     assert missing([hashes["one"]]) == []
+    assert len(missing([f"{number:064x}" for number in range(1500)])) == 1500
+
+
+@pytest.mark.parametrize(
+    ("hashes", "model", "named"),
+    [(None, "m", "content_hashes"), (["a", None], "m", "content_hashes"), (["a"], None, "model")],
+)
+def test_missing_embeddings_of_null_are_refused(
+    service_role: Connection, hashes: Any, model: Any, named: str
+) -> None:
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=f"{named} must be .* null"):
+        service_role.execute("select public.missing_knowledge_embeddings(%s, %s)", [hashes, model])
 
 
 @pytest.mark.parametrize(

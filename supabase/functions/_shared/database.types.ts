@@ -416,7 +416,7 @@ export type Database = {
       };
       "missing_knowledge_embeddings": {
         Args: { "content_hashes": (string)[]; "model": string };
-        Returns: string[];
+        Returns: (string)[];
       };
       "purge_knowledge_chunks": { Args: { "older_than"?: string }; Returns: number };
       "read_my_knowledge_document": {

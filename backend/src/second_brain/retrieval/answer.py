@@ -81,6 +81,11 @@ class SearchResponse(BaseModel):
     `mode` is what was asked for, or what the settings made of no mode; `mode_used` is what ran.
     `total_count` is how many results paging can reach, None on a page past the end. `cached` says
     that the results were read from this process's cache, and `degraded` what failed on the way.
+
+    `pool_ended`: the list ends on this page although more rows may match, because a leg had as many
+    candidates as its pool holds, or the reranker as many as it is given. `truncated`: results are
+    missing on this page. `remedy` says what to do about either. `exact_total`, where it is asked
+    for, is the length that the list would have with pools without bound.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -96,6 +101,10 @@ class SearchResponse(BaseModel):
     embedding_model: str | None = None
     cached: bool = False
     degraded: Degraded | None = None
+    pool_ended: bool = False
+    truncated: bool = False
+    remedy: str | None = None
+    exact_total: int | None = None
 
 
 # The provider lays these over the row's own metadata.
@@ -116,7 +125,15 @@ _COLUMNS = (
     "context",
 )
 _NOT_OWN = frozenset(
-    {*_COLUMNS, "document_date", "title", "source_url", "total_count", "real_provider"}
+    {
+        *_COLUMNS,
+        "document_date",
+        "title",
+        "source_url",
+        "total_count",
+        "pool_ended",
+        "real_provider",
+    }
 )
 
 

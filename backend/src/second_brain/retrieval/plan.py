@@ -11,7 +11,7 @@ from second_brain.errors import ConfigurationError, InvalidInputError
 from second_brain.filters import listed_conditions
 from second_brain.retrieval.query import Access, QueryOptions, SearchQuery
 from second_brain.retrieval.settings import MATCH_COUNT_BOUND, Mode, SearchSettings
-from second_brain.services.arguments import Leg, SearchOptions
+from second_brain.services.arguments import FindOptions, Leg
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,6 +31,8 @@ class Plan:
     window: int
     """Rows asked for: the limit, or the candidates of a reranker."""
     threshold: float
+    pool: int | None = None
+    """Candidates for each leg; None for what the settings say."""
 
     @property
     def is_reranked(self) -> bool:
@@ -49,7 +51,7 @@ class Plan:
             access = self.access.model_dump_json()
         except PydanticSerializationError as error:
             raise InvalidInputError("a text of the query is not Unicode") from error
-        return f"{self.mode} {self.limit} {self.threshold} {access} {rest}"
+        return f"{self.mode} {self.limit} {self.threshold} {self.pool} {access} {rest}"
 
 
 def checked_query(question: str | SearchQuery, options: QueryOptions) -> tuple[SearchQuery, Access]:
@@ -109,7 +111,7 @@ def search_options(
     further: Sequence[tuple["NDArray[np.float32] | None", str | None]],
     settings: SearchSettings,
     timeout: float | None,
-) -> SearchOptions:
+) -> FindOptions:
     """Return what the provider is told beside the question, by the provider's names.
 
     `further` has the further formulations.
@@ -123,7 +125,8 @@ def search_options(
         "text_weight": settings.text_weight if is_hybrid else 1.0,
         "filter_type": query.category,
         "search_mode": query.search_mode,
-        "pool_size": min(
+        "pool_size": plan.pool
+        or min(
             max(
                 settings.hybrid_candidate_count,
                 settings.overfetch_multiplier * plan.limit,
@@ -150,6 +153,7 @@ def search_options(
             if vector is not None or text is not None
         ]
         or None,
+        "exact_total": query.exact_total,
         "timeout": timeout,
     }
 

@@ -131,6 +131,9 @@ class SearchQuery(BaseModel):
     formulations: Annotated[tuple[Text, ...], BeforeValidator(_listed)] = Field(
         default=(), max_length=10, description="Further ways to ask the same question."
     )
+    exact_total: bool = Field(
+        default=False, description="Count all rows that match, beyond the candidates too."
+    )
 
 
 class AccessOptions(TypedDict, total=False):
@@ -163,3 +166,4 @@ class QueryOptions(AccessOptions, total=False):
     snippet: bool
     search_mode: TextMode
     formulations: Sequence[str]
+    exact_total: bool

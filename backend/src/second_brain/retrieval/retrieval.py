@@ -40,9 +40,9 @@ from second_brain.retrieval.plan import (
 )
 from second_brain.retrieval.settings import Mode, SearchSettings
 from second_brain.retrieval.telemetry import Watch, watched
-from second_brain.services.arguments import Leg, SearchOptions
+from second_brain.services.arguments import FindOptions, Leg
 from second_brain.services.calls import Deadline, checked_timeout
-from second_brain.services.results import EmbeddingModel, MemorySearchResult, Results
+from second_brain.services.results import Details, EmbeddingModel, MemorySearchResult, Results
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,6 +52,11 @@ logger = logging.getLogger(__name__)
 
 MODEL_THREADS = 32
 """The most calls of embedders and rerankers at once that a service waits for."""
+
+_REMEDY_OF_RERANKING = (
+    "More rows may match: the reranker orders limit times RERANKING_CANDIDATE_MULTIPLIER "
+    "candidates. Raise one of the two, or search in another mode."
+)
 
 Outcome = TypeVar("Outcome")
 
@@ -64,7 +69,7 @@ class _Found:
     """What the provider returned, and how it was asked."""
 
     hits: list[MemorySearchResult]
-    total: int | None
+    details: Details
     used: Leg
     embedder: AnyEmbedder | None
     degraded: Degraded | None
@@ -127,7 +132,7 @@ class Retrieval(ABC):
         self,
         query_embedding: "NDArray[np.float32] | None",
         query_text: str | None,
-        options: SearchOptions,
+        options: FindOptions,
     ) -> Results:
         """Search with the provider; raise a SecondBrainError on failure."""
 
@@ -175,7 +180,8 @@ class Retrieval(ABC):
             found = await self._found(plan, deadline, watch)
         hits, degraded = found.hits, found.degraded
         used: Mode = found.used
-        total, first = found.total, plan.query.offset
+        details, first = found.details, plan.query.offset
+        total, has_more = details["total_count"], details.get("pool_ended", False)
         if total is None and first == 0:
             total = 0
         places, scores = list(range(len(hits))), None
@@ -191,7 +197,9 @@ class Retrieval(ABC):
                     # Sorting is stable: equal scores keep the fused order.
                     places.sort(key=scores.__getitem__, reverse=True)
                     used = "rerank"
+            has_more = has_more or (total or 0) > len(hits)
             total, places = len(hits), places[first : first + plan.limit]
+        pool_ended = has_more and first + len(places) >= (total or 0)
         embedder = found.embedder
         return SearchResponse(
             results=[
@@ -213,6 +221,10 @@ class Retrieval(ABC):
             embedding_model=None if embedder is None else embedder.model,
             cached=False,
             degraded=degraded,
+            pool_ended=pool_ended,
+            truncated=details.get("truncated", False),
+            remedy=details.get("remedy") or (_REMEDY_OF_RERANKING if pool_ended else None),
+            exact_total=details.get("exact_total"),
         )
 
     async def _found(self, plan: Plan, deadline: Deadline, watch: Watch) -> _Found:
@@ -247,7 +259,7 @@ class Retrieval(ABC):
                     # The service's name of it.
                     error.args = (str(error).replace("filter_type", "category", 1),)
                 raise
-        return _Found(hits, details["total_count"], used, embedder, degraded)
+        return _Found(hits, details, used, embedder, degraded)
 
     async def _embedder(self, deadline: Deadline) -> AnyEmbedder:
         """Return the embedder of the corpus's model, which is looked up once in a while."""

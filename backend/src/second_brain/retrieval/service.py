@@ -4,7 +4,8 @@
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 from second_brain.errors import (
@@ -22,17 +23,22 @@ from second_brain.retrieval.plan import (
     checked_query,
     planned,
 )
-from second_brain.retrieval.query import QueryOptions, SearchQuery
+from second_brain.retrieval.query import OFFSET_BOUND, QueryOptions, SearchQuery
 from second_brain.retrieval.retrieval import AnyReranker, Retrieval
 from second_brain.retrieval.settings import SearchSettings
-from second_brain.services.arguments import SearchOptions
-from second_brain.services.blocking import blocking
+from second_brain.services.arguments import LARGEST_POOL, FindOptions
+from second_brain.services.blocking import blocking, blocking_iterator
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
 from second_brain.services.results import EmbeddingModel, Results
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+_REMEDY_OF_OFFSET = (
+    f"More results follow, but a search skips at most {OFFSET_BOUND}: narrow it with filters."
+)
 
 
 class AsyncRetrievalService(Retrieval):
@@ -78,11 +84,39 @@ class AsyncRetrievalService(Retrieval):
         plan = planned(*checked_query(question, options), self.settings)
         return await self._search(plan, timeout)
 
+    async def search_pages(
+        self,
+        question: str | SearchQuery,
+        *,
+        timeout: float | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> AsyncIterator[SearchResponse]:
+        """Yield page after page of `limit` results, to the end of the list.
+
+        The arguments are those of `search`. All pages cut one list, made with the largest pool; the
+        last one says whether the pools ended it. Each page is a search of its own, which embeds the
+        question, and which `timeout` is for.
+        """
+        first = planned(checked_query(question, options), self.settings)
+        offset = first.query.offset
+        while True:
+            query = first.query.model_copy(update={"offset": offset})
+            page = await self._search(replace(first, query=query, pool=LARGEST_POOL), timeout)
+            offset += first.limit
+            is_last = len(page.results) < first.limit or offset >= (page.total_count or 0)
+            if not is_last and offset > OFFSET_BOUND:
+                page = page.model_copy(update={"truncated": True, "remedy": _REMEDY_OF_OFFSET})
+                is_last = True
+            if page.results:
+                yield page
+            if is_last:
+                return
+
     async def _find(
         self,
         query_embedding: "NDArray[np.float32] | None",
         query_text: str | None,
-        options: SearchOptions,
+        options: FindOptions,
     ) -> Results:
         return await self._provider.find(query_embedding, query_text, **options)
 
@@ -124,12 +158,13 @@ class RetrievalService(Retrieval):
             )
 
     search = blocking(AsyncRetrievalService.search)
+    search_pages = blocking_iterator(AsyncRetrievalService.search_pages)
 
     async def _find(
         self,
         query_embedding: "NDArray[np.float32] | None",
         query_text: str | None,
-        options: SearchOptions,
+        options: FindOptions,
     ) -> Results:
         return self._provider.find(query_embedding, query_text, **options)
 

@@ -60,6 +60,7 @@ class HybridOptions(KeywordArguments, total=False):
     """All keyword-only arguments of `hybrid_search`."""
 
     viewer_id: UUID | str | None
+    exact_total: bool
     timeout: float | None
 
 
@@ -82,9 +83,15 @@ class OwnSearchOptions(SearchArguments, total=False):
 
 
 class SearchOptions(OwnSearchOptions, total=False):
-    """The arguments of `explain_hybrid_search` and `find` except the query."""
+    """The arguments of `explain_hybrid_search` except the query."""
 
     viewer_id: UUID | str | None
+
+
+class FindOptions(SearchOptions, total=False):
+    """The arguments of `find` and `search_pages` except the query."""
+
+    exact_total: bool
 
 
 class BatchQuery(SearchArguments, total=False):
@@ -126,6 +133,9 @@ DEFAULTS: Mapping[str, object] = {
     **KEYWORD_DEFAULTS,
 }
 """Defaults of `hybrid_search` and of the queries of a batch."""
+
+LARGEST_POOL = 1000
+"""The most candidates for each leg, hits on a page, and hits to skip before it."""
 
 SQL_NAMES = {"top_k": "match_count", "threshold": "match_threshold"}
 

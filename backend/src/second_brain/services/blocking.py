@@ -5,7 +5,7 @@ methods of its own object. In a class for threads, these are coroutines that cal
 function and never suspend, so one `send` runs the whole method.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -21,6 +21,28 @@ def blocking(
     @wraps(method)
     def call(self: Any, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         return finished(method(self, *args, **kwargs))
+
+    return call
+
+
+def blocking_iterator(
+    method: Callable[Concatenate[Any, Arguments], AsyncIterator[Result]],
+) -> Callable[Concatenate[Any, Arguments], Iterator[Result]]:
+    """Return the method that yields, for threads, with the same arguments and documentation."""
+
+    @wraps(method)
+    def call(self: Any, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Iterator[Result]:
+        results = method(self, *args, **kwargs)
+
+        async def following() -> Result:
+            return await anext(results)
+
+        while True:
+            try:
+                result = finished(following())
+            except StopAsyncIteration:
+                return
+            yield result
 
     return call
 

@@ -7,23 +7,28 @@ Each method is written once, in `AsyncSearchProvider`; `SearchProvider` has the 
 import asyncio
 import time
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, Unpack, overload
 from uuid import UUID
 
+from second_brain.errors import InvalidInputError
 from second_brain.services.arguments import (
+    DEFAULTS,
+    LARGEST_POOL,
     BatchQuery,
     Embedding,
+    FindOptions,
     HybridOptions,
     OwnSearchOptions,
     SearchOptions,
     named,
 )
-from second_brain.services.blocking import blocking
+from second_brain.services.blocking import blocking, blocking_iterator
 from second_brain.services.calls import RETRIES
 from second_brain.services.results import (
     BatchDetails,
     BatchResults,
+    CutRows,
     Details,
     EmbeddingModel,
     MemorySearchResult,
@@ -31,7 +36,7 @@ from second_brain.services.results import (
     embedding_model,
     unreadable_metadata,
 )
-from second_brain.services.searches import BATCH, HYBRID, MINE, Searches
+from second_brain.services.searches import BATCH, HYBRID, MINE, REMEDY_OF_CUT, Searches
 
 
 class AsyncSearchProvider(Searches):
@@ -95,9 +100,12 @@ class AsyncSearchProvider(Searches):
         `neighbor_window` adds the chunks up to this distance (0 to 5) as `context`, `snippet` adds
         an excerpt in HTML with `<mark>`.
 
+        The details say when the pools ended the list (`pool_ended`). With `exact_total=True` they
+        have the length that it would have with pools without bound, which a second call counts.
+
         `timeout` is the maximum time of this call, in seconds.
         """
-        timeout = options.pop("timeout", None)
+        timeout, exact_total = options.pop("timeout", None), options.pop("exact_total", False)
         given = {
             "query_embedding": query_embedding,
             "query_text": query_text,
@@ -110,18 +118,55 @@ class AsyncSearchProvider(Searches):
             "pool_size": pool_size,
             **options,
         }
-        return await self._answer("hybrid", HYBRID, named(given, "hybrid_search()"), timeout)
+        arguments = named(given, "hybrid_search()")
+        return await self._answer("hybrid", HYBRID, arguments, timeout, exact_total)
 
     async def find(
         self,
         query_embedding: Embedding | None,
         query_text: str | None,
-        **options: Unpack[SearchOptions],
+        **options: Unpack[FindOptions],
     ) -> Results:
         """Search like `hybrid_search`, but raise a SecondBrainError on failure."""
+        exact_total = options.pop("exact_total", False)
         given, timeout = _question(query_embedding, query_text, options)
         arguments = named(given, "find()")
-        return await self._raising(self._search("hybrid", HYBRID, arguments, timeout))
+        return await self._raising(self._search("hybrid", HYBRID, arguments, timeout, exact_total))
+
+    async def search_pages(
+        self,
+        query_embedding: Embedding | None,
+        query_text: str | None,
+        **options: Unpack[FindOptions],
+    ) -> AsyncIterator[Results]:
+        """Yield page after page of `top_k` hits, as `find` returns them, to the end of the list.
+
+        All pages cut one list, with the largest pool unless `pool_size` is given; while data stand
+        still, no hit is lost or repeated. The details of the last page say when the pools ended the
+        list. `timeout` is for each page.
+        """
+        offset = options.pop("match_offset", DEFAULTS["match_offset"])
+        size = options.get("top_k", DEFAULTS["top_k"])
+        if not isinstance(offset, int) or not isinstance(size, int):
+            raise InvalidInputError("top_k and match_offset must be integers")
+        # A larger page would have a larger pool.
+        largest = max(options.pop("pool_size", LARGEST_POOL), size)
+        while True:
+            is_beyond = offset > LARGEST_POOL
+            options["pool_size"], options["match_offset"] = largest, min(offset, LARGEST_POOL)
+            options["top_k"] = LARGEST_POOL if is_beyond else size
+            hits, details = await self.find(query_embedding, query_text, **options)
+            if is_beyond:
+                # No page begins here, so the rest is cut from the last one.
+                rest = hits[offset - LARGEST_POOL :]
+                for start in range(0, len(rest), size):
+                    yield rest[start : start + size], details
+                return
+            if hits:
+                yield hits, details
+            offset += size
+            if len(hits) < size or offset >= (details["total_count"] or 0):
+                return
 
     async def search_my_knowledge(
         self,
@@ -235,6 +280,9 @@ class AsyncSearchProvider(Searches):
         details["raw_count"] = len(rows)
         if unreadable := unreadable_metadata(rows):
             details["unreadable_metadata"] = unreadable
+        if isinstance(rows, CutRows):
+            details["truncated"] = True
+            details["remedy"] = REMEDY_OF_CUT
         if fuse:
             details["total_count"] = totals[0]
             return hits[0], details
@@ -285,6 +333,7 @@ class SearchProvider(Searches):
 
     hybrid_search = blocking(AsyncSearchProvider.hybrid_search)
     find = blocking(AsyncSearchProvider.find)
+    search_pages = blocking_iterator(AsyncSearchProvider.search_pages)
     search_my_knowledge = blocking(AsyncSearchProvider.search_my_knowledge)
     search = blocking(AsyncSearchProvider.search)
     fulltext_search = blocking(AsyncSearchProvider.fulltext_search)

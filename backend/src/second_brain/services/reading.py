@@ -48,13 +48,16 @@ class Reading:
     ) -> None:
         self.statement = SEARCHES[function]
         self.values = parameters(arguments)
-        self._is_object = function == "explain_hybrid_search"
+        self._is_value = function in (
+            "explain_hybrid_search",
+            "count_matching_knowledge_chunks",
+        )
         self._remedy_of_loss = remedy_of_loss
         self._deadline = None if timeout is None else time.monotonic() + timeout
 
     def answer(self, rows: list[dict[str, Any]]) -> object:
         """Return the rows, or the JSON of a function that returns one value."""
-        return rows[0]["explained"] if self._is_object else rows
+        return next(iter(rows[0].values())) if self._is_value else rows
 
     def plan(self, connection: psycopg.BaseConnection[Any]) -> Plan:
         """Return the statements that this connection needs around the call."""

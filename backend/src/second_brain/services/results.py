@@ -45,6 +45,8 @@ class HitMetadata(TypedDict, total=False):
     context: str | None
     total_count: int | None
     """Hits of the whole list that a page is cut from."""
+    pool_ended: bool | None
+    """A leg of the search had as many rows as its pool: rows beyond the list may match."""
     real_provider: bool
     title: str
     source_url: str
@@ -84,13 +86,26 @@ class FailureDetails(TypedDict, total=False):
     remedy: str
 
 
-class Details(FailureDetails):
+class ShortDetails(FailureDetails, total=False):
+    """Why an answer may lack hits: the keys are there only then, and `remedy` says what to do.
+
+    `truncated`: the server cut the answer and the rest could not be fetched. `pool_ended`: the list
+    ends here because a leg of the search had as many rows as its pool holds, not because no other
+    row matches.
+    """
+
+    truncated: bool
+    pool_ended: bool
+
+
+class Details(ShortDetails):
     """How the hits of a search came about.
 
     `raw_count` is the rows received, `total_count` the length of the list that match_offset pages
-    through (None without a row), `real_provider` True when a database answered.
-    `unreadable_metadata` is there only when Python could not read the metadata of some rows: the
-    ids of these rows, whose own metadata is empty here.
+    through, `real_provider` True when a database answered. `unreadable_metadata` is there only when
+    Python could not read the metadata of some rows: the ids of these rows, whose own metadata is
+    empty here. `exact_total` is there only when it is asked for: the length that the list would
+    have with pools without bound.
     """
 
     provider: Source
@@ -99,9 +114,10 @@ class Details(FailureDetails):
     raw_count: int
     total_count: int | None
     unreadable_metadata: NotRequired[list[str]]
+    exact_total: NotRequired[int]
 
 
-class BatchDetails(FailureDetails):
+class BatchDetails(ShortDetails):
     """`Details` of a batch: `total_count` has one number for each query, None after a failure."""
 
     provider: Source
@@ -110,10 +126,15 @@ class BatchDetails(FailureDetails):
     raw_count: int
     total_count: list[int | None] | None
     unreadable_metadata: NotRequired[list[str]]
+    exact_total: NotRequired[int]
 
 
 Results: TypeAlias = tuple[list[MemorySearchResult], Details]
 BatchResults: TypeAlias = tuple[list[list[MemorySearchResult]], BatchDetails]
+
+
+class CutRows(list[object]):
+    """Rows of an answer that has more, which could not be fetched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +155,7 @@ def normalize_rows(
     psycopg), knowledge_type `document`, source_origin `manual`, chunk_index 0, metadata `{}`,
     a number None. A row that is no mapping becomes one of these defaults alone.
     """
-    most = _integer(limit)  # the database takes "3" and 2.5 for an integer, too
+    most = integer(limit)  # the database takes "3" and 2.5 for an integer, too
     return [
         _normalize(row if isinstance(row, Mapping) else {}, position, method=method, source=source)
         for position, row in enumerate(rows[: None if most is None else max(most, 0)])
@@ -144,7 +165,13 @@ def normalize_rows(
 def total_count(rows: Sequence[object]) -> int | None:
     """Return how many hits the list has that these rows are a page of; None when no row tells."""
     first = rows[0] if rows else None
-    return _integer(first.get("total_count")) if isinstance(first, Mapping) else None
+    return integer(first.get("total_count")) if isinstance(first, Mapping) else None
+
+
+def has_pool_ended(rows: Sequence[object]) -> bool:
+    """Say whether a leg of the search had as many rows as its pool holds."""
+    first = rows[0] if rows else None
+    return isinstance(first, Mapping) and first.get("pool_ended") is True
 
 
 def embedding_model(row: object) -> EmbeddingModel:
@@ -178,7 +205,7 @@ def unreadable_metadata(rows: Sequence[object]) -> list[str]:
 
 def query_index(row: object) -> int | None:
     """Return which query of a batch the row answers; None when it does not tell."""
-    return _integer(row.get("query_index")) if isinstance(row, Mapping) else None
+    return integer(row.get("query_index")) if isinstance(row, Mapping) else None
 
 
 def _normalize(
@@ -199,10 +226,10 @@ def _normalize(
         **{key: row[key] for key in ("title", "source_url") if row.get(key) is not None},
         "knowledge_type": _name(row.get("knowledge_type"), "document"),
         "document_id": _text(row.get("document_id")),
-        "chunk_index": _integer(row.get("chunk_index")) or 0,
+        "chunk_index": integer(row.get("chunk_index")) or 0,
         "source_origin": _name(row.get("source_origin"), "manual"),
-        "vector_rank": _integer(row.get("vector_rank")),
-        "text_rank": _integer(row.get("text_rank")),
+        "vector_rank": integer(row.get("vector_rank")),
+        "text_rank": integer(row.get("text_rank")),
         "rrf_score": _finite(rrf_score),
         "similarity": _finite(similarity),
         "text_score": _finite(text_score),
@@ -211,7 +238,8 @@ def _normalize(
         **{key: _text(row.get(key)) for key in ("collection", "document_date")},
         # Always there: the row's own metadata must not pass for an escaped snippet.
         **{key: _text(row.get(key)) for key in ("snippet", "context")},
-        "total_count": _integer(row.get("total_count")),
+        "total_count": integer(row.get("total_count")),
+        "pool_ended": row.get("pool_ended") is True if "pool_ended" in row else None,
         "real_provider": True,
     }
     return MemorySearchResult(
@@ -245,7 +273,8 @@ def _unit(value: float | None) -> float:
     return 0.0 if value is None or math.isnan(value) else min(max(value, 0.0), 1.0)
 
 
-def _integer(value: object) -> int | None:
+def integer(value: object) -> int | None:
+    """Read an integer as the database does, which takes "3" and 3.0 for one; None for no number."""
     number = _finite(_number(value))
     return None if number is None else int(number)
 

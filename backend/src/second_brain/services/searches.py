@@ -17,14 +17,23 @@ from second_brain.errors import (
     safe_message,
     translate,
 )
-from second_brain.services.arguments import BatchQuery, converted, named, without_defaults
-from second_brain.services.calls import call, checked_timeout
+from second_brain.services.arguments import (
+    LARGEST_POOL,
+    BatchQuery,
+    converted,
+    named,
+    without_defaults,
+)
+from second_brain.services.calls import Deadline, call, checked_timeout
 from second_brain.services.results import (
+    CutRows,
     Details,
     FailureDetails,
     Method,
     Results,
     Source,
+    has_pool_ended,
+    integer,
     normalize_rows,
     query_index,
     total_count,
@@ -38,6 +47,12 @@ Outcome = TypeVar("Outcome")
 HYBRID = "hybrid_search_knowledge_chunks"
 MINE = "search_my_knowledge_chunks"
 BATCH = "hybrid_search_knowledge_chunks_batch"
+COUNT = "count_matching_knowledge_chunks"
+
+REMEDY_OF_CUT = (
+    "Search again: rows changed while the answer was fetched in parts. To have it in one part, ask "
+    "for fewer rows or raise Max rows in the project's API settings."
+)
 
 
 class Searches(ABC):
@@ -65,11 +80,18 @@ class Searches(ABC):
         return ()
 
     async def _search(
-        self, method: Method, function: str, given: Mapping[str, object], timeout: float | None
+        self,
+        method: Method,
+        function: str,
+        given: Mapping[str, object],
+        timeout: float | None,
+        exact_total: bool = False,
     ) -> Results:
         arguments = converted(given)
         if function != MINE:
             self._require_viewer(arguments)
+        timeout = self._timeout if timeout is None else checked_timeout(timeout)
+        deadline = Deadline(timeout)
         rows = await self._rows(function, arguments, timeout)
         hits = normalize_rows(rows, method=method, source=self.name, limit=arguments["match_count"])
         details = self._details(method)
@@ -78,14 +100,35 @@ class Searches(ABC):
         details["total_count"] = total_count(rows)
         if unreadable := unreadable_metadata(rows):
             details["unreadable_metadata"] = unreadable
+        first, offset = rows, integer(arguments.get("match_offset")) or 0
+        if not rows and offset > 0:
+            # No row of an empty page tells how long the list is.
+            first = await self._rows(function, _first_hit(arguments), deadline.left())
+            details["total_count"] = total_count(first)
+        if has_pool_ended(first) and offset + len(rows) >= (details["total_count"] or 0):
+            details["pool_ended"] = True
+            details["remedy"] = _remedy_of_pool(arguments)
+        if isinstance(rows, CutRows):
+            details["truncated"] = True
+            details["remedy"] = REMEDY_OF_CUT
+        if exact_total:
+            counted = await self._call(COUNT, arguments, deadline.left())
+            if not isinstance(counted, int):
+                raise UnexpectedAnswerError(f"expected a count, received {type(counted).__name__}")
+            details["exact_total"] = counted
         return hits, details
 
     async def _answer(
-        self, method: Method, function: str, given: Mapping[str, object], timeout: float | None
+        self,
+        method: Method,
+        function: str,
+        given: Mapping[str, object],
+        timeout: float | None,
+        exact_total: bool = False,
     ) -> Results:
         """Search; when that fails, return no hits and the failure in the details."""
         try:
-            return await self._search(method, function, given, timeout)
+            return await self._search(method, function, given, timeout, exact_total)
         # The contract: every failure becomes details, not an exception.
         except Exception as error:  # noqa: BLE001
             details: Details = {**self._details(method), **self._failure(function, error)}
@@ -220,6 +263,22 @@ class Searches(ABC):
                 raise
         # Not in the except block: the context would be the original error with its secrets.
         raise known from cause
+
+
+def _first_hit(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments for the first hit of the list that these cut a page from."""
+    pools = (integer(arguments[name]) or 0 for name in ("pool_size", "match_count"))
+    return {**arguments, "match_count": 1, "match_offset": 0, "pool_size": max(pools)}
+
+
+def _remedy_of_pool(arguments: Mapping[str, Any]) -> str:
+    pools = (integer(arguments.get(name)) or 0 for name in ("pool_size", "match_count"))
+    if max(pools) < LARGEST_POOL:
+        return (
+            "More rows may match: raise pool_size (the service's setting HYBRID_CANDIDATE_COUNT), "
+            f"up to {LARGEST_POOL}, from the first page on, or use search_pages()."
+        )
+    return "More rows may match, and the pool is the largest: narrow the search with filters."
 
 
 def _by_query(rows: Sequence[object], count: int) -> list[list[object]]:

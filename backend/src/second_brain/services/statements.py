@@ -20,7 +20,7 @@ _HIT_COLUMNS = """
   id, content, knowledge_type, document_id, chunk_index, source_origin, metadata,
   rrf_score, vector_rank, text_rank,
   similarity, text_score, match_type, matched_terms, title, source_url,
-  collection, document_date, snippet, context, total_count
+  collection, document_date, snippet, context, total_count, pool_ended
 """
 
 _OWN_ARGUMENTS = """
@@ -67,6 +67,9 @@ SEARCHES: dict[str, LiteralString] = {
     """,  # noqa: S608
     "explain_hybrid_search": f"""
         select public.explain_hybrid_search({_ARGUMENTS}) as explained
+    """,
+    "count_matching_knowledge_chunks": f"""
+        select public.count_matching_knowledge_chunks({_ARGUMENTS}) as counted
     """,
     "match_knowledge_chunks": """
         select
@@ -122,11 +125,10 @@ UPSERT_DOCUMENT = """
 """
 
 MISSING_EMBEDDINGS = """
-    select hash
-    from public.missing_knowledge_embeddings(
+    select public.missing_knowledge_embeddings(
       content_hashes => %(content_hashes)s::text[],
       model => %(embedding_model)s::text
-    ) as hash
+    )
 """
 
 DELETE_DOCUMENT = """

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from second_brain.errors import ClientUnavailableError, ConfigurationError, redacted
 from second_brain.services.arguments import without_defaults
-from second_brain.services.calls import RETRIES
+from second_brain.services.calls import RETRIES, Deadline
 from second_brain.services.own_documents import AsyncOwnDocuments, OwnDocuments
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
-from second_brain.services.results import Source
+from second_brain.services.results import CutRows, Source
 
 if TYPE_CHECKING:
     import httpx
@@ -70,6 +70,15 @@ class _Project(ABC, Generic[AnyClient, AnyHttp]):
         if client is None:
             raise ClientUnavailableError("no Supabase URL and key")
         return client
+
+    def _request(self, function: str, arguments: dict[str, Any], first: int) -> Any:
+        """Return the call, which asks how many rows there are and begins with the row `first`."""
+        from postgrest import CountMethod
+
+        request = self._needed_client().rpc(
+            function, without_defaults(arguments), count=CountMethod.exact
+        )
+        return request.offset(first) if first else request
 
     def _released_http(self) -> AnyHttp | None:
         with self._lock:
@@ -154,9 +163,14 @@ class SupabaseProvider(_Project["Client", "httpx.Client"], OwnDocuments, SearchP
     def _send_blocking(
         self, function: str, arguments: dict[str, Any], timeout: float | None
     ) -> object:
-        client = self._needed_client()
-        with _limited(timeout):
-            return client.rpc(function, without_defaults(arguments)).execute().data
+        pages, request = _Pages(), self._request(function, arguments, 0)
+        deadline = Deadline(timeout)
+        while True:
+            with _limited(deadline.left()):
+                pages.add(request.execute())
+            if pages.is_complete:
+                return pages.answer
+            request = self._request(function, arguments, pages.received)
 
 
 class AsyncSupabaseProvider(
@@ -214,9 +228,45 @@ class AsyncSupabaseProvider(
     async def _send(
         self, function: str, arguments: dict[str, Any], timeout: float | None
     ) -> object:
-        client = self._needed_client()
-        with _limited(timeout):
-            return (await client.rpc(function, without_defaults(arguments)).execute()).data
+        pages, request = _Pages(), self._request(function, arguments, 0)
+        deadline = Deadline(timeout)
+        while True:
+            with _limited(deadline.left()):
+                pages.add(await request.execute())
+            if pages.is_complete:
+                return pages.answer
+            request = self._request(function, arguments, pages.received)
+
+
+class _Pages:
+    """The answer of a function, in as many pages as the project's Max rows makes of it.
+
+    PostgREST cuts an answer without an error, and tells how many rows there are when it is asked.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[object] = []
+        self._count: int | None = None
+        self.answer: object = None
+        self.is_complete = False
+
+    @property
+    def received(self) -> int:
+        """The number of rows so far."""
+        return len(self._rows)
+
+    def add(self, page: Any) -> None:
+        """Take a page. Each is a call of its own, and another count means that data changed."""
+        if not isinstance(page.data, list):
+            self.answer, self.is_complete = page.data, True
+            return
+        is_first = self._count is None
+        self._rows += page.data
+        has_all = page.count is None or self.received >= page.count
+        has_changed = not is_first and page.count != self._count
+        self.is_complete = has_all or has_changed or not page.data
+        self._count = page.count
+        self.answer = self._rows if has_all and not has_changed else CutRows(self._rows)
 
 
 @contextmanager

@@ -155,7 +155,8 @@ class AsyncKnowledgeWriter(_Writes):
     ) -> set[str]:
         """Return the hashes for which no stored chunk has an embedding of that model."""
         arguments = {"content_hashes": list(content_hashes), "embedding_model": embedding_model}
-        return set(await self._rows(scalar_row, statements.MISSING_EMBEDDINGS, arguments))
+        (missing,) = await self._rows(scalar_row, statements.MISSING_EMBEDDINGS, arguments)
+        return set(missing)
 
     async def delete_document(self, external_key: str) -> int:
         """Delete a document and return how many chunks it had; 0 when there is none."""
