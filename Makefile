@@ -4,8 +4,8 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-chaos test-docker test-models lint format ci variants cli \
-  baseline migration check-migrations freeze \
+.PHONY: help install demo test test-slow test-docker test-models lint format ci variants cli \
+  baseline migration check-migrations freeze release \
   bench bench-full benchmark-vector benchmark-index benchmark-text benchmark-quality \
   benchmark-features benchmark-service benchmark-before-after clean
 
@@ -27,9 +27,6 @@ test: $(INSTALLED) ## the test suite, on an embedded Postgres
 
 test-slow: $(INSTALLED) ## what takes minutes
 	$(BIN)/pytest -n 2 -m slow
-
-test-chaos: $(INSTALLED) ## minutes of kills, full disks, deadlocks and leak fuzz; CHAOS='--chaos-seconds 900'
-	$(BIN)/pytest tests/chaos -m chaos --show-capture=no $(CHAOS)
 
 test-docker: $(INSTALLED) ## the test suite on Supabase's own Postgres image (needs Docker)
 	$(BIN)/pytest --postgres-image $${POSTGRES_IMAGE:-supabase/postgres:17.4.1.054}
@@ -68,6 +65,9 @@ check-migrations: $(INSTALLED) ## compare what migrations/ and supabase/schemas/
 
 freeze: $(INSTALLED) ## at a release: record the migrations' digests; they never change again
 	$(BIN)/python -m tools.migrations freeze
+
+release: $(INSTALLED) ## check, set the version, freeze, build, commit, tag: VERSION=x.y.z, DRY_RUN=1
+	$(BIN)/python -m tools.release $(VERSION) $(if $(DRY_RUN),--dry-run)
 
 cli: node_modules/.bin/supabase ## install the Supabase CLI from npm; its tests are skipped without it
 
