@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-docker test-models lint format ci variants cli \
+.PHONY: help install demo test test-slow test-chaos test-docker test-models lint format ci variants cli \
   baseline migration check-migrations freeze release \
   bench bench-full benchmark-vector benchmark-index benchmark-text benchmark-quality \
   benchmark-features benchmark-service benchmark-before-after clean
@@ -27,6 +27,9 @@ test: $(INSTALLED) ## the test suite, on an embedded Postgres
 
 test-slow: $(INSTALLED) ## what takes minutes
 	$(BIN)/pytest -n 2 -m slow
+
+test-chaos: $(INSTALLED) ## minutes of kills, full disks, deadlocks and leak fuzz; CHAOS='--chaos-seconds 900'
+	$(BIN)/pytest tests/chaos -m chaos --show-capture=no $(CHAOS)
 
 test-docker: $(INSTALLED) ## the test suite on Supabase's own Postgres image (needs Docker)
 	$(BIN)/pytest --postgres-image $${POSTGRES_IMAGE:-supabase/postgres:17.4.1.054}
