@@ -5,7 +5,7 @@ INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-slow test-chaos test-docker test-models lint format ci variants cli \
-  baseline migration check-migrations freeze \
+  baseline migration check-migrations freeze release \
   bench bench-full benchmark-vector benchmark-index benchmark-text benchmark-quality \
   benchmark-features benchmark-service benchmark-before-after clean
 
@@ -68,6 +68,9 @@ check-migrations: $(INSTALLED) ## compare what migrations/ and supabase/schemas/
 
 freeze: $(INSTALLED) ## at a release: record the migrations' digests; they never change again
 	$(BIN)/python -m tools.migrations freeze
+
+release: $(INSTALLED) ## check, set the version, freeze, build, commit, tag: VERSION=x.y.z, DRY_RUN=1
+	$(BIN)/python -m tools.release $(VERSION) $(if $(DRY_RUN),--dry-run)
 
 cli: node_modules/.bin/supabase ## install the Supabase CLI from npm; its tests are skipped without it
 

@@ -1,0 +1,102 @@
+"""The release command: what it prints, what it refuses, what it writes. `make ci` does not run."""
+
+import subprocess
+import tomllib
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from second_brain.errors import ConfigurationError
+from tools import release
+
+ROOT = Path(__file__).parents[2]
+TODAY = date(2026, 1, 31)
+CHANGELOG = (
+    "# Changelog\n\n## 1.2.3 (unreleased)\n\n- A change.\n\n## 1.2.2 (2025-12-01)\n\n- Old.\n"
+)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A repository on main with one commit, where `make ci` does nothing."""
+    (tmp_path / "migrations").mkdir()
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "migrations" / "001_tables.sql").write_text("-- 001_tables: tables.\n", "utf-8")
+    (tmp_path / "CHANGELOG.md").write_text(CHANGELOG, "utf-8")
+    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.2"\n', "utf-8")
+    (tmp_path / "Makefile").write_text("ci:\n\t@true\n", "utf-8")
+    git(tmp_path, "init", "--quiet", "--initial-branch=main")
+    git(tmp_path, "config", "user.name", "Tester")
+    git(tmp_path, "config", "user.email", "tester@example.org")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "--message", "Start")
+    return tmp_path
+
+
+def git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(("git", *arguments), cwd=root, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def test_a_dry_run_prints_the_steps_and_changes_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    files = [ROOT / "pyproject.toml", ROOT / "CHANGELOG.md"]
+    before = [file.read_bytes() for file in files]
+    assert release.main(["98.76.54", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert [line[:2] for line in printed.splitlines()] == [f"{place}." for place in range(1, 9)]
+    assert "make ci" in printed
+    assert "tag v98.76.54" in printed
+    assert [file.read_bytes() for file in files] == before
+
+
+def test_a_release_sets_version_and_date_freezes_and_tags(checkout: Path) -> None:
+    for step in release.steps(checkout, "1.2.3", TODAY):
+        # Building a wheel downloads the build tool.
+        if "wheel" not in step.name:
+            step.run()
+    assert tomllib.loads((checkout / "pyproject.toml").read_text("utf-8")) == {
+        "project": {"version": "1.2.3"}
+    }
+    assert "## 1.2.3 (2026-01-31)\n\n- A change." in (checkout / "CHANGELOG.md").read_text("utf-8")
+    assert "001_tables.sql" in (checkout / "tools" / "released.sha256").read_text("utf-8")
+    assert git(checkout, "tag") == "v1.2.3"
+    assert git(checkout, "log", "-1", "--format=%s") == "Release 1.2.3"
+    assert git(checkout, "status", "--porcelain") == ""
+
+
+def test_another_branch_changes_and_an_existing_tag_are_refused(checkout: Path) -> None:
+    release.check_tree(checkout, "v1.2.3")
+    git(checkout, "tag", "v1.2.3")
+    with pytest.raises(ConfigurationError, match=r"the tag v1\.2\.3 exists"):
+        release.check_tree(checkout, "v1.2.3")
+    (checkout / "Makefile").write_text("ci:\n", "utf-8")
+    with pytest.raises(ConfigurationError, match="Makefile"):
+        release.check_tree(checkout, "v1.2.4")
+    git(checkout, "switch", "--quiet", "--create", "work")
+    with pytest.raises(ConfigurationError, match="the branch is work, not main"):
+        release.check_tree(checkout, "v1.2.4")
+
+
+@pytest.mark.parametrize("version", ["1.2.2", "1.2.4", "1.2"])
+def test_a_version_without_an_unreleased_section_is_refused(version: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"CHANGELOG\.md has no section"):
+        release.dated(CHANGELOG, version, TODAY)
+
+
+def test_an_empty_section_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"CHANGELOG\.md has no section"):
+        release.dated(CHANGELOG.replace("- A change.\n", ""), "1.2.3", TODAY)
+
+
+def test_a_version_is_three_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        release.main(["v1.2", "--dry-run"])
+    assert "three numbers" in capsys.readouterr().err
+
+
+def test_the_project_has_one_version() -> None:
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
+    assert 'version = "98.76.54"' in release.with_version(project, "98.76.54")

@@ -1,0 +1,142 @@
+"""Release a version: `make release VERSION=1.2.3`, or with DRY_RUN=1 to see the steps.
+
+The release is a commit and a tag in this checkout, and a wheel in `dist/`. Nothing is pushed or
+published.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from second_brain.errors import ConfigurationError, SecondBrainError
+from tools.migrations import Checkout, freeze
+
+ROOT = Path(__file__).parents[1]
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+_VERSION_LINE = re.compile(r'^version = ".*"$', re.MULTILINE)
+
+
+class Step(NamedTuple):
+    """A step of the release: what it does, and the function that does it."""
+
+    name: str
+    run: Callable[[], object]
+
+
+def steps(root: Path, version: str, today: date) -> list[Step]:
+    """Return the steps in order. Each raises ConfigurationError or CalledProcessError."""
+    changelog, project = root / "CHANGELOG.md", root / "pyproject.toml"
+    tag = f"v{version}"
+
+    def run(*command: str) -> None:
+        subprocess.run(command, cwd=root, check=True)  # noqa: S603
+
+    def write_changelog() -> None:
+        changelog.write_text(dated(changelog.read_text("utf-8"), version, today), "utf-8")
+
+    def write_version() -> None:
+        project.write_text(with_version(project.read_text("utf-8"), version), "utf-8")
+
+    def commit() -> None:
+        run("git", "add", "CHANGELOG.md", "pyproject.toml", "tools/released.sha256")
+        run("git", "commit", "--quiet", "--message", f"Release {version}")
+        run("git", "tag", "--annotate", tag, "--message", f"second-brain {version}")
+
+    return [
+        Step("check that the branch is main, without changes", lambda: check_tree(root, tag)),
+        Step(
+            f"check that CHANGELOG.md has a section {version}",
+            lambda: dated(changelog.read_text("utf-8"), version, today),
+        ),
+        Step("make ci", lambda: run("make", "ci")),
+        Step(f"set the date of {version} in CHANGELOG.md", write_changelog),
+        Step(f"set version = {version} in pyproject.toml", write_version),
+        Step("freeze the migrations in tools/released.sha256", lambda: freeze(Checkout(root))),
+        Step(
+            "build the wheel into dist/",
+            lambda: run(
+                *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"),
+                *("--wheel-dir", "dist", "."),
+            ),
+        ),
+        Step(f"commit, and tag {tag}", commit),
+    ]
+
+
+def check_tree(root: Path, tag: str) -> None:
+    """Refuse a branch other than main, changes that are not committed, and an existing tag."""
+    if (branch := _git(root, "branch", "--show-current")) != "main":
+        raise ConfigurationError(f"the branch is {branch}, not main", remedy="git switch main")
+    if changes := _git(root, "status", "--porcelain"):
+        raise ConfigurationError(
+            f"there are changes that are not committed:\n{changes}", remedy="Commit them."
+        )
+    if _git(root, "tag", "--list", tag):
+        raise ConfigurationError(f"the tag {tag} exists", remedy="Release another version.")
+
+
+def dated(changelog: str, version: str, today: date) -> str:
+    """Return the changelog with today's date in place of "unreleased" in the version's heading.
+
+    Raises ConfigurationError if there is no such section, or if it is empty.
+    """
+    heading = re.compile(rf"^## {re.escape(version)} \(unreleased\)\n+(?=[^#\s])", re.MULTILINE)
+    if not heading.search(changelog):
+        raise ConfigurationError(
+            f"CHANGELOG.md has no section '## {version} (unreleased)' with text",
+            remedy="Write it: what users notice, and the migration files.",
+        )
+    return heading.sub(f"## {version} ({today})\n\n", changelog)
+
+
+def with_version(project: str, version: str) -> str:
+    """Return pyproject.toml with another version."""
+    written, count = _VERSION_LINE.subn(f'version = "{version}"', project)
+    if count != 1:
+        raise ConfigurationError(f"pyproject.toml has {count} lines with a version, not 1")
+    return written
+
+
+def _git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(  # noqa: S603
+        ["git", *arguments],  # noqa: S607
+        cwd=root,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.strip()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the steps, or print them with --dry-run; 1 when one fails."""
+    parser = argparse.ArgumentParser(prog="python -m tools.release", description=__doc__)
+    parser.add_argument("version", help="such as 1.2.3")
+    parser.add_argument("--dry-run", action="store_true", help="print the steps, run nothing")
+    given = parser.parse_args(arguments)
+    if not _VERSION.fullmatch(given.version):
+        parser.error(f"version must be three numbers such as 1.2.3, not {given.version!r}")
+    for number, step in enumerate(steps(ROOT, given.version, datetime.now(UTC).date()), start=1):
+        print(f"{number}. {step.name}", flush=True)
+        if given.dry_run:
+            continue
+        try:
+            step.run()
+        except SecondBrainError as exc:
+            print(f"{exc}\n{exc.remedy}", file=sys.stderr)
+            return 1
+        except subprocess.CalledProcessError as exc:
+            print(f"{exc}\nCorrect it, undo the changes of the release, repeat.", file=sys.stderr)
+            return 1
+    if not given.dry_run:
+        print("Push with `git push --follow-tags`; the wheel is in dist/.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
