@@ -1061,9 +1061,7 @@ begin
              chunk.content
            )
          end,
-         page.total_count,
-         exists (select from vector_results as hit where hit.vector_rank = plan.pool)
-           or exists (select from text_results as hit where hit.text_rank = plan.pool)
+         page.total_count, plan.pool in (select greatest(vector_rank, text_rank) from completed)
     from page
     join public.knowledge_chunks as chunk on chunk.id = page.id
     left join public.knowledge_documents as document

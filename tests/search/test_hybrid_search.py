@@ -433,6 +433,7 @@ def test_the_first_result_columns_keep_their_order() -> None:
         ("snippet", "text"),
         ("context", "text"),
         ("total_count", "bigint"),
+        ("pool_ended", "boolean"),
     ]
 
 
@@ -584,6 +585,7 @@ SECRET = "sb_secret_hunter2hunter2"
 def client_with(rows: object) -> MagicMock:
     client = MagicMock(name="supabase client")
     client.rpc.return_value.execute.return_value.data = rows
+    client.rpc.return_value.execute.return_value.count = None
     return client
 
 
