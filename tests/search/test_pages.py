@@ -7,10 +7,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from psycopg.types.json import Jsonb
-from test_search import call, search, store
+from test_search import store
 
 from conftest import Connection
 from second_brain.errors import InvalidInputError
@@ -18,7 +15,6 @@ from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvid
 from second_brain.services.results import Results
 
 ROWS, WITH_ZEBRA = 2600, 70
-COUNT = "count_matching_knowledge_chunks"
 
 
 @pytest.fixture(scope="module")
@@ -155,56 +151,3 @@ def test_the_exact_total_counts_rows_beyond_the_pool(
     _, details = provider.find(**given, exact_total=True)
     assert details["exact_total"] == total
     assert "exact_total" not in provider.find(**given)[1]
-
-
-WORDS = st.sampled_from(["zebra", "lion", "grass", "plain"])
-ROW = st.fixed_dictionaries(
-    {
-        "content": st.lists(WORDS, min_size=1, max_size=3).map(" ".join),
-        "embedding": st.none() | st.tuples(*[st.sampled_from([-1, 0.5, 1])] * 3).map(list),
-        "collection": st.sampled_from(["a", "b"]),
-        "visibility": st.sampled_from(["private", "public"]),
-        "owner_id": st.none() | st.sampled_from([UUID(int=1), UUID(int=2)]),
-        "metadata": st.sampled_from([{}, {"team": "x"}, {"team": "y"}]),
-        "knowledge_type": st.sampled_from(["note", "task"]),
-    }
-)
-QUERY = st.fixed_dictionaries(
-    {
-        "query_text": st.sampled_from(["zebra", "lion grass", "zebra -grass", '"lion plain"']),
-        "query_embedding": st.none() | st.just([1.0, 0.5, 0.5]),
-    },
-    optional={
-        "match_threshold": st.sampled_from([-1, 0.5, 0.9]),
-        "viewer_id": st.sampled_from([UUID(int=1), UUID(int=3)]),
-        "public_only": st.just(True),
-        "filter_type": st.just("note"),
-        "collections": st.sampled_from([["a"], ["a", "b"]]),
-        "filters": st.sampled_from(
-            [
-                {"team": "x"},
-                [{"field": "owner_id", "op": "exists"}],
-                [{"field": "metadata.team", "op": "ne", "value": "x"}],
-            ]
-        ).map(Jsonb),
-        "search_mode": st.sampled_from(["websearch", "simple"]),
-        "formulations": st.just([{"query_text": "plain"}]).map(Jsonb),
-    },
-)
-
-
-@given(rows=st.lists(ROW, max_size=12), query=QUERY)
-@settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-def test_the_exact_total_is_the_length_of_a_list_that_no_pool_ends(
-    knowledge: Connection, rows: list[dict[str, Any]], query: dict[str, Any]
-) -> None:
-    with knowledge.transaction(force_rollback=True):
-        store(knowledge, *rows)
-        hits = search(knowledge, **query, match_count=1000)
-        ((counted,),) = [tuple(row.values()) for row in call(knowledge, COUNT, **query)]
-        assert not any(hit["pool_ended"] for hit in hits)
-        assert counted == len(hits)

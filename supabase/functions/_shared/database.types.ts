@@ -278,6 +278,34 @@ export type Database = {
       [_ in never]: never;
     };
     Functions: {
+      "count_matching_knowledge_chunks": {
+        Args: {
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "filter_type"?: string;
+          "filters"?: Json;
+          "formulations"?: Json;
+          "fusion"?: string;
+          "match_count"?: number;
+          "match_offset"?: number;
+          "match_threshold"?: number;
+          "neighbor_window"?: number;
+          "one_per_document"?: boolean;
+          "pool_size"?: number;
+          "public_only"?: boolean;
+          "query_embedding"?: string;
+          "query_text"?: string;
+          "recency_half_life"?: number;
+          "rrf_k"?: number;
+          "search_mode"?: string;
+          "snippet"?: boolean;
+          "text_weight"?: number;
+          "vector_weight"?: number;
+          "viewer_id"?: string;
+        };
+        Returns: number;
+      };
       "delete_knowledge_document": { Args: { "document_key": string }; Returns: number };
       "delete_knowledge_owner": {
         Args: { "owner": string };
@@ -363,6 +391,7 @@ export type Database = {
           "match_type": string;
           "matched_terms": (string)[];
           "metadata": Json;
+          "pool_ended": boolean;
           "query_index": number;
           "rrf_score": number;
           "similarity": number;
@@ -529,6 +558,7 @@ export type Database = {
         "snippet": string | null;
         "context": string | null;
         "total_count": number | null;
+        "pool_ended": boolean | null;
       };
     };
   };

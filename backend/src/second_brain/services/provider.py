@@ -145,17 +145,21 @@ class AsyncSearchProvider(Searches):
         still, no hit is lost or repeated. The details of the last page say when the pools ended the
         list. `timeout` is for each page.
         """
+        exact_total = options.pop("exact_total", False)
         offset = options.pop("match_offset", DEFAULTS["match_offset"])
         size = options.get("top_k", DEFAULTS["top_k"])
         if not isinstance(offset, int) or not isinstance(size, int):
             raise InvalidInputError("top_k and match_offset must be integers")
         # A larger page would have a larger pool.
         largest = max(options.pop("pool_size", LARGEST_POOL), size)
+        given, timeout = _question(query_embedding, query_text, options)
         while True:
             is_beyond = offset > LARGEST_POOL
-            options["pool_size"], options["match_offset"] = largest, min(offset, LARGEST_POOL)
-            options["top_k"] = LARGEST_POOL if is_beyond else size
-            hits, details = await self.find(query_embedding, query_text, **options)
+            given["pool_size"], given["match_offset"] = largest, min(offset, LARGEST_POOL)
+            given["top_k"] = LARGEST_POOL if is_beyond else size
+            hits, details = await self._raising(
+                self._search("hybrid", HYBRID, named(given, "search_pages()"), timeout, exact_total)
+            )
             if is_beyond:
                 # No page begins here, so the rest is cut from the last one.
                 rest = hits[offset - LARGEST_POOL :]
