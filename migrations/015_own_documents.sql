@@ -168,10 +168,10 @@ $$;
 
 comment on function public.read_my_knowledge_document is
   'A document that is public or owned by the signed-in user, as one JSON object. chunks: its '
-  'active chunks in their order, at most chunk_count (1 to 500) of them, after skipping chunk_offset '
-  '(0 to 1000000). The key chunk_count is the number of all active chunks. Null if the document does '
-  'not exist or is not visible to the user. Raises 42501 if nobody is signed in or the user id is '
-  'not a UUID, and 22023 for an argument out of bounds.';
+  'active chunks in their order, at most chunk_count (1 to 500), after skipping chunk_offset '
+  '(0 to 1000000). The key chunk_count is the number of all active chunks. Null if the document '
+  'does not exist or is not visible to the user. Raises 42501 if nobody is signed in or the user '
+  'id is not a UUID, and 22023 for an argument out of bounds.';
 revoke all on function public.read_my_knowledge_document(uuid, integer, integer)
   from public, anon, authenticated, service_role;
 grant execute on function public.read_my_knowledge_document(uuid, integer, integer)
