@@ -97,7 +97,7 @@ class AsyncRetrievalService(Retrieval):
         last one says whether the pools ended it. Each page is a search of its own, which embeds the
         question, and which `timeout` is for.
         """
-        first = planned(checked_query(question, options), self.settings)
+        first = planned(*checked_query(question, options), self.settings)
         offset = first.query.offset
         while True:
             query = first.query.model_copy(update={"offset": offset})
