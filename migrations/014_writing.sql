@@ -769,7 +769,8 @@ $$;
 
 comment on function public.purge_knowledge_chunks(interval) is
   'Removes chunks that have been superseded or deleted for at least this long; returns their '
-  'number. Leaves a chunk that another transaction has locked to the next call. Raises 22023 for an interval out of bounds.';
+  'number. A chunk that another transaction has locked is left for the next call. Raises 22023 for '
+  'an interval out of bounds.';
 revoke all on function public.purge_knowledge_chunks(interval) from public, anon, authenticated;
 grant execute on function public.purge_knowledge_chunks(interval) to service_role;
 

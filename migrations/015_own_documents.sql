@@ -20,8 +20,8 @@ create type public.knowledge_own_document as (
 );
 
 comment on type public.knowledge_own_document is
-  'A document as list_my_knowledge_documents shows it. chunk_count: its active chunks that the user '
-  'may see.';
+  'A document in the result of list_my_knowledge_documents. chunk_count: the number of its active '
+  'chunks that are visible to the user.';
 
 create function public.list_my_knowledge_documents(
   page_size integer default 50,
@@ -167,11 +167,11 @@ end
 $$;
 
 comment on function public.read_my_knowledge_document is
-  'A document that the signed-in user owns or that is public, as one JSON object. chunks: its active '
-  'chunks in their order, chunk_count (1 to 500) of them from chunk_offset (0 to 1000000) on; '
-  'chunk_count in the object: all of them. Null for a document that does not exist and for one that '
-  'the user may not see. Raises 42501 without a user and for a user whose id is not a UUID, 22023 '
-  'for an argument out of bounds.';
+  'A document that is public or owned by the signed-in user, as one JSON object. chunks: its '
+  'active chunks in their order, at most chunk_count (1 to 500), after skipping chunk_offset '
+  '(0 to 1000000). The key chunk_count is the number of all active chunks. Null if the document '
+  'does not exist or is not visible to the user. Raises 42501 if nobody is signed in or the user '
+  'id is not a UUID, and 22023 for an argument out of bounds.';
 revoke all on function public.read_my_knowledge_document(uuid, integer, integer)
   from public, anon, authenticated, service_role;
 grant execute on function public.read_my_knowledge_document(uuid, integer, integer)

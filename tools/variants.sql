@@ -71,9 +71,9 @@ end
 $$;
 
 comment on function public.search_my_knowledge_chunks is
-  'hybrid_search_knowledge_chunks for the signed-in user: what auth.uid() owns and what is public. '
-  'BM25''s document frequencies are those of all chunks. Raises 42501 without a user and for a user '
-  'whose id is not a UUID, 22023 for an argument out of bounds.';
+  'hybrid_search_knowledge_chunks for the signed-in user: public rows and rows whose owner is '
+  'auth.uid(). The document frequencies of BM25 are those of all chunks. Raises 42501 if nobody is '
+  'signed in or the user id is not a UUID, and 22023 for an argument out of bounds.';
 revoke all on function public.search_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function public.search_my_knowledge_chunks to authenticated;

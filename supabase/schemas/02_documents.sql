@@ -112,6 +112,7 @@ comment on function knowledge_internal.metadata_problem(jsonb) is
   'The reason to reject metadata that clients cannot read: it is nested too deeply, or has a '
   'number that is too large. Null if the metadata is valid.';
 
+-- Security definer, because roles that may write rows have no rights on the internal function.
 create function knowledge_internal.check_metadata()
 returns trigger
 language plpgsql

@@ -19,6 +19,7 @@ SCHEMAS = Path(__file__).parents[2] / "supabase" / "schemas"
 FILES = sorted(SCHEMAS.glob("*.sql"))
 SEARCH = "public.hybrid_search_knowledge_chunks"
 LONGEST, LONGEST_SEARCH = 200, 500
+NOT_OF_THE_PLANNER = ("set search_path", "set standard_conforming_strings")
 
 
 @cache
@@ -122,7 +123,7 @@ def test_the_reason_stands_beside_each_setting_of_the_planner() -> None:
     for file in FILES:
         lines = file.read_text("utf-8").splitlines()
         for before, line in pairwise(lines):
-            if line.startswith("set ") and "search_path" not in line:
+            if line.startswith("set ") and not line.startswith(NOT_OF_THE_PLANNER):
                 assert before.startswith(("-- ", "set ")), line
                 assert "search_path" not in before, line
 

@@ -435,9 +435,8 @@ def test_the_first_arguments_are_positional_with_the_defaults_of_a_batch() -> No
 def test_the_options_of_every_search_have_the_types_of_hybrid_search() -> None:
     hints = get_type_hints(SearchProvider.hybrid_search)
     del hints["return"], hints["options"]
-    assert (
-        get_type_hints(HybridOptions).keys() - {"timeout", "exact_total"} == KEYWORD_DEFAULTS.keys()
-    )
+    names = get_type_hints(HybridOptions).keys() - {"timeout", "exact_total"}
+    assert names == KEYWORD_DEFAULTS.keys()
     hints |= get_type_hints(HybridOptions)
     find_options = get_type_hints(FindOptions)
     assert find_options.items() <= hints.items()
