@@ -23,7 +23,7 @@ from trials import Trial
 pytestmark = pytest.mark.chaos(share=0.08)
 
 CLIENTS = 3
-WORDS = 1_000  # in a chunk: the longer an upsert takes, the more kills meet it
+WORDS = 300  # in a chunk: long enough that most kills meet a write
 PROGRAM = Path(__file__).with_name("writing_client.py")
 APPLICATION = "chaos client"
 SESSIONS = "select count(*) from pg_stat_activity where application_name = %s"
@@ -113,7 +113,7 @@ def test_a_killed_client_leaves_nothing_half_done_and_no_lock(
         for key, pid in zip(keys, pids, strict=True):
             if not eventually(partial(clients.has_begun, key, first)):
                 trial.violated(f"{key} does not begin to write")
-            time.sleep(draw.uniform(0, 0.05))
+            time.sleep(draw.uniform(0, 0.3))
             os.kill(pid, signal.SIGKILL)
             trial.note("kills")
         if not eventually(lambda: counted(watching, LOCKS) == 0):
@@ -127,9 +127,11 @@ def test_a_killed_client_leaves_nothing_half_done_and_no_lock(
                     ledger.sends(key, int(line))
             if said and said[-1].isdecimal():
                 trial.held("kills within a write")
-        for difference in ledger.differences(watching):
+        differences = ledger.differences(watching)
+        for difference in differences:
             trial.violated(difference)
-        trial.held("whole documents", CLIENTS)
+        if not differences:
+            trial.held("whole documents", CLIENTS)
         for key in keys:
             version = first + 999
             ledger.sends(key, version)
