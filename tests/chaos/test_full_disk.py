@@ -68,9 +68,12 @@ def filled(disk: Path) -> Iterator[None]:
         ballast.unlink()
 
 
-def wait_for(trial: Trial, what: str, counted: Callable[[], int], more: int = 50) -> None:
-    """Wait until there are so many more."""
-    enough, give_up = counted() + more, time.monotonic() + PATIENCE
+def wait_for(
+    trial: Trial, what: str, counted: Callable[[], int], more: int = 50, since: int | None = None
+) -> None:
+    """Wait until there are so many more than now, or than there were."""
+    enough = (counted() if since is None else since) + more
+    give_up = time.monotonic() + PATIENCE
     while counted() < enough:
         if time.monotonic() > give_up:
             trial.violated(f"{what}: fewer than {more} within {PATIENCE} s")
@@ -167,8 +170,9 @@ def test_a_full_disk_of_the_log_loses_nothing(trial: Trial, pytestconfig: pytest
                 wait_for(trial, "writes", lambda: ledger.acknowledged)
                 with filled(disk):
                     trial.note("full disks of the log")
+                    before = traffic.failures
                     use_up_log(server)
-                    wait_for(trial, "failed writes", lambda: traffic.failures, 1)
+                    wait_for(trial, "failed writes", lambda: traffic.failures, 1, before)
                 with recovered(server) as connection:
                     traffic.stand_still()
                     check(trial, ledger, connection, "after a full disk")
