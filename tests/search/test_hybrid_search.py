@@ -491,7 +491,7 @@ def test_a_public_function_is_revoked_and_granted_in_its_own_file(
 ) -> None:
     statements = parsed()[file_name]
     assert privileges(statements, name, granted=False) >= {"public", "anon", "authenticated"}
-    may_call = "authenticated" if name == "public.search_my_knowledge_chunks" else "service_role"
+    may_call = "authenticated" if "_my_" in name else "service_role"
     assert privileges(statements, name, granted=True) == {may_call}
 
 

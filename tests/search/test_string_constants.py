@@ -18,7 +18,7 @@ CALLS = [
     """select content, match_type, matched_terms, snippet
          from public.hybrid_search_knowledge_chunks(
                 query_embedding => '[1,0,0]', query_text => '"C++ code" DS-7604 -zebra or 东京',
-                filters => '{"document_date": {"$gte": "2024-01-01"}}', snippet => true,
+                filters => '{"year": 2024}', snippet => true,
                 formulations => '[{"query_text": "foobar"}]')""",
     """select content from public.search_knowledge_chunks_fulltext(
                 query_text => 'ds7604', search_mode => 'simple')""",

@@ -417,6 +417,10 @@ def test_a_user_reads_only_their_own_and_public_rows(
 ) -> None:
     of, stored = corpus
     store(owner, of, stored)
+    # As a project that grants reads knowingly: by default users have no grant on any table.
+    owner.execute(
+        "grant select on public.knowledge_chunks, public.knowledge_documents to authenticated"
+    )
     owner.execute("analyze public.knowledge_chunks, public.knowledge_documents")
     chunks_seen = {
         f"row{one['number']}x"

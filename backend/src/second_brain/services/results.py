@@ -239,7 +239,7 @@ def _normalize(
         # Always there: the row's own metadata must not pass for an escaped snippet.
         **{key: _text(row.get(key)) for key in ("snippet", "context")},
         "total_count": integer(row.get("total_count")),
-        "pool_ended": row.get("pool_ended") is True if "pool_ended" in row else None,
+        **({"pool_ended": row["pool_ended"] is True} if "pool_ended" in row else {}),
         "real_provider": True,
     }
     return MemorySearchResult(
