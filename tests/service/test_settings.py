@@ -1,6 +1,7 @@
 """The settings of the retrieval service: their values, their bounds and the effect of each."""
 
 import logging
+import os
 import re
 from collections.abc import Callable, Sequence
 from logging.handlers import BufferingHandler
@@ -28,8 +29,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "service.md"
 
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in SearchSettings.model_fields:
-        monkeypatch.delenv(name.upper(), raising=False)
+    for name in list(os.environ):
+        if name.lower() in SearchSettings.model_fields or name.lower().startswith("search_"):
+            monkeypatch.delenv(name)
 
 
 def test_settings_are_read_when_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,6 +81,46 @@ def test_a_setting_out_of_bounds_is_refused_by_name(
     with pytest.raises(ConfigurationError, match=f"^{name}: ") as refused:
         SearchSettings()
     assert "docs/service.md" in refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [
+        ("SEARCH_VECTOR_WEIGHT", "vector_weight"),
+        ("SEARCH_TEXT_WEIGHT", "text_weight"),
+        ("SEARCH_BM25_WEIGHT", "text_weight"),
+    ],
+)
+def test_a_weight_has_other_names(
+    monkeypatch: pytest.MonkeyPatch, corpus: str, name: str, argument: str
+) -> None:
+    monkeypatch.setenv(name, "0.25")
+    assert Trial(corpus, {}).asked(argument) == 0.25
+    assert Trial(corpus, {argument: 0.5}).asked(argument) == 0.5
+    monkeypatch.setenv(argument.upper(), "0.25")
+    assert Trial(corpus, {}).asked(argument) == 0.25
+
+
+def test_two_names_of_one_setting_must_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEARCH_TEXT_WEIGHT", "0.25")
+    monkeypatch.setenv("SEARCH_BM25_WEIGHT", "0.5")
+    with pytest.raises(ConfigurationError, match=r"^SEARCH_TEXT_WEIGHT and SEARCH_BM25_WEIGHT "):
+        SearchSettings()
+
+
+def test_an_unknown_variable_is_told_with_the_nearest_known_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SEARCH_BM25_WEIGTH", "private value")
+    monkeypatch.setenv("SEARCH_CACHE_TTL", "60")
+    monkeypatch.setenv("SEARCH_DEFAULT_LIMIT", "7")
+    SearchSettings()
+    (told,) = caplog.messages
+    assert told == (
+        "ignored environment variables: "
+        "SEARCH_BM25_WEIGTH (the nearest setting is SEARCH_BM25_WEIGHT), "
+        "SEARCH_CACHE_TTL (the nearest setting is SEARCH_CACHE_TTL_SECONDS)"
+    )
 
 
 def test_one_leg_must_count() -> None:

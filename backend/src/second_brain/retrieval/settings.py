@@ -4,8 +4,9 @@ The names are the same as in comparable projects. `docs/service.md` describes ea
 limits combine. The environment is read only when `SearchSettings()` is called.
 """
 
+import difflib
+import logging
 import os
-from collections.abc import Collection
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -21,6 +22,8 @@ from pydantic import (
 
 from second_brain.errors import ConfigurationError
 from second_brain.services.arguments import Leg
+
+logger = logging.getLogger(__name__)
 
 MATCH_COUNT_BOUND = 1000
 """The maximum number of rows and of candidates that the SQL function accepts."""
@@ -54,10 +57,45 @@ Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-def _environment(names: Collection[str]) -> dict[str, str]:
-    """Return the variables of these names, in upper or lower case, that are not empty."""
-    variables = ((name.lower(), value) for name, value in os.environ.items())
-    return {name: value for name, value in variables if name in names and value}
+_OTHER_NAMES = {
+    "search_vector_weight": "vector_weight",
+    "search_text_weight": "text_weight",
+    "search_bm25_weight": "text_weight",
+}
+"""Variables with another name for a setting."""
+
+
+def _environment(fields: dict[str, Any]) -> dict[str, str]:
+    """Return the settings in the environment: in upper or lower case, and not empty.
+
+    Logs one warning with the variables SEARCH_* that are no setting. Raises ConfigurationError for
+    two names of one setting with different values.
+    """
+    variables = {name.lower(): value for name, value in os.environ.items() if value}
+    settings = {name: value for name, value in variables.items() if name in fields}
+    for other, name in _OTHER_NAMES.items():
+        if other not in variables:
+            continue
+        if settings.setdefault(name, variables[other]) != variables[other]:
+            names = [name, *(each for each, same in _OTHER_NAMES.items() if same == name)]
+            given = " and ".join(each.upper() for each in names if each in variables)
+            raise ConfigurationError(
+                f"{given} are names of one setting and have different values",
+                remedy=f"Set {name.upper()} alone.",
+            )
+    known = [*fields, *_OTHER_NAMES]
+    unknown = sorted(name for name in variables if name.startswith("search_") and name not in known)
+    if unknown:
+        logger.warning(
+            "ignored environment variables: %s",
+            ", ".join(f"{name.upper()} ({_nearest(name, known)})" for name in unknown),
+        )
+    return settings
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    (nearest,) = difflib.get_close_matches(name, known, n=1, cutoff=0)
+    return f"the nearest setting is {nearest.upper()}"
 
 
 class SearchSettings(BaseModel):
