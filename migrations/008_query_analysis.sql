@@ -6,6 +6,7 @@
 create type knowledge_internal.query_analysis as (
   words text[],
   word_queries tsquery[],
+  compounds text[],
   lexemes text[],
   lexeme_queries tsquery[],
   document_frequencies float8[],
@@ -22,7 +23,7 @@ create type knowledge_internal.query_analysis as (
 );
 
 comment on type knowledge_internal.query_analysis is
-  'words: as typed, without stop words; word_queries: the condition for each of them. lexemes with '
+  'words, word_queries, compounds: as in asked_words. lexemes with '
   'their conditions, document_frequencies and weights (idf times the occurrences in the query), '
   'rarest first; weight_vector: the weights for an inner product with bm25. matching_query: the '
   'rows that match, null when no row can; required_query: the words that a row must have, in any '
@@ -33,11 +34,14 @@ comment on type knowledge_internal.query_analysis is
 create type knowledge_internal.asked_words as (
   words text[],
   word_queries tsquery[],
+  compounds text[],
   lexemes text[]
 );
 
 comment on type knowledge_internal.asked_words is
-  'The words of all questions of a search as typed, the condition for each, and their lexemes.';
+  'The words of all questions of a search as typed, without stop words, and the parts of compounds '
+  'after their compound; the condition for each; the compound that a part is in, null for a word; '
+  'and the lexemes of all.';
 
 create type knowledge_internal.query_operand as (
   source text,
@@ -401,6 +405,82 @@ comment on function knowledge_internal.operand_conditions(
 ) is
   'What a row must have and must not have, read in each configuration; empty for nothing.';
 
+create function knowledge_internal.typed_words(
+  wanted text,
+  configurations regconfig[],
+  out words text[],
+  out word_queries tsquery[],
+  out compounds text[]
+)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- Postgres sends a NOTICE for a query of stop words only.
+set client_min_messages = warning
+-- The search sets force_custom_plan; the statements here are the same for every query.
+set plan_cache_mode = force_generic_plan
+set standard_conforming_strings = on
+as $$
+begin
+  with typed as (
+    select distinct on (lower(trimmed.word)) trimmed.word, split.place,
+           knowledge_internal.apart(trimmed.word) as apart,
+           -- The dot before .NET is part of the word.
+           knowledge_internal.joined(split.word) as joined
+      from regexp_split_to_table(wanted, '\s+') with ordinality as split (word, place)
+     cross join lateral btrim(split.word, '.,;:!?()[]{}<>"''`’') as trimmed (word)
+     order by lower(trimmed.word), split.place
+  ),
+  -- A row with one part of a compound is a hit, too.
+  part as (
+    select typed.word as compound, typed.place, parsed.token as word, parsed.number
+      from typed
+     cross join lateral (
+             select found.token, found.number, count(*) over () as parts
+               from ts_parse('default', typed.apart)
+                    with ordinality as found (tokid, token, number)
+              where found.token ~ '[^[:space:][:punct:]]'
+           ) as parsed
+     where parsed.parts > 1
+  ),
+  said as (
+    select distinct on (lower(listed.word)) listed.*
+      from (
+        select typed.word, typed.apart, typed.joined, typed.place, 0::bigint as number,
+               null as compound
+          from typed
+        union all
+        select part.word, part.word, '', part.place, part.number, part.compound
+          from part
+      ) as listed
+     order by lower(listed.word), listed.compound is not null, listed.place, listed.number
+  )
+  select array_agg(said.word order by said.place, said.number),
+         array_agg(reading.query order by said.place, said.number),
+         array_agg(said.compound order by said.place, said.number)
+    into words, word_queries, compounds
+    from said
+   cross join lateral (
+           select string_agg(distinct '(' || alternative.query::text || ')', ' | ')::tsquery
+                    as query
+             from unnest(configurations) as language (configuration)
+            cross join lateral (
+                    select plainto_tsquery(language.configuration, said.apart)
+                    union all
+                    select plainto_tsquery(language.configuration, said.joined)
+                     where said.joined <> ''
+                  ) as alternative (query)
+            where numnode(alternative.query) > 0
+         ) as reading
+   where reading.query is not null;
+end
+$$;
+
+comment on function knowledge_internal.typed_words(text, regconfig[]) is
+  'The words of a text and the parts of its compounds, each once whatever its case, as in '
+  'asked_words. What is typed as a word is no part.';
+
 create function knowledge_internal.analyse_query(query_text text, search_mode text)
 returns knowledge_internal.query_analysis
 language plpgsql
@@ -446,32 +526,9 @@ begin
      where not operand.is_excluded
   );
 
-  select array_agg(word.typed order by word.place), array_agg(word.query order by word.place)
-    into analysis.words, analysis.word_queries
-    from (
-      select distinct on (lower(typed.word)) typed.word as typed, typed.place, reading.query
-        from (
-          select split.place, trimmed.word, knowledge_internal.apart(trimmed.word) as apart,
-                 knowledge_internal.joined(trimmed.word) as joined
-            from regexp_split_to_table(wanted, '\s+') with ordinality as split (word, place)
-           cross join lateral btrim(split.word, '.,;:!?()[]{}<>"''`’') as trimmed (word)
-          offset 0
-        ) as typed
-       cross join lateral (
-               select string_agg(distinct '(' || alternative.query::text || ')', ' | ')::tsquery
-                        as query
-                 from unnest(configurations) as language (configuration)
-                cross join lateral (
-                        select plainto_tsquery(language.configuration, typed.apart)
-                        union all
-                        select plainto_tsquery(language.configuration, typed.joined)
-                         where typed.joined <> ''
-                      ) as alternative (query)
-                where numnode(alternative.query) > 0
-             ) as reading
-       where reading.query is not null
-       order by lower(typed.word), typed.place
-    ) as word;
+  select typed.words, typed.word_queries, typed.compounds
+    into analysis.words, analysis.word_queries, analysis.compounds
+    from knowledge_internal.typed_words(wanted, configurations) as typed;
   if analysis.words is null then
     return analysis;
   end if;
@@ -573,16 +630,19 @@ begin
   foreach analysis in array analyses loop
     asked.words := asked.words || analysis.words;
     asked.word_queries := asked.word_queries || analysis.word_queries;
+    asked.compounds := asked.compounds || analysis.compounds;
     asked.lexemes := asked.lexemes || analysis.lexemes;
   end loop;
   if cardinality(analyses) > 1 then
-    select array_agg(typed.word order by typed.place), array_agg(typed.query order by typed.place)
-      into asked.words, asked.word_queries
+    select array_agg(typed.word order by typed.place),
+           array_agg(typed.query order by typed.place),
+           array_agg(typed.compound order by typed.place)
+      into asked.words, asked.word_queries, asked.compounds
       from (
-        select distinct on (lower(said.word)) said.word, said.query, said.place
-          from unnest(asked.words, asked.word_queries)
-               with ordinality as said (word, query, place)
-         order by lower(said.word), said.place
+        select distinct on (lower(said.word)) said.*
+          from unnest(asked.words, asked.word_queries, asked.compounds)
+               with ordinality as said (word, query, compound, place)
+         order by lower(said.word), said.compound is not null, said.place
       ) as typed;
   end if;
   return asked;
@@ -590,7 +650,7 @@ end
 $$;
 
 comment on function knowledge_internal.asked_words(knowledge_internal.query_analysis[]) is
-  'The words of all questions, each once whatever its case.';
+  'The words of all questions and the parts of their compounds, each once whatever its case.';
 
 create function knowledge_internal.matched_words(
   content_tsv tsvector, asked knowledge_internal.asked_words
@@ -606,7 +666,8 @@ declare
   matched text[] := '{}';
 begin
   for place in 1 .. coalesce(cardinality(asked.words), 0) loop
-    if content_tsv @@ asked.word_queries[place] then
+    if (asked.compounds[place] = any (matched)) is not true
+      and content_tsv @@ asked.word_queries[place] then
       matched := matched || asked.words[place];
     end if;
   end loop;
@@ -615,7 +676,8 @@ end
 $$;
 
 comment on function knowledge_internal.matched_words(tsvector, knowledge_internal.asked_words) is
-  'The words of the questions that a chunk has, as typed.';
+  'The words of the questions that a chunk has, as typed; of a compound that it does not have, the '
+  'parts that it has.';
 
 create function knowledge_internal.rank_steps()
 returns float8[]

@@ -1041,8 +1041,8 @@ begin
          knowledge_internal.matched_words(chunk.content_tsv, asked),
          document.title, document.source_url, chunk.collection, chunk.document_date,
          case
-           when snippet then knowledge_internal.snippet(
-             chunk.content, knowledge_internal.text_configuration(chunk.language), asked.lexemes
+           when snippet then knowledge_internal.marked_snippet(
+             chunk.content, chunk.content_tsv, chunk.language, asked
            )
          end,
          case

@@ -1,6 +1,6 @@
 -- 010_snippets: the excerpt of a hit, with its matching words marked.
 -- Adds: type lexeme_occurrences, functions searchable_lexemes, matched_parts, combining_marks,
--- lexeme_occurrences, best_passage, snippet. Locks nothing that exists.
+-- lexeme_occurrences, best_passage, snippet, marked_snippet. Locks nothing that exists.
 
 create function knowledge_internal.searchable_lexemes(
   configuration regconfig, source text
@@ -449,3 +449,53 @@ comment on function knowledge_internal.snippet(text, regconfig, text[]) is
   'lexemes (rarest first) are close together. Each matching word is in <mark>, other text is '
   'HTML-escaped. White space and control characters become one space; … means that text was left '
   'out. Without lexemes, or if none occurs, the excerpt is the beginning of the content.';
+
+create function knowledge_internal.marked_snippet(
+  content text, content_tsv tsvector, language text, asked knowledge_internal.asked_words
+)
+returns text
+language plpgsql
+stable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+-- Postgres sends a NOTICE for a query of stop words only.
+set client_min_messages = warning
+set plan_cache_mode = force_generic_plan
+set standard_conforming_strings = on
+as $$
+declare
+  short_part constant text := '^(?:\d{1,3}|[[:upper:][:lower:]])$';
+  configuration constant regconfig := knowledge_internal.text_configuration(language);
+  unmarked constant text[] := array(
+    select lower(part.word)
+      from unnest(asked.words, asked.compounds) as part (word, compound)
+     where part.compound is not null
+       and part.word ~ short_part
+       -- The parts are all that can be marked where the compound is written as separate words.
+       and (
+         not content_tsv @@ asked.word_queries[array_position(asked.words, part.compound)]
+         or content_tsv
+              @@ plainto_tsquery(configuration, knowledge_internal.joined(part.compound))
+       )
+  );
+begin
+  return knowledge_internal.snippet(
+    content,
+    configuration,
+    array(
+      select word.lexeme
+        from unnest(asked.lexemes) with ordinality as word (lexeme, place)
+       where word.lexeme <> all (unmarked)
+       order by word.place
+    )
+  );
+end
+$$;
+
+comment on function knowledge_internal.marked_snippet(
+  text, tsvector, text, knowledge_internal.asked_words
+) is
+  'The snippet of a chunk for the questions of a search. A letter or a number of up to three digits '
+  'that was typed only as a part of a compound (E in E-1042) is marked only in a chunk that has all '
+  'parts of the compound and not the compound as one word.';

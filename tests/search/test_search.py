@@ -595,6 +595,36 @@ def test_matched_terms_are_the_words_as_typed_in_the_order_of_the_query(
     ]
 
 
+@pytest.mark.parametrize(
+    ("query", "content", "expected"),
+    [
+        ("lru_cache", "a cache of rows", ["cache"]),
+        ("lru_cache", "the lru_cache of rows", ["lru_cache"]),
+        ("lru_cache", "the cache is an LRU", ["lru_cache"]),
+        ("lru_cache Cache", "a cache of rows", ["Cache"]),
+        ("E-1042 LRU_CACHE lru_cache", "E-2001 at the LRU", ["E", "LRU"]),
+        ("red,green", "green", ["green"]),
+        (".NET", "dotNET", ["NET"]),
+        ("\u5168\u6587\u68c0\u7d22", "\u5168\u6587", ["\u5168\u6587"]),
+    ],
+)
+def test_a_hit_with_a_part_of_a_compound_has_that_part_as_matched_term(
+    knowledge: Connection, query: str, content: str, expected: list[str]
+) -> None:
+    store(knowledge, {"content": content})
+    (row,) = search(knowledge, query_text=query)
+    assert row["text_rank"] == 1
+    assert row["matched_terms"] == expected
+
+
+def test_a_word_of_one_question_is_no_part_of_another_ones_compound(knowledge: Connection) -> None:
+    store(knowledge, {"content": "the lru_cache"})
+    (row,) = search(
+        knowledge, query_text="lru_cache", formulations=Jsonb([{"query_text": "cache"}])
+    )
+    assert row["matched_terms"] == ["lru_cache", "cache"]
+
+
 def test_a_hit_of_the_vector_leg_also_has_matched_terms(knowledge: Connection) -> None:
     store(
         knowledge,

@@ -311,3 +311,28 @@ def test_a_word_between_spaces_is_always_found(
 ) -> None:
     marked = snippet(shared, f"{before} {word} {after}", word, language)
     assert f"<mark>{word}</mark>" in marked
+
+
+@pytest.mark.parametrize(
+    ("query", "content", "expected"),
+    [
+        ("E-1042", "E-2001 and vitamin E, then E-1042", "E-2001 and vitamin E, then [E-1042]"),
+        ("E-1042", "E-2001 and vitamin E", "E-2001 and vitamin E"),
+        ("E-1042 e", "E-2001 and vitamin E", "[E]-2001 and vitamin [E]"),
+        ("E-1042", "error E 1042", "error [E] [1042]"),
+        ("E-1042", "error 1042", "error [1042]"),
+        ("1.2.3", "1.2.4, then 1.2.3", "1.2.4, then [1.2.3]"),
+        ("O'Reilly", "by O'Reilly", "by [O]&#39;[Reilly]"),
+    ],
+)
+def test_a_short_part_of_a_compound_is_not_marked_elsewhere(
+    knowledge: Connection, query: str, content: str, expected: str
+) -> None:
+    knowledge.execute("insert into public.knowledge_chunks (content) values (%s)", [content])
+    row = knowledge.execute(
+        "select snippet from public.hybrid_search_knowledge_chunks("
+        "  query_text => %s, snippet => true)",
+        [query],
+    ).fetchone()
+    assert row is not None
+    assert row[0] == expected.replace("[", "<mark>").replace("]", "</mark>")
