@@ -421,12 +421,16 @@ set client_min_messages = warning
 set plan_cache_mode = force_generic_plan
 set standard_conforming_strings = on
 as $$
+declare
+  most_readings constant integer := 600; -- of parts, each once in every configuration
 begin
   with typed as (
     select distinct on (lower(trimmed.word)) trimmed.word, split.place,
            knowledge_internal.apart(trimmed.word) as apart,
            -- The dot before .NET is part of the word.
-           knowledge_internal.joined(split.word) as joined
+           knowledge_internal.joined(split.word) as joined,
+           trimmed.word ~ '^[[:alnum:]]+$' and octet_length(trimmed.word) = length(trimmed.word)
+             as is_simple
       from regexp_split_to_table(wanted, '\s+') with ordinality as split (word, place)
      cross join lateral btrim(split.word, '.,;:!?()[]{}<>"''`’') as trimmed (word)
      order by lower(trimmed.word), split.place
@@ -441,7 +445,10 @@ begin
                     with ordinality as found (tokid, token, number)
               where found.token ~ '[^[:space:][:punct:]]'
            ) as parsed
-     where parsed.parts > 1
+     where not typed.is_simple
+       and parsed.parts > 1
+     order by typed.place, parsed.number
+     limit most_readings / cardinality(configurations)
   ),
   said as (
     select distinct on (lower(listed.word)) listed.*
@@ -478,7 +485,8 @@ $$;
 
 comment on function knowledge_internal.typed_words(text, regconfig[]) is
   'The words of a text and the parts of its compounds, each once whatever its case, as in '
-  'asked_words. What is typed as a word is no part.';
+  'asked_words. What is typed as a word is no part. Of a long text, the first 600 parts divided by '
+  'the number of configurations are listed.';
 
 create function knowledge_internal.analyse_query(query_text text, search_mode text)
 returns knowledge_internal.query_analysis
