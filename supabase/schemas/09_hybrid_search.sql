@@ -937,11 +937,11 @@ begin
       left join lists on fusion = 'auto' and lists.list_id = combined.list_id
   ),
   ranges as (
-    select hit.list_id,
+    select hit.list_id, max(hit.bm25_score) as best_bm25_score,
            min(hit.similarity) as least_similarity, max(hit.similarity) as best_similarity,
-           min(hit.text_score) as least_text_score, max(hit.text_score) as best_text_score,
-           min(hit.cosine) as least_cosine, max(hit.cosine) as best_cosine,
-           max(hit.bm25_score) as best_bm25_score
+           case when count(hit.similarity) = 0 then 0 else min(hit.text_score) end
+             as least_text_score, max(hit.text_score) as best_text_score,
+           min(hit.cosine) as least_cosine, max(hit.cosine) as best_cosine
       from completed as hit
      group by hit.list_id
   ),
@@ -1081,9 +1081,10 @@ comment on function public.hybrid_search_knowledge_chunks is
   'vector only) is scored by BM25 (k1 1.2, b 0.75); each leg gives its best pool_size chunks. '
   'fusion: rrf adds vector_weight / (rrf_k + vector_rank) and text_weight / (rrf_k + text_rank), '
   'where a leg that missed the chunk adds nothing and has a null rank (Cormack, Clarke and '
-  'Buettcher 2009); relative_score scales each leg''s scores to 0..1 and adds them, weighted; auto '
-  'adds cosine similarity and BM25, weighted for each query by what the legs show of their own '
-  'reliability and by the caller''s weights, 1 being the best that any chunk could reach. '
+  'Buettcher 2009); relative_score scales each leg''s scores to 0..1, 0 being its last chunk (of a '
+  'text leg alone, no word found), and adds them, weighted; auto adds cosine similarity and BM25, '
+  'weighted for each query by what the legs show of their own reliability and by the caller''s '
+  'weights, 1 being the best that any chunk could reach. '
   'The fused score is in rrf_score. '
   'search_mode: websearch (words are optional, "a phrase" is required, -word excludes, or joins '
   'alternatives), simple (all words are required), phrase (the words in this order); it binds the '

@@ -496,6 +496,6 @@ $$;
 comment on function knowledge_internal.marked_snippet(
   text, tsvector, text, knowledge_internal.asked_words
 ) is
-  'The snippet of a chunk for the questions of a search. A letter or a number of up to three digits '
-  'that was typed only as a part of a compound (E in E-1042) is marked only in a chunk that has all '
-  'parts of the compound and not the compound as one word.';
+  'The snippet of a chunk for the questions of a search. A letter or a number of up to three '
+  'digits that was typed only as a part of a compound (E in E-1042) is marked only in a chunk that '
+  'has all parts of the compound and not the compound as one word.';

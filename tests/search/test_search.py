@@ -182,6 +182,17 @@ def test_relative_score_scales_each_leg_to_its_pool(knowledge: Connection) -> No
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)
+def test_every_hit_of_the_text_leg_alone_has_a_score(knowledge: Connection, fusion: str) -> None:
+    store(knowledge, {"content": "cat"}, {"content": "cat dog"}, {"content": "other"})
+    rows = search(knowledge, query_text="cat dog", fusion=fusion)
+    assert numbers(rows) == [2, 1]
+    assert rows[0]["rrf_score"] > rows[1]["rrf_score"] > 0.01
+    if fusion == "relative_score":
+        share = rows[1]["text_score"] / rows[0]["text_score"]
+        assert [row["rrf_score"] for row in rows] == pytest.approx([1, share])
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
 def test_a_fusion_orders_one_leg_as_the_leg_does(knowledge: Connection, fusion: str) -> None:
     store(knowledge, *ANIMALS)
     by_vector = search(knowledge, query_embedding=NORTH, fusion=fusion)

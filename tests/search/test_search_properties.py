@@ -289,7 +289,7 @@ def ranked_list(
             if fusion == "rrf":
                 hits[number].rrf_score += weight / (rrf_k + rank)
             elif fusion == "relative_score":
-                best, last = scores[leg[0]], scores[leg[-1]]
+                best, last = scores[leg[0]], scores[leg[-1]] if near else 0.0
                 share = (scores[number] - last) / (best - last) if best > last else 1
                 hits[number].rrf_score += weight * share
     if fusion == "auto" and hits:
