@@ -461,6 +461,7 @@ security invoker
 set search_path = pg_catalog, pg_temp
 -- Postgres sends a NOTICE for a query of stop words only.
 set client_min_messages = warning
+-- The search sets force_custom_plan; the statements here are the same for every hit.
 set plan_cache_mode = force_generic_plan
 set standard_conforming_strings = on
 as $$
