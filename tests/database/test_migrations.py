@@ -66,7 +66,7 @@ def test_the_real_migrations_name_the_dimension_in_exactly_one_place() -> None:
 
 @pytest.mark.parametrize(("places", "count"), [("select 1;", 0), (COLUMN + COLUMN, 2)])
 def test_rendering_refuses_any_other_number_of_places(places: str, count: int) -> None:
-    with pytest.raises(ConfigurationError, match=f"{count} places"):
+    with pytest.raises(ConfigurationError, match=f"it occurs {count} times"):
         migrations.render([Migration("001", "tables", places)], 384)
 
 
@@ -74,7 +74,9 @@ def test_rendering_refuses_any_other_number_of_places(places: str, count: int) -
 def test_a_dimension_that_pgvector_lacks_is_refused_with_the_remedy(
     dimensions: int,
 ) -> None:
-    with pytest.raises(ConfigurationError, match=f"{dimensions} dimensions.*1 to 16000") as refused:
+    with pytest.raises(
+        ConfigurationError, match=f"dimensions is {dimensions}, .*1 to 16000"
+    ) as refused:
         migrations.render(migrations.find(), dimensions)
     assert refused.value.remedy is not None
     assert "output_dimension" in refused.value.remedy

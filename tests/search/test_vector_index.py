@@ -202,7 +202,7 @@ def test_a_long_search_delays_the_switch_of_kinds_and_is_not_disturbed(filled: s
 def test_a_table_that_stays_locked_is_an_error(filled: str, connect: Connect) -> None:
     with psycopg.connect(filled) as reader, maintenance.session(filled) as connection:
         explained(reader)
-        with pytest.raises(ConflictError, match="never free of locks for 0 seconds"):
+        with pytest.raises(ConflictError, match="locked by other transactions for 0 seconds"):
             maintenance.in_short_transaction(
                 connection,
                 lambda: connection.execute("drop view knowledge_internal.searchable_chunks"),

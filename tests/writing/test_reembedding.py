@@ -243,7 +243,7 @@ def test_vectors_that_are_not_finite_are_refused_by_the_models_name(dsn: str) ->
         def _vector(self, text: str) -> NDArray[np.float32]:
             return np.full(self.dimensions, np.nan, np.float32)
 
-    with pytest.raises(UnexpectedAnswerError, match="broken gave a vector with NaN"):
+    with pytest.raises(UnexpectedAnswerError, match="broken returned a vector that contains NaN"):
         reembedding.start(dsn, Broken("broken", NEW))
     assert reembedding.cancel(dsn)
 
@@ -510,9 +510,9 @@ def test_the_old_embeddings_can_be_kept_until_finish(dsn: str, connect: Connect)
     assert connection.execute(
         "select count(embedding_old) from public.knowledge_chunks where status = 'active'"
     ).fetchone() == (ACTIVE - 1,)
-    with pytest.raises(ConfigurationError, match="in use already"):
+    with pytest.raises(ConfigurationError, match="already in use"):
         reembedding.cancel(dsn)
-    with pytest.raises(ConfigurationError, match="of the model new, not newer") as refused:
+    with pytest.raises(ConfigurationError, match="uses new, not newer") as refused:
         reembedding.start(dsn, Hashed("newer", NEW))
     assert "reembed finish" in (refused.value.remedy or "")
     assert reembedding.finish(dsn)
@@ -539,7 +539,7 @@ def test_cancelling_leaves_everything_as_it_was(dsn: str, place: int) -> None:
     assert catalog(dsn) != before
     with pytest.raises(ConfigurationError, match="not in use yet"):
         reembedding.finish(dsn)
-    with pytest.raises(ConfigurationError, match="of the model new, not other") as refused:
+    with pytest.raises(ConfigurationError, match="uses new, not other") as refused:
         reembedding.start(dsn, Hashed("other", NEW))
     assert "reembed cancel" in (refused.value.remedy or "")
     with pytest.raises(Interruption):
@@ -599,7 +599,7 @@ def test_the_commands_change_the_model_to_a_real_one(dsn: str) -> None:
     changed = command("reembed", "start", "--embedder", "wordllama", "--keep-old", "--dsn", dsn)
     assert f"{ACTIVE} chunks embedded; wordllama-l2-256 is now in use" in changed
     assert "building the vector index" in changed
-    assert "old embeddings are still there" in command("reembed", "status", "--dsn", dsn)
+    assert "old embeddings still exist" in command("reembed", "status", "--dsn", dsn)
     assert "Dropped the old" in command("reembed", "finish", "--dsn", dsn)
     assert "nothing to cancel" in command("reembed", "cancel", "--dsn", dsn)
     assert "256 dimensions" in command("reembed", "status", "--dsn", dsn)

@@ -73,8 +73,8 @@ class PermissionDeniedError(SecondBrainError):
     kind = "permission_denied"
     default_remedy = (
         "For a signed-in user call search_my_knowledge_chunks (search_my_knowledge in Python) with "
-        "the user's token. All other searches are for a server that connects as the service role; "
-        "if it does, apply the migrations again."
+        "the user's token. All other searches are for a server with the service role "
+        "(service_role); if it has that role, apply the migrations again."
     )
 
 
