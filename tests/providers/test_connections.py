@@ -705,9 +705,13 @@ def test_the_methods_of_both_kinds_take_the_same() -> None:
     assert "embedding_models" in public
     for name in public:
         one = inspect.signature(getattr(PostgresProvider, name))
-        other = inspect.signature(getattr(AsyncPostgresProvider, name))
-        assert inspect.iscoroutinefunction(getattr(AsyncPostgresProvider, name))
-        assert one == other, name
+        method = getattr(AsyncPostgresProvider, name)
+        other = inspect.signature(method)
+        assert inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method), name
+        # An iterator of pages has another type for an event loop.
+        assert one.parameters == other.parameters, name
+        if inspect.iscoroutinefunction(method):
+            assert one == other, name
 
 
 def test_the_embedding_models_are_returned(side: Side, shared: Connection, shared_dsn: str) -> None:
