@@ -798,8 +798,8 @@ begin
       from neighbours as hit
      where hit.vector_rank <= plan.pool and hit.similarity >= match_threshold
   ),
-  -- Text leg. Draw 1 finds the rows with the query's telling words, draw 2 many more of them, draw
-  -- 3 every row that matches; the next draw follows when one finds fewer rows than the pool.
+  -- Text leg. Draw 1 reads the rows of candidate_query, draw 2 those of a wider one, draw 3 every
+  -- row that matches. The next draw follows if the last one found fewer rows than the pool.
   draws as (
     select lists.list_id, 0 as draw, false as is_last, null::uuid[] as ids
       from lists
