@@ -1,6 +1,6 @@
--- 017_internal_privileges: who may call the functions of schema knowledge_internal.
+-- 040_internal_privileges: who may call the functions of schema knowledge_internal.
 -- Revokes what Postgres grants to everybody when a function is created. Locks nothing that exists.
--- Written from supabase/schemas/17_internal_privileges.sql by `make baseline`: edit that file.
+-- Written from supabase/schemas/40_internal_privileges.sql by `make baseline`: edit that file.
 
 -- No role can name a function of this schema without usage on it. The revoke is the second lock.
 revoke all on all functions in schema knowledge_internal

@@ -1,4 +1,4 @@
--- 017_internal_privileges: who may call the functions of schema knowledge_internal.
+-- 040_internal_privileges: who may call the functions of schema knowledge_internal.
 -- Revokes what Postgres grants to everybody when a function is created. Locks nothing that exists.
 
 -- No role can name a function of this schema without usage on it. The revoke is the second lock.
