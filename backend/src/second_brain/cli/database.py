@@ -2,6 +2,8 @@
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +17,7 @@ from second_brain.database.embedded import OWNER, EmbeddedPostgres, apply_prelud
 from second_brain.errors import ConfigurationError, MissingExtraError
 from second_brain.models import load_embedder
 from second_brain.services.connections import address, connect
+from second_brain.services.install import Database, Install
 
 STATE = Path(".second-brain")
 _VARIABLES = ("SECOND_BRAIN_DSN", "DATABASE_URL")
@@ -37,7 +40,12 @@ MajorOption = Annotated[
 ]
 SchemaOption = Annotated[
     str,
-    typer.Option(help="Schema of the install; its internal objects are in SCHEMA_internal."),
+    typer.Option(
+        "--schema",
+        metavar="NAME",
+        envvar="SECOND_BRAIN_SCHEMA",
+        help="Schema of the install, if the database has several.",
+    ),
 ]
 
 
@@ -94,6 +102,14 @@ def resolve_dsn(dsn: str | None) -> str:
         "the dev database of this folder is stopped" if stopped else "no database is given",
         remedy="Start one here with `second-brain dev start`, or pass --dsn or SECOND_BRAIN_DSN.",
     )
+
+
+@contextmanager
+def opened(dsn: str | None, schema: str) -> Iterator[Database]:
+    """Connect to the database of the commands, with autocommit."""
+    install = Install(schema)
+    with connect(resolve_dsn(dsn), autocommit=True) as connection:
+        yield Database(connection, install)
 
 
 def dsn_variable() -> str | None:
