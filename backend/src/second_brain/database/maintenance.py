@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 import psycopg
 from psycopg import sql
 
+from second_brain.database import pgvector
 from second_brain.errors import (
     ConfigurationError,
     ConflictError,
@@ -47,12 +48,6 @@ select pg_get_userbyid(class.relowner), pg_get_userbyid(class.relowner) = curren
 """
 _IS_MIGRATED = """
 select to_regprocedure('knowledge_internal.indexed_embedding(text, name)') is not null
-"""
-_VECTOR = """
-select namespace.nspname
-  from pg_catalog.pg_extension as extension
-  join pg_catalog.pg_namespace as namespace on namespace.oid = extension.extnamespace
- where extension.extname = 'vector'
 """
 _LOCK = "select pg_try_advisory_lock(hashtextextended(%s, 0))"
 # pg_locks shows the key of an advisory lock as two halves.
@@ -192,10 +187,10 @@ def build_index(
 
 
 def _schema_of_vector(connection: psycopg.Connection[Any]) -> str:
-    found = connection.execute(_VECTOR).fetchone()
+    found = pgvector.installed(connection)
     if found is None:
         raise MigrationMissingError("pgvector is not installed in the database")
-    return str(found[0])
+    return found.schema
 
 
 def _become_owner(database: Database) -> None:

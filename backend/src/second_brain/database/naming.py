@@ -5,6 +5,7 @@ The files are written for the default install; `services.install` says which sch
 
 import re
 from collections.abc import Collection, Iterable
+from functools import cache
 
 from second_brain.services.install import (
     EXTENSIONS,
@@ -14,6 +15,7 @@ from second_brain.services.install import (
     SCHEMA,
     check_schema,
     internals,
+    is_plain,
 )
 
 __all__ = [
@@ -21,23 +23,24 @@ __all__ = [
     "INTERNALS",
     "MAX_LENGTH",
     "SCHEMA",
+    "SCHEMA_COMMENT",
     "check_schema",
+    "created",
     "created_names",
     "handed_out_name",
     "history",
     "internals",
+    "is_plain",
     "rename",
+    "with_vector",
+    "without_vector",
 ]
 
-# Matches create statements everywhere, because some are in strings that a block executes.
-_CREATED = re.compile(
-    r"""
-    \bcreate\s+(?:or\s+replace\s+)?(?:unique\s+)?(?:unlogged\s+)?
-    (?:table|materialized\s+view|view|function|procedure|type|domain|sequence|index|statistics)\s+
-    (?:concurrently\s+)?(?:if\s+not\s+exists\s+)?
-    (?:public\.)?(?P<name>[a-z_][a-z0-9_]*)\b(?!\.)
-    """,
-    re.VERBOSE | re.IGNORECASE,
+SCHEMA_COMMENT = "An install of second-brain."
+"""The comment of a schema that the migrations created."""
+
+_EXTENSIONS = re.compile(
+    rf"\b{EXTENSIONS}\.(?=\S)|(?<=schema ){EXTENSIONS}\b|(?<=')\b{EXTENSIONS}(?=')"
 )
 
 
@@ -55,9 +58,33 @@ def handed_out_name(schema: str, file_stem: str) -> str:
     return f"second_brain_{install}{file_stem}"
 
 
+@cache
+def _create_statement(schema: str) -> re.Pattern[str]:
+    # Matches create statements everywhere, because some are in strings that a block executes.
+    return re.compile(
+        rf"""
+        \bcreate\s+(?:or\s+replace\s+)?(?:unique\s+)?(?:unlogged\s+)?
+        (?P<kind>table|materialized\s+view|view|function|procedure|type|domain|sequence|index
+          |statistics|schema)\s+
+        (?:concurrently\s+)?(?:if\s+not\s+exists\s+)?
+        (?:{schema}\.)?(?P<name>[a-z_][a-z0-9_]*)\b(?!\.)
+        """,
+        re.VERBOSE | re.IGNORECASE,
+    )
+
+
+def created(texts: Iterable[str], schema: str = SCHEMA) -> frozenset[tuple[str, str]]:
+    """List the objects that these SQL texts create in a schema, and schemas: kind and name."""
+    return frozenset(
+        (match["kind"].lower(), match["name"])
+        for text in texts
+        for match in _create_statement(schema).finditer(text)
+    )
+
+
 def created_names(texts: Iterable[str]) -> frozenset[str]:
     """List the names of the objects that these SQL texts create in schema public."""
-    return frozenset(match["name"] for text in texts for match in _CREATED.finditer(text))
+    return frozenset(name for kind, name in created(texts) if kind != "schema")
 
 
 def rename(text: str, names: Collection[str], old: str, new: str) -> str:
@@ -74,3 +101,23 @@ def rename(text: str, names: Collection[str], old: str, new: str) -> str:
         return text
     listed = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
     return re.sub(rf'\b{re.escape(old)}("?)\.(?="?(?:{listed})\b)', rf"{new}\1.", text)
+
+
+def with_vector(text: str, schema: str) -> str:
+    """Rewrite SQL of this package for a pgvector in another schema than `extensions`."""
+    if schema == EXTENSIONS:
+        return text
+    return _EXTENSIONS.sub(lambda match: match[0].replace(EXTENSIONS, schema), text)
+
+
+def without_vector(text: str, schema: str, members: Collection[str]) -> str:
+    """Rewrite definitions that name pgvector in `schema` as if it were in schema `extensions`.
+
+    `members` are the names of pgvector's objects.
+    """
+    if schema == EXTENSIONS or not members:
+        return text
+    listed = "|".join(sorted(map(re.escape, members), key=len, reverse=True))
+    name = re.escape(schema)
+    text = re.sub(rf"\b(operator\(){name}\.", rf"\1{EXTENSIONS}.", text, flags=re.IGNORECASE)
+    return re.sub(rf"\b{name}\.(?=(?:{listed})\b)", f"{EXTENSIONS}.", text)

@@ -55,6 +55,11 @@ def internals(schema: str) -> str:
     return INTERNALS if schema == SCHEMA else schema + _SUFFIX
 
 
+def is_plain(name: str) -> bool:
+    """Return whether a name needs no quotes: lower-case letters, digits and underscores."""
+    return _PLAIN.fullmatch(name) is not None
+
+
 def check_schema(schema: str) -> None:
     """Raise InvalidInputError for a name that cannot be the schema of an install."""
     if schema == SCHEMA:
@@ -63,7 +68,7 @@ def check_schema(schema: str) -> None:
         f"Use lower-case letters, digits and underscores, at most {MAX_LENGTH}, a letter first; "
         "such as knowledge_en."
     )
-    if not isinstance(schema, str) or not _PLAIN.fullmatch(schema):
+    if not isinstance(schema, str) or not is_plain(schema):
         raise InvalidInputError(
             f"schema must be a name that needs no quotes, not {schema!r}", remedy=remedy
         )
