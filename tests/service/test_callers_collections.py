@@ -144,5 +144,3 @@ def test_a_dict_filters_by_type_label_and_time(
 ) -> None:
     response = make(corpus)("leaked key", filters=filters)
     assert set(contents(response)) - {WHOLE} == found
-
-

@@ -162,5 +162,3 @@ def test_weights_and_fusion_are_of_the_request(make: Make, corpus: str) -> None:
     assert {one.match_type for one in search("leaked key", vector_weight=0).results} == {"text"}
     with pytest.raises(InvalidInputError, match="both 0"):
         search("leaked key", vector_weight=0, text_weight=0)
-
-

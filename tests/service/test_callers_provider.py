@@ -1,6 +1,5 @@
 """A caller of the earlier hybrid search RPC and its provider, with nothing but its names."""
 
-
 import pytest
 from test_retrieval import LEAK, REMINDER, ROTATION, fill
 
@@ -104,5 +103,3 @@ def test_confidence_is_the_share_of_the_best_possible_score(corpus: str) -> None
     for hit in hits:
         best = (0.5 + 1) / 61
         assert hit.confidence == pytest.approx((hit.metadata["rrf_score"] or 0) / best)
-
-
