@@ -48,8 +48,8 @@ create type knowledge_internal.chunk_filter as (
 
 comment on type knowledge_internal.metadata_condition is
   'A condition on the value at a path of object keys. op and value: in and not_in with an array, '
-  'where null means no value; contains with a value; has_any with a text[] as a string; gte, gt, lte and lt with {"bound"}; between '
-  'with {"low", "high"}.';
+  'where null means no value; contains with a value; has_any with a text[] as a string; gte, gt, '
+  'lte and lt with {"bound"}; between with {"low", "high"}.';
 
 comment on type knowledge_internal.chunk_filter is
   'A compiled filter; a chunk must meet all parts. A null part is no restriction; an empty array '
@@ -385,7 +385,8 @@ begin
       from jsonb_array_elements(elements) as listed (element)
      cross join lateral (
              select jsonb_typeof(listed.element) = 'string'
-                      and not knowledge_internal.is_input(listed.element #>> '{}', 'uuid') as is_name
+                      and not knowledge_internal.is_input(listed.element #>> '{}', 'uuid')
+                      as is_name
            ) as read
       left join public.knowledge_sources as source
         on read.is_name and source.name = listed.element #>> '{}'
