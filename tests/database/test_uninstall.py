@@ -68,7 +68,7 @@ def test_objects_that_depend_on_the_install_are_listed_and_stay(dsn: str) -> Non
         "create view public.titles as select title from public.knowledge_documents",
         "create table public.notes (document uuid references public.knowledge_documents (id))",
         "create function public.first() returns setof public.knowledge_chunks language sql"
-        " as 'select null'",
+        " as 'select * from public.knowledge_chunks'",
     )
     before = objects(dsn)
     with pytest.raises(ForeignDependentsError) as refused:

@@ -233,7 +233,6 @@ def recorded(connection: "psycopg.Connection[Any]", schema: str = naming.SCHEMA)
 
     Those that `init` wrote are in the history of the Supabase CLI, under the names of their files.
     """
-    prefix = naming.handed_out_name(schema, "")
     packaged = {(one.version, one.name) for one in find()}
     found = []
     for of_schema in dict.fromkeys((naming.SCHEMA, schema)):
@@ -244,7 +243,7 @@ def recorded(connection: "psycopg.Connection[Any]", schema: str = naming.SCHEMA)
             found += [
                 Migration(version, name, ";\n".join(statements))
                 for version, name, statements in rows
-                if re.fullmatch(re.escape(prefix) + r"\d+_\w+", name)
+                if _is_handed_out(name, schema)
                 or (is_own and (schema != naming.SCHEMA or (version, name) in packaged))
             ]
     return found
@@ -255,9 +254,11 @@ def forget(
 ) -> list[str]:
     """Return the statements that remove these migrations, and only these, from the histories."""
     statements = []
-    if applied and _has_history(connection, naming.SCHEMA):
+    # Only an install in public has its own rows there under the names of the package.
+    pushed = [one for one in applied if schema == naming.SCHEMA or _is_handed_out(one.name, schema)]
+    if pushed and _has_history(connection, naming.SCHEMA):
         rows = sql.SQL(", ").join(
-            sql.SQL("({}, {})").format(one.version, one.name) for one in applied
+            sql.SQL("({}, {})").format(one.version, one.name) for one in pushed
         )
         statements.append(sql.SQL(_FORGET).format(rows=rows).as_string(connection))
     if schema != naming.SCHEMA and _has_history(connection, schema):
@@ -562,6 +563,11 @@ def _history(connection: "psycopg.Connection[Any]", schema: str) -> dict[str, st
 
 def _handed_out_name(migration: Migration, schema: str) -> str:
     return naming.handed_out_name(schema, f"{migration.version}_{migration.name}")
+
+
+def _is_handed_out(name: str, schema: str) -> bool:
+    prefix = re.escape(naming.handed_out_name(schema, ""))
+    return re.fullmatch(prefix + r"\d+_\w+", name) is not None
 
 
 def _moments_after(versions: Sequence[str]) -> Iterator[str]:
