@@ -173,3 +173,16 @@ def test_the_other_tests_of_the_search_pass_in_the_other_install(
     # test_hybrid_search.py reads the files; the commands of test_vector_index.py work on public.
     names = ("filters", "snippets", "languages", "search_properties")
     run_tests(pytestconfig, *(f"tests/search/test_{name}.py" for name in names))
+
+
+@pytest.mark.slow
+def test_the_clients_pass_their_tests_in_the_other_install(pytestconfig: pytest.Config) -> None:
+    run_tests(
+        pytestconfig,
+        "tests/providers/test_postgres_provider.py",
+        "tests/providers/test_provider_filters.py",
+        "tests/writing/test_writer.py",
+        "tests/writing/test_ingest.py",
+        "tests/tools/test_cli_knowledge.py",
+        "tests/tools/test_cli_ingest.py",
+    )
