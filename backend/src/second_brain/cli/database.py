@@ -338,11 +338,11 @@ def init(
             vector = pgvector.installed(database.connection)
         if vector is not None:
             vector_schema = vector_schema or vector.schema
+    vector_schema = vector_schema or migrations.written_vector_schema(into, schema)
     written = migrations.init(into, dimensions, schema=schema, vector_schema=vector_schema)
     if declarative:
-        into = into.parent / "schemas"
         written += migrations.declare(
-            into, dimensions, schema=schema, vector_schema=vector_schema or naming.EXTENSIONS
+            into.parent / "schemas", dimensions, schema=schema, vector_schema=vector_schema
         )
     for file in written:
         typer.echo(file)

@@ -356,8 +356,7 @@ def init(
     present = find(into) if into.is_dir() else []
     ours = {_handed_out_name(migration, schema) for migration in packaged}
     for one in present:
-        for place, stored in _RENDERED_DIMENSION.findall(one.sql) if one.name in ours else ():
-            vector_schema = vector_schema or place
+        for _, stored in _RENDERED_DIMENSION.findall(one.sql) if one.name in ours else ():
             if int(stored) != dimensions:
                 raise ConfigurationError(
                     f"{into / one.file_name} has embeddings of {stored} dimensions, "
@@ -367,7 +366,8 @@ def init(
                         "and run this again."
                     ),
                 )
-    migrations = render(packaged, dimensions, schema, vector_schema or naming.EXTENSIONS)
+    vector_schema = vector_schema or written_vector_schema(into, schema)
+    migrations = render(packaged, dimensions, schema, vector_schema)
     names = {one.name for one in present}
     moments = _moments_after([one.version for one in present])
     written = []
@@ -379,6 +379,15 @@ def init(
             file.write_text(migration.sql, "utf-8")
             written.append(file)
     return written
+
+
+def written_vector_schema(into: Path, schema: str = naming.SCHEMA) -> str:
+    """Return the schema of pgvector in the files that `init` wrote; `extensions` without files."""
+    for one in find(into) if into.is_dir() else ():
+        written = _RENDERED_DIMENSION.search(one.sql) if _is_handed_out(one.name, schema) else None
+        if written is not None:
+            return written[1]
+    return naming.EXTENSIONS
 
 
 def declare(
