@@ -64,8 +64,8 @@ def copied(sql: str, first: str, end: str) -> list[str]:
 def fill(template: str, of: list[Argument], sql: str = "") -> str:
     """Repeat each line that has @name for every argument, and copy lines of the search's `sql`.
 
-    `-- except NAME ...` at its end leaves arguments out. Before a line that closes a parenthesis the
-    last repetition has no comma.
+    `-- except NAME ...` at its end leaves out these arguments. Before a line that closes a
+    parenthesis the last repetition has no comma.
     """
     filled: list[str] = []
     lines = template.splitlines()

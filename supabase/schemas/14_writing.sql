@@ -61,7 +61,8 @@ begin
           document -> 'allowed_groups' = 'null'
             or jsonb_typeof(document -> 'allowed_groups') = 'array'
               and not jsonb_path_exists(
-                    document -> 'allowed_groups', '$[*] ? (@.type() != "string")'
+                    document -> 'allowed_groups', 'strict $[*] ? (@.type() != "string")',
+                    silent => true
                   )
         ),
         (

@@ -48,7 +48,10 @@ _OWN_ARGUMENTS = """
   formulations => %(formulations)s::jsonb
 """
 
-_ARGUMENTS = f"{_OWN_ARGUMENTS}, viewer_id => %(viewer_id)s::uuid"
+_ARGUMENTS = f"""{_OWN_ARGUMENTS},
+  viewer_id => %(viewer_id)s::uuid,
+  viewer_groups => %(viewer_groups)s::text[]
+"""
 
 # The f-strings contain only the constants above.
 SEARCHES: dict[str, LiteralString] = {
