@@ -1,7 +1,9 @@
 """Random corpora and an oracle, in Python alone, of what a viewer may see of them."""
 
+import json
 import random
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
@@ -202,3 +204,13 @@ def ask_groups_of_token(owner: Connection) -> None:
         "   auth.jwt() -> 'app_metadata' -> 'groups'"
         " )) $$"
     )
+
+
+def sign_in(connection: Connection, user: UUID | None, groups: Iterable[str]) -> None:
+    """Make the connection that of this user, with these groups in the token."""
+    claims = {
+        "role": "authenticated",
+        "sub": str(user),
+        "app_metadata": {"groups": sorted(groups)},
+    }
+    connection.execute("select set_config('request.jwt.claims', %s, false)", [json.dumps(claims)])

@@ -5,7 +5,6 @@ has a word of its own in each of its texts, so a leak names its row. Where the q
 enough to be answered here, the answer must also have each row that it should, and the right total.
 """
 
-import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +31,7 @@ from corpora import (
     Viewer,
     ask_groups_of_token,
     drawn,
+    sign_in,
     store,
     words_of,
 )
@@ -220,14 +220,7 @@ class Fuzz:
 
     def as_user(self, viewer: Viewer) -> Connection:
         """Return the connection of signed-in users, as this one."""
-        claims = {
-            "role": "authenticated",
-            "sub": str(viewer.user),
-            "app_metadata": {"groups": sorted(viewer.groups or ())},
-        }
-        self.signed_in.execute(
-            "select set_config('request.jwt.claims', %s, false)", [json.dumps(claims)]
-        )
+        sign_in(self.signed_in, viewer.user, viewer.groups or ())
         return self.signed_in
 
     def run(self) -> None:
