@@ -7,6 +7,7 @@ export type Database = {
     Tables: {
       "knowledge_chunks": {
         Row: {
+          "allowed_groups": (string)[] | null;
           "bm25": unknown;
           "chunk_index": number | null;
           "collection": string;
@@ -36,6 +37,7 @@ export type Database = {
         };
         ComputedFields: never;
         Insert: {
+          "allowed_groups"?: (string)[] | null;
           "bm25"?: unknown;
           "chunk_index"?: number | null;
           "collection": string;
@@ -64,6 +66,7 @@ export type Database = {
           "visibility"?: string;
         };
         Update: {
+          "allowed_groups"?: (string)[] | null;
           "bm25"?: unknown;
           "chunk_index"?: number | null;
           "collection"?: string;
@@ -124,6 +127,7 @@ export type Database = {
       };
       "knowledge_documents": {
         Row: {
+          "allowed_groups": (string)[] | null;
           "author": string | null;
           "collection": string;
           "content_hash": string | null;
@@ -145,6 +149,7 @@ export type Database = {
         };
         ComputedFields: never;
         Insert: {
+          "allowed_groups"?: (string)[] | null;
           "author"?: string | null;
           "collection"?: string;
           "content_hash"?: string | null;
@@ -165,6 +170,7 @@ export type Database = {
           "visibility"?: string;
         };
         Update: {
+          "allowed_groups"?: (string)[] | null;
           "author"?: string | null;
           "collection"?: string;
           "content_hash"?: string | null;
@@ -207,6 +213,34 @@ export type Database = {
             referencedColumns: ["name"];
           },
         ];
+      };
+      "knowledge_settings": {
+        Row: {
+          "collection": string;
+          "embedding_model": string | null;
+          "fusion": string | null;
+          "text_weight": number;
+          "updated_at": string;
+          "vector_weight": number;
+        };
+        ComputedFields: never;
+        Insert: {
+          "collection"?: string;
+          "embedding_model"?: string | null;
+          "fusion"?: string | null;
+          "text_weight"?: number;
+          "updated_at"?: string;
+          "vector_weight"?: number;
+        };
+        Update: {
+          "collection"?: string;
+          "embedding_model"?: string | null;
+          "fusion"?: string | null;
+          "text_weight"?: number;
+          "updated_at"?: string;
+          "vector_weight"?: number;
+        };
+        Relationships: [];
       };
       "knowledge_source_origins": {
         Row: {
@@ -291,6 +325,7 @@ export type Database = {
           "match_offset"?: number;
           "match_threshold"?: number;
           "neighbor_window"?: number;
+          "on_bad_embedding"?: string;
           "one_per_document"?: boolean;
           "pool_size"?: number;
           "public_only"?: boolean;
@@ -302,6 +337,7 @@ export type Database = {
           "snippet"?: boolean;
           "text_weight"?: number;
           "vector_weight"?: number;
+          "viewer_groups"?: (string)[];
           "viewer_id"?: string;
         };
         Returns: number;
@@ -328,6 +364,7 @@ export type Database = {
           "match_offset"?: number;
           "match_threshold"?: number;
           "neighbor_window"?: number;
+          "on_bad_embedding"?: string;
           "one_per_document"?: boolean;
           "pool_size"?: number;
           "public_only"?: boolean;
@@ -339,6 +376,7 @@ export type Database = {
           "snippet"?: boolean;
           "text_weight"?: number;
           "vector_weight"?: number;
+          "viewer_groups"?: (string)[];
           "viewer_id"?: string;
         };
         Returns: Json;
@@ -356,6 +394,7 @@ export type Database = {
           "match_offset"?: number;
           "match_threshold"?: number;
           "neighbor_window"?: number;
+          "on_bad_embedding"?: string;
           "one_per_document"?: boolean;
           "pool_size"?: number;
           "public_only"?: boolean;
@@ -367,6 +406,7 @@ export type Database = {
           "snippet"?: boolean;
           "text_weight"?: number;
           "vector_weight"?: number;
+          "viewer_groups"?: (string)[];
           "viewer_id"?: string;
         };
         Returns: Database["public"]["CompositeTypes"]["knowledge_search_hit"][];
@@ -382,18 +422,25 @@ export type Database = {
         Returns: {
           "chunk_index": number;
           "collection": string;
+          "collections": (string)[];
+          "confidence": number;
           "content": string;
           "context": string;
+          "document_chunks": number;
           "document_date": string;
           "document_id": string;
+          "external_key": string;
+          "heading": string;
           "id": string;
           "knowledge_type": string;
           "match_type": string;
           "matched_terms": (string)[];
           "metadata": Json;
+          "notes": Json;
           "pool_ended": boolean;
           "query_index": number;
           "rrf_score": number;
+          "sensitivity": string;
           "similarity": number;
           "snippet": string;
           "source_origin": string;
@@ -415,8 +462,14 @@ export type Database = {
         }[];
       };
       "knowledge_search_health": { Args: Record<PropertyKey, never>; Returns: Json };
+      "knowledge_viewer_groups": { Args: Record<PropertyKey, never>; Returns: (string)[] };
       "list_my_knowledge_documents": {
-        Args: { "after_key"?: string; "include_public"?: boolean; "page_size"?: number };
+        Args: {
+          "after_key"?: string;
+          "include_groups"?: boolean;
+          "include_public"?: boolean;
+          "page_size"?: number;
+        };
         Returns: Database["public"]["CompositeTypes"]["knowledge_own_document"][];
         SetofOptions: {
           from: "*";
@@ -484,6 +537,7 @@ export type Database = {
           "match_offset"?: number;
           "match_threshold"?: number;
           "neighbor_window"?: number;
+          "on_bad_embedding"?: string;
           "one_per_document"?: boolean;
           "pool_size"?: number;
           "public_only"?: boolean;
@@ -502,6 +556,30 @@ export type Database = {
           to: "knowledge_search_hit";
           isOneToOne: false;
           isSetofReturn: true;
+        };
+      };
+      "set_knowledge_settings": {
+        Args: {
+          "collection"?: string;
+          "dimensions"?: number;
+          "embedding_model"?: string;
+          "fusion"?: string;
+          "text_weight"?: number;
+          "vector_weight"?: number;
+        };
+        Returns: {
+          "collection": string;
+          "embedding_model": string | null;
+          "fusion": string | null;
+          "text_weight": number;
+          "updated_at": string;
+          "vector_weight": number;
+        };
+        SetofOptions: {
+          from: "*";
+          to: "knowledge_settings";
+          isOneToOne: true;
+          isSetofReturn: false;
         };
       };
       "upsert_knowledge_document": {
@@ -559,6 +637,13 @@ export type Database = {
         "context": string | null;
         "total_count": number | null;
         "pool_ended": boolean | null;
+        "heading": string | null;
+        "sensitivity": string | null;
+        "collections": (string)[] | null;
+        "document_chunks": number | null;
+        "external_key": string | null;
+        "confidence": number | null;
+        "notes": Json | null;
       };
     };
   };
