@@ -1,5 +1,6 @@
--- 015_own_documents: what signed-in users do with documents beside searching them.
--- Adds: functions that list, read and delete a user's own documents, and a type.
+-- 015_own_documents: what users do with documents beside searching them.
+-- Adds: functions that list, read and delete a user's own documents, one that reads a document for
+-- a user whom a backend names, and a type.
 -- Locks nothing that exists.
 -- Written from supabase/schemas/15_own_documents.sql by `make baseline`: edit that file.
 
@@ -96,24 +97,25 @@ revoke all on function public.list_my_knowledge_documents(integer, text, boolean
 grant execute on function public.list_my_knowledge_documents(integer, text, boolean)
   to authenticated;
 
-create function public.read_my_knowledge_document(
-  document uuid,
-  chunk_count integer default 100,
-  chunk_offset integer default 0
+create function knowledge_internal.document_content(
+  target uuid,
+  viewer uuid,
+  public_only boolean,
+  collections text[],
+  chunk_count integer,
+  chunk_offset integer
 )
 returns jsonb
 language plpgsql
 stable
--- definer: a signed-in user may not read the tables.
-security definer
+security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
   most_chunks constant integer := 500;
   last_offset constant integer := 1000000;
-  viewer uuid := knowledge_internal.signed_in_viewer('read_my_knowledge_document');
 begin
-  if document is null then
+  if target is null then
     raise exception 'document must be the id of a document, not null' using errcode = '22023';
   end if;
   perform knowledge_internal.check_range('chunk_count', chunk_count, 1, most_chunks);
@@ -123,9 +125,11 @@ begin
       select chunk.id, chunk.chunk_index, chunk.heading, chunk.content, chunk.collection,
              chunk.metadata
         from public.knowledge_chunks as chunk
-       where chunk.document_id = document
+       where chunk.document_id = target
          and chunk.status = 'active'
-         and (chunk.visibility = 'public' or chunk.owner_id = viewer)
+         and (viewer is null or chunk.visibility = 'public' or chunk.owner_id = viewer)
+         and (not public_only or chunk.visibility = 'public')
+         and (collections is null or chunk.collection = any (collections))
     ),
     page as (
       select visible.*
@@ -147,7 +151,7 @@ begin
              'language', stored.language,
              'visibility', stored.visibility,
              'sensitivity', stored.sensitivity,
-             'is_own', stored.owner_id is not distinct from viewer,
+             'is_own', coalesce(stored.owner_id = viewer, false),
              'metadata', stored.metadata,
              'created_at', stored.created_at,
              'updated_at', stored.updated_at,
@@ -160,8 +164,42 @@ begin
              )
            )
       from public.knowledge_documents as stored
-     where stored.id = document
-       and (stored.visibility = 'public' or stored.owner_id = viewer)
+     where stored.id = target
+       and (viewer is null or stored.visibility = 'public' or stored.owner_id = viewer)
+       and (not public_only or stored.visibility = 'public')
+       and (
+         collections is null
+         or stored.collection = any (collections)
+         or exists (select from visible_chunks)
+       )
+  );
+end
+$$;
+
+comment on function knowledge_internal.document_content(
+  uuid, uuid, boolean, text[], integer, integer
+) is
+  'A document and a page of its active chunks as one JSON object, null where the viewer may not '
+  'see it. viewer null: every row. collections null: all of them. Raises 22023 for an argument out '
+  'of bounds.';
+
+create function public.read_my_knowledge_document(
+  document uuid,
+  chunk_count integer default 100,
+  chunk_offset integer default 0
+)
+returns jsonb
+language plpgsql
+stable
+-- definer: a signed-in user may not read the tables.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  viewer uuid := knowledge_internal.signed_in_viewer('read_my_knowledge_document');
+begin
+  return knowledge_internal.document_content(
+    document, viewer, false, null, chunk_count, chunk_offset
   );
 end
 $$;
@@ -176,6 +214,38 @@ revoke all on function public.read_my_knowledge_document(uuid, integer, integer)
   from public, anon, authenticated, service_role;
 grant execute on function public.read_my_knowledge_document(uuid, integer, integer)
   to authenticated;
+
+create function public.read_knowledge_document(
+  document uuid,
+  viewer_id uuid default null,
+  public_only boolean default false,
+  collections text[] default null,
+  chunk_count integer default 100,
+  chunk_offset integer default 0
+)
+returns jsonb
+language plpgsql
+stable
+-- definer: service_role has no rights on the internal schema.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform knowledge_internal.check_flag('public_only', public_only);
+  return knowledge_internal.document_content(
+    document, viewer_id, public_only, collections, chunk_count, chunk_offset
+  );
+end
+$$;
+
+comment on function public.read_knowledge_document is
+  'A document as one JSON object, for a trusted backend: as read_my_knowledge_document returns it, '
+  'to a user whom the backend names. viewer_id: documents and chunks that are public or the '
+  'viewer''s (null: all); public_only: public ones; collections: those of these collections. Null '
+  'if the document does not exist or may not be seen. Raises 22023 for an argument out of bounds.';
+revoke all on function public.read_knowledge_document
+  from public, anon, authenticated, service_role;
+grant execute on function public.read_knowledge_document to service_role;
 
 create function public.delete_my_knowledge_document(document uuid)
 returns boolean

@@ -430,7 +430,9 @@ export type Database = {
           "filter_type"?: string;
           "match_count"?: number;
           "match_threshold"?: number;
+          "public_only"?: boolean;
           "query_embedding": string;
+          "viewer_id"?: string;
         };
         Returns: {
           "chunk_index": number;
@@ -448,6 +450,17 @@ export type Database = {
         Returns: (string)[];
       };
       "purge_knowledge_chunks": { Args: { "older_than"?: string }; Returns: number };
+      "read_knowledge_document": {
+        Args: {
+          "chunk_count"?: number;
+          "chunk_offset"?: number;
+          "collections"?: (string)[];
+          "document": string;
+          "public_only"?: boolean;
+          "viewer_id"?: string;
+        };
+        Returns: Json;
+      };
       "read_my_knowledge_document": {
         Args: { "chunk_count"?: number; "chunk_offset"?: number; "document": string };
         Returns: Json;
@@ -457,8 +470,10 @@ export type Database = {
         Args: {
           "filter_type"?: string;
           "match_count"?: number;
+          "public_only"?: boolean;
           "query_text": string;
           "search_mode"?: string;
+          "viewer_id"?: string;
         };
         Returns: {
           "chunk_index": number;
@@ -487,6 +502,38 @@ export type Database = {
           "one_per_document"?: boolean;
           "pool_size"?: number;
           "public_only"?: boolean;
+          "query_embedding"?: string;
+          "query_text"?: string;
+          "recency_half_life"?: number;
+          "rrf_k"?: number;
+          "search_mode"?: string;
+          "snippet"?: boolean;
+          "text_weight"?: number;
+          "vector_weight"?: number;
+        };
+        Returns: Database["public"]["CompositeTypes"]["knowledge_search_hit"][];
+        SetofOptions: {
+          from: "*";
+          to: "knowledge_search_hit";
+          isOneToOne: false;
+          isSetofReturn: true;
+        };
+      };
+      "search_public_knowledge_chunks": {
+        Args: {
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "filter_type"?: string;
+          "filters"?: Json;
+          "formulations"?: Json;
+          "fusion"?: string;
+          "match_count"?: number;
+          "match_offset"?: number;
+          "match_threshold"?: number;
+          "neighbor_window"?: number;
+          "one_per_document"?: boolean;
+          "pool_size"?: number;
           "query_embedding"?: string;
           "query_text"?: string;
           "recency_half_life"?: number;

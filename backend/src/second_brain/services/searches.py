@@ -141,18 +141,8 @@ class Searches(ABC):
         given: Mapping[str, object],
         timeout: float | None,
     ) -> Results:
-        """Search with one leg; without a viewer, call the function for this leg."""
-        if (given["viewer_id"], given["public_only"]) == (None, False):
-            given = {
-                name: value
-                for name, value in given.items()
-                if name not in ("viewer_id", "public_only")
-            }
-            arguments = named(given, function, filled=False)
-        else:
-            # The functions for one leg have no argument viewer_id.
-            function = HYBRID
-            arguments = named(given, function)
+        """Search with one leg, by the function for it."""
+        arguments = named(given, function, filled=False)
         return await self._answer(method, function, arguments, timeout)
 
     async def _batch(
