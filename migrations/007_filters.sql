@@ -370,6 +370,39 @@ comment on function knowledge_internal.simplified_condition(
   'The same condition with fewer ops: eq, ne and exists become in and not_in, where null means no '
   'value; between on a column becomes gte and lte.';
 
+create function knowledge_internal.source_ids(elements jsonb)
+returns jsonb
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  -- An unknown name matches nothing: an error would tell a viewer which names there are.
+  no_source constant jsonb := to_jsonb('00000000-0000-0000-0000-000000000000'::uuid);
+begin
+  return (
+    select coalesce(
+             jsonb_agg(
+               case
+                 when jsonb_typeof(listed.element) <> 'string'
+                   or knowledge_internal.is_input(listed.element #>> '{}', 'uuid')
+                   then listed.element
+                 else coalesce(to_jsonb(source.id), no_source)
+               end
+               order by listed.ordinality
+             ),
+             '[]'
+           )
+      from jsonb_array_elements(elements) with ordinality as listed (element, ordinality)
+      left join public.knowledge_sources as source on source.name = listed.element #>> '{}'
+  );
+end
+$$;
+
+comment on function knowledge_internal.source_ids(jsonb) is
+  'The elements of a condition on source_id, with the id of a source in place of its name.';
+
 create function knowledge_internal.filter_conditions(filters jsonb)
 returns setof knowledge_internal.filter_condition
 language plpgsql
@@ -446,6 +479,12 @@ begin
     if value_count > most_values then
       raise exception 'filters must have at most % values in all', most_values
         using errcode = '22023';
+    end if;
+    if condition.field = 'source_id' then
+      elements := knowledge_internal.source_ids(elements);
+      if condition.op in ('in', 'not_in') then
+        condition.value := elements;
+      end if;
     end if;
     problem := knowledge_internal.wrong_value(condition, elements, item.place);
     if problem is not null then

@@ -262,7 +262,7 @@ def test_every_form_of_filters_narrows_both_legs(
         ([condition("language", "like", "a")], "filters[0].op"),
         ([{"op": "eq", "value": "a"}], "filters[0].field is missing"),
         ([{"field": "language", "value": "a"}], "filters[0].op is missing"),
-        ({"source_id": "handbook"}, "filters.source_id.value for source_id must be a UUID"),
+        ({"document_id": "handbook"}, "filters.document_id.value for document_id must be a UUID"),
         (
             [
                 FilterExpression("language", "exists"),

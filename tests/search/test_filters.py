@@ -179,6 +179,27 @@ def test_all_conditions_have_to_hold(
     assert passing(knowledge, filters) == found
 
 
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        (one("source_id", "eq", "wiki"), {1}),
+        (one("source_id", "in", ["wiki", str(YOU), "unknown"]), {1, 2}),
+        (one("source_id", "ne", "wiki"), {2, 3}),
+        ({"source_id": "wiki"}, {1}),
+        # Not refused: that would tell a viewer which sources there are.
+        (one("source_id", "eq", "unknown"), set()),
+        (one("source_id", "ne", "unknown"), {1, 2, 3}),
+    ],
+)
+def test_a_source_may_be_named(knowledge: Connection, filters: Any, found: set[int]) -> None:
+    knowledge.execute(
+        "insert into public.knowledge_sources (id, name) values (%s, 'wiki'), (%s, 'mail')",
+        [ME, YOU],
+    )
+    store_alphas(knowledge, {"source_id": ME}, {"source_id": YOU}, {})
+    assert passing(knowledge, filters) == found
+
+
 def test_conditions_join_the_arguments_of_the_same_meaning(knowledge: Connection) -> None:
     store_alphas(knowledge, *COLUMNS)
     later = one("document_date", "gt", "2026-01-31")
@@ -511,8 +532,8 @@ def nested(depth: int) -> Any:
         ),
         ({str(number): 1 for number in range(101)}, "filters must have at most 100 keys, not 101"),
         (
-            {"a": 1, "source_id": "handbook"},
-            'filters.source_id.value for source_id must be a UUID, not "handbook"',
+            {"a": 1, "document_id": "handbook"},
+            'filters.document_id.value for document_id must be a UUID, not "handbook"',
         ),
         (
             {"chunk_index": [1, 2]},

@@ -94,8 +94,8 @@ def _mcp(
 ) -> None:
     """Serve search tools to assistants over the Model Context Protocol.
 
-    The two tools search_knowledge_base and hybrid_search only read. Without --viewer-id and
-    --public-only they show every row. Over http, everyone who can reach the port can search. So
+    The tools search_knowledge_base, hybrid_search, search and fetch only read. Without --viewer-id
+    and --public-only they show every row. Over http, everyone who can reach the port can search. So
     the server listens only on this machine, unless SECOND_BRAIN_MCP_TOKEN is set: then every
     request needs this token. The database is chosen as in the other commands; without one, the
     Supabase project of SUPABASE_URL and SUPABASE_KEY is used. Logs go to standard error.
@@ -121,7 +121,7 @@ def _mcp(
     async def serve(listening: socket.socket | None) -> None:
         async with _provider(dsn, pooled=listening is not None, limited=is_limited) as provider:
             service = AsyncRetrievalService(provider, embedders, settings=settings)
-            server = mcp_server.create_server(service, scope)
+            server = mcp_server.create_server(service, provider, scope)
             if listening is None:
                 await mcp_server.serve_stdio(server)
             else:
