@@ -112,6 +112,7 @@ class Scope:
         return SearchQuery(
             collections=collections,
             filters=conditions,
+            include_memory=include_memory,
             snippet=True,
             **given,
         )
@@ -170,7 +171,7 @@ class _Context:
 class _Search(_Tool):
     """A tool that searches: its arguments become one SearchQuery."""
 
-    output = SearchResponse
+    output: ClassVar[type[BaseModel]] = SearchResponse
     excerpt: ClassVar[int] = PASSAGE_BOUND
 
     query: Text = Field(
@@ -519,7 +520,7 @@ def _hit_text(hit: SearchResult, excerpt: int) -> str:
     kind = {
         "type": hit.knowledge_type,
         "collection": hit.collection,
-        "sensitivity": getattr(hit, "sensitivity", None),
+        "sensitivity": hit.sensitivity,
         "date": hit.document_date and hit.document_date.isoformat(),
     }
     origin = {"id": _document(hit), "source": hit.source_origin, "evidence": hit.source_url}
