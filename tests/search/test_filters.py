@@ -426,7 +426,8 @@ def nested(depth: int) -> Any:
         ),
         (
             one("metadata.a", "like", 1),
-            f'filters[0].op must be one of {ORDERED_OPS}, contains, has_any for metadata.a, not "like"',
+            f"filters[0].op must be one of {ORDERED_OPS}, contains, has_any for metadata.a,"
+            ' not "like"',
         ),
         (
             [{"field": "collection", "op": None, "value": 1}],

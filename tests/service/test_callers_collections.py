@@ -102,7 +102,7 @@ def test_memory_stays_out_beside_every_form_of_filters(make: Make, corpus: str) 
 
 
 def test_a_result_says_where_it_was_found(make: Make, corpus: str) -> None:
-    best = make(corpus)("leaked key").results[0]
+    best = make(corpus)("revoked key").results[0]
     assert (best.content, best.rank, best.collection) == (LEAK, 1, "knowledge")
     assert best.collections == ["knowledge"]
     assert best.is_chunk

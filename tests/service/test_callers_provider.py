@@ -42,7 +42,7 @@ def test_a_hit_tells_its_heading_its_document_and_its_collections(corpus: str) -
     assert found.metadata["collections"] == ["knowledge"]
     assert found.metadata["document_chunks"] == 2
     assert found.metadata["is_chunk"] is True
-    assert (found.metadata["heading"], found.metadata["sensitivity"]) == (None, None)
+    assert (found.metadata["heading"], found.metadata["sensitivity"]) == ("Invoices", None)
 
 
 @pytest.mark.parametrize("embedding", [[1.0, 0.0], [0.0, 0.0, 0.0]], ids=["size", "zero"])

@@ -141,6 +141,7 @@ def zoo(brain: Run, database: psycopg.Connection[tuple[Any, ...]]) -> Run:
             {"title": "Past", "owner_id": UUID(int=2), "collection": "history"},
             ["A zebra of long ago."],
         ),
+        ({"title": "Mia", "collection": "memory"}, ["Likes the zebra."]),
     ]
     writer = KnowledgeWriter(database)
     for number, (document, chunks) in enumerate(documents):
@@ -169,6 +170,10 @@ def zoo(brain: Run, database: psycopg.Connection[tuple[Any, ...]]) -> Run:
         (["--date-from", "2026-01-31"], ["Savanna", "Savanna"]),
         (["--date-to", "2026-01-30"], ["Farm"]),
         (["--one-per-document"], ["Farm", "Past", "Savanna"]),
+        (["--include-memory"], ["Farm", "Mia", "Past", "Savanna", "Savanna"]),
+        (["--collection", "memory"], ["Mia"]),
+        (["--filters", '{"collection": "memory"}'], ["Mia"]),
+        (["--filters", '{"collection": "knowledge"}'], ["Farm", "Savanna", "Savanna"]),
         (["--knowledge-type", "note", "--offset", "1"], ["Savanna"]),
     ],
     ids=" ".join,

@@ -20,7 +20,8 @@ from second_brain.errors import InvalidInputError
 Operator = Literal[
     "eq", "ne", "in", "not_in", "contains", "has_any", "gte", "gt", "lte", "lt", "between", "exists"
 ]
-"""`contains` and `has_any` are for metadata only; gte, gt, lte, lt and between for dates, numbers and metadata."""
+"""`contains` and `has_any` are for metadata only; gte, gt, lte, lt and between for dates, numbers
+and metadata."""
 
 OPERATORS: tuple[str, ...] = get_args(Operator)
 

@@ -114,6 +114,7 @@ class Scope:
             filters=conditions,
             include_memory=include_memory,
             snippet=True,
+            include_memory=include_memory,
             **given,
         )
 
