@@ -50,6 +50,8 @@ ARGUMENT_TYPES = {
     "match_offset": "integer",
     "filters": "jsonb",
     "snippet": "boolean",
+    "public_only": "boolean",
+    "match_threshold": "float8",
 }
 
 

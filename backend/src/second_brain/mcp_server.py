@@ -114,7 +114,6 @@ class Scope:
             filters=conditions,
             include_memory=include_memory,
             snippet=True,
-            include_memory=include_memory,
             **given,
         )
 

@@ -27,11 +27,11 @@ from second_brain.cli.tables import (
 )
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres
+from second_brain.filters import conditions, listed_conditions
 from second_brain.ingest import (
     Labels,
     standard_library,
 )
-from second_brain.filters import conditions, listed_conditions
 from second_brain.models import Embedder, embed_query, load_embedder
 from second_brain.retrieval.plan import MEMORY, NO_MEMORY, names_memory
 from second_brain.services.arguments import Leg, SearchOptions, SupportsToList
