@@ -352,9 +352,8 @@ def test_search_type_says_which_legs_run(
         ),
         (
             "hybrid_search",
-            {"query": "keys", "filters": {"a.b": 1}},
-            "filters: 'a.b' has a dot, and further conditions are given too. "
-            "Give filters as a list of conditions.",
+            {"query": "keys", "filters": {"a.b": [1]}},
+            "filters: 'a.b' has a dot, and further conditions are given too. ",
         ),
         (
             "hybrid_search",
