@@ -343,12 +343,18 @@ def test_a_request_without_a_viewer_is_refused_rather_than_answered_with_all_row
     make: Make, corpus: str
 ) -> None:
     search, query = make(corpus), SearchQuery(query="leaked key")
-    nothing: list[dict[str, Any]] = [{}, {"public_only": False}, {"required_filters": []}]
+    nothing: list[dict[str, Any]] = [
+        {},
+        {"public_only": False},
+        {"required_filters": []},
+        {"viewer_groups": None},
+    ]
     for said in nothing:
         with pytest.raises(ConfigurationError, match="whose rows"):
             search(query, **said)
     assert LEAK not in contents(search(query, public_only=True))
     assert LEAK not in contents(search(query, viewer_id=UUID(int=1)))
+    assert LEAK not in contents(search(query, viewer_groups=[]))
     assert LEAK in contents(search(query, viewer_id=None))
 
 
@@ -456,6 +462,11 @@ def test_what_only_the_database_can_judge_is_its_refusal(make: Make, corpus: str
             {CREDIT_NOTE, REMINDER, ROTATION, LEAK},
             {"viewer_id": str(ALICE)},
         ),
+        (
+            {"viewer_groups": {"staff"}},
+            {CREDIT_NOTE, REMINDER},
+            {"viewer_groups": ["staff"]},
+        ),
         ({"collections": ["tickets"]}, {RECORDER}, {"collections": ["tickets"]}),
         ({"min_similarity": 0.9, "mode": "vector"}, {ROTATION, LEAK}, {"min_similarity": 0.9}),
         ({"min_similarity": 0.9, "mode": "text"}, {ROTATION, LEAK}, {}),
@@ -537,7 +548,7 @@ def test_a_reranker_sees_the_question_and_five_candidates_for_each_result(
         seen.append((question, len(passages)))
         return [0.0] * len(passages)
 
-    search = make(corpus, reranker=noting)
+    search = make(corpus, reranker=noting, rerank_cache_max_entries=0)
     search("leaked key", mode="rerank", limit=1)
     search("leaked key", mode="rerank", limit=1, offset=4)
     make(corpus, reranker=noting, reranking_candidate_multiplier=2)(
@@ -545,6 +556,28 @@ def test_a_reranker_sees_the_question_and_five_candidates_for_each_result(
     )
     make(corpus, reranker=noting, max_hybrid_search_results=3)("leaked key", mode="rerank", limit=2)
     assert seen == [("leaked key", size) for size in (5, 5, 4, 3)]
+
+
+def test_a_passage_is_scored_once_for_a_question(make: Make, corpus: str) -> None:
+    seen: list[int] = []
+
+    def noting(question: str, passages: Sequence[str]) -> list[float]:
+        seen.append(len(passages))
+        return [float(len(passage)) for passage in passages]
+
+    search = make(corpus, reranker=noting, reranking_candidate_multiplier=1)
+    first = search("leaked key", mode="rerank", limit=2)
+    again = search("leaked key", mode="rerank", limit=2)
+    assert again.results == first.results
+    assert seen == [2]
+    # Only the candidates that are new, and all of them for another question.
+    wider = search("leaked key", mode="rerank", limit=4)
+    assert seen == [2, 2]
+    assert [one.rerank_score for one in wider.results] == sorted(
+        (float(len(one.content)) for one in wider.results), reverse=True
+    )
+    search("leaked keys", mode="rerank", limit=2)
+    assert seen == [2, 2, 2]
 
 
 def test_equal_scores_keep_the_fused_order(make: Make, corpus: str) -> None:
@@ -918,6 +951,7 @@ def test_a_kept_answer_is_given_again_until_something_is_written(make: Make, dsn
     "other",
     [
         {"viewer_id": ALICE},
+        {"viewer_groups": []},
         {"limit": 3},
         {"offset": 1},
         {"mode": "text"},

@@ -29,11 +29,25 @@ _RESTORE = (
 # The indexes of the two legs may be dropped for a bulk load; knowledge_search_health reports them.
 _LEG_INDEXES = re.compile(r"index public\.knowledge_chunks_(embedding|content_tsv)$")
 _RELATIONS = ("table", "view", "type")
+# Granted to nobody by the migrations, and to visitors by a project that wants it.
+_FOR_VISITORS = "public.search_public_knowledge_chunks("
 _HARMLESS = {"comment"}
 _SLOWER = {"comment", "storage", "statistics", "options", "toast_options", "compression", "cost"}
 
 _SERVER = "select current_setting('server_version_num')::int / 10000"
 _ROLES = "select rolname from pg_catalog.pg_roles where rolname = any(%s)"
+# The function that a project replaces is called with the rights of the owner of ours.
+_VIEWER_GROUPS = """
+select function.proowner in (caller.proowner, 10), function.proowner::regrole::text,
+       function.prosqlbody is not null
+         or exists (
+              select from unnest(function.proconfig) as setting
+               where setting like 'search_path=%%'
+            )
+  from pg_catalog.pg_proc as function
+  join pg_catalog.pg_proc as caller on caller.oid = to_regprocedure(%s)
+ where function.oid = to_regprocedure(%s)
+"""
 _HEALTH = "select {schema}.knowledge_search_health()"
 
 
@@ -65,6 +79,7 @@ def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding
     return [
         *findings,
         *_guarded("functions", lambda: _definitions(connection, schema)),
+        *_run("functions", lambda: _viewer_groups(connection, schema)),
         *_guarded("health", lambda: _health(connection, schema)),
     ]
 
@@ -167,6 +182,29 @@ def _definitions(connection: Connection, schema: str) -> Iterator[Finding]:
         yield from about
 
 
+def _viewer_groups(connection: Connection, schema: str) -> _Findings:
+    """Report a project's function of groups that others could make return other groups."""
+    caller = f"{naming.internals(schema)}.current_viewer_groups()"
+    name = f"{schema}.knowledge_viewer_groups()"
+    found = connection.execute(_VIEWER_GROUPS, [caller, name]).fetchone()
+    if found is None:
+        return
+    is_owned, owner, is_pinned = found
+    if not is_owned:
+        yield (
+            "error",
+            f"{name} belongs to {owner}, and searches call it with the rights of the tables' owner",
+            f"Read it, then run: alter function {name} owner to the owner of the tables",
+        )
+    if not is_pinned:
+        yield (
+            "warning",
+            f"{name} does not pin its search_path, so a table of the same name can replace yours",
+            f"Run: alter function {name} set search_path = pg_catalog, pg_temp; and write each"
+            " table with its schema",
+        )
+
+
 def _finding(difference: Difference, expected: Catalogue, found: Catalogue) -> Finding | None:
     """Return the finding for a difference; None if it does not concern this package."""
     check, name = _check(difference), f"{difference.kind} {difference.name}"
@@ -179,7 +217,8 @@ def _finding(difference: Difference, expected: Catalogue, found: Catalogue) -> F
     if difference.change == "left over":
         return _left_over(difference, expected, found)
     if difference.properties.keys() == {"grants"}:
-        return _grants(difference)
+        is_theirs = difference.name.startswith(_FOR_VISITORS)
+        return None if is_theirs else _grants(difference)
     if "row_security" in difference.properties:
         return Finding(
             check,
