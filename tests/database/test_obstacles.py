@@ -95,6 +95,18 @@ def test_other_names_are_no_obstacle(plain_dsn: str) -> None:
     migrations.apply(plain_dsn, dimensions=3)
 
 
+def test_the_projects_own_function_of_groups_is_no_obstacle(plain_dsn: str) -> None:
+    create = "create function public.knowledge_viewer_groups() returns {} language sql as $${}$$"
+    run(plain_dsn, create.format("integer", "select 1"))
+    assert list(found(plain_dsn)) == [
+        "function public.knowledge_viewer_groups() exists and is not of second-brain"
+    ]
+    run(plain_dsn, "drop function public.knowledge_viewer_groups()")
+    run(plain_dsn, create.format("text[]", "select array['staff']"))
+    assert found(plain_dsn) == {}
+    migrations.apply(plain_dsn, dimensions=3)
+
+
 def test_an_upgrade_refuses_what_the_new_files_create_and_not_what_is_its_own(
     dsn: str, tmp_path: Path
 ) -> None:

@@ -400,6 +400,8 @@ def _uninstall(
         typer.confirm(f"Delete the install in schema {schema}?", abort=True, err=True)
     uninstall.apply(target, schema, cascade=cascade)
     typer.echo(f"The install in schema {schema} is removed.")
+    for line in found.remarks:
+        typer.echo(line, err=True)
 
 
 def _dev_server(major: int | None = None) -> EmbeddedPostgres:

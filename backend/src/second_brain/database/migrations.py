@@ -67,15 +67,8 @@ _RENDERED_DIMENSION = re.compile(r"\b(\w+)\.vector\((\d+)\)")
 _DECLARED = "-- Written by `second-brain init --declarative`, which replaces this file.\n"
 # Added to the first file for another schema than public; Supabase does the same for public.
 _CREATE_SCHEMA = """
--- The schema of this install. `second-brain uninstall` drops it only if it has this comment.
-do $$
-begin
-  if to_regnamespace('{schema}') is null then
-    create schema {schema};
-    comment on schema {schema} is '{comment}';
-  end if;
-end
-$$;
+-- The schema of this install.
+create schema if not exists {schema};
 
 grant usage on schema {schema} to anon, authenticated, service_role;
 """
@@ -178,7 +171,7 @@ def render(
             replace(one, sql=naming.rename(one.sql, names, naming.SCHEMA, schema))
             for one in rendered
         ]
-        create = _CREATE_SCHEMA.format(schema=schema, comment=naming.SCHEMA_COMMENT)
+        create = _CREATE_SCHEMA.format(schema=schema)
         rendered[0] = replace(rendered[0], sql=rendered[0].sql + create)
     if not naming.is_plain(vector_schema):
         raise InvalidInputError(
