@@ -130,8 +130,8 @@ class Uninstall:
         if self.schema == naming.SCHEMA:
             return ()
         return (
-            f"Schema {self.schema} stays: the REST API answers no request while it exposes a schema",
-            "that does not exist. Remove it from the exposed schemas, then run:",
+            f"Schema {self.schema} stays: the REST API answers no request while it exposes a",
+            "schema that does not exist. Remove it from the exposed schemas, then run:",
             f"drop schema {self.schema};",
         )
 
