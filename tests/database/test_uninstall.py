@@ -68,7 +68,7 @@ def test_objects_that_depend_on_the_install_are_listed_and_stay(dsn: str) -> Non
         "create view public.titles as select title from public.knowledge_documents",
         "create table public.notes (document uuid references public.knowledge_documents (id))",
         "create function public.first() returns setof public.knowledge_chunks language sql"
-        " as 'select null'",
+        " as 'select * from public.knowledge_chunks'",
     )
     before = objects(dsn)
     with pytest.raises(ForeignDependentsError) as refused:
@@ -101,20 +101,27 @@ def test_what_only_resembles_the_install_stays(dsn: str) -> None:
     assert "function public.match_knowledge_chunks(integer)" in left
 
 
-def test_a_schema_is_dropped_if_the_migrations_created_it_and_it_is_empty(plain_dsn: str) -> None:
-    exists = f"select to_regnamespace('{SCHEMA}') is not null"
-    migrations.apply(plain_dsn, dimensions=3, schema=SCHEMA)
-    uninstall.apply(plain_dsn, SCHEMA)
-    assert run(plain_dsn, exists) == [(False,)]
-    run(plain_dsn, f"create schema {SCHEMA}")
-    migrations.apply(plain_dsn, dimensions=3, schema=SCHEMA)
-    uninstall.apply(plain_dsn, SCHEMA)
-    assert run(plain_dsn, exists) == [(True,)]
-    run(plain_dsn, f"drop schema {SCHEMA}")
+def test_the_schema_of_an_install_stays_and_the_script_says_why(plain_dsn: str) -> None:
     migrations.apply(plain_dsn, dimensions=3, schema=SCHEMA)
     run(plain_dsn, f"create table {SCHEMA}.mine ()")
-    uninstall.apply(plain_dsn, SCHEMA)
+    script = plan(plain_dsn, SCHEMA).script
+    assert f"-- drop schema {SCHEMA};" in script
+    run(plain_dsn, script)
     assert run(plain_dsn, f"select count(*) from {SCHEMA}.mine") == [(0,)]
+    run(plain_dsn, f"drop table {SCHEMA}.mine", f"drop schema {SCHEMA}")
+
+
+def test_the_function_that_a_project_has_replaced_stays(dsn: str) -> None:
+    body = "begin return array['staff']; end"
+    run(
+        dsn,
+        "create or replace function public.knowledge_viewer_groups() returns text[]"
+        f" language plpgsql stable set search_path = pg_catalog, pg_temp as $${body}$$",
+    )
+    uninstall.apply(dsn)
+    assert "function public.knowledge_viewer_groups()" in objects(dsn)
+    migrations.apply(dsn, dimensions=3)
+    assert run(dsn, "select public.knowledge_viewer_groups()") == [(["staff"],)]
 
 
 def test_the_history_of_a_project_keeps_its_own_rows(plain_dsn: str, tmp_path: Any) -> None:

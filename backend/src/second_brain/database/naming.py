@@ -23,7 +23,6 @@ __all__ = [
     "INTERNALS",
     "MAX_LENGTH",
     "SCHEMA",
-    "SCHEMA_COMMENT",
     "check_schema",
     "created",
     "created_names",
@@ -35,9 +34,6 @@ __all__ = [
     "with_vector",
     "without_vector",
 ]
-
-SCHEMA_COMMENT = "An install of second-brain."
-"""The comment of a schema that the migrations created."""
 
 _EXTENSIONS = re.compile(
     rf"\b{EXTENSIONS}\.(?=\S)|(?<=schema ){EXTENSIONS}\b|(?<=')\b{EXTENSIONS}(?=')"

@@ -4,6 +4,7 @@ All obstacles are reported at once, each with its remedy. An object is foreign i
 of an object that a missing migration creates, and no applied migration has created it.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +12,13 @@ from typing import Any
 import psycopg
 from psycopg.rows import scalar_row
 
-from second_brain.database import naming, pgvector
+from second_brain.database import catalogue, naming, pgvector
 
 MINIMUM_SERVER = 15
 API_ROLES = ("anon", "authenticated", "service_role")
 
+# A project may have its own one before the installation, which the migrations then keep.
+_REPLACED = re.sub(r".*\.|\(.*", "", catalogue.REPLACED_BY_PROJECT)
 _ELSEWHERE = "or install into another schema with --schema NAME"
 _PRELUDE = "run `second-brain migrate --prelude` once as a superuser"
 
@@ -30,7 +33,16 @@ select wanted.name
   from unnest(%s::text[]) as wanted (name)
  where not exists (select from pg_catalog.pg_namespace where nspname = wanted.name)
 """
-_HAS_VIEWER = "select to_regprocedure('auth.uid()') is not null"
+_HAS_VIEWER = """
+select exists (
+         select
+           from pg_catalog.pg_proc as function
+           join pg_catalog.pg_namespace as namespace on namespace.oid = function.pronamespace
+          where namespace.nspname = 'auth'
+            and function.proname = 'uid'
+            and function.pronargs = 0
+       )
+"""
 _WITHOUT_USAGE = """
 select role.rolname
   from pg_catalog.pg_roles as role
@@ -76,6 +88,18 @@ select 'function',
   join pg_catalog.pg_namespace as namespace on namespace.oid = function.pronamespace
  where namespace.nspname = %(schema)s
    and function.proname = any (%(names)s)
+   and not (
+     function.proname = %(replaced)s
+     and function.pronargs = 0
+     and function.prorettype = 'text[]'::regtype
+     and not function.proretset
+     and exists (
+           select
+             from pg_catalog.pg_roles as role
+            where role.oid = function.proowner
+              and (role.rolname = current_user or role.rolsuper)
+         )
+   )
  order by function.proname, pg_get_function_identity_arguments(function.oid)
 """
 
@@ -214,7 +238,8 @@ def _objects(
         (_TYPES, [name for kind, name in new if kind in ("table", "view", "type", "domain")]),
         (_FUNCTIONS, [name for kind, name in new if kind == "function"]),
     ):
-        rows = connection.execute(query, {"schema": schema, "names": names}).fetchall()
+        arguments = {"schema": schema, "names": names, "replaced": _REPLACED}
+        rows = connection.execute(query, arguments).fetchall()
         for kind, name in rows:
             yield Obstacle(
                 f"{kind} {schema}.{name} exists and is not of second-brain",
