@@ -132,6 +132,7 @@ class Gateway(ThreadingHTTPServer):
         self.connections = 0
         self.most_rows: int | None = None
         self.offsets: list[int] = []
+        self.schemas: list[str | None] = []
 
     @property
     def url(self) -> str:
@@ -195,6 +196,7 @@ class _Request(BaseHTTPRequestHandler):
         path, _, parameters = self.path.partition("?")
         name = path.removeprefix(f"{PREFIX}/rpc/")
         self.server.offsets.append(int(dict(parse_qsl(parameters)).get("offset", 0)))
+        self.server.schemas.append(self.headers.get("Content-Profile"))
         body = json.loads(content)
         self.server.bodies.append(body)
         known = ARGUMENTS.get(name)
@@ -208,7 +210,7 @@ class _Request(BaseHTTPRequestHandler):
         assert self.server.upstream is not None
         upstream = HTTPConnection("127.0.0.1", self.server.upstream, timeout=30)
         try:
-            passed = ("Authorization", "Content-Type", "Prefer")
+            passed = ("Authorization", "Content-Profile", "Content-Type", "Prefer")
             headers = {name: self.headers[name] for name in passed if name in self.headers}
             upstream.request("POST", self.path.removeprefix(PREFIX), content, headers)
             response = upstream.getresponse()
