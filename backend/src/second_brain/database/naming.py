@@ -24,6 +24,7 @@ __all__ = [
     "MAX_LENGTH",
     "SCHEMA",
     "SCHEMA_COMMENT",
+    "VIEWER_GROUPS",
     "check_schema",
     "created",
     "created_names",
@@ -38,6 +39,9 @@ __all__ = [
 
 SCHEMA_COMMENT = "An install of second-brain."
 """The comment of a schema that the migrations created."""
+
+VIEWER_GROUPS = "knowledge_viewer_groups"
+"""The function that a project replaces with its own: no migration changes it once it exists."""
 
 _EXTENSIONS = re.compile(
     rf"\b{EXTENSIONS}\.(?=\S)|(?<=schema ){EXTENSIONS}\b|(?<=')\b{EXTENSIONS}(?=')"

@@ -76,6 +76,19 @@ select 'function',
   join pg_catalog.pg_namespace as namespace on namespace.oid = function.pronamespace
  where namespace.nspname = %(schema)s
    and function.proname = any (%(names)s)
+   -- The migration keeps a function of the project, but only one of this role or of a superuser.
+   and (
+     function.proname <> %(kept)s
+     or function.pronargs > 0
+     or function.prorettype <> 'text[]'::regtype
+     or function.proretset
+     or not exists (
+          select
+            from pg_catalog.pg_roles as role
+           where role.oid = function.proowner
+             and (role.rolname = current_user or role.rolsuper)
+        )
+   )
  order by function.proname, pg_get_function_identity_arguments(function.oid)
 """
 
@@ -214,7 +227,8 @@ def _objects(
         (_TYPES, [name for kind, name in new if kind in ("table", "view", "type", "domain")]),
         (_FUNCTIONS, [name for kind, name in new if kind == "function"]),
     ):
-        rows = connection.execute(query, {"schema": schema, "names": names}).fetchall()
+        arguments = {"schema": schema, "names": names, "kept": naming.VIEWER_GROUPS}
+        rows = connection.execute(query, arguments).fetchall()
         for kind, name in rows:
             yield Obstacle(
                 f"{kind} {schema}.{name} exists and is not of second-brain",
