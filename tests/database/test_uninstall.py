@@ -43,6 +43,19 @@ def test_the_script_removes_an_install_and_a_new_one_is_like_the_first(
     assert objects(dsn) == before
 
 
+def test_the_function_that_the_project_has_replaced_stays(dsn: str, plain_dsn: str) -> None:
+    function = "public.knowledge_viewer_groups()"
+    run(
+        dsn,
+        f"create or replace function {function} returns text[] language sql stable"
+        " set search_path = '' return array['mine']",
+    )
+    uninstall.apply(dsn)
+    assert objects(dsn).keys() - objects(plain_dsn).keys() == {f"function {function}"}
+    migrations.apply(dsn, dimensions=3)
+    assert run(dsn, f"select {function}") == [(["mine"],)]
+
+
 def test_the_script_says_what_is_lost(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         KnowledgeWriter(connection).upsert_document({"external_key": "a"}, [{"content": "zebra"}])
