@@ -13,6 +13,7 @@ as $$
 declare
   all_rows constant integer := 3;
   more_candidates constant integer := 2;
+  relaxed constant integer := 4;
 begin
   return jsonb_build_object(
     'formulation', (list ->> 'formulation')::integer - 1,
@@ -29,13 +30,15 @@ begin
     'text', jsonb_build_object(
       'strategy', case
         when list ->> 'draw' is null then 'not run'
+        when (list ->> 'draw')::integer = relaxed then 'relaxed: no row has what is required'
         when not (list ->> 'is_partial')::boolean then 'all rows'
         when not (list ->> 'is_drawn')::boolean then 'all rows: few pass the filters'
         when (list ->> 'draw')::integer = all_rows then 'all rows: too few candidates'
         when (list ->> 'draw')::integer = more_candidates then 'more candidates: too few at first'
         else 'candidates'
       end,
-      'rows', list -> 'text_rows'
+      'rows', list -> 'text_rows',
+      'relaxed', list -> 'relaxed_parts'
     ),
     'pool', list -> 'pool',
     'weights', jsonb_build_object(
@@ -68,6 +71,7 @@ declare
   summary record;
   analysis knowledge_internal.query_analysis;
   candidates bigint;
+  settled record;
 begin
   -- The first call gives the result; it includes planning and cold pages. Then each leg is timed.
   perform set_config('knowledge_internal.tracing', 'on', true);
@@ -113,6 +117,10 @@ begin
        and chunk.content_tsv @@ analysis.candidate_query;
   end if;
 
+  select * into settled
+    from knowledge_internal.settled_fusion(
+           arguments.fusion, arguments.vector_weight, arguments.text_weight, arguments.collections
+         );
   pool := (lists #>> '{0,pool}')::integer;
   select string_agg(distinct list.entry #>> '{vector,strategy}', '; ') as vector_strategy,
          string_agg(distinct list.entry #>> '{text,strategy}', '; ') as text_strategy,
@@ -158,18 +166,21 @@ begin
                  )
                  order by word.place
                )
-          from unnest(analysis.lexemes, analysis.document_frequencies, analysis.weights)
+          from unnest(analysis.lexemes, analysis.document_frequencies, analysis.scored_weights)
                with ordinality as word (lexeme, document_frequency, weight, place)
       )
     ),
-    'fusion', jsonb_build_object('policy', arguments.fusion) || case arguments.fusion
+    'fusion', jsonb_build_object(
+      'policy', settled.fusion,
+      'is_stored', settled.fusion is distinct from arguments.fusion
+    ) || case settled.fusion
       when 'auto' then jsonb_build_object(
         'weights', case when jsonb_array_length(lists) = 1 then lists #> '{0,weights}' end,
         'cosine_spread', analysis.cosine_spread
       )
       else jsonb_build_object(
         'weights', jsonb_build_object(
-          'vector', arguments.vector_weight, 'text', arguments.text_weight
+          'vector', settled.vector_weight, 'text', settled.text_weight
         )
       )
     end,
