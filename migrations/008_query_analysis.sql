@@ -665,14 +665,15 @@ set standard_conforming_strings = on
 as $$
 begin
   return compound ~ '[[:alnum:]]_+[[:alnum:]]'
-    or compound ~ '[[:lower:]]{2}[[:upper:]]'
+    or compound ~ '[[:lower:]]{2}[[:upper:]]+[[:lower:]]{2}'
     or compound ~ '\d\.\d+\.\d'
     or (
       compound ~ '[[:alpha:]]'
       and (
         compound ~ '[[:alnum:]]{2}(?:\.|::|\\|@)[[:alnum:]]{2}'
         or compound ~ '[/\\].*[/\\.]'
-        or (compound ~ '(?:\d[^\d]*){3}' and compound !~ '^\d+[[:lower:]]+$')
+        or (compound ~ '\d{3}' and compound !~ '^\d+[[:lower:]]+$')
+        or (compound ~ '(?:\d\D*){3}' and compound !~ '[[:lower:]]')
       )
     );
 end
@@ -680,7 +681,7 @@ $$;
 
 comment on function knowledge_internal.is_identifier(text) is
   'Whether a compound is a name of code or a part number, and no word of prose: snake_case, '
-  'camelCase, a dotted name, a path, a version, letters with at least three digits.';
+  'camelCase, a dotted name, a path, a version, or letters with a number of three digits.';
 
 create function knowledge_internal.weighed_readings(
   wanted text, configurations regconfig[], corpus_is_small boolean, document_count float8
