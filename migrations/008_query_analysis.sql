@@ -561,7 +561,7 @@ set plan_cache_mode = force_generic_plan
 set standard_conforming_strings = on
 as $$
 declare
-  compound constant text := '^(?:[[:alnum:]]+(?:(?:::|__|://|[-_/.@:\\])[[:alnum:]]+)+'
+  compound constant text := '^(?:[[:alnum:]]+(?:(?:[-/.@:\\]_*|_+|::|://)[[:alnum:]]+)+'
     '|\d{1,3}(?:,\d{3})+|\.[[:alpha:]]+'
     '|[[:alnum:]]*(?:[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]])[[:alnum:]]*)$';
   tokens text[];

@@ -212,7 +212,7 @@ begin
     select coalesce(string_agg(knowledge_internal.one_word(compound.parts[1]), ' '), '')
       from regexp_matches(
              knowledge_internal.normalised(source),
-             '[[:alnum:]]+(?:(?:::|__|://|[-_/.@:\\])[[:alnum:]]+)+|\d{1,3}(?:,\d{3})+'
+             '[[:alnum:]]+(?:(?:[-/.@:\\]_*|_+|::|://)[[:alnum:]]+)+|\d{1,3}(?:,\d{3})+'
                '|(?<![^\s(])\.[[:alpha:]]+',
              'g'
            ) as compound (parts)
@@ -259,7 +259,7 @@ begin
   for compound in
     select matched.parts[1]
       from regexp_matches(
-             source, '[[:alnum:]]+(?:(?:::|__|://|[-_/.@:\\])[[:alnum:]]+){2,}', 'g'
+             source, '[[:alnum:]]+(?:(?:[-/.@:\\]_*|_+|::|://)[[:alnum:]]+){2,}', 'g'
            ) as matched (parts)
   loop
     -- A version is one part, and so is its beginning.
