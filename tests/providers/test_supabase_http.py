@@ -76,7 +76,9 @@ ARGUMENTS = {
     "explain_hybrid_search": {*OWN_ARGUMENTS, "viewer_id"},
     "hybrid_search_knowledge_chunks_batch": {"queries", "fuse"},
     "knowledge_embedding_models": set(),
-    "list_my_knowledge_documents": {"page_size", "after_key", "include_public"},
+    "list_my_knowledge_documents": {
+        *("page_size", "after_key", "include_public", "include_groups")
+    },
     "read_my_knowledge_document": {"document", "chunk_count", "chunk_offset"},
     "delete_my_knowledge_document": {"document"},
     "match_knowledge_chunks": {
@@ -373,7 +375,8 @@ def test_hybrid_search_finds_a_row(rest: Rest) -> None:
     (result,) = results
     assert result.content == ROW["content"]
     assert result.source == "supabase"
-    assert result.confidence == pytest.approx(2 / 61)
+    assert result.metadata["rrf_score"] == pytest.approx(2 / 61)
+    assert result.confidence == pytest.approx(1)
     assert result.metadata["similarity"] == pytest.approx(1)
     assert result.metadata["match_type"] == "both"
     assert sorted(result.metadata["matched_terms"]) == ["grass", "zebra"]
@@ -425,6 +428,7 @@ def test_a_user_reads_a_document(gateway: Gateway) -> None:
         "author": None,
         "language": "english",
         "sensitivity": None,
+        "allowed_groups": None,
         "metadata": {"a": 1},
     }
     gateway.answer = Answer(body={**OWN_DOCUMENT, **rest, "chunks": [chunk]})

@@ -1,5 +1,6 @@
-"""The option --embedder, and the check that its model matches the stored embeddings."""
+"""The options --embedder, with the check that its model matches the corpus, and --viewer-groups."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import psycopg
@@ -26,6 +27,15 @@ _MODELS = """
 """
 
 
+ViewerGroupsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--viewer-groups",
+        metavar="GROUP",
+        help="Also what this group may see; may be repeated. An empty text: no group.",
+        show_default=False,
+    ),
+]
 EmbedderOption = Annotated[
     str,
     typer.Option(
@@ -65,3 +75,8 @@ def refuse_other_embedder(
             remedy="Use the embedder of the stored chunks, search with --mode text, or ingest all "
             "documents again with --switch-model.",
         )
+
+
+def groups(given: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the groups of a repeated option: None when it is not given, none for an empty text."""
+    return None if given is None else tuple(name for name in given if name)

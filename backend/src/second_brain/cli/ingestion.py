@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from second_brain.cli.corpus import EmbedderOption, refuse_other_embedder
+from second_brain.cli.corpus import EmbedderOption, groups, refuse_other_embedder
 from second_brain.cli.database import DsnOption, resolve_dsn
 from second_brain.cli.tables import number, printable
 from second_brain.errors import SecondBrainError
@@ -156,6 +156,14 @@ def _ingest(
         UUID | None,
         typer.Option(metavar="UUID", help="User that they belong to.", show_default=False),
     ] = None,
+    allowed_groups: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GROUP",
+            help="Group whose members may find them, too; may be repeated. An empty text: none.",
+            show_default=False,
+        ),
+    ] = None,
     metadata: Annotated[
         list[str] | None,
         typer.Option(
@@ -202,7 +210,14 @@ def _ingest(
     if prune and not (yes or dry_run or sys.stdin.isatty()):
         raise typer.BadParameter("--prune asks before it deletes: without a terminal add --yes")
     labels = Labels(
-        collection, knowledge_type, source_origin, language, visibility, owner, _pairs(metadata)
+        collection,
+        knowledge_type,
+        source_origin,
+        language,
+        visibility,
+        owner,
+        _pairs(metadata),
+        groups(allowed_groups),
     )
     found = find_files(
         paths or [],

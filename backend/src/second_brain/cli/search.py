@@ -14,7 +14,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from second_brain.cli.corpus import EmbedderOption, refuse_other_embedder
+from second_brain.cli.corpus import (
+    EmbedderOption,
+    ViewerGroupsOption,
+    groups,
+    refuse_other_embedder,
+)
 from second_brain.cli.database import STATE, DsnOption, resolve_dsn
 from second_brain.cli.ingestion import ingest_with_progress
 from second_brain.cli.tables import (
@@ -122,6 +127,7 @@ def _search(
         UUID | None,
         typer.Option(help="Only what this user owns, and what is public.", show_default=False),
     ] = None,
+    viewer_groups: ViewerGroupsOption = None,
     public_only: Annotated[
         bool, typer.Option("--public-only", help="Only what is public.")
     ] = False,
@@ -162,6 +168,7 @@ def _search(
         "filters": _parsed(filters, "--filters"),
         "collections": collections or None,
         "viewer_id": viewer_id,
+        "viewer_groups": groups(viewer_groups),
         "public_only": public_only,
         "date_from": date_from.date() if date_from else None,
         "date_to": date_to.date() if date_to else None,

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import typer
 
+from second_brain.cli.corpus import ViewerGroupsOption, groups
 from second_brain.cli.database import DsnOption, dsn_variable, resolve_dsn
 from second_brain.errors import ConfigurationError, MissingExtraError
 from second_brain.models import EMBEDDER_NAMES, load_embedder
@@ -78,6 +79,7 @@ def _mcp(
             show_default=False,
         ),
     ] = None,
+    viewer_groups: ViewerGroupsOption = None,
     public_only: Annotated[
         bool, typer.Option("--public-only", help="Show only public rows.")
     ] = False,
@@ -94,11 +96,12 @@ def _mcp(
 ) -> None:
     """Serve search tools to assistants over the Model Context Protocol.
 
-    The two tools search_knowledge_base and hybrid_search only read. Without --viewer-id and
-    --public-only they show every row. Over http, everyone who can reach the port can search. So
-    the server listens only on this machine, unless SECOND_BRAIN_MCP_TOKEN is set: then every
-    request needs this token. The database is chosen as in the other commands; without one, the
-    Supabase project of SUPABASE_URL and SUPABASE_KEY is used. Logs go to standard error.
+    The two tools search_knowledge_base and hybrid_search only read. Without --viewer-id,
+    --viewer-groups and --public-only they show every row. Over http, everyone who can reach the
+    port can search. So the server listens only on this machine, unless SECOND_BRAIN_MCP_TOKEN is
+    set: then every request needs this token. The database is chosen as in the other commands;
+    without one, the Supabase project of SUPABASE_URL and SUPABASE_KEY is used. Logs go to standard
+    error.
     """
     try:
         from second_brain import mcp_server
@@ -110,13 +113,14 @@ def _mcp(
         collections=tuple(collections) if collections else None,
         viewer_id=_viewer(viewer),
         public_only=public_only,
+        viewer_groups=groups(viewer_groups),
     )
     token = _token()
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("second_brain").setLevel(logging.INFO)
     settings = SearchSettings()
     embedders = [load_embedder(name) for name in embedder_names]
-    is_limited = scope.viewer_id is not None or public_only
+    is_limited = (scope.viewer_id, scope.viewer_groups) != (None, None) or public_only
 
     async def serve(listening: socket.socket | None) -> None:
         async with _provider(dsn, pooled=listening is not None, limited=is_limited) as provider:

@@ -1,8 +1,8 @@
 """The objects of an install, read from the system catalogues of a database and compared.
 
-This module does not contain names of objects. The wheel has the catalogue of the current state as
-`manifest.json`, and `doctor` compares a database with it. It does not read rows of tables: settings
-and contents belong to the project.
+This module names one object, the function that a project replaces. The wheel has the catalogue of
+the current state as `manifest.json`, and `doctor` compares a database with it. It does not read
+rows of tables: settings and contents belong to the project.
 """
 
 import hashlib
@@ -25,6 +25,11 @@ Catalogue: TypeAlias = dict[str, Definition]
 Change = Literal["missing", "different", "left over"]
 
 MANIFEST = "manifest.json"
+
+REPLACED_BY_PROJECT = "function public.knowledge_viewer_groups()"
+"""The function that a project writes itself: migrations never replace it once it exists."""
+
+_FIXED_IN_REPLACEMENT = ("kind", "arguments", "returns")
 
 API_ROLES = ("public", "anon", "authenticated", "service_role")
 _OWNER = "the owner"
@@ -396,8 +401,8 @@ def portable(catalogue: Catalogue) -> Catalogue:
 
     Left out are: the dimension of embeddings, the kind and parameters of the vector index and its
     view, the columns and indexes of an unfinished re-embedding, owners, grants to roles other than
-    the API roles, and the text of views, which differs between major versions. Comments are
-    digests.
+    the API roles, the text of views, which differs between major versions, and all but the
+    signature of the function that a project replaces. Comments are digests.
     """
     return {
         name: _portable(name, definition)
@@ -496,6 +501,8 @@ def _portable(name: str, definition: Definition) -> Definition:
     # knowledge_search_health reports invalid indexes and disabled triggers.
     left_out = ("owner", "support", "valid", "enabled")
     kept = {key: value for key, value in definition.items() if key not in left_out}
+    if name == REPLACED_BY_PROJECT:
+        return {key: value for key, value in kept.items() if key in _FIXED_IN_REPLACEMENT}
     if name.startswith(("view ", "materialized view ")):
         kept.pop("definition", None)
     if name.startswith(("trigger ", "constraint ")):

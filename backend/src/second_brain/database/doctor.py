@@ -42,6 +42,18 @@ select extension.extversion, namespace.nspname
  where extension.extname = 'vector'
 """
 _ROLES = "select rolname from pg_catalog.pg_roles where rolname = any(%s)"
+# The function that a project replaces is called with the rights of the owner of ours.
+_VIEWER_GROUPS = """
+select function.proowner in (caller.proowner, 10), function.proowner::regrole::text,
+       function.prosqlbody is not null
+         or exists (
+              select from unnest(function.proconfig) as setting
+               where setting like 'search_path=%%'
+            )
+  from pg_catalog.pg_proc as function
+  join pg_catalog.pg_proc as caller on caller.oid = to_regprocedure(%s)
+ where function.oid = to_regprocedure(%s)
+"""
 _HEALTH = "select {schema}.knowledge_search_health()"
 
 
@@ -73,6 +85,7 @@ def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding
     return [
         *findings,
         *_guarded("functions", lambda: _definitions(connection, schema)),
+        *_run("functions", lambda: _viewer_groups(connection, schema)),
         *_guarded("health", lambda: _health(connection, schema)),
     ]
 
@@ -182,6 +195,29 @@ def _definitions(connection: Connection, schema: str) -> Iterator[Finding]:
         if message and not any(one.status == "error" for one in about):
             yield Finding(check, "ok", message)
         yield from about
+
+
+def _viewer_groups(connection: Connection, schema: str) -> _Findings:
+    """Report a project's function of groups that others could make return other groups."""
+    caller = f"{naming.internals(schema)}.current_viewer_groups()"
+    name = f"{schema}.knowledge_viewer_groups()"
+    found = connection.execute(_VIEWER_GROUPS, [caller, name]).fetchone()
+    if found is None:
+        return
+    is_owned, owner, is_pinned = found
+    if not is_owned:
+        yield (
+            "error",
+            f"{name} belongs to {owner}, and searches call it with the rights of the tables' owner",
+            f"Read it, then run: alter function {name} owner to the owner of the tables",
+        )
+    if not is_pinned:
+        yield (
+            "warning",
+            f"{name} does not pin its search_path, so a table of the same name can replace yours",
+            f"Run: alter function {name} set search_path = pg_catalog, pg_temp; and write each"
+            " table with its schema",
+        )
 
 
 def _finding(difference: Difference, expected: Catalogue, found: Catalogue) -> Finding | None:

@@ -78,7 +78,8 @@ _NOT_STORED_YET = UUID(int=0)
 class Labels:
     """What every document of a run is stored under; see the columns of knowledge_documents.
 
-    None leaves a stored document as it is and gives a new one the column's default. With the
+    None leaves a stored document as it is and gives a new one the column's default; an empty list
+    of `allowed_groups` removes them. With the
     language `auto` each document's own is detected. `metadata` is added to the document's.
     """
 
@@ -89,6 +90,7 @@ class Labels:
     visibility: str | None = None
     owner_id: UUID | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    allowed_groups: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +304,9 @@ class _Run:
             "owner_id": labels.owner_id,
         }
         given = {name: _json(value) for name, value in fields.items() if value is not None}
+        if labels.allowed_groups is not None:
+            # As the database stores them.
+            given["allowed_groups"] = sorted(set(labels.allowed_groups)) or None
         # The database replaces metadata as a whole.
         metadata = {**stored.metadata, **document.metadata, **labels.metadata}
         return {**given, "metadata": metadata}

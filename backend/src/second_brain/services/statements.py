@@ -50,7 +50,10 @@ _OWN_ARGUMENTS = """
   on_bad_embedding => %(on_bad_embedding)s::text
 """
 
-_ARGUMENTS = f"{_OWN_ARGUMENTS}, viewer_id => %(viewer_id)s::uuid"
+_ARGUMENTS = f"""{_OWN_ARGUMENTS},
+  viewer_id => %(viewer_id)s::uuid,
+  viewer_groups => %(viewer_groups)s::text[]
+"""
 
 # The f-strings contain only the constants above.
 SEARCHES: dict[str, LiteralString] = {
