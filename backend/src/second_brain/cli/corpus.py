@@ -1,9 +1,8 @@
 """The options --embedder, with the check that its model matches the corpus, and --viewer-groups."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
-import psycopg
 import typer
 
 from second_brain.database import migrations
@@ -13,6 +12,7 @@ from second_brain.errors import (
     MigrationMissingError,
 )
 from second_brain.models import EMBEDDER_NAMES, Embedder
+from second_brain.services.install import SCHEMA, Database
 
 _MODELS = """
     select distinct sample.embedding_model
@@ -48,15 +48,22 @@ EmbedderOption = Annotated[
 ]
 
 
+def schema_option(schema: str) -> str:
+    """Return the option --schema for a command to print, empty for the default."""
+    return "" if schema == SCHEMA else f" --schema {schema}"
+
+
 def refuse_other_embedder(
-    connection: psycopg.Connection[Any], embedder: Embedder, *, switch_model: bool = False
+    database: Database, embedder: Embedder, *, switch_model: bool = False
 ) -> None:
     """Raise an error if the embedder's vectors are not comparable with the stored ones."""
-    dimensions = migrations.stored_dimensions(connection)
+    schema = database.install.schema
+    dimensions = migrations.stored_dimensions(database.connection, schema)
     if dimensions is None:
         raise MigrationMissingError(
-            "the database has no knowledge tables",
-            remedy=f"Create them: second-brain migrate --dimensions {embedder.dimensions}",
+            f"the database has no knowledge tables in schema {schema}",
+            remedy=f"Create them: second-brain migrate --dimensions {embedder.dimensions}"
+            f"{schema_option(schema)}",
         )
     if dimensions != embedder.dimensions:
         raise DimensionMismatchError(
@@ -66,7 +73,7 @@ def refuse_other_embedder(
             "`second-brain reembed start --embedder NAME` (immediate in an empty database). "
             "A search with --mode text needs no embedder.",
         )
-    others = [name for (name,) in connection.execute(_MODELS) if name != embedder.model]
+    others = [name for (name,) in database.execute(_MODELS) if name != embedder.model]
     if others and not switch_model:
         named = ", ".join(name or "an unnamed model" for name in others)
         raise ConfigurationError(

@@ -8,14 +8,14 @@ rows of tables: settings and contents belong to the project.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Literal, TypeAlias
 
 import psycopg
 
-from second_brain.database import naming
+from second_brain.database import naming, pgvector
 
 Connection: TypeAlias = psycopg.Connection[Any]
 Definition: TypeAlias = dict[str, Any]
@@ -379,8 +379,9 @@ class Difference:
 def read(connection: Connection, schema: str = naming.SCHEMA) -> Catalogue:
     """Read the exact definition of the install in `schema`.
 
-    Names of another schema are replaced by `public`, so that two installs can be compared. Objects
-    of extensions are left out. The body of a function is its digest.
+    Names of another schema are replaced by `public`, and of another schema of pgvector by
+    `extensions`, so that two installs can be compared. Objects of extensions are left out. The body
+    of a function is its digest.
     """
     arguments = {
         "schemas": [schema, naming.internals(schema)],
@@ -391,6 +392,10 @@ def read(connection: Connection, schema: str = naming.SCHEMA) -> Catalogue:
         connection.execute(_WITHOUT_PATH)
         for query in _QUERIES:
             rows += connection.execute(query, arguments).fetchall()
+        vector = pgvector.installed(connection)
+        members = pgvector.members(connection)
+    if vector is not None and vector.schema != naming.EXTENSIONS:
+        rows = _mapped(rows, lambda text: naming.without_vector(text, vector.schema, members))
     if schema != naming.SCHEMA:
         rows = _as_default(rows, schema)
     return dict(sorted((name, _normal(definition)) for name, definition in rows))
@@ -454,16 +459,24 @@ def _as_default(rows: Iterable[tuple[str, Definition]], schema: str) -> list[tup
         match[1] for name, _ in rows if (match := re.search(rf" {schema}\.(\w+)", name)) is not None
     }
 
-    def rename(value: Any) -> Any:
+    return _mapped(rows, lambda text: naming.rename(text, names, schema, naming.SCHEMA))
+
+
+def _mapped(
+    rows: Iterable[tuple[str, Definition]], rewrite: Callable[[str], str]
+) -> list[tuple[str, Any]]:
+    """Apply a function to every text of the definitions."""
+
+    def mapped(value: Any) -> Any:
         if isinstance(value, str):
-            return naming.rename(value, names, schema, naming.SCHEMA)
+            return rewrite(value)
         if isinstance(value, list):
-            return [rename(one) for one in value]
+            return [mapped(one) for one in value]
         if isinstance(value, dict):
-            return {key: rename(one) for key, one in value.items()}
+            return {key: mapped(one) for key, one in value.items()}
         return value
 
-    return [(rename(name), rename(definition)) for name, definition in rows]
+    return [(mapped(name), mapped(definition)) for name, definition in rows]
 
 
 def _normal(definition: Definition) -> Definition:
