@@ -90,6 +90,12 @@ benchmark-text: $(INSTALLED) ## time and exactness of the text leg; COLLECTIONS=
 benchmark-quality: $(INSTALLED) ## nDCG@10 of each leg and fusion; COLLECTIONS='DIR ...' in BEIR layout
 	$(BIN)/python -m benchmarks.quality $(COLLECTIONS)
 
+benchmark-exact: $(INSTALLED) ## nDCG@10 of the text leg minus exact BM25; COLLECTIONS='DIR ...' in BEIR layout
+	$(BIN)/python -m benchmarks.text_quality $(COLLECTIONS)
+
+benchmark-identifiers: $(INSTALLED) ## questions for names of code and part numbers: right chunk first
+	$(BIN)/python -m benchmarks.identifiers
+
 benchmark-features: $(INSTALLED) ## what each feature of the search costs at 100,000 chunks
 	$(BIN)/python -m benchmarks.features
 

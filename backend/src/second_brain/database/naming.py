@@ -23,6 +23,7 @@ __all__ = [
     "INTERNALS",
     "MAX_LENGTH",
     "SCHEMA",
+    "VIEWER_GROUPS",
     "check_schema",
     "created",
     "created_names",
@@ -34,6 +35,9 @@ __all__ = [
     "with_vector",
     "without_vector",
 ]
+
+VIEWER_GROUPS = "knowledge_viewer_groups"
+"""The function that a project replaces with its own: no migration changes it once it exists."""
 
 _EXTENSIONS = re.compile(
     rf"\b{EXTENSIONS}\.(?=\S)|(?<=schema ){EXTENSIONS}\b|(?<=')\b{EXTENSIONS}(?=')"
