@@ -54,6 +54,161 @@ comment on type knowledge_internal.query_operand is
   'A word or phrase of a query. alternatives: a number that operands joined by or have in common; '
   'when one of them is required, a row must have one of them.';
 
+create function knowledge_internal.mark_sizes(
+  lexemes text[], document_frequencies float8[], document_count float8
+)
+returns table (place bigint, level bigint, lexeme text, size float8, least_weight float8)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  usual_shares constant float8[] := array[0.13, 0.03, 0.0045, 0.0005]; -- of rows, by level
+  least_listed constant float8 := (
+    select min(statistics.frequency) from knowledge_internal.lexeme_statistics as statistics
+  );
+begin
+  return query
+  select asked.place, mark.level, asked.lexeme || '^' || mark.level,
+         document_count * coalesce(
+           listed.frequency,
+           least(
+             asked.document_frequency / document_count * usual_shares[mark.level], least_listed
+           )
+         ),
+         mark.least_weight
+    from unnest(lexemes, document_frequencies)
+         with ordinality as asked (lexeme, document_frequency, place)
+   cross join unnest(knowledge_internal.mark_levels())
+         with ordinality as mark (least_weight, level)
+    left join knowledge_internal.lexeme_statistics as listed
+      on listed.lexeme = asked.lexeme || '^' || mark.level;
+end
+$$;
+
+comment on function knowledge_internal.mark_sizes(text[], float8[], float8) is
+  'The marks of lexemes, each with the number of rows that have it, from the statistics or '
+  'estimated, and the least term weight in these rows.';
+
+create function knowledge_internal.short_candidate_query(
+  lexemes text[],
+  document_frequencies float8[],
+  weights float8[],
+  document_count float8,
+  effort float8
+)
+returns tsquery
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The search sets force_custom_plan; the statements here are the same for every query.
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+  row_budget constant float8 := 600 * effort; -- candidates, if the words were independent
+  fewest_rows constant float8 := 100 * effort;
+  -- Each further word multiplies the conditions, which cost more than the rows that they save.
+  marks_used constant integer[] := array[4, 3, 2]; -- by number of words
+  usual_weight constant float8 := 0.85; -- of a word without a mark
+  candidate_query tsquery;
+begin
+  with step as (
+    -- Level 0: without the word; 1: with the word; 2 and more: with a mark.
+    select asked.place, 0::bigint as level, null::text as condition,
+           document_count as size, 0::float8 as value
+      from generate_subscripts(lexemes, 1) as asked (place)
+    union all
+    select asked.place, 1, quote_literal(lexemes[asked.place]),
+           document_frequencies[asked.place], usual_weight * weights[asked.place]
+      from generate_subscripts(lexemes, 1) as asked (place)
+    union all
+    select mark.place, mark.level + 1, quote_literal(mark.lexeme), mark.size,
+           (mark.least_weight + 0.1) * weights[mark.place]
+      from knowledge_internal.mark_sizes(lexemes, document_frequencies, document_count) as mark
+     where mark.level <= marks_used[cardinality(lexemes)]
+       -- All rows with a rare word are read.
+       and document_frequencies[mark.place] > fewest_rows
+  ),
+  -- With the share of rows at exactly this level.
+  part as materialized (
+    select step.place, step.level, step.condition, step.value,
+           greatest(
+             step.size - coalesce(
+               lead(step.size) over (partition by step.place order by step.level), 0
+             ),
+             0
+           ) / document_count as share
+      from step
+  ),
+  cell as (
+    select first.level as level, second.level as second_level, third.level as third_level,
+           first.condition, second.condition as second_condition,
+           third.condition as third_condition,
+           first.value + coalesce(second.value, 0) + coalesce(third.value, 0) as value,
+           document_count * first.share * coalesce(second.share, 1) * coalesce(third.share, 1)
+             as size
+      from part as first
+      left join part as second on second.place = 2
+      left join part as third on third.place = 3
+     where first.place = 1
+  ),
+  -- The cells of highest value.
+  kept as materialized (
+    select ordered.*
+      from (
+        select cell.*,
+               sum(cell.size) over (
+                 order by cell.value desc, cell.level, cell.second_level, cell.third_level
+               ) as rows_drawn
+          from cell
+         where cell.value > 0
+      ) as ordered
+     where ordered.rows_drawn <= row_budget
+        or (
+          ordered.rows_drawn - ordered.size < fewest_rows and ordered.size <= 10 * row_budget
+        )
+  ),
+  -- A cell's condition holds in the cells of higher levels too.
+  least_cell as (
+    select kept.*
+      from kept
+     where not exists (
+       select from kept as lower
+        where lower.level <= kept.level
+          and coalesce(lower.second_level <= kept.second_level, true)
+          and coalesce(lower.third_level <= kept.third_level, true)
+          and (lower.level, lower.second_level, lower.third_level)
+                is distinct from (kept.level, kept.second_level, kept.third_level)
+     )
+  ),
+  by_first_word as (
+    select concat_ws(
+             ' & ',
+             least_cell.condition,
+             '((' || string_agg(
+               concat_ws(' & ', least_cell.second_condition, least_cell.third_condition), ') | ('
+             ) filter (
+               where num_nonnulls(least_cell.second_condition, least_cell.third_condition) > 0
+             ) || '))'
+           ) as condition
+      from least_cell
+     group by least_cell.condition
+  )
+  select string_agg('(' || by_first_word.condition || ')', ' | ')::tsquery
+    into candidate_query
+    from by_first_word;
+  return candidate_query;
+end
+$$;
+
+comment on function knowledge_internal.short_candidate_query(
+  text[], float8[], float8[], float8, float8
+) is
+  'The candidates of a query of up to three lexemes. The rows are divided into cells by the level '
+  'of each word in them (none, present, each mark), and the cells of highest value are drawn.';
+
 create function knowledge_internal.candidate_query(
   lexemes text[],
   document_frequencies float8[],
@@ -69,28 +224,35 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  scored_in_full constant float8 := 3000; -- rows
+  short_words constant integer := 3;
+  long_words constant integer := 24;
+  -- The best rows for a long query share many of its words, but may have none of the rarest. In a
+  -- small table they are all scored.
+  scored_in_full constant float8 :=
+    case when cardinality(lexemes) < long_words then 3000 else 20000 end; -- rows
   row_budget constant float8 := 700 * effort; -- candidates
-  posting_budget float8 := 5000 * effort; -- index entries read to find them
+  posting_budget constant float8 := 4000 * effort; -- index entries read to find them
   thinned_budget constant float8 := 40000 * effort; -- the same, when partners thin out the rows
   partner_count constant integer := 7;
-  most_common_partner constant float8 := 0.3 * document_count; -- reading its entries costs too much
-  least_listed constant float8 := (
-    select min(statistics.frequency) * document_count
-      from knowledge_internal.lexeme_statistics as statistics
-  );
+  fewest_partners constant integer := 4;
+  -- Reading the index entries of a more common partner costs too much.
+  most_common_partner constant float8 := document_count * case
+    when document_frequencies[fewest_partners] <= 0.05 * document_count then 0.05 else 0.3
+  end;
   words_for_triples constant integer := 5;
-  levels constant float8[] := knowledge_internal.mark_levels();
-  usual_shares constant float8[] := array[0.13, 0.03, 0.0045, 0.0005]; -- of rows, by level
   candidate_query tsquery;
 begin
   if (
-    select sum(frequency.size) from unnest(document_frequencies) as frequency (size)
+    select least(sum(frequency.size), document_count)
+      from unnest(document_frequencies) as frequency (size)
   ) <= scored_in_full then
     return null;
   end if;
-  if cardinality(lexemes) = 1 then
-    posting_budget := row_budget;
+  if cardinality(lexemes) <= short_words then
+    candidate_query := knowledge_internal.short_candidate_query(
+      lexemes, document_frequencies, weights, document_count, effort
+    );
+    return coalesce(required_query && candidate_query, candidate_query);
   end if;
 
   with word as (
@@ -120,19 +282,10 @@ begin
   ),
   -- Of the other lexemes, only rows with a mark are read: those where the lexeme weighs much.
   mark as (
-    select common.place,
-           common.lexeme || '^' || level.number as lexeme,
-           level.number,
-           coalesce(
-             listed.frequency * document_count,
-             least(common.document_frequency * usual_shares[level.number], least_listed)
-           ) as size,
-           common.weight * level.least as value
-      from word as common
-     cross join unnest(levels) with ordinality as level (least, number)
-      left join knowledge_internal.lexeme_statistics as listed
-        on listed.lexeme = common.lexeme || '^' || level.number
-     where common.place > (select count(*) from unmarked)
+    select sized.place, sized.lexeme, sized.level as number, sized.size,
+           weights[sized.place] * sized.least_weight as value
+      from knowledge_internal.mark_sizes(lexemes, document_frequencies, document_count) as sized
+     where sized.place > (select count(*) from unmarked)
   ),
   -- The marks that fit into the rest of the posting budget, by falling value.
   affordable as (
