@@ -232,9 +232,9 @@ declare
   scored_in_full constant float8 :=
     case when cardinality(lexemes) < long_words then 3000 else 20000 end; -- rows
   row_budget constant float8 := 700 * effort; -- candidates
-  posting_budget constant float8 := 4000 * effort; -- index entries read to find them
+  posting_budget constant float8 := 3000 * effort; -- index entries read to find them
   thinned_budget constant float8 := 40000 * effort; -- the same, when partners thin out the rows
-  partner_count constant integer := 7;
+  partner_count constant integer := 6;
   fewest_partners constant integer := 4;
   -- Reading the index entries of a more common partner costs too much.
   most_common_partner constant float8 := document_count * case
@@ -257,11 +257,7 @@ begin
   end if;
 
   with word as (
-    select asked.place,
-           asked.lexeme,
-           asked.document_frequency,
-           asked.weight,
-           sum(asked.document_frequency) over (order by asked.place) as postings
+    select asked.*, sum(asked.document_frequency) over (order by asked.place) as postings
       from unnest(lexemes, document_frequencies, weights)
            with ordinality as asked (lexeme, document_frequency, weight, place)
   ),
@@ -371,27 +367,42 @@ begin
       ) as ordered
      where ordered.rows_drawn <= row_budget
         or (
-          ordered.rows_drawn - ordered.size < row_budget / 10
-            and ordered.size <= 3 * row_budget
+          ordered.rows_drawn - ordered.size < row_budget / 10 and ordered.size <= 3 * row_budget
         )
         or ordered.place_in_order = 1
   ),
-  condition as (
-    select kept.lexeme,
-           bool_or(kept.partner is null) as is_alone,
-           string_agg(
-             quote_literal(kept.partner) || coalesce(' & ' || quote_literal(kept.third), ''), ' | '
-           ) as partners
+  -- Each condition costs time at each index entry, so what another one implies is left out.
+  needed as (
+    select kept.*
       from kept
-     group by kept.lexeme
+     where not exists (
+       select from kept as wider
+        where wider.lexeme = kept.lexeme
+          and (
+            wider.partner is null and kept.partner is not null
+              or wider.third is null and kept.third is not null
+                and wider.partner in (kept.partner, kept.third)
+          )
+     )
+  ),
+  by_lexeme as (
+    select needed.lexeme,
+           string_agg(
+             quote_literal(needed.partner) || coalesce(' & ' || quote_literal(needed.third), ''),
+             ' | ' order by needed.partner, needed.third
+           ) as partners
+      from needed
+     group by needed.lexeme
+  ),
+  by_partners as (
+    select '(' || string_agg(quote_literal(by_lexeme.lexeme), ' | ') || ')'
+             || coalesce(' & (' || by_lexeme.partners || ')', '') as condition
+      from by_lexeme
+     group by by_lexeme.partners
   )
-  select string_agg(
-           quote_literal(condition.lexeme)
-             || case when condition.is_alone then '' else ' & (' || condition.partners || ')' end,
-           ' | '
-         )::tsquery
+  select string_agg(by_partners.condition, ' | ')::tsquery
     into candidate_query
-    from condition;
+    from by_partners;
   return coalesce(required_query && candidate_query, candidate_query);
 end
 $$;
@@ -399,8 +410,8 @@ $$;
 comment on function knowledge_internal.candidate_query is
   'The candidates of a query: rows with its rarest words, with several of its common words, or '
   'with a common word that weighs much in them. About 1,000 rows for effort 1, proportionally more '
-  'for a greater effort; null when at most 3,000 rows match at all, so that all of them are '
-  'candidates.';
+  'for a greater effort; null when at most 3,000 rows match at all (20,000 for a query of at least '
+  '24 lexemes), so that all of them are candidates.';
 
 create function knowledge_internal.query_configurations()
 returns regconfig[]
