@@ -110,8 +110,11 @@ as $$
 declare
   row_budget constant float8 := 600 * effort; -- candidates, if the words were independent
   fewest_rows constant float8 := 100 * effort;
-  -- Each further word multiplies the conditions, which cost more than the rows that they save.
-  marks_used constant integer[] := array[4, 3, 2]; -- by number of words
+  -- Each condition costs time at each index entry that is read.
+  most_conditions constant integer := 10;
+  lowest_marks constant integer[] := array[1, 1, 1, 2]; -- by number of words
+  highest_marks constant integer[] := array[4, 3, 2, 2];
+  words constant integer := least(cardinality(lexemes), 4);
   usual_weight constant float8 := 0.85; -- of a word without a mark
   candidate_query tsquery;
 begin
@@ -119,22 +122,25 @@ begin
     -- Level 0: without the word; 1: with the word; 2 and more: with a mark.
     select asked.place, 0::bigint as level, null::text as condition,
            document_count as size, 0::float8 as value
-      from generate_subscripts(lexemes, 1) as asked (place)
+      from generate_series(1, words) as asked (place)
     union all
     select asked.place, 1, quote_literal(lexemes[asked.place]),
            document_frequencies[asked.place], usual_weight * weights[asked.place]
-      from generate_subscripts(lexemes, 1) as asked (place)
+      from generate_series(1, words) as asked (place)
     union all
     select mark.place, mark.level + 1, quote_literal(mark.lexeme), mark.size,
            (mark.least_weight + 0.1) * weights[mark.place]
-      from knowledge_internal.mark_sizes(lexemes, document_frequencies, document_count) as mark
-     where mark.level <= marks_used[cardinality(lexemes)]
+      from knowledge_internal.mark_sizes(
+             lexemes[:words], document_frequencies[:words], document_count
+           ) as mark
+     where mark.level between lowest_marks[words] and highest_marks[words]
        -- All rows with a rare word are read.
        and document_frequencies[mark.place] > fewest_rows
   ),
-  -- With the share of rows at exactly this level.
+  -- With the share of rows at this level, and at this or a higher one.
   part as materialized (
     select step.place, step.level, step.condition, step.value,
+           step.size / document_count as share_from,
            greatest(
              step.size - coalesce(
                lead(step.size) over (partition by step.place order by step.level), 0
@@ -144,15 +150,19 @@ begin
       from step
   ),
   cell as (
-    select first.level as level, second.level as second_level, third.level as third_level,
-           first.condition, second.condition as second_condition,
-           third.condition as third_condition,
-           first.value + coalesce(second.value, 0) + coalesce(third.value, 0) as value,
+    select array[first.level, second.level, third.level, fourth.level] as levels,
+           first.condition,
+           concat_ws(' & ', second.condition, third.condition, fourth.condition) as others,
+           first.value + coalesce(second.value, 0) + coalesce(third.value, 0)
+             + coalesce(fourth.value, 0) as value,
            document_count * first.share * coalesce(second.share, 1) * coalesce(third.share, 1)
-             as size
+             * coalesce(fourth.share, 1) as size,
+           first.share_from * coalesce(second.share_from, 1) * coalesce(third.share_from, 1)
+             * coalesce(fourth.share_from, 1) as share_from
       from part as first
       left join part as second on second.place = 2
       left join part as third on third.place = 3
+      left join part as fourth on fourth.place = 4
      where first.place = 1
   ),
   -- The cells of highest value.
@@ -160,13 +170,11 @@ begin
     select ordered.*
       from (
         select cell.*,
-               sum(cell.size) over (
-                 order by cell.value desc, cell.level, cell.second_level, cell.third_level
-               ) as rows_drawn
+               sum(cell.size) over (order by cell.value desc, cell.levels) as rows_drawn
           from cell
          where cell.value > 0
       ) as ordered
-     where ordered.rows_drawn <= row_budget
+     where ordered.rows_drawn <= greatest(row_budget, ordered.size)
         or (
           ordered.rows_drawn - ordered.size < fewest_rows and ordered.size <= 10 * row_budget
         )
@@ -177,22 +185,20 @@ begin
       from kept
      where not exists (
        select from kept as lower
-        where lower.level <= kept.level
-          and coalesce(lower.second_level <= kept.second_level, true)
-          and coalesce(lower.third_level <= kept.third_level, true)
-          and (lower.level, lower.second_level, lower.third_level)
-                is distinct from (kept.level, kept.second_level, kept.third_level)
+        where lower.levels <> kept.levels
+          and lower.levels[1] <= kept.levels[1]
+          and coalesce(lower.levels[2] <= kept.levels[2], true)
+          and coalesce(lower.levels[3] <= kept.levels[3], true)
+          and coalesce(lower.levels[4] <= kept.levels[4], true)
      )
+     order by kept.share_from desc, kept.levels
+     limit most_conditions
   ),
   by_first_word as (
     select concat_ws(
              ' & ',
              least_cell.condition,
-             '((' || string_agg(
-               concat_ws(' & ', least_cell.second_condition, least_cell.third_condition), ') | ('
-             ) filter (
-               where num_nonnulls(least_cell.second_condition, least_cell.third_condition) > 0
-             ) || '))'
+             '((' || string_agg(nullif(least_cell.others, ''), ') | (') || '))'
            ) as condition
       from least_cell
      group by least_cell.condition
@@ -207,8 +213,9 @@ $$;
 comment on function knowledge_internal.short_candidate_query(
   text[], float8[], float8[], float8, float8
 ) is
-  'The candidates of a query of up to three lexemes. The rows are divided into cells by the level '
-  'of each word in them (none, present, each mark), and the cells of highest value are drawn.';
+  'The candidates of a query of few lexemes. The rows are divided into cells by the level of each '
+  'of the four rarest words in them (none, present, marks), and the cells of highest value are '
+  'drawn.';
 
 create function knowledge_internal.candidate_query(
   lexemes text[],
@@ -225,15 +232,17 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+  -- Among more rows, more come near the best ones.
+  budget constant float8 := greatest(effort, least(document_count / 200000, 5));
   short_words constant integer := 3;
   long_words constant integer := 24;
   -- The best rows for a long query share many of its words, but may have none of the rarest. In a
   -- small table they are all scored.
   scored_in_full constant float8 :=
     case when cardinality(lexemes) < long_words then 3000 else 20000 end; -- rows
-  row_budget constant float8 := 700 * effort; -- candidates
-  posting_budget constant float8 := 3000 * effort; -- index entries read to find them
-  thinned_budget constant float8 := 40000 * effort; -- the same, when partners thin out the rows
+  row_budget constant float8 := 700 * budget; -- candidates
+  posting_budget constant float8 := 3000 * budget; -- index entries read to find them
+  thinned_budget constant float8 := 40000 * budget; -- the same, when partners thin out the rows
   partner_count constant integer := 6;
   fewest_partners constant integer := 4;
   -- Reading the index entries of a more common partner costs too much.
@@ -249,9 +258,15 @@ begin
   ) <= scored_in_full then
     return null;
   end if;
-  if cardinality(lexemes) <= short_words then
+  -- In a large table also common words only, of which many rows have four.
+  if cardinality(lexemes) <= short_words
+     or (
+       cardinality(lexemes) <= words_for_triples and budget >= 2
+         and document_frequencies[1] > posting_budget
+     )
+  then
     candidate_query := knowledge_internal.short_candidate_query(
-      lexemes, document_frequencies, weights, document_count, effort
+      lexemes, document_frequencies, weights, document_count, greatest(effort, sqrt(budget))
     );
     return coalesce(required_query && candidate_query, candidate_query);
   end if;
