@@ -751,7 +751,7 @@ set enable_seqscan = off
 set cpu_index_tuple_cost = 0.5
 as $$
 declare
-  wider_effort constant double precision := 20; -- rows of the second draw, over those of the first
+  most_effort constant double precision := 20; -- rows of the second draw, over those of the first
   questions knowledge_internal.search_question[];
   analyses knowledge_internal.query_analysis[];
   asked knowledge_internal.asked_words;
@@ -942,11 +942,11 @@ begin
                       when next.draw = 1 then lists.candidate_query
                       when next.draw = 2 then knowledge_internal.candidate_query(
                         lists.lexemes, lists.document_frequencies, lists.weights,
-                        lists.required_query, lists.document_count, wider_effort
+                        lists.required_query, lists.document_count,
+                        least(most_effort, 5 + 4 * plan.pool / (1 + cardinality(draws.ids)))
                       )
                       when not (lists.is_partial and lists.is_narrow) then lists.matching_query
-                    end as query
-            offset 0
+                    end as query offset 0
            ) as words
      cross join lateral (
              select coalesce(array_agg(checked.id), '{}') as ids
@@ -970,7 +970,7 @@ begin
                      offset 0
                    ) as drawn
                   where words.query is not null and (lists.is_optional or next.draw = 3)
-                     or (drawn.content_tsv || ''::tsvector) @@ lists.matching_query
+                     or drawn.content_tsv @@ lists.matching_query
                   order by drawn.product, drawn.id
                   limit plan.scored_exactly
                ) as checked

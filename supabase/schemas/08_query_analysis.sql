@@ -231,8 +231,8 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  -- Among more rows, more come near the best ones.
-  budget constant float8 := greatest(effort, least(document_count / 200000, 5));
+  growth constant float8 := least(greatest(document_count / 200000, 1) ^ 0.75, 5); -- of budgets
+  budget constant float8 := effort * growth;
   short_words constant integer := 3;
   long_words constant integer := 24;
   -- The best rows for a long query share many of its words, but may have none of the rarest. In a
@@ -260,12 +260,12 @@ begin
   -- In a large table also common words only, of which many rows have four.
   if cardinality(lexemes) <= short_words
      or (
-       cardinality(lexemes) <= words_for_triples and budget >= 2
+       cardinality(lexemes) <= words_for_triples and growth >= 2
          and document_frequencies[1] > posting_budget
      )
   then
     candidate_query := knowledge_internal.short_candidate_query(
-      lexemes, document_frequencies, weights, document_count, greatest(effort, sqrt(budget))
+      lexemes, document_frequencies, weights, document_count, effort * sqrt(growth)
     );
     return coalesce(required_query && candidate_query, candidate_query);
   end if;
@@ -371,19 +371,16 @@ begin
     select ordered.*
       from (
         select combination.*,
-               sum(combination.size) over best_first as rows_drawn,
-               row_number() over best_first as place_in_order
+               sum(combination.size) over (
+                 order by combination.value desc, combination.size, combination.lexeme,
+                          combination.partner, combination.third
+               ) as rows_drawn
           from combination
-        window best_first as (
-          order by combination.value desc, combination.size, combination.lexeme,
-                   combination.partner, combination.third
-        )
       ) as ordered
-     where ordered.rows_drawn <= row_budget
+     where ordered.rows_drawn <= greatest(row_budget, ordered.size)
         or (
           ordered.rows_drawn - ordered.size < row_budget / 10 and ordered.size <= 3 * row_budget
         )
-        or ordered.place_in_order = 1
   ),
   -- Each condition costs time at each index entry, so what another one implies is left out.
   needed as (
@@ -392,11 +389,9 @@ begin
      where not exists (
        select from kept as wider
         where wider.lexeme = kept.lexeme
-          and (
-            wider.partner is null and kept.partner is not null
-              or wider.third is null and kept.third is not null
-                and wider.partner in (kept.partner, kept.third)
-          )
+          and (wider.partner is null and kept.partner is not null
+            or wider.third is null and kept.third is not null
+              and wider.partner in (kept.partner, kept.third))
      )
   ),
   by_lexeme as (
@@ -688,6 +683,7 @@ declare
   configurations constant regconfig[] := knowledge_internal.query_configurations();
   operands knowledge_internal.query_operand[];
   conditions record;
+  required_rows float8;
   wanted text;
   corpus record;
   analysis knowledge_internal.query_analysis;
@@ -777,15 +773,18 @@ begin
   end if;
   analysis.is_optional := numnode(conditions.required) = 0 and numnode(conditions.excluded) = 0;
 
-  -- A rare word that is required leaves few rows: then all of them are candidates.
-  if not exists (
-    select
+  -- Required words that few rows have together: then all of these rows are candidates.
+  required_rows := (
+    select case
+             when conditions.required::text like '%|%' then min(word.document_frequency)
+             else analysis.document_count
+               * exp(sum(ln(greatest(word.document_frequency, 1) / analysis.document_count)))
+           end
       from unnest(analysis.lexeme_queries, analysis.document_frequencies)
            as word (query, document_frequency)
-     where word.document_frequency <= scored_in_full
-       and numnode(conditions.required) > 0
-       and conditions.required @> word.query
-  ) then
+     where conditions.required @> word.query
+  );
+  if (required_rows <= scored_in_full) is not true then
     analysis.candidate_query := knowledge_internal.candidate_query(
       analysis.lexemes, analysis.document_frequencies, analysis.weights, analysis.required_query,
       analysis.document_count, 1
