@@ -1,5 +1,6 @@
--- 015_own_documents: what signed-in users do with documents beside searching them.
--- Adds: functions that list, read and delete a user's own documents, and a type.
+-- 015_own_documents: what users do with documents beside searching them.
+-- Adds: functions that list and read the documents that a user may see, delete the user's own, and
+-- read a document for a user whom a backend names; and a type.
 -- Locks nothing that exists.
 
 create type public.knowledge_own_document as (
@@ -25,7 +26,8 @@ comment on type public.knowledge_own_document is
 create function public.list_my_knowledge_documents(
   page_size integer default 50,
   after_key text default null,
-  include_public boolean default false
+  include_public boolean default false,
+  include_groups boolean default false
 )
 returns setof public.knowledge_own_document
 language plpgsql
@@ -37,9 +39,11 @@ as $$
 declare
   largest_page constant integer := 200;
   viewer uuid := knowledge_internal.signed_in_viewer('list_my_knowledge_documents');
+  groups text[] := knowledge_internal.current_viewer_groups();
 begin
   perform knowledge_internal.check_range('page_size', page_size, 1, largest_page);
   perform knowledge_internal.check_flag('include_public', include_public);
+  perform knowledge_internal.check_flag('include_groups', include_groups);
   return query
   with own_documents as (
     select document.*
@@ -59,12 +63,25 @@ begin
      order by document.external_key
      limit page_size
   ),
+  group_documents as (
+    select document.*
+      from public.knowledge_documents as document
+     where include_groups
+       and document.allowed_groups && groups
+       and document.owner_id is distinct from viewer
+       and not (include_public and document.visibility = 'public')
+       and (after_key is null or document.external_key > after_key)
+     order by document.external_key
+     limit page_size
+  ),
   page as (
     select listed.*
       from (
         select own.* from own_documents as own
         union all
         select other.* from public_documents as other
+        union all
+        select shared.* from group_documents as shared
       ) as listed
      order by listed.external_key
      limit page_size
@@ -79,40 +96,44 @@ begin
        from public.knowledge_chunks as chunk
       where chunk.document_id = page.id
         and chunk.status = 'active'
-        and (chunk.visibility = 'public' or chunk.owner_id = viewer)
+        and (
+          chunk.visibility = 'public' or chunk.owner_id = viewer or chunk.allowed_groups && groups
+        )
    ) as chunks
    order by page.external_key;
 end
 $$;
 
 comment on function public.list_my_knowledge_documents is
-  'The documents that the signed-in user owns, and with include_public the public ones too, in '
-  'order of external_key. page_size: 1 to 200; after_key: the external_key that the page before '
-  'ended with. Raises 42501 without a user and for a user whose id is not a UUID, 22023 for an '
-  'argument out of bounds.';
-revoke all on function public.list_my_knowledge_documents(integer, text, boolean)
+  'The documents that the signed-in user owns, with include_public the public ones too, and with '
+  'include_groups those of the user''s groups, in order of external_key. page_size: 1 to 200; '
+  'after_key: the external_key that the page before ended with. Raises 42501 without a user and '
+  'for a user whose id is not a UUID, 22023 for an argument out of bounds.';
+revoke all on function public.list_my_knowledge_documents(integer, text, boolean, boolean)
   from public, anon, authenticated, service_role;
-grant execute on function public.list_my_knowledge_documents(integer, text, boolean)
+grant execute on function public.list_my_knowledge_documents(integer, text, boolean, boolean)
   to authenticated;
 
-create function public.read_my_knowledge_document(
-  document uuid,
-  chunk_count integer default 100,
-  chunk_offset integer default 0
+create function knowledge_internal.document_content(
+  target uuid,
+  viewer uuid,
+  viewer_groups text[],
+  public_only boolean,
+  collections text[],
+  chunk_count integer,
+  chunk_offset integer
 )
 returns jsonb
 language plpgsql
 stable
--- definer: a signed-in user may not read the tables.
-security definer
+security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
   most_chunks constant integer := 500;
   last_offset constant integer := 1000000;
-  viewer uuid := knowledge_internal.signed_in_viewer('read_my_knowledge_document');
 begin
-  if document is null then
+  if target is null then
     raise exception 'document must be the id of a document, not null' using errcode = '22023';
   end if;
   perform knowledge_internal.check_range('chunk_count', chunk_count, 1, most_chunks);
@@ -122,9 +143,16 @@ begin
       select chunk.id, chunk.chunk_index, chunk.heading, chunk.content, chunk.collection,
              chunk.metadata
         from public.knowledge_chunks as chunk
-       where chunk.document_id = document
+       where chunk.document_id = target
          and chunk.status = 'active'
-         and (chunk.visibility = 'public' or chunk.owner_id = viewer)
+         and (
+           num_nonnulls(viewer, viewer_groups) = 0
+           or chunk.visibility = 'public'
+           or chunk.owner_id = viewer
+           or chunk.allowed_groups && viewer_groups
+         )
+         and (not public_only or chunk.visibility = 'public')
+         and (collections is null or chunk.collection = any (collections))
     ),
     page as (
       select visible.*
@@ -145,8 +173,10 @@ begin
              'document_date', stored.document_date,
              'language', stored.language,
              'visibility', stored.visibility,
+             -- Members of one group do not learn of the others.
+             'allowed_groups', case when stored.owner_id = viewer then stored.allowed_groups end,
              'sensitivity', stored.sensitivity,
-             'is_own', stored.owner_id is not distinct from viewer,
+             'is_own', coalesce(stored.owner_id = viewer, false),
              'metadata', stored.metadata,
              'created_at', stored.created_at,
              'updated_at', stored.updated_at,
@@ -159,22 +189,98 @@ begin
              )
            )
       from public.knowledge_documents as stored
-     where stored.id = document
-       and (stored.visibility = 'public' or stored.owner_id = viewer)
+     where stored.id = target
+       and (
+         num_nonnulls(viewer, viewer_groups) = 0
+         or stored.visibility = 'public'
+         or stored.owner_id = viewer
+         or stored.allowed_groups && viewer_groups
+       )
+       and (not public_only or stored.visibility = 'public')
+       and (
+         collections is null
+         or stored.collection = any (collections)
+         or exists (select from visible_chunks)
+       )
+  );
+end
+$$;
+
+comment on function knowledge_internal.document_content(
+  uuid, uuid, text[], boolean, text[], integer, integer
+) is
+  'A document and a page of its active chunks as one JSON object, null where the viewer may not '
+  'see it. viewer and viewer_groups null: every row. collections null: all of them. Raises 22023 '
+  'for an argument out of bounds.';
+
+create function public.read_my_knowledge_document(
+  document uuid,
+  chunk_count integer default 100,
+  chunk_offset integer default 0
+)
+returns jsonb
+language plpgsql
+stable
+-- definer: a signed-in user may not read the tables.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  viewer uuid := knowledge_internal.signed_in_viewer('read_my_knowledge_document');
+begin
+  return knowledge_internal.document_content(
+    document, viewer, knowledge_internal.current_viewer_groups(), false, null,
+    chunk_count, chunk_offset
   );
 end
 $$;
 
 comment on function public.read_my_knowledge_document is
-  'A document that is public or owned by the signed-in user, as one JSON object. chunks: its '
-  'active chunks in their order, at most chunk_count (1 to 500), after skipping chunk_offset '
-  '(0 to 1000000). The key chunk_count is the number of all active chunks. Null if the document '
+  'A document that is public, owned by the signed-in user, or of one of the user''s groups, as one '
+  'JSON object. allowed_groups: only for the owner. chunks: its active chunks in their order, at '
+  'most chunk_count (1 to 500), after skipping chunk_offset (0 to 1000000). The key chunk_count is '
+  'the number of all active chunks that the user can see. Null if the document '
   'does not exist or is not visible to the user. Raises 42501 if nobody is signed in or the user '
   'id is not a UUID, and 22023 for an argument out of bounds.';
 revoke all on function public.read_my_knowledge_document(uuid, integer, integer)
   from public, anon, authenticated, service_role;
 grant execute on function public.read_my_knowledge_document(uuid, integer, integer)
   to authenticated;
+
+create function public.read_knowledge_document(
+  document uuid,
+  viewer_id uuid default null,
+  viewer_groups text[] default null,
+  public_only boolean default false,
+  collections text[] default null,
+  chunk_count integer default 100,
+  chunk_offset integer default 0
+)
+returns jsonb
+language plpgsql
+stable
+-- definer: service_role has no rights on the internal schema.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform knowledge_internal.check_flag('public_only', public_only),
+          knowledge_internal.check_viewer_groups('viewer_groups', viewer_groups);
+  return knowledge_internal.document_content(
+    document, viewer_id, viewer_groups, public_only, collections, chunk_count, chunk_offset
+  );
+end
+$$;
+
+comment on function public.read_knowledge_document is
+  'A document as one JSON object, for a trusted backend: as read_my_knowledge_document returns it, '
+  'to a user whom the backend names. viewer_id, viewer_groups: documents and chunks that are '
+  'public, the viewer''s or of one of these groups (both null: all); public_only: public ones; '
+  'collections: those of these collections. Null '
+  'if the document does not exist or may not be seen. Raises 22023 for an argument out of bounds.';
+revoke all on function public.read_knowledge_document
+  from public, anon, authenticated, service_role;
+grant execute on function public.read_knowledge_document to service_role;
 
 create function public.delete_my_knowledge_document(document uuid)
 returns boolean
@@ -207,8 +313,9 @@ $$;
 
 comment on function public.delete_my_knowledge_document(uuid) is
   'Deletes a document that the signed-in user owns, and all versions of its chunks, for good; true '
-  'when it did. False for a document that does not exist and for one of somebody else, public or '
-  'not. Raises 42501 without a user and for a user whose id is not a UUID, 22023 for null.';
+  'when it did. False for a document that does not exist and for one of somebody else, public, of '
+  'the user''s groups or not. Raises 42501 without a user and for a user whose id is not a UUID, '
+  '22023 for null.';
 revoke all on function public.delete_my_knowledge_document(uuid)
   from public, anon, authenticated, service_role;
 grant execute on function public.delete_my_knowledge_document(uuid) to authenticated;

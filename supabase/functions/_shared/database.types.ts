@@ -7,6 +7,7 @@ export type Database = {
     Tables: {
       "knowledge_chunks": {
         Row: {
+          "allowed_groups": (string)[] | null;
           "bm25": unknown;
           "chunk_index": number | null;
           "collection": string;
@@ -36,6 +37,7 @@ export type Database = {
         };
         ComputedFields: never;
         Insert: {
+          "allowed_groups"?: (string)[] | null;
           "bm25"?: unknown;
           "chunk_index"?: number | null;
           "collection": string;
@@ -64,6 +66,7 @@ export type Database = {
           "visibility"?: string;
         };
         Update: {
+          "allowed_groups"?: (string)[] | null;
           "bm25"?: unknown;
           "chunk_index"?: number | null;
           "collection"?: string;
@@ -124,6 +127,7 @@ export type Database = {
       };
       "knowledge_documents": {
         Row: {
+          "allowed_groups": (string)[] | null;
           "author": string | null;
           "collection": string;
           "content_hash": string | null;
@@ -145,6 +149,7 @@ export type Database = {
         };
         ComputedFields: never;
         Insert: {
+          "allowed_groups"?: (string)[] | null;
           "author"?: string | null;
           "collection"?: string;
           "content_hash"?: string | null;
@@ -165,6 +170,7 @@ export type Database = {
           "visibility"?: string;
         };
         Update: {
+          "allowed_groups"?: (string)[] | null;
           "author"?: string | null;
           "collection"?: string;
           "content_hash"?: string | null;
@@ -331,6 +337,7 @@ export type Database = {
           "snippet"?: boolean;
           "text_weight"?: number;
           "vector_weight"?: number;
+          "viewer_groups"?: (string)[];
           "viewer_id"?: string;
         };
         Returns: number;
@@ -369,6 +376,7 @@ export type Database = {
           "snippet"?: boolean;
           "text_weight"?: number;
           "vector_weight"?: number;
+          "viewer_groups"?: (string)[];
           "viewer_id"?: string;
         };
         Returns: Json;
@@ -398,6 +406,7 @@ export type Database = {
           "snippet"?: boolean;
           "text_weight"?: number;
           "vector_weight"?: number;
+          "viewer_groups"?: (string)[];
           "viewer_id"?: string;
         };
         Returns: Database["public"]["CompositeTypes"]["knowledge_search_hit"][];
@@ -453,8 +462,14 @@ export type Database = {
         }[];
       };
       "knowledge_search_health": { Args: Record<PropertyKey, never>; Returns: Json };
+      "knowledge_viewer_groups": { Args: Record<PropertyKey, never>; Returns: (string)[] };
       "list_my_knowledge_documents": {
-        Args: { "after_key"?: string; "include_public"?: boolean; "page_size"?: number };
+        Args: {
+          "after_key"?: string;
+          "include_groups"?: boolean;
+          "include_public"?: boolean;
+          "page_size"?: number;
+        };
         Returns: Database["public"]["CompositeTypes"]["knowledge_own_document"][];
         SetofOptions: {
           from: "*";
@@ -468,7 +483,10 @@ export type Database = {
           "filter_type"?: string;
           "match_count"?: number;
           "match_threshold"?: number;
+          "public_only"?: boolean;
           "query_embedding": string;
+          "viewer_groups"?: (string)[];
+          "viewer_id"?: string;
         };
         Returns: {
           "chunk_index": number;
@@ -486,6 +504,18 @@ export type Database = {
         Returns: (string)[];
       };
       "purge_knowledge_chunks": { Args: { "older_than"?: string }; Returns: number };
+      "read_knowledge_document": {
+        Args: {
+          "chunk_count"?: number;
+          "chunk_offset"?: number;
+          "collections"?: (string)[];
+          "document": string;
+          "public_only"?: boolean;
+          "viewer_groups"?: (string)[];
+          "viewer_id"?: string;
+        };
+        Returns: Json;
+      };
       "read_my_knowledge_document": {
         Args: { "chunk_count"?: number; "chunk_offset"?: number; "document": string };
         Returns: Json;
@@ -495,8 +525,11 @@ export type Database = {
         Args: {
           "filter_type"?: string;
           "match_count"?: number;
+          "public_only"?: boolean;
           "query_text": string;
           "search_mode"?: string;
+          "viewer_groups"?: (string)[];
+          "viewer_id"?: string;
         };
         Returns: {
           "chunk_index": number;
@@ -526,6 +559,39 @@ export type Database = {
           "one_per_document"?: boolean;
           "pool_size"?: number;
           "public_only"?: boolean;
+          "query_embedding"?: string;
+          "query_text"?: string;
+          "recency_half_life"?: number;
+          "rrf_k"?: number;
+          "search_mode"?: string;
+          "snippet"?: boolean;
+          "text_weight"?: number;
+          "vector_weight"?: number;
+        };
+        Returns: Database["public"]["CompositeTypes"]["knowledge_search_hit"][];
+        SetofOptions: {
+          from: "*";
+          to: "knowledge_search_hit";
+          isOneToOne: false;
+          isSetofReturn: true;
+        };
+      };
+      "search_public_knowledge_chunks": {
+        Args: {
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "filter_type"?: string;
+          "filters"?: Json;
+          "formulations"?: Json;
+          "fusion"?: string;
+          "match_count"?: number;
+          "match_offset"?: number;
+          "match_threshold"?: number;
+          "neighbor_window"?: number;
+          "on_bad_embedding"?: string;
+          "one_per_document"?: boolean;
+          "pool_size"?: number;
           "query_embedding"?: string;
           "query_text"?: string;
           "recency_half_life"?: number;
