@@ -761,7 +761,7 @@ set enable_seqscan = off
 set cpu_index_tuple_cost = 0.5
 as $$
 declare
-  wider_effort constant double precision := 20; -- rows of the second draw, over those of the first
+  most_effort constant double precision := 20; -- rows of the second draw, over those of the first
   questions knowledge_internal.search_question[];
   analyses knowledge_internal.query_analysis[];
   asked knowledge_internal.asked_words;
@@ -961,13 +961,13 @@ begin
                         knowledge_internal.candidate_query(
                           lists.lexemes, lists.document_frequencies, lists.weights,
                           case when next.draw = 2 then lists.required_query end,
-                          lists.document_count, wider_effort
+                          lists.document_count,
+                          least(most_effort, 5 + 4 * plan.pool / (1 + cardinality(draws.ids)))
                         ),
                         next.matching_query
                       )
                       when not (lists.is_partial and lists.is_narrow) then next.matching_query
-                    end as query
-            offset 0
+                    end as query offset 0
            ) as words
      cross join lateral (
              select coalesce(array_agg(checked.id), '{}') as ids
@@ -991,7 +991,7 @@ begin
                      offset 0
                    ) as drawn
                   where words.query is not null and (lists.is_optional or next.draw = 3)
-                     or (drawn.content_tsv || ''::tsvector) @@ next.matching_query
+                     or drawn.content_tsv @@ next.matching_query
                   order by drawn.product, drawn.id
                   limit plan.scored_exactly
                ) as checked
