@@ -29,7 +29,8 @@ create type knowledge_internal.search_arguments as (
   recency_half_life double precision,
   match_offset integer,
   snippet boolean,
-  formulations jsonb
+  formulations jsonb,
+  on_bad_embedding text
 );
 
 comment on type knowledge_internal.search_arguments is
@@ -55,7 +56,7 @@ begin
   arguments.search_mode := 'websearch';
   arguments.pool_size := 50;
   arguments.rrf_k := 60;
-  arguments.fusion := 'auto';
+  arguments.fusion := null;
   arguments.filters := null;
   arguments.date_from := null;
   arguments.date_to := null;
@@ -68,6 +69,7 @@ begin
   arguments.match_offset := 0;
   arguments.snippet := false;
   arguments.formulations := null;
+  arguments.on_bad_embedding := 'error';
   return arguments;
 end
 $$;
@@ -108,7 +110,8 @@ begin
            recency_half_life => arguments.recency_half_life,
            match_offset => arguments.match_offset,
            snippet => arguments.snippet,
-           formulations => arguments.formulations
+           formulations => arguments.formulations,
+           on_bad_embedding => arguments.on_bad_embedding
          ) as hit;
 end
 $$;
@@ -127,7 +130,7 @@ create function public.search_my_knowledge_chunks(
   search_mode text default 'websearch',
   pool_size integer default 50,
   rrf_k double precision default 60,
-  fusion text default 'auto',
+  fusion text default null,
   filters jsonb default null,
   date_from date default null,
   date_to date default null,
@@ -138,7 +141,8 @@ create function public.search_my_knowledge_chunks(
   recency_half_life double precision default null,
   match_offset integer default 0,
   snippet boolean default false,
-  formulations jsonb default null
+  formulations jsonb default null,
+  on_bad_embedding text default 'error'
 )
 returns setof public.knowledge_search_hit
 language plpgsql
@@ -173,6 +177,7 @@ begin
   arguments.match_offset := search_my_knowledge_chunks.match_offset;
   arguments.snippet := search_my_knowledge_chunks.snippet;
   arguments.formulations := search_my_knowledge_chunks.formulations;
+  arguments.on_bad_embedding := search_my_knowledge_chunks.on_bad_embedding;
   -- A user may not read the trace that explain_hybrid_search reads.
   perform set_config('knowledge_internal.tracing', 'off', true);
   return query select hit.* from knowledge_internal.search(arguments) as hit;
@@ -198,7 +203,7 @@ create function public.explain_hybrid_search(
   search_mode text default 'websearch',
   pool_size integer default 50,
   rrf_k double precision default 60,
-  fusion text default 'auto',
+  fusion text default null,
   filters jsonb default null,
   date_from date default null,
   date_to date default null,
@@ -210,7 +215,8 @@ create function public.explain_hybrid_search(
   recency_half_life double precision default null,
   match_offset integer default 0,
   snippet boolean default false,
-  formulations jsonb default null
+  formulations jsonb default null,
+  on_bad_embedding text default 'error'
 )
 returns jsonb
 language plpgsql
@@ -245,6 +251,7 @@ begin
   arguments.match_offset := explain_hybrid_search.match_offset;
   arguments.snippet := explain_hybrid_search.snippet;
   arguments.formulations := explain_hybrid_search.formulations;
+  arguments.on_bad_embedding := explain_hybrid_search.on_bad_embedding;
   return knowledge_internal.explanation(arguments);
 end
 $$;
@@ -273,7 +280,7 @@ create function public.count_matching_knowledge_chunks(
   search_mode text default 'websearch',
   pool_size integer default 50,
   rrf_k double precision default 60,
-  fusion text default 'auto',
+  fusion text default null,
   filters jsonb default null,
   date_from date default null,
   date_to date default null,
@@ -285,7 +292,8 @@ create function public.count_matching_knowledge_chunks(
   recency_half_life double precision default null,
   match_offset integer default 0,
   snippet boolean default false,
-  formulations jsonb default null
+  formulations jsonb default null,
+  on_bad_embedding text default 'error'
 )
 returns bigint
 language plpgsql
@@ -305,16 +313,18 @@ begin
   perform knowledge_internal.check_search_arguments(
     match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
     rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-    snippet
+    snippet, on_bad_embedding
   );
-  questions := knowledge_internal.search_questions(
-    query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0
-  );
-  perform knowledge_internal.check_collections(collections, cardinality(questions));
-
   wanted := knowledge_internal.compile_filter(
     filters, filter_type, date_from, date_to, public_only
   );
+  select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
+    fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
+  );
+  questions := knowledge_internal.search_questions(
+    query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0, on_bad_embedding
+  );
+  collections := knowledge_internal.checked_collections(collections, cardinality(questions));
   plan := knowledge_internal.plan_search(
     pool_size, match_count, wanted, num_nonnulls(viewer_id, collections) > 0
   );
@@ -365,10 +375,8 @@ begin
           and (wanted.created is null or chunk.created_at <@ wanted.created)
           and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
           and (wanted.excluded is null or not wanted.excluded && array[
-            'knowledge_type=' || chunk.knowledge_type,
-            'source_origin=' || chunk.source_origin,
-            'collection=' || chunk.collection,
-            'language=' || chunk.language,
+            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
+            'collection=' || chunk.collection, 'language=' || chunk.language,
             'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
             'document_id' || coalesce('=' || chunk.document_id, ''),
             'source_id' || coalesce('=' || chunk.source_id, '')
