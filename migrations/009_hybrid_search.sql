@@ -17,6 +17,7 @@ create type knowledge_internal.search_plan as (
   is_filtered boolean,
   is_indexed boolean,
   pool integer,
+  best_hits integer,
   typical_rank integer,
   index_rows integer,
   ef_search integer,
@@ -36,8 +37,9 @@ create type knowledge_internal.search_plan as (
 
 comment on type knowledge_internal.search_plan is
   'How a search finds its rows. is_filtered: not every active row may be returned; is_indexed: an '
-  'index finds the rows that may. pool: rows that each leg returns. typical_rank: the neighbour '
-  'whose similarity counts as ordinary. Vector leg: index_rows are asked of the index, with '
+  'index finds the rows that may. pool: rows that each leg returns. best_hits: how many of a leg '
+  'show what its best are like. typical_rank: the neighbour whose similarity counts as ordinary. '
+  'Vector leg: index_rows are asked of the index, with '
   'ef_search and scan_tuples as pgvector''s settings; with at most most_compared matching rows '
   '(of chunk_count) the index is not used: compared_by_bits rows are chosen by embedding_bits '
   '(null: all), and compared_exactly of them returned. Text leg: scored_exactly candidates get '
@@ -550,6 +552,7 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+  best_hits constant integer := 5;
   typical_rank constant integer := 50;
   small_corpus constant integer := 1000; -- chunks
   sample_size constant integer := 200; -- chunks
@@ -566,6 +569,7 @@ begin
   plan.is_small_corpus := plan.chunk_count <= small_corpus;
   plan.is_filtered := is_bounded or not wanted is null;
   plan.is_indexed := is_bounded or coalesce(wanted.is_indexed, false);
+  plan.best_hits := best_hits;
   plan.typical_rank := typical_rank;
   plan.pool := greatest(pool_size, match_count);
   -- The rows of a small corpus were written while its mean length still changed.
@@ -1032,7 +1036,13 @@ begin
              array(
                select similarity from neighbours where list_id = lists.list_id order by vector_rank
              ),
-             (select max(text_score) from text_results where list_id = lists.list_id),
+             array(
+               select -(bm25 operator(extensions.<#>) lists.weight_vector)
+                 from neighbours where list_id = lists.list_id and vector_rank <= plan.best_hits
+             ),
+             array(
+               select text_score from text_results where list_id = lists.list_id order by text_rank
+             ),
              plan.typical_rank, lists.cosine_spread, lists.weights
            ) as leg
   ),
@@ -1069,38 +1079,32 @@ begin
      group by hit.list_id
   ),
   scored as (
-    select completed.id,
-           min(completed.vector_rank) as vector_rank, min(completed.text_rank) as text_rank,
-           max(completed.similarity) as similarity, max(completed.text_score) as text_score,
+    select hit.id,
+           min(hit.vector_rank) as vector_rank, min(hit.text_rank) as text_rank,
+           max(hit.similarity) as similarity, max(hit.text_score) as text_score,
            sum(
              case fusion
-               when 'rrf' then
-                 coalesce(vector_weight / (rrf_k + completed.vector_rank), 0)
-                   + coalesce(text_weight / (rrf_k + completed.text_rank), 0)
+               when 'rrf' then coalesce(vector_weight / (rrf_k + hit.vector_rank), 0)
+                 + coalesce(text_weight / (rrf_k + hit.text_rank), 0)
                when 'relative_score' then
                  vector_weight * knowledge_internal.min_max(
-                   completed.similarity, ranges.least_similarity, ranges.best_similarity
+                   hit.similarity, least_similarity, best_similarity
                  )
                    + text_weight * knowledge_internal.min_max(
-                     completed.text_score, ranges.least_text_score, ranges.best_text_score
+                     hit.text_score, least_text_score, best_text_score
                    )
                -- 1 is a row that is the best of both legs.
                else coalesce(
-                 (
-                   completed.cosine_weight * (completed.cosine - ranges.least_cosine)
-                     + completed.bm25_weight * completed.bm25_score
-                 ) / nullif(
-                   completed.cosine_weight * (ranges.best_cosine - ranges.least_cosine)
-                     + completed.bm25_weight * ranges.best_bm25_score,
-                   0
+                 (cosine_weight * (cosine - least_cosine) + bm25_weight * bm25_score) / nullif(
+                   cosine_weight * (best_cosine - least_cosine) + bm25_weight * best_bm25_score, 0
                  ),
                  1
                ) / cardinality(questions)
              end
            ) as rrf_score
-      from completed
-      join ranges on ranges.list_id = completed.list_id
-     group by completed.id
+      from completed as hit
+      join ranges using (list_id)
+     group by hit.id
   ),
   -- Page.
   ordered as (

@@ -754,7 +754,8 @@ comment on function knowledge_internal.recency_factor(date, float8) is
 
 create function knowledge_internal.leg_evidence(
   similarities float8[],
-  best_bm25 float8,
+  nearest_scores float8[],
+  text_scores float8[],
   typical_rank integer,
   cosine_spread float8,
   query_weights float8[],
@@ -768,13 +769,19 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  vector_factor constant float8 := 0.7;
+  vector_factor constant float8 := 0.35;
   usual_spread constant float8 := 0.13;
+  least_support constant float8 := 0.1;
+  least_evidence constant float8 := 1e-6;
   fewest_neighbours constant integer := 10;
+  best_hits constant integer := cardinality(nearest_scores);
   neighbours constant integer := cardinality(similarities);
   best_cosine constant float8 := similarities[1];
-  highest_score constant float8 := (knowledge_internal.bm25_k1() + 1)
+  best_bm25 constant float8 := text_scores[1];
+  highest_bm25 constant float8 := (knowledge_internal.bm25_k1() + 1)
     * (select sum(word.weight) from unnest(query_weights) as word (weight));
+  excess float8;
+  support float8;
 begin
   typical_cosine := similarities[least(neighbours, typical_rank)];
   if neighbours < fewest_neighbours then
@@ -783,17 +790,34 @@ begin
     return;
   end if;
   cosine_spread := coalesce(cosine_spread, usual_spread);
+  excess := (
+    select greatest(avg(hit.similarity) - typical_cosine, 0)
+      from unnest(similarities[:best_hits]) as hit (similarity)
+  ) / cosine_spread;
+  support := (select avg(hit.score) from unnest(nearest_scores) as hit (score))
+    / (select nullif(avg(hit.score), 0) from unnest(text_scores[:best_hits]) as hit (score));
   vector_evidence := coalesce(
-    vector_factor * ((best_cosine - typical_cosine) / cosine_spread) ^ 2 / cosine_spread, 0
+    vector_factor * excess ^ 1.5 / cosine_spread
+      * least(greatest(coalesce(support, 1), least_support), 1) ^ 2,
+    0
   );
-  text_evidence := coalesce(least(1, best_bm25 / nullif(highest_score, 0)), 0);
+  text_evidence := coalesce(
+    greatest(
+      ((best_bm25 - coalesce(text_scores[typical_rank], 0)) / nullif(highest_bm25, 0)) ^ 2,
+      least_evidence
+    ),
+    0
+  );
 end
 $$;
 
 comment on function knowledge_internal.leg_evidence is
   'How far fusion auto relies on each leg of one query: the factors of a cosine similarity and of '
-  'a BM25 score. similarities: of the neighbours, best first. Vector: 0.7 z² / cosine_spread, '
-  'where z is how far the best hit is above the typical one (at typical_rank), in units of '
-  'cosine_spread. Text: the best score over the highest possible one (every word of the query, '
-  'saturated). With fewer than 10 neighbours there is too little evidence: each leg is scaled to '
-  '0..1.';
+  'a BM25 score. similarities: of the neighbours, best first; nearest_scores: the BM25 scores of '
+  'the first of them (the best hits, fewer than the neighbours); text_scores: of the text leg, '
+  'best first. Vector: excess is how far the best hits are above the typical one (at '
+  'typical_rank), in units of cosine_spread; support is their mean BM25 score over that of the '
+  'text leg''s best hits. A model that does not know the language finds chunks without the words '
+  'of the query where others have them. Text: how far the best score is above the typical one, '
+  'over the highest possible score (every word of the query, saturated). With fewer than 10 '
+  'neighbours there is too little evidence: each leg is scaled to 0..1.';
