@@ -119,14 +119,15 @@ def test_a_hybrid_hit_tells_where_it_came_from(service_role: Connection, corpus:
     assert hit.metadata["match_type"] == "both"
     assert sorted(hit.metadata["matched_terms"]) == ["grass", "zebra"]
     assert hit.metadata["rrf_score"] == pytest.approx(1 / 62 + 1 / 61)
-    assert hit.confidence == hit.metadata["rrf_score"]
+    assert hit.confidence == pytest.approx((1 / 62 + 1 / 61) / (2 / 61))
 
 
 def test_rrf_k_reaches_the_function(service_role: Connection, corpus: UUID) -> None:
     results, _ = PostgresProvider(service_role).hybrid_search(
         [1, 0, 0], None, top_k=1, rrf_k=1.0, fusion="rrf"
     )
-    assert results[0].confidence == pytest.approx(1 / 2)
+    assert results[0].metadata["rrf_score"] == pytest.approx(1 / 2)
+    assert results[0].confidence == pytest.approx(1)
 
 
 def test_fulltext_confidence_grows_with_the_rank(service_role: Connection, corpus: UUID) -> None:

@@ -373,7 +373,8 @@ def test_hybrid_search_finds_a_row(rest: Rest) -> None:
     (result,) = results
     assert result.content == ROW["content"]
     assert result.source == "supabase"
-    assert result.confidence == pytest.approx(2 / 61)
+    assert result.metadata["rrf_score"] == pytest.approx(2 / 61)
+    assert result.confidence == pytest.approx(1)
     assert result.metadata["similarity"] == pytest.approx(1)
     assert result.metadata["match_type"] == "both"
     assert sorted(result.metadata["matched_terms"]) == ["grass", "zebra"]

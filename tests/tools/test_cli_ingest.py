@@ -172,7 +172,13 @@ def test_options_set_fields_and_what_changes_is_printed(brain: Run, database: Da
         " where external_key = 'docs:keys.md'"
     ).fetchone() == (
         *("vault", "public", owner),
-        {"path": "keys.md", "tags": ["a"], "team": "ops"},
+        {
+            "path": "keys.md",
+            "document_type": "md",
+            "source_file": "keys.md",
+            "tags": ["a"],
+            "team": "ops",
+        },
     )
 
 

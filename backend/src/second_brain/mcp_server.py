@@ -92,6 +92,7 @@ class Scope:
             collections=collections,
             filters=conditions,
             snippet=True,
+            include_memory=include_memory,
             **given,
         )
 

@@ -8,7 +8,7 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Literal, Unpack, cast, overload
 from uuid import UUID
 
 from second_brain.errors import InvalidInputError
@@ -273,15 +273,14 @@ class AsyncSearchProvider(Searches):
         queries = list(queries)
         details = self._details("hybrid")
         try:
-            hits, totals, rows = await self._batch(queries, fuse, timeout)
+            hits, totals, told, rows = await self._batch(queries, fuse, timeout)
         # The contract: every failure becomes details, not an exception.
         except Exception as error:  # noqa: BLE001
             failed: Details = {**details, **self._failure(BATCH, error)}
             if fuse:
                 return [], failed
             no_hits: list[list[MemorySearchResult]] = [[] for _ in queries]
-            all_failed: BatchDetails = {**failed, "total_count": None}
-            return no_hits, all_failed
+            return no_hits, cast(BatchDetails, {**failed, "total_count": None})
         details["real_provider"] = True
         details["raw_count"] = len(rows)
         if unreadable := unreadable_metadata(rows):
@@ -291,8 +290,12 @@ class AsyncSearchProvider(Searches):
             details["remedy"] = REMEDY_OF_CUT
         if fuse:
             details["total_count"] = totals[0]
+            if told[0] is not None:
+                details["notes"] = told[0]
             return hits[0], details
-        batch_details: BatchDetails = {**details, "total_count": totals}
+        batch_details = cast(BatchDetails, {**details, "total_count": totals})
+        if any(told):
+            batch_details["notes"] = told
         return hits, batch_details
 
     async def explain_hybrid_search(

@@ -30,11 +30,13 @@ from second_brain.services.results import (
     Details,
     FailureDetails,
     Method,
+    Notes,
     Results,
     Source,
     has_pool_ended,
     integer,
     normalize_rows,
+    notes,
     query_index,
     total_count,
     unreadable_metadata,
@@ -105,6 +107,11 @@ class Searches(ABC):
             # No row of an empty page tells how long the list is.
             first = await self._rows(function, _first_hit(arguments), deadline.left())
             details["total_count"] = total_count(first)
+        told = notes(first)
+        if not first and _may_ignore(arguments):
+            told = await self._ignored(function, _strictly(arguments), deadline.left())
+        if told is not None:
+            details["notes"] = told
         if has_pool_ended(first) and offset + len(rows) >= (details["total_count"] or 0):
             details["pool_ended"] = True
             details["remedy"] = _remedy_of_pool(arguments)
@@ -117,6 +124,19 @@ class Searches(ABC):
                 raise UnexpectedAnswerError(f"expected a count, received {type(counted).__name__}")
             details["exact_total"] = counted
         return hits, details
+
+    async def _ignored(
+        self, function: str, arguments: dict[str, Any], timeout: float | None
+    ) -> Notes | None:
+        """Return the notes of an answer without rows: the refusal of an embedding, if any."""
+        try:
+            await self._rows(function, arguments, timeout)
+        except Exception as error:
+            refusal = translate(error)
+            if not isinstance(refusal, InvalidInputError):
+                raise
+            return {"embedding": f"ignored: {safe_message(refusal, secrets=self._secrets())}"}
+        return None
 
     async def _answer(
         self,
@@ -157,8 +177,8 @@ class Searches(ABC):
 
     async def _batch(
         self, queries: Sequence[BatchQuery], fuse: bool, timeout: float | None
-    ) -> tuple[list[Any], list[int | None], Sequence[object]]:
-        """Return the hits and the total of each query, and the rows."""
+    ) -> tuple[list[Any], list[int | None], list[Notes | None], Sequence[object]]:
+        """Return the hits, the total and the notes of each query, and the rows."""
         sent = [
             # With fuse, queries after the first have the arguments of the first, not defaults.
             without_defaults(
@@ -176,7 +196,12 @@ class Searches(ABC):
             )
             for arguments, answer in zip(sent, answers, strict=False)
         ]
-        return hits, [total_count(answer) for answer in answers], rows
+        told = [notes(answer) for answer in answers]
+        for place, answer in enumerate(answers):
+            if not answer and _may_ignore(sent[place]):
+                strict = [_strictly(sent[place]), *(sent[1:] if fuse else [])]
+                told[place] = await self._ignored(BATCH, {"queries": strict, "fuse": fuse}, timeout)
+        return hits, [total_count(answer) for answer in answers], told, rows
 
     async def _explain(self, given: Mapping[str, object], timeout: float | None) -> dict[str, Any]:
         arguments = converted(given)
@@ -269,6 +294,16 @@ def _first_hit(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments for the first hit of the list that these cut a page from."""
     pools = (integer(arguments[name]) or 0 for name in ("pool_size", "match_count"))
     return {**arguments, "match_count": 1, "match_offset": 0, "pool_size": max(pools)}
+
+
+def _may_ignore(arguments: Mapping[str, Any]) -> bool:
+    """Say whether the search may ignore an embedding, which an answer without rows cannot tell."""
+    return arguments.get("on_bad_embedding") == "text"
+
+
+def _strictly(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments for the first hit of a search that refuses what this one ignores."""
+    return {**_first_hit(arguments), "on_bad_embedding": "error"}
 
 
 def _remedy_of_pool(arguments: Mapping[str, Any]) -> str:
