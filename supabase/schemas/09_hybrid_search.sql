@@ -1042,7 +1042,11 @@ begin
              array(
                select text_score from text_results where list_id = lists.list_id order by text_rank
              ),
-             plan.typical_rank, lists.cosine_spread, lists.weights
+             knowledge_internal.has_every_word(
+               (select id from text_results where list_id = lists.list_id and text_rank = 1),
+               lists.lexeme_queries
+             ),
+             plan.typical_rank, lists.cosine_spread, lists.mutual_neighbours, lists.weights
            ) as leg
   ),
   -- auto adds scores, so a row needs the score of the leg that missed it too.
@@ -1051,17 +1055,13 @@ begin
            vector_weight * evidence.vector_evidence as cosine_weight,
            text_weight * evidence.text_evidence as bm25_weight,
            coalesce(
-             combined.similarity,
-             1 - (combined.embedding operator(extensions.<=>) lists.embedding),
-             evidence.typical_cosine,
-             0
+             combined.similarity, 1 - (combined.embedding operator(extensions.<=>) lists.embedding),
+             evidence.typical_cosine, 0
            ) as cosine,
            coalesce(
              combined.text_score,
-             case
-               when lists.is_optional or combined.content_tsv @@ lists.matching_query
-                 then -(combined.bm25 operator(extensions.<#>) lists.weight_vector)
-             end,
+             case when lists.is_optional or combined.content_tsv @@ lists.matching_query
+               then -(combined.bm25 operator(extensions.<#>) lists.weight_vector) end,
              0
            ) as bm25_score
       from combined
