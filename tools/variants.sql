@@ -50,7 +50,7 @@ comment on function knowledge_internal.search(knowledge_internal.search_argument
   'Calls hybrid_search_knowledge_chunks.';
 
 create function public.search_my_knowledge_chunks(
-  @name @type default @default, -- except viewer_id
+  @name @type default @default, -- except viewer_id viewer_groups
 )
 returns setof public.knowledge_search_hit
 language plpgsql
@@ -63,7 +63,8 @@ declare
   arguments knowledge_internal.search_arguments;
 begin
   arguments.viewer_id := knowledge_internal.signed_in_viewer('search_my_knowledge_chunks');
-  arguments.@name := search_my_knowledge_chunks.@name; -- except viewer_id
+  arguments.viewer_groups := knowledge_internal.current_viewer_groups();
+  arguments.@name := search_my_knowledge_chunks.@name; -- except viewer_id viewer_groups
   -- A user may not read the trace that explain_hybrid_search reads.
   perform set_config('knowledge_internal.tracing', 'off', true);
   return query select hit.* from knowledge_internal.search(arguments) as hit;
@@ -71,9 +72,10 @@ end
 $$;
 
 comment on function public.search_my_knowledge_chunks is
-  'hybrid_search_knowledge_chunks for the signed-in user: public rows and rows whose owner is '
-  'auth.uid(). The document frequencies of BM25 are those of all chunks. Raises 42501 if nobody is '
-  'signed in or the user id is not a UUID, and 22023 for an argument out of bounds.';
+  'hybrid_search_knowledge_chunks for the signed-in user: public rows, rows whose owner is '
+  'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. The document '
+  'frequencies of BM25 are those of all chunks. Raises 42501 if nobody is signed in or the user id '
+  'is not a UUID, and 22023 for an argument out of bounds.';
 revoke all on function public.search_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function public.search_my_knowledge_chunks to authenticated;

@@ -143,8 +143,8 @@ as $$
 $$;
 
 comment on function knowledge_internal.mutual_neighbours(integer) is
-  'The share of chunks in a random sample that are among the 10 nearest of their own nearest chunk. '
-  'A model that fits the corpus has few hubs, chunks that are near to many others, and a high '
+  'The share of chunks in a random sample that are among the 10 nearest of their own nearest '
+  'chunk. A model that fits the corpus has few hubs, chunks that are near to many others, and a high '
   'share (Radovanovic, Nanopoulos and Ivanovic 2010). Null for a sample with too few embeddings. '
   'Half of the sample is asked.';
 
@@ -217,8 +217,8 @@ $$;
 
 comment on function public.refresh_knowledge_statistics() is
   'Copies document frequencies from the planner''s statistics after an ANALYZE, and samples mean '
-  'length, cosine_spread and mutual_neighbours. Returns true if it copied new statistics. Every write to '
-  'knowledge_chunks calls it, so call it only after an ANALYZE without later writes.';
+  'length, cosine_spread and mutual_neighbours. Returns true if it copied new statistics. Every '
+  'write to knowledge_chunks calls it, so call it only after an ANALYZE without later writes.';
 revoke all on function public.refresh_knowledge_statistics() from public, anon, authenticated;
 grant execute on function public.refresh_knowledge_statistics() to service_role;
 
@@ -271,8 +271,8 @@ $$;
 
 comment on function knowledge_internal.corpus_size() is
   'Number of chunks, their mean text_length, cosine_spread and mutual_neighbours, from '
-  'refresh_knowledge_statistics. Before its first run all but the last are computed here. While there are at most 1,000 chunks, number and '
-  'mean length are always computed here.';
+  'refresh_knowledge_statistics. Before its first run all but the last are computed here. While '
+  'there are at most 1,000 chunks, number and mean length are always computed here.';
 
 create function knowledge_internal.document_frequencies(
   lexemes text[], corpus_is_small boolean, document_count float8

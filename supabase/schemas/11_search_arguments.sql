@@ -29,6 +29,7 @@ create type knowledge_internal.search_arguments as (
   match_offset integer,
   snippet boolean,
   formulations jsonb,
+  viewer_groups text[],
   on_bad_embedding text
 );
 
@@ -68,6 +69,7 @@ begin
   arguments.match_offset := 0;
   arguments.snippet := false;
   arguments.formulations := null;
+  arguments.viewer_groups := null;
   arguments.on_bad_embedding := 'error';
   return arguments;
 end
@@ -110,6 +112,7 @@ begin
            match_offset => arguments.match_offset,
            snippet => arguments.snippet,
            formulations => arguments.formulations,
+           viewer_groups => arguments.viewer_groups,
            on_bad_embedding => arguments.on_bad_embedding
          ) as hit;
 end
@@ -154,6 +157,7 @@ declare
   arguments knowledge_internal.search_arguments;
 begin
   arguments.viewer_id := knowledge_internal.signed_in_viewer('search_my_knowledge_chunks');
+  arguments.viewer_groups := knowledge_internal.current_viewer_groups();
   arguments.query_embedding := search_my_knowledge_chunks.query_embedding;
   arguments.query_text := search_my_knowledge_chunks.query_text;
   arguments.match_count := search_my_knowledge_chunks.match_count;
@@ -184,9 +188,10 @@ end
 $$;
 
 comment on function public.search_my_knowledge_chunks is
-  'hybrid_search_knowledge_chunks for the signed-in user: public rows and rows whose owner is '
-  'auth.uid(). The document frequencies of BM25 are those of all chunks. Raises 42501 if nobody is '
-  'signed in or the user id is not a UUID, and 22023 for an argument out of bounds.';
+  'hybrid_search_knowledge_chunks for the signed-in user: public rows, rows whose owner is '
+  'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. The document '
+  'frequencies of BM25 are those of all chunks. Raises 42501 if nobody is signed in or the user id '
+  'is not a UUID, and 22023 for an argument out of bounds.';
 revoke all on function public.search_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function public.search_my_knowledge_chunks to authenticated;
@@ -215,6 +220,7 @@ create function public.explain_hybrid_search(
   match_offset integer default 0,
   snippet boolean default false,
   formulations jsonb default null,
+  viewer_groups text[] default null,
   on_bad_embedding text default 'error'
 )
 returns jsonb
@@ -250,6 +256,7 @@ begin
   arguments.match_offset := explain_hybrid_search.match_offset;
   arguments.snippet := explain_hybrid_search.snippet;
   arguments.formulations := explain_hybrid_search.formulations;
+  arguments.viewer_groups := explain_hybrid_search.viewer_groups;
   arguments.on_bad_embedding := explain_hybrid_search.on_bad_embedding;
   return knowledge_internal.explanation(arguments);
 end
@@ -292,6 +299,7 @@ create function public.count_matching_knowledge_chunks(
   match_offset integer default 0,
   snippet boolean default false,
   formulations jsonb default null,
+  viewer_groups text[] default null,
   on_bad_embedding text default 'error'
 )
 returns bigint
@@ -312,7 +320,7 @@ begin
   perform knowledge_internal.check_search_arguments(
     match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
     rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-    snippet, on_bad_embedding
+    snippet, viewer_groups, on_bad_embedding
   );
   wanted := knowledge_internal.compile_filter(
     filters, filter_type, date_from, date_to, public_only
@@ -325,7 +333,7 @@ begin
   );
   collections := knowledge_internal.checked_collections(collections, cardinality(questions));
   plan := knowledge_internal.plan_search(
-    pool_size, match_count, wanted, num_nonnulls(viewer_id, collections) > 0
+    pool_size, match_count, wanted, num_nonnulls(viewer_id, viewer_groups, collections) > 0
   );
   analyses := knowledge_internal.analyse_questions(questions, search_mode);
   return (
@@ -336,16 +344,16 @@ begin
      where chunk.status = 'active'
        and (
          not plan.is_filtered
-         or (viewer_id is null or chunk.visibility = 'public' or chunk.owner_id = viewer_id)
+         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
+             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
            and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
            and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
              or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
            and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
              or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
            and (wanted.hidden is null or not wanted.hidden && array[
-             'visibility=' || chunk.visibility,
-             'sensitivity' || coalesce('=' || chunk.sensitivity, ''),
-             'owner_id' || coalesce('=' || chunk.owner_id, '')
+             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
+             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
            ])
        )
   ),

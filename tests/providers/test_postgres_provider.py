@@ -23,6 +23,7 @@ from second_brain.services.arguments import (
     DEFAULTS,
     KEYWORD_DEFAULTS,
     SQL_NAMES,
+    VIEWER,
     BatchQuery,
     FindOptions,
     HybridOptions,
@@ -448,7 +449,7 @@ def test_the_options_of_every_search_have_the_types_of_hybrid_search() -> None:
     assert hints.keys() - options == {"query_embedding", "query_text"}
     del hints["timeout"]
     assert get_type_hints(BatchQuery) == hints
-    assert get_type_hints(SearchOptions).keys() - get_type_hints(OwnSearchOptions) == {"viewer_id"}
+    assert get_type_hints(SearchOptions).keys() - get_type_hints(OwnSearchOptions) == {*VIEWER}
 
 
 @pytest.mark.parametrize(

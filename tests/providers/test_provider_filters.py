@@ -427,6 +427,31 @@ def test_a_multi_tenant_provider_answers_a_viewer(library: Connection) -> None:
     assert contents(fused) == {"note", "decision"}
 
 
+def test_groups_are_a_viewer(library: Connection) -> None:
+    library.execute(
+        "update public.knowledge_chunks set allowed_groups = '{staff}'"
+        " where content = 'zebra decision'"
+    )
+    provider = PostgresProvider(library, multi_tenant=True)
+    for groups, expected in ((["staff"], {"note", "decision"}), ((), {"note"})):
+        asked: list[BatchQuery] = [{"query_text": "zebra", "viewer_groups": groups}]
+        assert contents(provider.hybrid_search_batch(asked)[0][0]) == expected
+        for ask in (provider.hybrid_search, provider.find):
+            assert contents(ask(None, "zebra", viewer_groups=groups)[0]) == expected
+        assert contents(provider.search([1, 0, 0], viewer_groups=groups)[0]) == expected
+        assert contents(provider.fulltext_search("zebra", viewer_groups=groups)[0]) == expected
+        hits, details = provider.hybrid_search(
+            None, "zebra", viewer_groups=groups, exact_total=True
+        )
+        assert details["exact_total"] == len(hits)
+
+
+def test_groups_are_a_list() -> None:
+    _, details = PostgresProvider(NOWHERE).hybrid_search(None, "zebra", viewer_groups="staff")
+    assert details["error_kind"] == "invalid_input"
+    assert details["error_message"] == "viewer_groups must be a list of names, not 'staff'"
+
+
 def test_a_single_leg_takes_a_viewer_too(library: Connection) -> None:
     provider = PostgresProvider(library, multi_tenant=True)
     hits, details = provider.search([1, 0, 0], viewer_id=OWNER)

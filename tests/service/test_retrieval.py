@@ -343,12 +343,18 @@ def test_a_request_without_a_viewer_is_refused_rather_than_answered_with_all_row
     make: Make, corpus: str
 ) -> None:
     search, query = make(corpus), SearchQuery(query="leaked key")
-    nothing: list[dict[str, Any]] = [{}, {"public_only": False}, {"required_filters": []}]
+    nothing: list[dict[str, Any]] = [
+        {},
+        {"public_only": False},
+        {"required_filters": []},
+        {"viewer_groups": None},
+    ]
     for said in nothing:
         with pytest.raises(ConfigurationError, match="whose rows"):
             search(query, **said)
     assert LEAK not in contents(search(query, public_only=True))
     assert LEAK not in contents(search(query, viewer_id=UUID(int=1)))
+    assert LEAK not in contents(search(query, viewer_groups=[]))
     assert LEAK in contents(search(query, viewer_id=None))
 
 
@@ -455,6 +461,11 @@ def test_what_only_the_database_can_judge_is_its_refusal(make: Make, corpus: str
             {"viewer_id": str(ALICE)},
             {CREDIT_NOTE, REMINDER, ROTATION, LEAK},
             {"viewer_id": str(ALICE)},
+        ),
+        (
+            {"viewer_groups": {"staff"}},
+            {CREDIT_NOTE, REMINDER},
+            {"viewer_groups": ["staff"]},
         ),
         ({"collections": ["tickets"]}, {RECORDER}, {"collections": ["tickets"]}),
         ({"min_similarity": 0.9, "mode": "vector"}, {ROTATION, LEAK}, {"min_similarity": 0.9}),
@@ -918,6 +929,7 @@ def test_a_kept_answer_is_given_again_until_something_is_written(make: Make, dsn
     "other",
     [
         {"viewer_id": ALICE},
+        {"viewer_groups": []},
         {"limit": 3},
         {"offset": 1},
         {"mode": "text"},

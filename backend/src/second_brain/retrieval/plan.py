@@ -73,14 +73,15 @@ def checked_query(question: str | SearchQuery, options: QueryOptions) -> tuple[S
         if asked:
             raise InvalidInputError(
                 f"a SearchQuery and {', '.join(asked)} are given",
-                remedy="Put everything but viewer_id, public_only and required_filters into the "
-                "SearchQuery.",
+                remedy=f"Put everything but {', '.join(Access.model_fields)} into the SearchQuery.",
             )
-        if "viewer_id" not in decided and not decided.get("public_only"):
+        if "viewer_id" not in decided and not (
+            decided.get("public_only") or decided.get("viewer_groups") is not None
+        ):
             raise ConfigurationError(
                 "a SearchQuery is given, and nothing says whose rows it may find",
-                remedy="Give the viewer_id of the user who asks, or public_only=True; "
-                "viewer_id=None where every client may see every row.",
+                remedy="Give the viewer_id of the user who asks, viewer_groups, or "
+                "public_only=True; viewer_id=None where every client may see every row.",
             )
     try:
         access = Access(**decided)  # type: ignore[arg-type]
@@ -179,6 +180,7 @@ def search_options(
         "date_to": query.date_to,
         "collections": None if query.collections is None else list(query.collections),
         "viewer_id": plan.access.viewer_id,
+        "viewer_groups": plan.access.viewer_groups,
         "public_only": plan.access.public_only,
         "one_per_document": query.one_per_document,
         "neighbor_window": query.expand_neighbors,
@@ -207,6 +209,7 @@ def applied_filters(plan: Plan, threshold: float | None) -> dict[str, Any]:
         "filters": query.filters,
         "min_similarity": threshold or None,
         "viewer_id": access.viewer_id and str(access.viewer_id),
+        "viewer_groups": access.viewer_groups and list(access.viewer_groups),
         "public_only": access.public_only or None,
         "collections": query.collections and list(query.collections),
         "include_memory": False if plan.leaves_out_memory else None,

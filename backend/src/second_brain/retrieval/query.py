@@ -84,6 +84,9 @@ class Access(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     viewer_id: UUID | None = Field(default=None, description="Rows of this user, and public ones.")
+    viewer_groups: Names | None = Field(
+        default=None, description="Rows that one of these groups may see, too."
+    )
     public_only: bool = Field(default=False, description="Public rows only.")
     required_filters: Annotated[Any, PlainValidator(_required)] = Field(
         default=None, description="Conditions that always hold, as a list."
@@ -171,6 +174,7 @@ class AccessOptions(TypedDict, total=False):
     """What `RetrievalService.search` takes by name beside a SearchQuery: fields of Access."""
 
     viewer_id: UUID | str | None
+    viewer_groups: Sequence[str] | set[str] | frozenset[str] | None
     public_only: bool
     required_filters: Sequence[Mapping[str, object] | FilterExpression] | FilterBuilder | None
 

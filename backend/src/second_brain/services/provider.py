@@ -15,6 +15,7 @@ from second_brain.errors import InvalidInputError
 from second_brain.services.arguments import (
     DEFAULTS,
     LARGEST_POOL,
+    VIEWER,
     BatchQuery,
     Embedding,
     FindOptions,
@@ -49,8 +50,9 @@ class AsyncSearchProvider(Searches):
     An embedding is a list, tuple, numpy array, pgvector.Vector or a text in pgvector's format. It
     must have the same dimensions as the embedding column.
 
-    With `multi_tenant=True`, a call without `viewer_id` and without `public_only=True` is rejected
-    before it is sent, so that a missing viewer does not make the rows of all users visible.
+    With `multi_tenant=True`, a call without `viewer_id`, without `viewer_groups` and without
+    `public_only=True` is rejected before it is sent, so that a missing viewer does not make the
+    rows of all users visible.
 
     `timeout` is in seconds for the whole call; the timeout of a call replaces that of the provider.
     When the connection is lost, the call is retried after a short random pause, at most `retries`
@@ -93,9 +95,10 @@ class AsyncSearchProvider(Searches):
         ones or of length 0 when there is a text, and the details say so.
 
         Arguments that select rows: `filters` (see `second_brain.filters`), `date_from` and
-        `date_to` (of document_date, both inclusive), `viewer_id` (only rows of this owner and
-        public rows; None: all rows), `public_only`, `collections` (each ranked separately, then
-        fused). `formulations` are up to 10 further formulations of the same query.
+        `date_to` (of document_date, both inclusive), `viewer_id` and `viewer_groups` (only rows of
+        this owner, rows that one of these groups may see, and public rows; both None: all rows; an
+        empty list: no groups), `public_only`, `collections` (each ranked separately, then fused).
+        `formulations` are up to 10 further formulations of the same query.
 
         Arguments that select hits: `one_per_document`, `recency_half_life` (the age in days that
         halves a score), `match_offset` (hits to skip). Arguments that add to a hit's metadata:
@@ -186,7 +189,7 @@ class AsyncSearchProvider(Searches):
         client with a user's token, or a psycopg connection with role authenticated and JWT claims.
         """
         given, timeout = _question(query_embedding, query_text, options)
-        arguments = named(given, "search_my_knowledge()", without={"viewer_id"})
+        arguments = named(given, "search_my_knowledge()", without=VIEWER)
         return await self._answer("hybrid", MINE, arguments, timeout)
 
     async def search(
@@ -197,12 +200,13 @@ class AsyncSearchProvider(Searches):
         filter_type: str | None = None,
         *,
         viewer_id: UUID | str | None = None,
+        viewer_groups: Sequence[str] | None = None,
         public_only: bool = False,
         timeout: float | None = None,
     ) -> Results:
         """Search with the vector leg alone: chunks of at least `threshold` cosine similarity.
 
-        `viewer_id`, `public_only` and `timeout` as in `hybrid_search`.
+        `viewer_id`, `viewer_groups`, `public_only` and `timeout` as in `hybrid_search`.
         """
         given = {
             "query_embedding": query_embedding,
@@ -210,6 +214,7 @@ class AsyncSearchProvider(Searches):
             "threshold": threshold,
             "filter_type": filter_type,
             "viewer_id": viewer_id,
+            "viewer_groups": viewer_groups,
             "public_only": public_only,
         }
         return await self._leg("vector", "match_knowledge_chunks", given, timeout)
@@ -222,12 +227,13 @@ class AsyncSearchProvider(Searches):
         filter_type: str | None = None,
         *,
         viewer_id: UUID | str | None = None,
+        viewer_groups: Sequence[str] | None = None,
         public_only: bool = False,
         timeout: float | None = None,
     ) -> Results:
         """Search with the text leg alone.
 
-        `viewer_id`, `public_only` and `timeout` as in `hybrid_search`.
+        `viewer_id`, `viewer_groups`, `public_only` and `timeout` as in `hybrid_search`.
         """
         given = {
             "query_text": query_text,
@@ -235,6 +241,7 @@ class AsyncSearchProvider(Searches):
             "filter_type": filter_type,
             "top_k": top_k,
             "viewer_id": viewer_id,
+            "viewer_groups": viewer_groups,
             "public_only": public_only,
         }
         return await self._leg("fulltext", "search_knowledge_chunks_fulltext", given, timeout)

@@ -18,7 +18,9 @@ from second_brain.errors import (
     translate,
 )
 from second_brain.services.arguments import (
+    DEFAULTS,
     LARGEST_POOL,
+    VIEWER,
     BatchQuery,
     converted,
     named,
@@ -162,15 +164,12 @@ class Searches(ABC):
         timeout: float | None,
     ) -> Results:
         """Search with one leg; without a viewer, call the function for this leg."""
-        if (given["viewer_id"], given["public_only"]) == (None, False):
-            given = {
-                name: value
-                for name, value in given.items()
-                if name not in ("viewer_id", "public_only")
-            }
+        viewer = {name: given[name] for name in (*VIEWER, "public_only")}
+        if viewer == {name: DEFAULTS[name] for name in viewer}:
+            given = {name: value for name, value in given.items() if name not in viewer}
             arguments = named(given, function, filled=False)
         else:
-            # The functions for one leg have no argument viewer_id.
+            # The functions for one leg have no arguments for the viewer.
             function = HYBRID
             arguments = named(given, function)
         return await self._answer(method, function, arguments, timeout)
@@ -232,10 +231,11 @@ class Searches(ABC):
     def _require_viewer(self, arguments: Mapping[str, object], place: str = "") -> None:
         if not self._multi_tenant or arguments.get("public_only") is True:
             return
-        if arguments.get("viewer_id") is None:
+        if all(arguments.get(name) is None for name in VIEWER):
             raise InvalidInputError(
                 f"{place}viewer_id is missing, and this provider is multi-tenant",
-                remedy="Give the viewer_id of the user who asks, or public_only=True.",
+                remedy="Give the viewer_id of the user who asks, viewer_groups, or "
+                "public_only=True.",
             )
 
     def _details(self, method: Method) -> Details:
