@@ -216,7 +216,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("into", type=Path)
-    parser.add_argument("--man", type=Path, help="a folder of manual pages, with a folder a language")
+    parser.add_argument(
+        "--man", type=Path, help="a folder of manual pages, with a folder a language"
+    )
     parser.add_argument("--titles", type=Path, nargs="*", default=[], metavar="COLLECTION")
     parser.add_argument("--bodies", type=Path, nargs="*", default=[], metavar="COLLECTION")
     options = parser.parse_args()

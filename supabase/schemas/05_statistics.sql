@@ -144,7 +144,7 @@ $$;
 
 comment on function knowledge_internal.mutual_neighbours(integer) is
   'The share of chunks in a random sample that are among the 10 nearest of their own nearest '
-  'chunk. A model that fits the corpus has few hubs, chunks that are near to many others, and a high '
+  'chunk. A model that fits the corpus has few hubs, chunks near to many others, and a high '
   'share (Radovanovic, Nanopoulos and Ivanovic 2010). Null for a sample with too few embeddings. '
   'Half of the sample is asked.';
 

@@ -89,7 +89,7 @@ _FINISH = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The arguments of a search; None means the provider's default."""
+    """The arguments of a search; None means the default of the command line and the service."""
 
     fusion: str | None = None
     vector_weight: float | None = None
@@ -244,8 +244,9 @@ class Searcher:
         depth: int,
     ) -> list[MemorySearchResult]:
         text = None if leg == "vector" else query.text
+        arguments = {"fusion": "stored_or_auto", **settings.arguments(leg)}
         try:
-            hits, _ = self._provider.find(embedding, text, top_k=depth, **settings.arguments(leg))
+            hits, _ = self._provider.find(embedding, text, top_k=depth, **arguments)
         except SecondBrainError as error:
             error.args = (f"query {query.id!r}: {error}",)
             raise
