@@ -1,6 +1,6 @@
 """Test collections for fusion, in BEIR's layout, from text that is on the machine or in Debian.
 
-Each collection asks for known items: a question is made from one document, and only this document is
+Each collection asks for known items: a question is made from one document, which alone is
 relevant. The kinds differ in which leg is better, and in whether the embedding model knows the
 language. No text is part of the repository; the collections are made from these sources:
 
@@ -163,7 +163,7 @@ def titles(directory: Path) -> Iterator[Item]:
 
 def write(into: Path, items: Iterator[Item], language: str = "english") -> None:
     """Write a random sample of the items as a collection."""
-    found = {}
+    found: dict[str, Item] = {}
     for item in items:
         found.setdefault(item[2], item)
     random = Random(SEED)

@@ -300,8 +300,8 @@ def ranked_list(
         words = set(text.split())
         if len(words) >= 3 and telling and words <= set(active[telling[0]].words):
             highest /= math.sqrt(5)
-        scores = [bm25s[number] for number in telling]
-        factors = evidence(list(cosines.values()), supporting, scores, highest, corpus)
+        told = [bm25s[number] for number in telling]
+        factors = evidence(list(cosines.values()), supporting, told, highest, corpus)
         weigh(hits, cosines, bm25s, (weights[0] * factors[0], weights[1] * factors[1]))
     return hits
 
