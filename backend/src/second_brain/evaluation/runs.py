@@ -61,6 +61,7 @@ select api_roles.name
 # Objects that every Supabase database has and a new database lacks.
 _SETUP = (
     "create schema extensions",
+    "grant usage on schema extensions to anon, authenticated, service_role",
     "create extension vector with schema extensions",
     "create schema auth",
     "create function auth.uid() returns uuid language sql stable return null::uuid",
