@@ -16,6 +16,7 @@ create type knowledge_internal.search_plan as (
   is_filtered boolean,
   is_indexed boolean,
   pool integer,
+  best_hits integer,
   typical_rank integer,
   index_rows integer,
   ef_search integer,
@@ -35,8 +36,9 @@ create type knowledge_internal.search_plan as (
 
 comment on type knowledge_internal.search_plan is
   'How a search finds its rows. is_filtered: not every active row may be returned; is_indexed: an '
-  'index finds the rows that may. pool: rows that each leg returns. typical_rank: the neighbour '
-  'whose similarity counts as ordinary. Vector leg: index_rows are asked of the index, with '
+  'index finds the rows that may. pool: rows that each leg returns. best_hits: how many of a leg '
+  'show what its best are like. typical_rank: the neighbour whose similarity counts as ordinary. '
+  'Vector leg: index_rows are asked of the index, with '
   'ef_search and scan_tuples as pgvector''s settings; with at most most_compared matching rows '
   '(of chunk_count) the index is not used: compared_by_bits rows are chosen by embedding_bits '
   '(null: all), and compared_exactly of them returned. Text leg: scored_exactly candidates get '
@@ -558,6 +560,7 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+  best_hits constant integer := 5;
   typical_rank constant integer := 50;
   small_corpus constant integer := 1000; -- chunks
   sample_size constant integer := 200; -- chunks
@@ -574,6 +577,7 @@ begin
   plan.is_small_corpus := plan.chunk_count <= small_corpus;
   plan.is_filtered := is_bounded or not wanted is null;
   plan.is_indexed := is_bounded or coalesce(wanted.is_indexed, false);
+  plan.best_hits := best_hits;
   plan.typical_rank := typical_rank;
   plan.pool := greatest(pool_size, match_count);
   -- The rows of a small corpus were written while its mean length still changed.
@@ -1032,8 +1036,18 @@ begin
              array(
                select similarity from neighbours where list_id = lists.list_id order by vector_rank
              ),
-             (select max(text_score) from text_results where list_id = lists.list_id),
-             plan.typical_rank, lists.cosine_spread, lists.coverage_weights
+             array(
+               select -(bm25 operator(extensions.<#>) lists.scored_vector)
+                 from neighbours where list_id = lists.list_id and vector_rank <= plan.best_hits
+             ),
+             array(
+               select text_score from text_results where list_id = lists.list_id order by text_rank
+             ),
+             knowledge_internal.has_every_word(
+               (select id from text_results where list_id = lists.list_id and text_rank = 1),
+               lists.lexeme_queries
+             ),
+             plan.typical_rank, lists.cosine_spread, lists.mutual_neighbours, lists.coverage_weights
            ) as leg
   ),
   -- auto adds scores, so a row needs the score of the leg that missed it too.
@@ -1042,18 +1056,14 @@ begin
            vector_weight * evidence.vector_evidence as cosine_weight,
            text_weight * evidence.text_evidence as bm25_weight,
            coalesce(
-             combined.similarity,
-             1 - (combined.embedding operator(extensions.<=>) lists.embedding),
-             evidence.typical_cosine,
-             0
+             combined.similarity, 1 - (combined.embedding operator(extensions.<=>) lists.embedding),
+             evidence.typical_cosine, 0
            ) as cosine,
            coalesce(
              combined.text_score,
-             case
-               when lists.is_optional or combined.content_tsv @@ last_draws.query
-                 then -(combined.bm25 operator(extensions.<#>) lists.scored_vector)
-                        + knowledge_internal.bonus(combined.content_tsv, lists.bonuses)
-             end,
+             case when lists.is_optional or combined.content_tsv @@ last_draws.query
+               then -(combined.bm25 operator(extensions.<#>) lists.scored_vector)
+                      + knowledge_internal.bonus(combined.content_tsv, lists.bonuses) end,
              0
            ) as bm25_score,
            coalesce((lists.bonuses).identifier_bonus, 'infinity') as identifier_bonus
@@ -1073,40 +1083,34 @@ begin
      group by hit.list_id
   ),
   scored as (
-    select completed.id,
-           min(completed.vector_rank) as vector_rank, min(completed.text_rank) as text_rank,
-           max(completed.similarity) as similarity, max(completed.text_score) as text_score,
+    select hit.id,
+           min(hit.vector_rank) as vector_rank, min(hit.text_rank) as text_rank,
+           max(hit.similarity) as similarity, max(hit.text_score) as text_score,
            sum(
              case fusion
-               when 'rrf' then
-                 coalesce(vector_weight / (rrf_k + completed.vector_rank), 0)
-                   + coalesce(text_weight / (rrf_k + completed.text_rank), 0)
+               when 'rrf' then coalesce(vector_weight / (rrf_k + hit.vector_rank), 0)
+                 + coalesce(text_weight / (rrf_k + hit.text_rank), 0)
                when 'relative_score' then
                  vector_weight * knowledge_internal.min_max(
-                   completed.similarity, ranges.least_similarity, ranges.best_similarity
+                   hit.similarity, least_similarity, best_similarity
                  )
                    + text_weight * knowledge_internal.min_max(
-                     completed.text_score, ranges.least_text_score, ranges.best_text_score
+                     hit.text_score, least_text_score, best_text_score
                    )
                -- 1 is the best of both legs; rows with an identifier asked for have over 1/2.
                else (
                  coalesce(
-                   (
-                     completed.cosine_weight * (completed.cosine - ranges.least_cosine)
-                       + completed.bm25_weight * completed.bm25_score
-                   ) / nullif(
-                     completed.cosine_weight * (ranges.best_cosine - ranges.least_cosine)
-                       + completed.bm25_weight * ranges.best_bm25_score,
-                     0
+                   (cosine_weight * (cosine - least_cosine) + bm25_weight * bm25_score) / nullif(
+                     cosine_weight * (best_cosine - least_cosine) + bm25_weight * best_bm25_score, 0
                    ),
                    1
-                 ) + (completed.bm25_score >= completed.identifier_bonus)::integer
-               ) / ranges.tiers / cardinality(questions)
+                 ) + (bm25_score >= identifier_bonus)::integer
+               ) / tiers / cardinality(questions)
              end
            ) as rrf_score
-      from completed
-      join ranges on ranges.list_id = completed.list_id
-     group by completed.id
+      from completed as hit
+      join ranges using (list_id)
+     group by hit.id
   ),
   -- Page.
   ordered as (

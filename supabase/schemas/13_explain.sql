@@ -175,7 +175,8 @@ begin
     ) || case settled.fusion
       when 'auto' then jsonb_build_object(
         'weights', case when jsonb_array_length(lists) = 1 then lists #> '{0,weights}' end,
-        'cosine_spread', analysis.cosine_spread
+        'cosine_spread', analysis.cosine_spread,
+        'mutual_neighbours', analysis.mutual_neighbours
       )
       else jsonb_build_object(
         'weights', jsonb_build_object(
