@@ -1,6 +1,7 @@
 -- 011_search_arguments: what repeats the arguments of the search.
 -- Adds: type search_arguments, functions default_search_arguments, search,
--- search_my_knowledge_chunks, explain_hybrid_search, count_matching_knowledge_chunks.
+-- search_my_knowledge_chunks, explain_hybrid_search, matching_chunks,
+-- count_matching_knowledge_chunks, facet_knowledge_chunks, facet_my_knowledge_chunks.
 -- Locks nothing that exists.
 
 -- Written by `make variants` from 09_hybrid_search.sql and tools/variants.sql: edit those two.
@@ -261,41 +262,41 @@ comment on function public.explain_hybrid_search is
 revoke all on function public.explain_hybrid_search from public, anon, authenticated;
 grant execute on function public.explain_hybrid_search to service_role;
 
-create function public.count_matching_knowledge_chunks(
-  query_embedding extensions.vector default null,
-  query_text text default null,
-  match_count integer default 10,
-  match_threshold double precision default 0.0,
-  vector_weight double precision default 1.0,
-  text_weight double precision default 1.0,
-  filter_type text default null,
-  search_mode text default 'websearch',
-  pool_size integer default 50,
-  rrf_k double precision default 60,
-  fusion text default 'auto',
-  filters jsonb default null,
-  date_from date default null,
-  date_to date default null,
-  collections text[] default null,
-  viewer_id uuid default null,
-  public_only boolean default false,
-  one_per_document boolean default false,
-  neighbor_window integer default 0,
-  recency_half_life double precision default null,
-  match_offset integer default 0,
-  snippet boolean default false,
-  formulations jsonb default null
+create function knowledge_internal.matching_chunks(
+  arguments knowledge_internal.search_arguments, needs_question boolean
 )
-returns bigint
+returns table (id uuid, document_id uuid)
 language plpgsql
 stable
--- definer: callers have no grant on the tables, the arguments decide which rows are counted.
-security definer
+security invoker
 set search_path = pg_catalog, pg_temp
 -- The plan depends on the values of the filters.
 set plan_cache_mode = force_custom_plan
 as $$
 declare
+  query_embedding constant extensions.vector := arguments.query_embedding;
+  query_text constant text := arguments.query_text;
+  match_count constant integer := arguments.match_count;
+  match_threshold constant double precision := arguments.match_threshold;
+  vector_weight constant double precision := arguments.vector_weight;
+  text_weight constant double precision := arguments.text_weight;
+  filter_type constant text := arguments.filter_type;
+  search_mode constant text := arguments.search_mode;
+  pool_size constant integer := arguments.pool_size;
+  rrf_k constant double precision := arguments.rrf_k;
+  fusion constant text := arguments.fusion;
+  filters constant jsonb := arguments.filters;
+  date_from constant date := arguments.date_from;
+  date_to constant date := arguments.date_to;
+  collections constant text[] := arguments.collections;
+  viewer_id constant uuid := arguments.viewer_id;
+  public_only constant boolean := arguments.public_only;
+  one_per_document constant boolean := arguments.one_per_document;
+  neighbor_window constant integer := arguments.neighbor_window;
+  recency_half_life constant double precision := arguments.recency_half_life;
+  match_offset constant integer := arguments.match_offset;
+  snippet constant boolean := arguments.snippet;
+  formulations constant jsonb := arguments.formulations;
   questions knowledge_internal.search_question[];
   analyses knowledge_internal.query_analysis[];
   wanted knowledge_internal.chunk_filter;
@@ -306,9 +307,15 @@ begin
     rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
     snippet
   );
+  if not needs_question and query_embedding is null and formulations is null
+     and coalesce(query_text, '') !~ '\S'
+  then
+    questions := '{}';
+  else
   questions := knowledge_internal.search_questions(
     query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0
   );
+  end if;
   perform knowledge_internal.check_collections(collections, cardinality(questions));
 
   wanted := knowledge_internal.compile_filter(
@@ -318,7 +325,7 @@ begin
     pool_size, match_count, wanted, num_nonnulls(viewer_id, collections) > 0
   );
   analyses := knowledge_internal.analyse_questions(questions, search_mode);
-  return (
+  return query
   with
   visible_chunks as not materialized (
     select chunk.*
@@ -378,20 +385,92 @@ begin
           and (wanted.metadata_conditions is null
             or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions))
   ),
-  found as (
-    select chunk.id, chunk.document_id
-      from rows from (unnest(questions), unnest(analyses)) as question
-      join matching_chunks as chunk on chunk.content_tsv @@ question.matching_query
-     where collections is null or chunk.collection = any (collections)
-    union
-    select chunk.id, chunk.document_id
-      from unnest(questions) as question
-      join matching_chunks as chunk
-        on 1 - (chunk.embedding operator(extensions.<=>) question.embedding) >= match_threshold
+  in_scope as not materialized (
+    select chunk.*
+      from matching_chunks as chunk
      where collections is null or chunk.collection = any (collections)
   )
-  select count(distinct coalesce(case when one_per_document then found.document_id end, found.id))
-    from found
+  select chunk.id, chunk.document_id
+    from rows from (unnest(questions), unnest(analyses)) as question
+    join in_scope as chunk on chunk.content_tsv @@ question.matching_query
+  union
+  select chunk.id, chunk.document_id
+    from unnest(questions) as question
+    join in_scope as chunk
+      on 1 - (chunk.embedding operator(extensions.<=>) question.embedding) >= match_threshold
+  union
+  select chunk.id, chunk.document_id
+    from in_scope as chunk
+   where questions = '{}';
+end
+$$;
+
+comment on function knowledge_internal.matching_chunks is
+  'The chunks that a search would find if its pools had no bound: active chunks that pass the '
+  'filters and have the words of query_text, or an embedding of at least match_threshold. Without '
+  'a question, all that pass the filters, unless needs_question. Raises 22023 as the search does.';
+
+create function public.count_matching_knowledge_chunks(
+  query_embedding extensions.vector default null,
+  query_text text default null,
+  match_count integer default 10,
+  match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0,
+  text_weight double precision default 1.0,
+  filter_type text default null,
+  search_mode text default 'websearch',
+  pool_size integer default 50,
+  rrf_k double precision default 60,
+  fusion text default 'auto',
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  viewer_id uuid default null,
+  public_only boolean default false,
+  one_per_document boolean default false,
+  neighbor_window integer default 0,
+  recency_half_life double precision default null,
+  match_offset integer default 0,
+  snippet boolean default false,
+  formulations jsonb default null
+)
+returns bigint
+language plpgsql
+stable
+-- definer: callers have no grant on the tables, the arguments decide which rows are counted.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.query_embedding := count_matching_knowledge_chunks.query_embedding;
+  arguments.query_text := count_matching_knowledge_chunks.query_text;
+  arguments.match_count := count_matching_knowledge_chunks.match_count;
+  arguments.match_threshold := count_matching_knowledge_chunks.match_threshold;
+  arguments.vector_weight := count_matching_knowledge_chunks.vector_weight;
+  arguments.text_weight := count_matching_knowledge_chunks.text_weight;
+  arguments.filter_type := count_matching_knowledge_chunks.filter_type;
+  arguments.search_mode := count_matching_knowledge_chunks.search_mode;
+  arguments.pool_size := count_matching_knowledge_chunks.pool_size;
+  arguments.rrf_k := count_matching_knowledge_chunks.rrf_k;
+  arguments.fusion := count_matching_knowledge_chunks.fusion;
+  arguments.filters := count_matching_knowledge_chunks.filters;
+  arguments.date_from := count_matching_knowledge_chunks.date_from;
+  arguments.date_to := count_matching_knowledge_chunks.date_to;
+  arguments.collections := count_matching_knowledge_chunks.collections;
+  arguments.viewer_id := count_matching_knowledge_chunks.viewer_id;
+  arguments.public_only := count_matching_knowledge_chunks.public_only;
+  arguments.one_per_document := count_matching_knowledge_chunks.one_per_document;
+  arguments.neighbor_window := count_matching_knowledge_chunks.neighbor_window;
+  arguments.recency_half_life := count_matching_knowledge_chunks.recency_half_life;
+  arguments.match_offset := count_matching_knowledge_chunks.match_offset;
+  arguments.snippet := count_matching_knowledge_chunks.snippet;
+  arguments.formulations := count_matching_knowledge_chunks.formulations;
+  return (
+    select count(distinct coalesce(case when one_per_document then found.document_id end, found.id))
+      from knowledge_internal.matching_chunks(arguments, true) as found
   );
 end
 $$;
@@ -405,5 +484,155 @@ comment on function public.count_matching_knowledge_chunks is
 
 revoke all on function public.count_matching_knowledge_chunks from public, anon, authenticated;
 grant execute on function public.count_matching_knowledge_chunks to service_role;
+
+create function public.facet_knowledge_chunks(
+  query_embedding extensions.vector default null,
+  query_text text default null,
+  match_count integer default 10,
+  match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0,
+  text_weight double precision default 1.0,
+  filter_type text default null,
+  search_mode text default 'websearch',
+  pool_size integer default 50,
+  rrf_k double precision default 60,
+  fusion text default 'auto',
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  viewer_id uuid default null,
+  public_only boolean default false,
+  one_per_document boolean default false,
+  neighbor_window integer default 0,
+  recency_half_life double precision default null,
+  match_offset integer default 0,
+  snippet boolean default false,
+  formulations jsonb default null,
+  facets text[] default '{knowledge_type,collection}',
+  facet_limit integer default 10
+)
+returns table (facet text, value jsonb, count bigint)
+language plpgsql
+stable
+-- definer: callers have no grant on the tables, the arguments decide which rows are counted.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.query_embedding := facet_knowledge_chunks.query_embedding;
+  arguments.query_text := facet_knowledge_chunks.query_text;
+  arguments.match_count := facet_knowledge_chunks.match_count;
+  arguments.match_threshold := facet_knowledge_chunks.match_threshold;
+  arguments.vector_weight := facet_knowledge_chunks.vector_weight;
+  arguments.text_weight := facet_knowledge_chunks.text_weight;
+  arguments.filter_type := facet_knowledge_chunks.filter_type;
+  arguments.search_mode := facet_knowledge_chunks.search_mode;
+  arguments.pool_size := facet_knowledge_chunks.pool_size;
+  arguments.rrf_k := facet_knowledge_chunks.rrf_k;
+  arguments.fusion := facet_knowledge_chunks.fusion;
+  arguments.filters := facet_knowledge_chunks.filters;
+  arguments.date_from := facet_knowledge_chunks.date_from;
+  arguments.date_to := facet_knowledge_chunks.date_to;
+  arguments.collections := facet_knowledge_chunks.collections;
+  arguments.viewer_id := facet_knowledge_chunks.viewer_id;
+  arguments.public_only := facet_knowledge_chunks.public_only;
+  arguments.one_per_document := facet_knowledge_chunks.one_per_document;
+  arguments.neighbor_window := facet_knowledge_chunks.neighbor_window;
+  arguments.recency_half_life := facet_knowledge_chunks.recency_half_life;
+  arguments.match_offset := facet_knowledge_chunks.match_offset;
+  arguments.snippet := facet_knowledge_chunks.snippet;
+  arguments.formulations := facet_knowledge_chunks.formulations;
+  return query
+  select counted.* from knowledge_internal.facet_counts(arguments, facets, facet_limit) as counted;
+end
+$$;
+
+comment on function public.facet_knowledge_chunks is
+  'For each facet, the values of the matching chunks and how many chunks have each, the most '
+  'frequent first. The arguments are those of hybrid_search_knowledge_chunks, and the chunks '
+  'counted are those of count_matching_knowledge_chunks; with neither query_text nor '
+  'query_embedding, all active chunks that pass the filters. With one_per_document, documents are '
+  'counted. facets: 1 to 20 of knowledge_type, collection, source_id, source_origin, language and '
+  'metadata. followed by a key or a path of keys; of an array, each element counts once. '
+  'facet_limit: values for each facet, 1 to 1000. value is JSON and can be used in a filter. '
+  'Raises 22023 for an argument out of bounds.';
+
+revoke all on function public.facet_knowledge_chunks from public, anon, authenticated;
+grant execute on function public.facet_knowledge_chunks to service_role;
+
+create function public.facet_my_knowledge_chunks(
+  query_embedding extensions.vector default null,
+  query_text text default null,
+  match_count integer default 10,
+  match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0,
+  text_weight double precision default 1.0,
+  filter_type text default null,
+  search_mode text default 'websearch',
+  pool_size integer default 50,
+  rrf_k double precision default 60,
+  fusion text default 'auto',
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  public_only boolean default false,
+  one_per_document boolean default false,
+  neighbor_window integer default 0,
+  recency_half_life double precision default null,
+  match_offset integer default 0,
+  snippet boolean default false,
+  formulations jsonb default null,
+  facets text[] default '{knowledge_type,collection}',
+  facet_limit integer default 10
+)
+returns table (facet text, value jsonb, count bigint)
+language plpgsql
+stable
+-- definer: a signed-in user may not read the tables, nor choose a viewer_id.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.viewer_id := knowledge_internal.signed_in_viewer('facet_my_knowledge_chunks');
+  arguments.query_embedding := facet_my_knowledge_chunks.query_embedding;
+  arguments.query_text := facet_my_knowledge_chunks.query_text;
+  arguments.match_count := facet_my_knowledge_chunks.match_count;
+  arguments.match_threshold := facet_my_knowledge_chunks.match_threshold;
+  arguments.vector_weight := facet_my_knowledge_chunks.vector_weight;
+  arguments.text_weight := facet_my_knowledge_chunks.text_weight;
+  arguments.filter_type := facet_my_knowledge_chunks.filter_type;
+  arguments.search_mode := facet_my_knowledge_chunks.search_mode;
+  arguments.pool_size := facet_my_knowledge_chunks.pool_size;
+  arguments.rrf_k := facet_my_knowledge_chunks.rrf_k;
+  arguments.fusion := facet_my_knowledge_chunks.fusion;
+  arguments.filters := facet_my_knowledge_chunks.filters;
+  arguments.date_from := facet_my_knowledge_chunks.date_from;
+  arguments.date_to := facet_my_knowledge_chunks.date_to;
+  arguments.collections := facet_my_knowledge_chunks.collections;
+  arguments.public_only := facet_my_knowledge_chunks.public_only;
+  arguments.one_per_document := facet_my_knowledge_chunks.one_per_document;
+  arguments.neighbor_window := facet_my_knowledge_chunks.neighbor_window;
+  arguments.recency_half_life := facet_my_knowledge_chunks.recency_half_life;
+  arguments.match_offset := facet_my_knowledge_chunks.match_offset;
+  arguments.snippet := facet_my_knowledge_chunks.snippet;
+  arguments.formulations := facet_my_knowledge_chunks.formulations;
+  return query
+  select counted.* from knowledge_internal.facet_counts(arguments, facets, facet_limit) as counted;
+end
+$$;
+
+comment on function public.facet_my_knowledge_chunks is
+  'facet_knowledge_chunks for the signed-in user: counts public rows and rows whose owner is '
+  'auth.uid(). Raises 42501 if nobody is signed in or the user id is not a UUID, and 22023 for an '
+  'argument out of bounds.';
+revoke all on function public.facet_my_knowledge_chunks
+  from public, anon, authenticated, service_role;
+grant execute on function public.facet_my_knowledge_chunks to authenticated;
 
 notify pgrst, 'reload schema';

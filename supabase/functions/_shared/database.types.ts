@@ -343,6 +343,73 @@ export type Database = {
         };
         Returns: Json;
       };
+      "facet_knowledge_chunks": {
+        Args: {
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "facet_limit"?: number;
+          "facets"?: (string)[];
+          "filter_type"?: string;
+          "filters"?: Json;
+          "formulations"?: Json;
+          "fusion"?: string;
+          "match_count"?: number;
+          "match_offset"?: number;
+          "match_threshold"?: number;
+          "neighbor_window"?: number;
+          "one_per_document"?: boolean;
+          "pool_size"?: number;
+          "public_only"?: boolean;
+          "query_embedding"?: string;
+          "query_text"?: string;
+          "recency_half_life"?: number;
+          "rrf_k"?: number;
+          "search_mode"?: string;
+          "snippet"?: boolean;
+          "text_weight"?: number;
+          "vector_weight"?: number;
+          "viewer_id"?: string;
+        };
+        Returns: {
+          "count": number;
+          "facet": string;
+          "value": Json;
+        }[];
+      };
+      "facet_my_knowledge_chunks": {
+        Args: {
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "facet_limit"?: number;
+          "facets"?: (string)[];
+          "filter_type"?: string;
+          "filters"?: Json;
+          "formulations"?: Json;
+          "fusion"?: string;
+          "match_count"?: number;
+          "match_offset"?: number;
+          "match_threshold"?: number;
+          "neighbor_window"?: number;
+          "one_per_document"?: boolean;
+          "pool_size"?: number;
+          "public_only"?: boolean;
+          "query_embedding"?: string;
+          "query_text"?: string;
+          "recency_half_life"?: number;
+          "rrf_k"?: number;
+          "search_mode"?: string;
+          "snippet"?: boolean;
+          "text_weight"?: number;
+          "vector_weight"?: number;
+        };
+        Returns: {
+          "count": number;
+          "facet": string;
+          "value": Json;
+        }[];
+      };
       "hybrid_search_knowledge_chunks": {
         Args: {
           "collections"?: (string)[];

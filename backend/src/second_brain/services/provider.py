@@ -31,12 +31,21 @@ from second_brain.services.results import (
     CutRows,
     Details,
     EmbeddingModel,
+    FacetCount,
     MemorySearchResult,
     Results,
     embedding_model,
     unreadable_metadata,
 )
-from second_brain.services.searches import BATCH, HYBRID, MINE, REMEDY_OF_CUT, Searches
+from second_brain.services.searches import (
+    BATCH,
+    FACETS,
+    HYBRID,
+    MINE,
+    MY_FACETS,
+    REMEDY_OF_CUT,
+    Searches,
+)
 
 
 class AsyncSearchProvider(Searches):
@@ -309,6 +318,42 @@ class AsyncSearchProvider(Searches):
         arguments = named(given, "explain_hybrid_search()")
         return await self._raising(self._explain(arguments, timeout))
 
+    async def count_facets(
+        self,
+        query_embedding: Embedding | None,
+        query_text: str | None,
+        facets: Sequence[str],
+        facet_limit: int = 10,
+        **options: Unpack[SearchOptions],
+    ) -> list[FacetCount]:
+        """Count the values of columns or metadata keys over the chunks that match a search.
+
+        `facets` are knowledge_type, collection, source_id, source_origin, language or `metadata.`
+        and a key; the most frequent values of each come first. Without an embedding and a text, all
+        chunks that pass the filters are counted; with an embedding, all that reach `threshold`. The
+        other arguments are those of `hybrid_search`. Raises a SecondBrainError on failure.
+        """
+        given, timeout = _question(query_embedding, query_text, options)
+        arguments = named(given, "count_facets()")
+        return await self._raising(
+            self._facets(FACETS, {**arguments, **_facets(facets, facet_limit)}, timeout)
+        )
+
+    async def count_my_facets(
+        self,
+        query_embedding: Embedding | None,
+        query_text: str | None,
+        facets: Sequence[str],
+        facet_limit: int = 10,
+        **options: Unpack[OwnSearchOptions],
+    ) -> list[FacetCount]:
+        """Count like `count_facets`, over the rows that the signed-in user may see."""
+        given, timeout = _question(query_embedding, query_text, options)
+        arguments = named(given, "count_my_facets()", without={"viewer_id"})
+        return await self._raising(
+            self._facets(MY_FACETS, {**arguments, **_facets(facets, facet_limit)}, timeout)
+        )
+
     async def embedding_models(self, *, timeout: float | None = None) -> list[EmbeddingModel]:
         """Return the embedding models of the stored chunks, the most frequent first.
 
@@ -343,6 +388,8 @@ class SearchProvider(Searches):
     fulltext_search = blocking(AsyncSearchProvider.fulltext_search)
     hybrid_search_batch = blocking(AsyncSearchProvider.hybrid_search_batch)
     explain_hybrid_search = blocking(AsyncSearchProvider.explain_hybrid_search)
+    count_facets = blocking(AsyncSearchProvider.count_facets)
+    count_my_facets = blocking(AsyncSearchProvider.count_my_facets)
     embedding_models = blocking(AsyncSearchProvider.embedding_models)
 
     @abstractmethod
@@ -366,3 +413,9 @@ def _question(
     """Return the arguments for the database, and the timeout."""
     given = {**options, "query_embedding": query_embedding, "query_text": query_text}
     return given, given.pop("timeout", None)
+
+
+def _facets(facets: Sequence[str], facet_limit: int) -> dict[str, object]:
+    if isinstance(facets, str):
+        raise InvalidInputError(f"facets must be a list of names, not {facets[:100]!r}")
+    return {"facets": list(facets), "facet_limit": facet_limit}

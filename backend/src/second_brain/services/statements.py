@@ -50,6 +50,8 @@ _OWN_ARGUMENTS = """
 
 _ARGUMENTS = f"{_OWN_ARGUMENTS}, viewer_id => %(viewer_id)s::uuid"
 
+_FACETS = "facets => %(facets)s::text[], facet_limit => %(facet_limit)s::integer"
+
 # The f-strings contain only the constants above.
 SEARCHES: dict[str, LiteralString] = {
     "hybrid_search_knowledge_chunks": f"""
@@ -71,6 +73,13 @@ SEARCHES: dict[str, LiteralString] = {
     "count_matching_knowledge_chunks": f"""
         select public.count_matching_knowledge_chunks({_ARGUMENTS}) as counted
     """,
+    "facet_knowledge_chunks": f"""
+        select facet, value, count from public.facet_knowledge_chunks({_ARGUMENTS}, {_FACETS})
+    """,  # noqa: S608
+    "facet_my_knowledge_chunks": f"""
+        select facet, value, count
+        from public.facet_my_knowledge_chunks({_OWN_ARGUMENTS}, {_FACETS})
+    """,  # noqa: S608
     "match_knowledge_chunks": """
         select
           id, content, knowledge_type, document_id, chunk_index, source_origin, metadata, similarity
