@@ -378,7 +378,11 @@ comment on function knowledge_internal.check_collections(text[], integer) is
   'formulations.';
 
 create function knowledge_internal.analyse_questions(
-  questions knowledge_internal.search_question[], search_mode text
+  questions knowledge_internal.search_question[],
+  search_mode text,
+  wanted knowledge_internal.chunk_filter,
+  plan knowledge_internal.search_plan,
+  viewer_id uuid
 )
 returns knowledge_internal.query_analysis[]
 language plpgsql
@@ -390,11 +394,23 @@ declare
   question knowledge_internal.search_question;
   analysis knowledge_internal.query_analysis;
   analyses knowledge_internal.query_analysis[];
+  replaced jsonb;
 begin
   foreach question in array questions loop
     analysis := null;
     if question.query_text is not null then
       analysis := knowledge_internal.analyse_query(question.query_text, search_mode);
+      if search_mode = 'websearch' then
+        replaced := knowledge_internal.respelled_words(
+          question.query_text, analysis, wanted, plan, viewer_id
+        );
+        if replaced is not null then
+          analysis := knowledge_internal.analyse_query(
+            knowledge_internal.respelled(question.query_text, replaced), search_mode
+          );
+          analysis.replaced := replaced;
+        end if;
+      end if;
     end if;
     analyses := array_append(analyses, analysis);
   end loop;
@@ -402,10 +418,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.analyse_questions(
-  knowledge_internal.search_question[], text
-) is
-  'analyse_query for each question, null for one without words.';
+comment on function knowledge_internal.analyse_questions is
+  'analyse_query for each question, null for one without words. Under websearch, words that no '
+  'visible chunk has are replaced by near ones.';
 
 create function knowledge_internal.plan_search(
   pool_size integer,
@@ -644,7 +659,7 @@ begin
   plan := knowledge_internal.plan_search(
     pool_size, match_count, wanted, num_nonnulls(viewer_id, collections) > 0
   );
-  analyses := knowledge_internal.analyse_questions(questions, search_mode);
+  analyses := knowledge_internal.analyse_questions(questions, search_mode, wanted, plan, viewer_id);
   asked := knowledge_internal.asked_words(analyses);
   callers := knowledge_internal.use_search_settings(plan);
 

@@ -1,6 +1,6 @@
 -- 011_search_arguments: what repeats the arguments of the search.
 -- Adds: type search_arguments, functions default_search_arguments, search,
--- search_my_knowledge_chunks, explain_hybrid_search, matching_chunks,
+-- search_my_knowledge_chunks, explain_hybrid_search, visible_words, matching_chunks,
 -- count_matching_knowledge_chunks, facet_knowledge_chunks, facet_my_knowledge_chunks.
 -- Locks nothing that exists.
 -- Written from supabase/schemas/11_search_arguments.sql by `make baseline`: edit that file.
@@ -263,6 +263,76 @@ comment on function public.explain_hybrid_search is
 revoke all on function public.explain_hybrid_search from public, anon, authenticated;
 grant execute on function public.explain_hybrid_search to service_role;
 
+create function knowledge_internal.visible_words(
+  words text[],
+  forms tsquery[],
+  wanted knowledge_internal.chunk_filter,
+  plan knowledge_internal.search_plan,
+  viewer_id uuid
+)
+returns table (place bigint, has_form boolean, chunks bigint)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The plan depends on the viewer and on how common the words are.
+set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+  most_read constant integer := 20; -- chunks
+begin
+  return query
+  with
+  visible_chunks as not materialized (
+    select chunk.*
+      from knowledge_internal.searchable_chunks as chunk
+     where chunk.status = 'active'
+       and (
+         not plan.is_filtered
+         or (viewer_id is null or chunk.visibility = 'public' or chunk.owner_id = viewer_id)
+           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
+           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
+             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
+           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
+             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
+           and (wanted.hidden is null or not wanted.hidden && array[
+             'visibility=' || chunk.visibility,
+             'sensitivity' || coalesce('=' || chunk.sensitivity, ''),
+             'owner_id' || coalesce('=' || chunk.owner_id, '')
+           ])
+       )
+  ),
+  asked as (
+    select listed.*
+      from unnest(words, forms) with ordinality as listed (word, form, place)
+  )
+  select asked.place, count(found.id) > 0,
+         count(*) filter (
+           where asked.word in (
+             select of_chunk.word
+               from knowledge_internal.words_of(found.heading, found.content) as of_chunk (word)
+           )
+         )
+    from asked
+    left join lateral (
+           select stored.id, stored.heading, stored.content
+             from (
+               select chunk.id from visible_chunks as chunk
+                where chunk.content_tsv @@ asked.form
+                limit most_read
+             ) as visible
+             join public.knowledge_chunks as stored on stored.id = visible.id
+         ) as found on true
+   group by asked.place;
+end
+$$;
+
+comment on function knowledge_internal.visible_words is
+  'For each form of a word, whether a chunk that the viewer may see has it, and how many of the '
+  'first 20 such chunks have the word itself.';
+
 create function knowledge_internal.matching_chunks(
   arguments knowledge_internal.search_arguments, needs_question boolean
 )
@@ -325,7 +395,7 @@ begin
   plan := knowledge_internal.plan_search(
     pool_size, match_count, wanted, num_nonnulls(viewer_id, collections) > 0
   );
-  analyses := knowledge_internal.analyse_questions(questions, search_mode);
+  analyses := knowledge_internal.analyse_questions(questions, search_mode, wanted, plan, viewer_id);
   return query
   with
   visible_chunks as not materialized (

@@ -18,7 +18,8 @@ create type knowledge_internal.query_analysis as (
   is_optional boolean,
   document_count float8,
   mean_length float8,
-  cosine_spread float8
+  cosine_spread float8,
+  replaced jsonb
 );
 
 comment on type knowledge_internal.query_analysis is
