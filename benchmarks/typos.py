@@ -93,7 +93,7 @@ def mean(values: dict[str, float]) -> float:
 
 
 def measure(folder: Path, questions: int, seed: int) -> dict[str, dict[str, float]]:
-    """Return nDCG@10 by question, for questions as they are and misspelt, with words and without."""
+    """Return nDCG@10 by question, plain and misspelt, with known words and without."""
     random = Random(seed)
     whole = collections.load(folder)
     of = whole.sample(questions, seed)

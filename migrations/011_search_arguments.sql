@@ -30,7 +30,8 @@ create type knowledge_internal.search_arguments as (
   recency_half_life double precision,
   match_offset integer,
   snippet boolean,
-  formulations jsonb
+  formulations jsonb,
+  on_bad_embedding text
 );
 
 comment on type knowledge_internal.search_arguments is
@@ -56,7 +57,7 @@ begin
   arguments.search_mode := 'websearch';
   arguments.pool_size := 50;
   arguments.rrf_k := 60;
-  arguments.fusion := 'auto';
+  arguments.fusion := null;
   arguments.filters := null;
   arguments.date_from := null;
   arguments.date_to := null;
@@ -69,6 +70,7 @@ begin
   arguments.match_offset := 0;
   arguments.snippet := false;
   arguments.formulations := null;
+  arguments.on_bad_embedding := 'error';
   return arguments;
 end
 $$;
@@ -109,7 +111,8 @@ begin
            recency_half_life => arguments.recency_half_life,
            match_offset => arguments.match_offset,
            snippet => arguments.snippet,
-           formulations => arguments.formulations
+           formulations => arguments.formulations,
+           on_bad_embedding => arguments.on_bad_embedding
          ) as hit;
 end
 $$;
@@ -128,7 +131,7 @@ create function public.search_my_knowledge_chunks(
   search_mode text default 'websearch',
   pool_size integer default 50,
   rrf_k double precision default 60,
-  fusion text default 'auto',
+  fusion text default null,
   filters jsonb default null,
   date_from date default null,
   date_to date default null,
@@ -139,7 +142,8 @@ create function public.search_my_knowledge_chunks(
   recency_half_life double precision default null,
   match_offset integer default 0,
   snippet boolean default false,
-  formulations jsonb default null
+  formulations jsonb default null,
+  on_bad_embedding text default 'error'
 )
 returns setof public.knowledge_search_hit
 language plpgsql
@@ -174,6 +178,7 @@ begin
   arguments.match_offset := search_my_knowledge_chunks.match_offset;
   arguments.snippet := search_my_knowledge_chunks.snippet;
   arguments.formulations := search_my_knowledge_chunks.formulations;
+  arguments.on_bad_embedding := search_my_knowledge_chunks.on_bad_embedding;
   -- A user may not read the trace that explain_hybrid_search reads.
   perform set_config('knowledge_internal.tracing', 'off', true);
   return query select hit.* from knowledge_internal.search(arguments) as hit;
@@ -199,7 +204,7 @@ create function public.explain_hybrid_search(
   search_mode text default 'websearch',
   pool_size integer default 50,
   rrf_k double precision default 60,
-  fusion text default 'auto',
+  fusion text default null,
   filters jsonb default null,
   date_from date default null,
   date_to date default null,
@@ -211,7 +216,8 @@ create function public.explain_hybrid_search(
   recency_half_life double precision default null,
   match_offset integer default 0,
   snippet boolean default false,
-  formulations jsonb default null
+  formulations jsonb default null,
+  on_bad_embedding text default 'error'
 )
 returns jsonb
 language plpgsql
@@ -246,6 +252,7 @@ begin
   arguments.match_offset := explain_hybrid_search.match_offset;
   arguments.snippet := explain_hybrid_search.snippet;
   arguments.formulations := explain_hybrid_search.formulations;
+  arguments.on_bad_embedding := explain_hybrid_search.on_bad_embedding;
   return knowledge_internal.explanation(arguments);
 end
 $$;
@@ -277,6 +284,7 @@ security invoker
 set search_path = pg_catalog, pg_temp
 -- The plan depends on the viewer and on how common the words are.
 set plan_cache_mode = force_custom_plan
+-- The planner overestimates how many rows have a word. Compiling takes longer than looking.
 set enable_seqscan = off
 set jit = off
 as $$
@@ -345,29 +353,30 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
 as $$
 declare
-  query_embedding constant extensions.vector := arguments.query_embedding;
-  query_text constant text := arguments.query_text;
-  match_count constant integer := arguments.match_count;
-  match_threshold constant double precision := arguments.match_threshold;
-  vector_weight constant double precision := arguments.vector_weight;
-  text_weight constant double precision := arguments.text_weight;
-  filter_type constant text := arguments.filter_type;
-  search_mode constant text := arguments.search_mode;
-  pool_size constant integer := arguments.pool_size;
-  rrf_k constant double precision := arguments.rrf_k;
-  fusion constant text := arguments.fusion;
-  filters constant jsonb := arguments.filters;
-  date_from constant date := arguments.date_from;
-  date_to constant date := arguments.date_to;
-  collections constant text[] := arguments.collections;
-  viewer_id constant uuid := arguments.viewer_id;
-  public_only constant boolean := arguments.public_only;
-  one_per_document constant boolean := arguments.one_per_document;
-  neighbor_window constant integer := arguments.neighbor_window;
-  recency_half_life constant double precision := arguments.recency_half_life;
-  match_offset constant integer := arguments.match_offset;
-  snippet constant boolean := arguments.snippet;
-  formulations constant jsonb := arguments.formulations;
+  query_embedding extensions.vector := arguments.query_embedding;
+  query_text text := arguments.query_text;
+  match_count integer := arguments.match_count;
+  match_threshold double precision := arguments.match_threshold;
+  vector_weight double precision := arguments.vector_weight;
+  text_weight double precision := arguments.text_weight;
+  filter_type text := arguments.filter_type;
+  search_mode text := arguments.search_mode;
+  pool_size integer := arguments.pool_size;
+  rrf_k double precision := arguments.rrf_k;
+  fusion text := arguments.fusion;
+  filters jsonb := arguments.filters;
+  date_from date := arguments.date_from;
+  date_to date := arguments.date_to;
+  collections text[] := arguments.collections;
+  viewer_id uuid := arguments.viewer_id;
+  public_only boolean := arguments.public_only;
+  one_per_document boolean := arguments.one_per_document;
+  neighbor_window integer := arguments.neighbor_window;
+  recency_half_life double precision := arguments.recency_half_life;
+  match_offset integer := arguments.match_offset;
+  snippet boolean := arguments.snippet;
+  formulations jsonb := arguments.formulations;
+  on_bad_embedding text := arguments.on_bad_embedding;
   questions knowledge_internal.search_question[];
   analyses knowledge_internal.query_analysis[];
   wanted knowledge_internal.chunk_filter;
@@ -376,7 +385,13 @@ begin
   perform knowledge_internal.check_search_arguments(
     match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
     rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-    snippet
+    snippet, on_bad_embedding
+  );
+  wanted := knowledge_internal.compile_filter(
+    filters, filter_type, date_from, date_to, public_only
+  );
+  select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
+    fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
   );
   if not needs_question and query_embedding is null and formulations is null
      and coalesce(query_text, '') !~ '\S'
@@ -384,14 +399,10 @@ begin
     questions := '{}';
   else
   questions := knowledge_internal.search_questions(
-    query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0
+    query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0, on_bad_embedding
   );
   end if;
-  perform knowledge_internal.check_collections(collections, cardinality(questions));
-
-  wanted := knowledge_internal.compile_filter(
-    filters, filter_type, date_from, date_to, public_only
-  );
+  collections := knowledge_internal.checked_collections(collections, cardinality(questions));
   plan := knowledge_internal.plan_search(
     pool_size, match_count, wanted, num_nonnulls(viewer_id, collections) > 0
   );
@@ -442,10 +453,8 @@ begin
           and (wanted.created is null or chunk.created_at <@ wanted.created)
           and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
           and (wanted.excluded is null or not wanted.excluded && array[
-            'knowledge_type=' || chunk.knowledge_type,
-            'source_origin=' || chunk.source_origin,
-            'collection=' || chunk.collection,
-            'language=' || chunk.language,
+            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
+            'collection=' || chunk.collection, 'language=' || chunk.language,
             'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
             'document_id' || coalesce('=' || chunk.document_id, ''),
             'source_id' || coalesce('=' || chunk.source_id, '')
@@ -492,7 +501,7 @@ create function public.count_matching_knowledge_chunks(
   search_mode text default 'websearch',
   pool_size integer default 50,
   rrf_k double precision default 60,
-  fusion text default 'auto',
+  fusion text default null,
   filters jsonb default null,
   date_from date default null,
   date_to date default null,
@@ -504,7 +513,8 @@ create function public.count_matching_knowledge_chunks(
   recency_half_life double precision default null,
   match_offset integer default 0,
   snippet boolean default false,
-  formulations jsonb default null
+  formulations jsonb default null,
+  on_bad_embedding text default 'error'
 )
 returns bigint
 language plpgsql
@@ -539,6 +549,7 @@ begin
   arguments.match_offset := count_matching_knowledge_chunks.match_offset;
   arguments.snippet := count_matching_knowledge_chunks.snippet;
   arguments.formulations := count_matching_knowledge_chunks.formulations;
+  arguments.on_bad_embedding := count_matching_knowledge_chunks.on_bad_embedding;
   return (
     select count(distinct coalesce(case when one_per_document then found.document_id end, found.id))
       from knowledge_internal.matching_chunks(arguments, true) as found
@@ -567,7 +578,7 @@ create function public.facet_knowledge_chunks(
   search_mode text default 'websearch',
   pool_size integer default 50,
   rrf_k double precision default 60,
-  fusion text default 'auto',
+  fusion text default null,
   filters jsonb default null,
   date_from date default null,
   date_to date default null,
@@ -580,6 +591,7 @@ create function public.facet_knowledge_chunks(
   match_offset integer default 0,
   snippet boolean default false,
   formulations jsonb default null,
+  on_bad_embedding text default 'error',
   facets text[] default '{knowledge_type,collection}',
   facet_limit integer default 10
 )
@@ -616,6 +628,7 @@ begin
   arguments.match_offset := facet_knowledge_chunks.match_offset;
   arguments.snippet := facet_knowledge_chunks.snippet;
   arguments.formulations := facet_knowledge_chunks.formulations;
+  arguments.on_bad_embedding := facet_knowledge_chunks.on_bad_embedding;
   return query
   select counted.* from knowledge_internal.facet_counts(arguments, facets, facet_limit) as counted;
 end
@@ -645,7 +658,7 @@ create function public.facet_my_knowledge_chunks(
   search_mode text default 'websearch',
   pool_size integer default 50,
   rrf_k double precision default 60,
-  fusion text default 'auto',
+  fusion text default null,
   filters jsonb default null,
   date_from date default null,
   date_to date default null,
@@ -657,6 +670,7 @@ create function public.facet_my_knowledge_chunks(
   match_offset integer default 0,
   snippet boolean default false,
   formulations jsonb default null,
+  on_bad_embedding text default 'error',
   facets text[] default '{knowledge_type,collection}',
   facet_limit integer default 10
 )
@@ -693,6 +707,7 @@ begin
   arguments.match_offset := facet_my_knowledge_chunks.match_offset;
   arguments.snippet := facet_my_knowledge_chunks.snippet;
   arguments.formulations := facet_my_knowledge_chunks.formulations;
+  arguments.on_bad_embedding := facet_my_knowledge_chunks.on_bad_embedding;
   return query
   select counted.* from knowledge_internal.facet_counts(arguments, facets, facet_limit) as counted;
 end

@@ -120,7 +120,14 @@ returns table (
   snippet text,
   context text,
   total_count bigint,
-  pool_ended boolean
+  pool_ended boolean,
+  heading text,
+  sensitivity text,
+  collections text[],
+  document_chunks integer,
+  external_key text,
+  confidence double precision,
+  notes jsonb
 )
 language plpgsql
 stable

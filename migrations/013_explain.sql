@@ -68,6 +68,7 @@ declare
   summary record;
   analysis knowledge_internal.query_analysis;
   candidates bigint;
+  settled record;
 begin
   -- The first call gives the result; it includes planning and cold pages. Then each leg is timed.
   perform set_config('knowledge_internal.tracing', 'on', true);
@@ -113,6 +114,10 @@ begin
        and chunk.content_tsv @@ analysis.candidate_query;
   end if;
 
+  select * into settled
+    from knowledge_internal.settled_fusion(
+           arguments.fusion, arguments.vector_weight, arguments.text_weight, arguments.collections
+         );
   pool := (lists #>> '{0,pool}')::integer;
   select string_agg(distinct list.entry #>> '{vector,strategy}', '; ') as vector_strategy,
          string_agg(distinct list.entry #>> '{text,strategy}', '; ') as text_strategy,
@@ -162,14 +167,17 @@ begin
                with ordinality as word (lexeme, document_frequency, weight, place)
       )
     ),
-    'fusion', jsonb_build_object('policy', arguments.fusion) || case arguments.fusion
+    'fusion', jsonb_build_object(
+      'policy', settled.fusion,
+      'is_stored', settled.fusion is distinct from arguments.fusion
+    ) || case settled.fusion
       when 'auto' then jsonb_build_object(
         'weights', case when jsonb_array_length(lists) = 1 then lists #> '{0,weights}' end,
         'cosine_spread', analysis.cosine_spread
       )
       else jsonb_build_object(
         'weights', jsonb_build_object(
-          'vector', arguments.vector_weight, 'text', arguments.text_weight
+          'vector', settled.vector_weight, 'text', settled.text_weight
         )
       )
     end,

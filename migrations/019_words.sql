@@ -14,6 +14,9 @@ comment on table knowledge_internal.words is
   'has it. When that chunk is deleted, another one that has the word takes its place, or the word '
   'is deleted. A word that two transactions add at the same time is there twice.';
 
+-- The trigger functions are security definer, because roles that may write chunks have no rights on
+-- the table of words.
+
 -- No unique index: writers that add the same word would wait for each other, and could deadlock.
 create index words_folded on knowledge_internal.words (folded, word);
 create index words_reversed on knowledge_internal.words (reverse(folded) collate "C");
@@ -38,7 +41,8 @@ begin
   -- Letters that Unicode does not decompose.
   source := translate(source, 'øØłŁđĐħıðÐ', 'oOlLdDhidD');
   if source ~ '[ßæÆœŒþÞ]' then
-    source := replace(replace(replace(replace(source, 'ß', 'ss'), 'æ', 'ae'), 'œ', 'oe'), 'þ', 'th');
+    source := replace(replace(source, 'ß', 'ss'), 'þ', 'th');
+    source := replace(replace(source, 'æ', 'ae'), 'œ', 'oe');
     source := replace(replace(replace(source, 'Æ', 'AE'), 'Œ', 'OE'), 'Þ', 'Th');
   end if;
   return normalize(regexp_replace(normalize(source, nfd), '[\u0300-\u036F]+', '', 'g'), nfc);
@@ -275,6 +279,7 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
+-- Without statistics the planner takes the table for small.
 set enable_seqscan = off
 as $$
 declare
@@ -363,7 +368,7 @@ declare
   ) > 0;
   quoted constant text[] := array(
     select regexp_split_to_table(phrase.parts[1], '\W+')
-      from regexp_matches(translate(query_text, '“”„‟«»', ''), '"([^"]*)"', 'g')
+      from regexp_matches(translate(query_text, '“”„‟«»', '""""""'), '"([^"]*)"', 'g')
            as phrase (parts)
   );
   configurations regconfig[];

@@ -124,6 +124,7 @@ security invoker
 set search_path = pg_catalog, pg_temp
 -- The plan depends on the viewer and on how common the words are.
 set plan_cache_mode = force_custom_plan
+-- The planner overestimates how many rows have a word. Compiling takes longer than looking.
 set enable_seqscan = off
 set jit = off
 as $$
@@ -174,7 +175,7 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
 as $$
 declare
-  @name constant @type := arguments.@name;
+  @name @type := arguments.@name;
   questions knowledge_internal.search_question[];
   analyses knowledge_internal.query_analysis[];
   wanted knowledge_internal.chunk_filter;
@@ -186,9 +187,9 @@ begin
   then
     questions := '{}';
   else
-@copy "  questions := knowledge_internal" before "  perform knowledge_internal.check_collections"
+@copy "  questions := knowledge_internal" before "  collections := knowledge"
   end if;
-@copy "  perform knowledge_internal.check_collections" before "  asked :="
+@copy "  collections := knowledge" before "  asked :="
   return query
   with
 @copy "  visible_chunks as" before "  sampled_chunks as"

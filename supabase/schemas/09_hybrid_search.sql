@@ -4,11 +4,13 @@
 
 create type knowledge_internal.search_question as (
   embedding extensions.vector,
-  query_text text
+  query_text text,
+  ignored_embedding text
 );
 
 comment on type knowledge_internal.search_question is
-  'One way to ask: an embedding, words, or both.';
+  'One way to ask: an embedding, words, or both. ignored_embedding: why its embedding is not used, '
+  'where on_bad_embedding allows that.';
 
 create type knowledge_internal.search_plan as (
   is_filtered boolean,
@@ -75,7 +77,14 @@ create type public.knowledge_search_hit as (
   snippet text,
   context text,
   total_count bigint,
-  pool_ended boolean
+  pool_ended boolean,
+  heading text,
+  sensitivity text,
+  collections text[],
+  document_chunks integer,
+  external_key text,
+  confidence double precision,
+  notes jsonb
 );
 
 comment on type public.knowledge_search_hit is
@@ -83,7 +92,12 @@ comment on type public.knowledge_search_hit is
   'its ranks in the two legs, null where a leg missed it. similarity: cosine; text_score: BM25. '
   'match_type: vector, text or both. matched_terms: words of the query that it has. context: the '
   'chunks around it. total_count: hits in the list that match_offset pages through. pool_ended: a '
-  'leg returned as many rows as its pool holds, so rows beyond the list may match.';
+  'leg returned as many rows as its pool holds, so rows beyond the list may match. collections: '
+  'those in which the hit was found, with one_per_document those of all its chunks in the pools. '
+  'document_chunks: how many visible chunks the document has, 0 without one. confidence: the '
+  'fused score over the highest possible one, 0 to 1. notes: what the search did beside what was '
+  'asked, null for nothing; embedding: why the embedding was ignored; replaced: the words that no '
+  'visible chunk has, and what was searched instead.';
 
 create function knowledge_internal.check_range(
   argument text, given double precision, lowest double precision, highest double precision,
@@ -181,7 +195,8 @@ create function knowledge_internal.check_search_arguments(
   neighbor_window integer,
   recency_half_life double precision,
   match_offset integer,
-  snippet boolean
+  snippet boolean,
+  on_bad_embedding text
 )
 returns void
 language plpgsql
@@ -191,7 +206,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   search_modes constant text[] := array['websearch', 'simple', 'phrase'];
-  fusions constant text[] := array['rrf', 'relative_score', 'auto'];
+  fusions constant text[] := array['rrf', 'relative_score', 'auto', 'stored_or_auto'];
 begin
   perform knowledge_internal.check_range('match_count', match_count, 1, 1000),
           knowledge_internal.check_range(
@@ -202,7 +217,7 @@ begin
           knowledge_internal.check_choice('search_mode', search_mode, search_modes),
           knowledge_internal.check_range('pool_size', pool_size, 1, 1000),
           knowledge_internal.check_range('rrf_k', rrf_k, 1e-30, 1e30, 'above 0 and at most 1e30'),
-          knowledge_internal.check_choice('fusion', fusion, fusions),
+          knowledge_internal.check_choice('fusion', coalesce(fusion, 'rrf'), fusions),
           knowledge_internal.check_flag('public_only', public_only),
           knowledge_internal.check_flag('one_per_document', one_per_document),
           knowledge_internal.check_range('neighbor_window', neighbor_window, 0, 5),
@@ -211,7 +226,10 @@ begin
             'a number of days above 0'
           ),
           knowledge_internal.check_range('match_offset', match_offset, 0, 1000),
-          knowledge_internal.check_flag('snippet', snippet);
+          knowledge_internal.check_flag('snippet', snippet),
+          knowledge_internal.check_choice(
+            'on_bad_embedding', on_bad_embedding, array['error', 'text']
+          );
   if vector_weight = 0 and text_weight = 0 then
     raise exception 'vector_weight and text_weight are both 0, one must be above'
       using errcode = '22023';
@@ -256,12 +274,46 @@ $$;
 comment on function knowledge_internal.check_embedding(extensions.vector, text) is
   'Raises 22023 for an embedding of another size than the stored ones, or without a direction.';
 
+create function knowledge_internal.question_with_embedding(
+  question knowledge_internal.search_question,
+  embedding extensions.vector,
+  argument text,
+  on_bad_embedding text
+)
+returns knowledge_internal.search_question
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  question.embedding := embedding;
+  -- Without words, nothing would be left to search by.
+  if on_bad_embedding = 'error' or question.query_text is null then
+    perform knowledge_internal.check_embedding(embedding, argument);
+    return question;
+  end if;
+  begin
+    perform knowledge_internal.check_embedding(embedding, argument);
+  exception when invalid_parameter_value then
+    question.embedding := null;
+    question.ignored_embedding := sqlerrm;
+  end;
+  return question;
+end
+$$;
+
+comment on function knowledge_internal.question_with_embedding is
+  'The question with this embedding. Where on_bad_embedding is text, an embedding that '
+  'check_embedding refuses is left out and the reason kept.';
+
 create function knowledge_internal.search_questions(
   query_embedding extensions.vector,
   query_text text,
   formulations jsonb,
   uses_embeddings boolean,
-  uses_texts boolean
+  uses_texts boolean,
+  on_bad_embedding text
 )
 returns knowledge_internal.search_question[]
 language plpgsql
@@ -275,15 +327,20 @@ declare
   questions knowledge_internal.search_question[];
   question knowledge_internal.search_question;
   formulation record;
+  embedding extensions.vector;
   argument text;
 begin
   if query_embedding is null and coalesce(query_text, '') !~ '\S' then
     raise exception 'query_embedding and query_text are both missing, give at least one'
       using errcode = '22023';
   end if;
-  perform knowledge_internal.check_embedding(query_embedding, 'query_embedding');
-  question.embedding := case when uses_embeddings then query_embedding end;
   question.query_text := case when uses_texts and query_text ~ '\S' then query_text end;
+  question := knowledge_internal.question_with_embedding(
+    question, query_embedding, 'query_embedding', on_bad_embedding
+  );
+  if not uses_embeddings then
+    question.embedding := null;
+  end if;
   questions := array[question];
   if formulations is null then
     return questions;
@@ -315,20 +372,23 @@ begin
       raise exception '% has neither query_embedding nor query_text, give at least one', argument
         using errcode = '22023';
     end if;
+    question := null;
     begin
-      question.embedding := (formulation.asked ->> 'query_embedding')::extensions.vector;
+      embedding := (formulation.asked ->> 'query_embedding')::extensions.vector;
     exception when data_exception or program_limit_exceeded then
       raise exception '%.query_embedding: %', argument, left(sqlerrm, 200)
         using errcode = '22023';
     end;
-    perform knowledge_internal.check_embedding(question.embedding, argument || '.query_embedding');
-    if not uses_embeddings then
-      question.embedding := null;
-    end if;
     question.query_text := case
       when uses_texts and formulation.asked ->> 'query_text' ~ '\S'
         then formulation.asked ->> 'query_text'
     end;
+    question := knowledge_internal.question_with_embedding(
+      question, embedding, argument || '.query_embedding', on_bad_embedding
+    );
+    if not uses_embeddings then
+      question.embedding := null;
+    end if;
     questions := questions || question;
   end loop;
   return questions;
@@ -336,14 +396,33 @@ end
 $$;
 
 comment on function knowledge_internal.search_questions(
-  extensions.vector, text, jsonb, boolean, boolean
+  extensions.vector, text, jsonb, boolean, boolean, text
 ) is
   'The question of a search and its further formulations, checked, each with what the legs that '
   'are run use of it. Raises 22023 naming the '
   'argument, such as formulations[2].query_embedding.';
 
-create function knowledge_internal.check_collections(collections text[], questions integer)
-returns void
+create function knowledge_internal.distinct_names(names text[])
+returns text[]
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return (
+    select array_agg(distinct listed.name order by listed.name)
+      from unnest(names) as listed (name)
+     where listed.name is not null
+  );
+end
+$$;
+
+comment on function knowledge_internal.distinct_names(text[]) is
+  'Each name once, in order, without nulls; null when there is none.';
+
+create function knowledge_internal.checked_collections(collections text[], questions integer)
+returns text[]
 language plpgsql
 immutable
 security invoker
@@ -354,7 +433,7 @@ declare
   most_lists constant integer := 100;
 begin
   if collections is null then
-    return;
+    return null;
   end if;
   if (
     array_ndims(collections) = 1
@@ -369,12 +448,13 @@ begin
     raise exception 'collections times formulations must be at most %', most_lists
       using errcode = '22023';
   end if;
+  return knowledge_internal.distinct_names(collections);
 end
 $$;
 
-comment on function knowledge_internal.check_collections(text[], integer) is
-  'Raises 22023 for collections that are not 1 to 50 names, or too many together with the '
-  'formulations.';
+comment on function knowledge_internal.checked_collections(text[], integer) is
+  'The collections, each once. Raises 22023 for collections that are not 1 to 50 names, or too '
+  'many together with the formulations.';
 
 create function knowledge_internal.analyse_questions(
   questions knowledge_internal.search_question[],
@@ -420,6 +500,66 @@ $$;
 comment on function knowledge_internal.analyse_questions is
   'analyse_query for each question, null for one without words. Under websearch, words that no '
   'visible chunk has are replaced by near ones.';
+
+create function knowledge_internal.best_fused_score(
+  fusion text,
+  questions knowledge_internal.search_question[],
+  vector_weight double precision,
+  text_weight double precision,
+  rrf_k double precision
+)
+returns double precision
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  weights constant double precision := (
+    select sum(
+             case when question.embedding is null then 0 else vector_weight end
+               + case when question.query_text is null then 0 else text_weight end
+           )
+      from unnest(questions) as question
+  );
+begin
+  return case fusion when 'auto' then 1 when 'rrf' then weights / (rrf_k + 1) else weights end;
+end
+$$;
+
+comment on function knowledge_internal.best_fused_score is
+  'The fused score of a row that is the best of every list that it can be in.';
+
+create function knowledge_internal.search_notes(
+  questions knowledge_internal.search_question[], analyses knowledge_internal.query_analysis[]
+)
+returns jsonb
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  ignored_embeddings constant text := (
+    select string_agg(question.ignored_embedding, '; ') from unnest(questions) as question
+  );
+  replaced constant jsonb := (
+    select jsonb_object_agg(word.typed, word.replacement)
+      from unnest(analyses) as analysis
+     cross join jsonb_each(analysis.replaced) as word (typed, replacement)
+  );
+begin
+  return nullif(
+    jsonb_strip_nulls(
+      jsonb_build_object('embedding', 'ignored: ' || ignored_embeddings, 'replaced', replaced)
+    ),
+    '{}'
+  );
+end
+$$;
+
+comment on function knowledge_internal.search_notes is
+  'What a search did beside what was asked, as in the column notes of knowledge_search_hit.';
 
 create function knowledge_internal.plan_search(
   pool_size integer,
@@ -600,7 +740,7 @@ create function public.hybrid_search_knowledge_chunks(
   search_mode text default 'websearch',
   pool_size integer default 50,
   rrf_k double precision default 60,
-  fusion text default 'auto',
+  fusion text default null,
   filters jsonb default null,
   date_from date default null,
   date_to date default null,
@@ -612,7 +752,8 @@ create function public.hybrid_search_knowledge_chunks(
   recency_half_life double precision default null,
   match_offset integer default 0,
   snippet boolean default false,
-  formulations jsonb default null
+  formulations jsonb default null,
+  on_bad_embedding text default 'error'
 )
 returns setof public.knowledge_search_hit
 language plpgsql
@@ -645,16 +786,18 @@ begin
   perform knowledge_internal.check_search_arguments(
     match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
     rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-    snippet
+    snippet, on_bad_embedding
   );
-  questions := knowledge_internal.search_questions(
-    query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0
-  );
-  perform knowledge_internal.check_collections(collections, cardinality(questions));
-
   wanted := knowledge_internal.compile_filter(
     filters, filter_type, date_from, date_to, public_only
   );
+  select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
+    fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
+  );
+  questions := knowledge_internal.search_questions(
+    query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0, on_bad_embedding
+  );
+  collections := knowledge_internal.checked_collections(collections, cardinality(questions));
   plan := knowledge_internal.plan_search(
     pool_size, match_count, wanted, num_nonnulls(viewer_id, collections) > 0
   );
@@ -709,10 +852,8 @@ begin
           and (wanted.created is null or chunk.created_at <@ wanted.created)
           and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
           and (wanted.excluded is null or not wanted.excluded && array[
-            'knowledge_type=' || chunk.knowledge_type,
-            'source_origin=' || chunk.source_origin,
-            'collection=' || chunk.collection,
-            'language=' || chunk.language,
+            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
+            'collection=' || chunk.collection, 'language=' || chunk.language,
             'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
             'document_id' || coalesce('=' || chunk.document_id, ''),
             'source_id' || coalesce('=' || chunk.source_id, '')
@@ -740,10 +881,7 @@ begin
            question.is_partial
              and coalesce(matching.chunks > plan.most_read_by_filter, true) as is_drawn
       from rows from (unnest(questions), unnest(analyses)) with ordinality as question
-     cross join (
-             select distinct named.collection
-               from unnest(coalesce(collections, array[null::text])) as named (collection)
-           ) as scope
+     cross join unnest(coalesce(collections, array[null::text])) as scope (collection)
      cross join lateral (
              select coalesce(sum(sampled.chunks), 0) * plan.sample_weight as chunks
                from sampled_chunks as sampled
@@ -771,9 +909,7 @@ begin
     select lists.*
       from lists
      where lists.embedding is not null
-       and plan.index_rows > (
-             select count(*) from nearest_by_index as found where found.list_id = lists.list_id
-           )
+       and plan.index_rows > (select count(*) from nearest_by_index where list_id = lists.list_id)
   ),
   nearest_by_comparison as materialized (
     select lists.list_id, nearest.*
@@ -918,13 +1054,9 @@ begin
       from lists
      cross join lateral knowledge_internal.leg_evidence(
              array(
-               select hit.similarity from neighbours as hit
-                where hit.list_id = lists.list_id order by hit.vector_rank
+               select similarity from neighbours where list_id = lists.list_id order by vector_rank
              ),
-             (
-               select max(hit.text_score) from text_results as hit
-                where hit.list_id = lists.list_id
-             ),
+             (select max(text_score) from text_results where list_id = lists.list_id),
              plan.typical_rank, lists.cosine_spread, lists.weights
            ) as leg
   ),
@@ -996,7 +1128,7 @@ begin
   ),
   -- Page.
   ordered as (
-    select scored.*, chunk.chunk_index, aged.score,
+    select scored.*, chunk.chunk_index, chunk.collection, aged.score,
            coalesce(case when one_per_document then chunk.document_id end, scored.id) as unit,
            row_number() over (
              order by aged.score desc, least(scored.vector_rank, scored.text_rank), scored.id
@@ -1015,6 +1147,7 @@ begin
     select distinct on (ordered.unit)
            ordered.*,
            max(ordered.score) over (partition by ordered.unit) as unit_score,
+           array_agg(ordered.collection) over (partition by ordered.unit) as collections,
            min(ordered.place) over (partition by ordered.unit) as unit_place
       from ordered
      order by ordered.unit, ordered.chunk_index is null, ordered.place
@@ -1034,12 +1167,9 @@ begin
                vector_weight * evidence.vector_evidence as vector_weight,
                text_weight * evidence.text_evidence as text_weight,
                lists.embedding is not null as is_embedded,
-               lists.list_id in (select compared.list_id from compared_lists as compared)
-                 as is_compared,
-               (select count(*) from vector_results as hit where hit.list_id = lists.list_id)
-                 as vector_rows,
-               (select count(*) from text_results as hit where hit.list_id = lists.list_id)
-                 as text_rows
+               lists.list_id in (select list_id from compared_lists) as is_compared,
+               (select count(*) from vector_results where list_id = lists.list_id) as vector_rows,
+               (select count(*) from text_results where list_id = lists.list_id) as text_rows
           from lists
           join evidence on evidence.list_id = lists.list_id
           left join draws on draws.list_id = lists.list_id and draws.is_last
@@ -1075,7 +1205,17 @@ begin
              chunk.content
            )
          end,
-         page.total_count, plan.pool in (select greatest(vector_rank, text_rank) from completed)
+         page.total_count, plan.pool in (select greatest(vector_rank, text_rank) from completed),
+         chunk.heading, chunk.sensitivity,
+         coalesce(knowledge_internal.distinct_names(page.collections), array[chunk.collection]),
+         (
+           select count(sibling.chunk_index)::integer from visible_chunks as sibling
+            where sibling.document_id = chunk.document_id
+         ),
+         document.external_key, least(1, page.unit_score / knowledge_internal.best_fused_score(
+           fusion, questions, vector_weight, text_weight, rrf_k
+         )),
+         knowledge_internal.search_notes(questions, analyses)
     from page
     join public.knowledge_chunks as chunk on chunk.id = page.id
     left join public.knowledge_documents as document
@@ -1094,7 +1234,9 @@ comment on function public.hybrid_search_knowledge_chunks is
   'Chunks that match a query by meaning and by words, best first. '
   'query_embedding (null: text only) is compared by cosine distance, query_text (null or blank: '
   'vector only) is scored by BM25 (k1 1.2, b 0.75); each leg gives its best pool_size chunks. '
-  'fusion: rrf adds vector_weight / (rrf_k + vector_rank) and text_weight / (rrf_k + text_rank), '
+  'fusion: null is the setting stored in knowledge_settings for the collection searched, else rrf; '
+  'stored_or_auto is that setting, else auto. '
+  'rrf adds vector_weight / (rrf_k + vector_rank) and text_weight / (rrf_k + text_rank), '
   'where a leg that missed the chunk adds nothing and has a null rank (Cormack, Clarke and '
   'Buettcher 2009); relative_score scales each leg''s scores to 0..1, 0 being its last chunk (of a '
   'text leg alone, no word found), and adds them, weighted; auto adds cosine similarity and BM25, '
@@ -1114,7 +1256,9 @@ comment on function public.hybrid_search_knowledge_chunks is
   'one_per_document: a document stands where its best hit stands and shows its best chunk. '
   'match_offset pages through that list; total_count is its length. '
   'neighbor_window: context holds the chunks around the hit. snippet: an excerpt with the words '
-  'found in <mark>, HTML-escaped. Raises 22023 for an argument out of bounds.';
+  'found in <mark>, HTML-escaped. on_bad_embedding: text ignores an embedding of another size or '
+  'without a direction where query_text is given, and says so in notes. '
+  'Raises 22023 for an argument out of bounds.';
 
 revoke all on function public.hybrid_search_knowledge_chunks from public, anon, authenticated;
 grant execute on function public.hybrid_search_knowledge_chunks to service_role;

@@ -78,9 +78,9 @@ def test_lexemes_come_with_their_document_frequencies(corpus: Connection) -> Non
 def test_the_weights_are_those_used(corpus: Connection) -> None:
     asked = {"query_embedding": "[1,0,0]", "query_text": "alpha"}
     given = explain(corpus, **asked, vector_weight=2.0, text_weight=0.5, fusion="rrf")["fusion"]
-    assert given == {"policy": "rrf", "weights": {"vector": 2, "text": 0.5}}
+    assert given == {"policy": "rrf", "is_stored": False, "weights": {"vector": 2, "text": 0.5}}
     weights = [
-        explain(corpus, **asked, text_weight=factor)["fusion"]["weights"]["text"]
+        explain(corpus, **asked, text_weight=factor, fusion="auto")["fusion"]["weights"]["text"]
         for factor in (1.0, 2.0)
     ]
     assert weights[1] == pytest.approx(2 * weights[0])

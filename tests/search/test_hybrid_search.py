@@ -434,6 +434,13 @@ def test_the_first_result_columns_keep_their_order() -> None:
         ("context", "text"),
         ("total_count", "bigint"),
         ("pool_ended", "boolean"),
+        ("heading", "text"),
+        ("sensitivity", "text"),
+        ("collections", "text[]"),
+        ("document_chunks", "integer"),
+        ("external_key", "text"),
+        ("confidence", "double precision"),
+        ("notes", "jsonb"),
     ]
 
 

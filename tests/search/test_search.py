@@ -421,7 +421,8 @@ BAD_ARGUMENTS: list[tuple[str, Any]] = [
     *[("rrf_k", value) for value in (0, -60, math.nan, math.inf, None)],
     *[("search_mode", value) for value in ("", "fuzzier", "WEBSEARCH", None)],
     *[("filter_type", value) for value in ("", "recipe", "Note")],
-    *[("fusion", value) for value in ("", "average", "RRF", None)],
+    *[("fusion", value) for value in ("", "average", "RRF")],
+    *[("on_bad_embedding", value) for value in ("", "ignore", None)],
 ]
 
 

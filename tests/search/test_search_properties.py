@@ -260,7 +260,7 @@ def ranked_list(
 ) -> dict[int, Hit]:
     """Rank the candidates for one way to ask, in both legs, and fuse the legs."""
     weights = arguments["vector_weight"], arguments["text_weight"]
-    fusion, rrf_k = arguments.get("fusion", "auto"), arguments.get("rrf_k", 60)
+    fusion, rrf_k = arguments.get("fusion", "rrf"), arguments.get("rrf_k", 60)
     pool = max(arguments.get("pool_size", 50), arguments.get("match_count", 10))
     threshold = arguments.get("match_threshold", 0)
     embedding, text = asked.get("query_embedding"), asked.get("query_text", "")
@@ -346,7 +346,7 @@ def reference(corpus: Corpus, **arguments: Any) -> dict[int, Hit]:
     fused = {}
     for number, hits in found.items():
         score = sum(hit.rrf_score for hit in hits)
-        if arguments.get("fusion", "auto") == "auto":
+        if arguments.get("fusion") == "auto":
             score /= len(ways)
         if half_life := arguments.get("recency_half_life"):
             score *= 0.5 ** min(corpus.age(number) / half_life, 1000)
@@ -681,7 +681,8 @@ def test_a_document_stands_where_its_best_hit_stands_and_shows_its_best_chunk(
     shown = list(chain(*pages(connection, asked | {"one_per_document": True})))
     expected = [
         next((row for row in hits if row["chunk_index"] is not None), hits[0])
-        | {"rrf_score": hits[0]["rrf_score"], "total_count": len(units)}
+        | {name: hits[0][name] for name in ("rrf_score", "confidence")}
+        | {"total_count": len(units), "collections": sorted({hit["collection"] for hit in hits})}
         for hits in units.values()
     ]
     assert shown == expected

@@ -22,7 +22,15 @@ Row = dict[str, Any]
 
 ME, YOU = UUID(int=1), UUID(int=2)
 ROUTES = ("viewer_id", "public_only", "search_my", "batch", "fused batch")
-SCORES = ("rrf_score", "text_score", "vector_rank", "text_rank", "match_type", "total_count")
+SCORES = (
+    "rrf_score",
+    "text_score",
+    "vector_rank",
+    "text_rank",
+    "match_type",
+    "total_count",
+    "confidence",
+)
 TYPES = {
     "query_embedding": "extensions.vector",
     "filters": "jsonb",

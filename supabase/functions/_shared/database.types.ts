@@ -208,6 +208,34 @@ export type Database = {
           },
         ];
       };
+      "knowledge_settings": {
+        Row: {
+          "collection": string;
+          "embedding_model": string | null;
+          "fusion": string | null;
+          "text_weight": number;
+          "updated_at": string;
+          "vector_weight": number;
+        };
+        ComputedFields: never;
+        Insert: {
+          "collection"?: string;
+          "embedding_model"?: string | null;
+          "fusion"?: string | null;
+          "text_weight"?: number;
+          "updated_at"?: string;
+          "vector_weight"?: number;
+        };
+        Update: {
+          "collection"?: string;
+          "embedding_model"?: string | null;
+          "fusion"?: string | null;
+          "text_weight"?: number;
+          "updated_at"?: string;
+          "vector_weight"?: number;
+        };
+        Relationships: [];
+      };
       "knowledge_source_origins": {
         Row: {
           "created_at": string;
@@ -291,6 +319,7 @@ export type Database = {
           "match_offset"?: number;
           "match_threshold"?: number;
           "neighbor_window"?: number;
+          "on_bad_embedding"?: string;
           "one_per_document"?: boolean;
           "pool_size"?: number;
           "public_only"?: boolean;
@@ -328,6 +357,7 @@ export type Database = {
           "match_offset"?: number;
           "match_threshold"?: number;
           "neighbor_window"?: number;
+          "on_bad_embedding"?: string;
           "one_per_document"?: boolean;
           "pool_size"?: number;
           "public_only"?: boolean;
@@ -423,6 +453,7 @@ export type Database = {
           "match_offset"?: number;
           "match_threshold"?: number;
           "neighbor_window"?: number;
+          "on_bad_embedding"?: string;
           "one_per_document"?: boolean;
           "pool_size"?: number;
           "public_only"?: boolean;
@@ -449,18 +480,25 @@ export type Database = {
         Returns: {
           "chunk_index": number;
           "collection": string;
+          "collections": (string)[];
+          "confidence": number;
           "content": string;
           "context": string;
+          "document_chunks": number;
           "document_date": string;
           "document_id": string;
+          "external_key": string;
+          "heading": string;
           "id": string;
           "knowledge_type": string;
           "match_type": string;
           "matched_terms": (string)[];
           "metadata": Json;
+          "notes": Json;
           "pool_ended": boolean;
           "query_index": number;
           "rrf_score": number;
+          "sensitivity": string;
           "similarity": number;
           "snippet": string;
           "source_origin": string;
@@ -551,6 +589,7 @@ export type Database = {
           "match_offset"?: number;
           "match_threshold"?: number;
           "neighbor_window"?: number;
+          "on_bad_embedding"?: string;
           "one_per_document"?: boolean;
           "pool_size"?: number;
           "public_only"?: boolean;
@@ -569,6 +608,30 @@ export type Database = {
           to: "knowledge_search_hit";
           isOneToOne: false;
           isSetofReturn: true;
+        };
+      };
+      "set_knowledge_settings": {
+        Args: {
+          "collection"?: string;
+          "dimensions"?: number;
+          "embedding_model"?: string;
+          "fusion"?: string;
+          "text_weight"?: number;
+          "vector_weight"?: number;
+        };
+        Returns: {
+          "collection": string;
+          "embedding_model": string | null;
+          "fusion": string | null;
+          "text_weight": number;
+          "updated_at": string;
+          "vector_weight": number;
+        };
+        SetofOptions: {
+          from: "*";
+          to: "knowledge_settings";
+          isOneToOne: true;
+          isSetofReturn: false;
         };
       };
       "upsert_knowledge_document": {
@@ -626,6 +689,13 @@ export type Database = {
         "context": string | null;
         "total_count": number | null;
         "pool_ended": boolean | null;
+        "heading": string | null;
+        "sensitivity": string | null;
+        "collections": (string)[] | null;
+        "document_chunks": number | null;
+        "external_key": string | null;
+        "confidence": number | null;
+        "notes": Json | null;
       };
     };
   };

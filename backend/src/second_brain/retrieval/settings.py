@@ -44,7 +44,7 @@ Mode = Literal[Leg, "rerank"]
 ModeField = Annotated[Mode, BeforeValidator(_without_alias)]
 """A field of type Mode that accepts `bm25` for `text`."""
 
-Fusion = Literal["auto", "relative_score", "rrf"]
+Fusion = Literal["stored_or_auto", "auto", "relative_score", "rrf"]
 
 
 def _not_empty(text: str) -> str:
@@ -123,7 +123,7 @@ class SearchSettings(BaseModel):
     similarity_threshold: float = Field(default=0.0, ge=-1, le=1)
     vector_weight: Weight = 1.0
     text_weight: Weight = 1.0
-    search_fusion: Fusion = "auto"
+    search_fusion: Fusion = "stored_or_auto"
     rrf_constant: float = Field(default=60.0, gt=0, allow_inf_nan=False)
 
     crossencoder_model: Annotated[str, AfterValidator(_not_empty)] = (

@@ -42,7 +42,7 @@ class KeywordArguments(TypedDict, total=False):
     """The keyword-only arguments of `hybrid_search` except `viewer_id` and `timeout`."""
 
     rrf_k: float
-    fusion: str
+    fusion: str | None
     filters: Filters | None
     date_from: date | str | None
     date_to: date | str | None
@@ -54,6 +54,7 @@ class KeywordArguments(TypedDict, total=False):
     match_offset: int
     snippet: bool
     formulations: Sequence[Formulation] | None
+    on_bad_embedding: Literal["error", "text"]
 
 
 class HybridOptions(KeywordArguments, total=False):
@@ -104,7 +105,7 @@ class BatchQuery(SearchArguments, total=False):
 
 KEYWORD_DEFAULTS: Mapping[str, object] = {
     "rrf_k": 60.0,
-    "fusion": "auto",
+    "fusion": None,
     "filters": None,
     "date_from": None,
     "date_to": None,
@@ -117,6 +118,7 @@ KEYWORD_DEFAULTS: Mapping[str, object] = {
     "match_offset": 0,
     "snippet": False,
     "formulations": None,
+    "on_bad_embedding": "error",
 }
 """Defaults of the keyword-only arguments. They are equal to those of the SQL function."""
 

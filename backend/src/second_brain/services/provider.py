@@ -95,9 +95,11 @@ class AsyncSearchProvider(Searches):
         Without an embedding, or without text, only the other leg runs. `threshold` is the minimum
         cosine similarity (-1 to 1) in the vector leg, `pool_size` the candidates per leg,
         `search_mode` one of websearch, simple and phrase, `filter_type` one knowledge_type.
-        `fusion`: `auto` (the weights of the legs depend on their scores for the query),
-        `relative_score` (each leg scaled to 0..1) or `rrf` (weighted reciprocal rank, constant
-        `rrf_k`).
+        `fusion`: `rrf` (weighted reciprocal rank, constant `rrf_k`), `relative_score` (each leg
+        scaled to 0..1) or `auto` (the weights of the legs depend on their scores for the query).
+        None is the setting stored for the collection, else `rrf`; `stored_or_auto` is that setting,
+        else `auto`. `on_bad_embedding="text"` ignores an embedding of another size than the stored
+        ones or of length 0 when there is a text, and the details say so.
 
         Arguments that select rows: `filters` (see `second_brain.filters`), `date_from` and
         `date_to` (of document_date, both inclusive), `viewer_id` (only rows of this owner and

@@ -20,7 +20,8 @@ _HIT_COLUMNS = """
   id, content, knowledge_type, document_id, chunk_index, source_origin, metadata,
   rrf_score, vector_rank, text_rank,
   similarity, text_score, match_type, matched_terms, title, source_url,
-  collection, document_date, snippet, context, total_count, pool_ended
+  collection, document_date, snippet, context, total_count, pool_ended,
+  heading, sensitivity, collections, document_chunks, external_key, confidence, notes
 """
 
 _OWN_ARGUMENTS = """
@@ -45,7 +46,8 @@ _OWN_ARGUMENTS = """
   recency_half_life => %(recency_half_life)s::float8,
   match_offset => %(match_offset)s::integer,
   snippet => %(snippet)s::boolean,
-  formulations => %(formulations)s::jsonb
+  formulations => %(formulations)s::jsonb,
+  on_bad_embedding => %(on_bad_embedding)s::text
 """
 
 _ARGUMENTS = f"{_OWN_ARGUMENTS}, viewer_id => %(viewer_id)s::uuid"

@@ -1,0 +1,248 @@
+"""What a search does where the caller leaves the choice to the corpus, and what it says of it."""
+
+from typing import Any
+
+import psycopg
+import pytest
+from test_search import EAST, NORTH, NORTH_EAST, Row, call, chunk, numbers, store
+
+from conftest import Connection
+
+BOTH: dict[str, Any] = {"query_embedding": NORTH, "query_text": "alpha"}
+
+
+def hybrid(connection: Connection, **arguments: Any) -> list[Row]:
+    """Search with the function's own defaults."""
+    return call(connection, "hybrid_search_knowledge_chunks", **arguments)
+
+
+def keep(connection: Connection, **settings: Any) -> None:
+    call(connection, "set_knowledge_settings", **settings)
+
+
+@pytest.fixture
+def corpus(knowledge: Connection) -> Connection:
+    """Chunk 1 is nearest, chunk 2 has the word, chunk 3 is the second of both."""
+    store(
+        knowledge,
+        {"content": "beta", "embedding": NORTH},
+        {"content": "alpha", "embedding": EAST},
+        {"content": "alpha gamma delta epsilon", "embedding": NORTH_EAST},
+    )
+    return knowledge
+
+
+def scores(rows: list[Row]) -> list[tuple[int, float]]:
+    return [(row["id"].int, row["rrf_score"]) for row in rows]
+
+
+def test_without_a_stored_setting_fusion_is_rrf(corpus: Connection) -> None:
+    assert scores(hybrid(corpus, **BOTH)) == scores(hybrid(corpus, **BOTH, fusion="rrf"))
+    assert all(row["rrf_score"] <= 2 / 61 for row in hybrid(corpus, **BOTH))
+
+
+def test_without_a_stored_setting_stored_or_auto_is_auto(corpus: Connection) -> None:
+    asked = scores(hybrid(corpus, **BOTH, fusion="stored_or_auto"))
+    assert asked == scores(hybrid(corpus, **BOTH, fusion="auto"))
+    assert asked != scores(hybrid(corpus, **BOTH))
+
+
+@pytest.mark.parametrize("fusion", [None, "stored_or_auto"])
+def test_the_stored_setting_is_that_of_a_caller_who_gives_none(
+    corpus: Connection, fusion: str | None
+) -> None:
+    keep(corpus, fusion="relative_score", vector_weight=3)
+    given = hybrid(corpus, **BOTH, fusion=fusion, text_weight=0.5)
+    assert scores(given) == scores(
+        hybrid(corpus, **BOTH, fusion="relative_score", vector_weight=3, text_weight=0.5)
+    )
+
+
+def test_a_fusion_that_the_caller_names_keeps_the_callers_weights(corpus: Connection) -> None:
+    before = scores(hybrid(corpus, **BOTH, fusion="rrf"))
+    keep(corpus, fusion="relative_score", vector_weight=3)
+    assert scores(hybrid(corpus, **BOTH, fusion="rrf")) == before
+
+
+def test_a_collection_has_a_setting_of_its_own(corpus: Connection) -> None:
+    plain = scores(hybrid(corpus, **BOTH, collections=["knowledge"]))
+    keep(corpus, fusion="relative_score")
+    keep(corpus, collection="knowledge", fusion="rrf")
+    assert scores(hybrid(corpus, **BOTH, collections=["knowledge"])) == plain
+    assert scores(hybrid(corpus, **BOTH, filter_type=None, collections=["knowledge"])) == plain
+    relative = scores(hybrid(corpus, **BOTH, fusion="relative_score"))
+    assert scores(hybrid(corpus, **BOTH)) == relative
+    # Two collections have one list of scores, so one fusion.
+    assert scores(hybrid(corpus, **BOTH, collections=["knowledge", "memory"])) == relative
+
+
+def test_a_filter_on_one_collection_means_its_setting(corpus: Connection) -> None:
+    plain = scores(hybrid(corpus, **BOTH))
+    keep(corpus, fusion="relative_score")
+    keep(corpus, collection="knowledge", fusion="rrf")
+    only = '[{"field": "collection", "op": "eq", "value": "knowledge"}]'
+    assert scores(hybrid(corpus, **BOTH, filters=only)) == plain
+
+
+def test_a_stored_weight_of_0_ends_the_leg(corpus: Connection) -> None:
+    keep(corpus, vector_weight=0)
+    assert {row["match_type"] for row in hybrid(corpus, **BOTH)} == {"text"}
+    with pytest.raises(psycopg.Error, match="after they are multiplied") as refused:
+        hybrid(corpus, **BOTH, text_weight=0)
+    assert refused.value.sqlstate == "22023"
+
+
+def test_what_is_stored_again_replaces_what_was_stored(corpus: Connection) -> None:
+    keep(corpus, fusion="auto", vector_weight=2, embedding_model="one")
+    keep(corpus, text_weight=2)
+    rows = corpus.execute(
+        "select fusion, vector_weight, text_weight, embedding_model from public.knowledge_settings"
+    ).fetchall()
+    assert rows == [(None, 1, 2, None)]
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("collection", None),
+        ("collection", "x" * 201),
+        ("fusion", "stored_or_auto"),
+        ("vector_weight", -1),
+        ("vector_weight", None),
+        ("text_weight", float("nan")),
+        ("embedding_model", ""),
+        ("dimensions", 4),
+    ],
+)
+def test_a_setting_out_of_bounds_is_refused_by_name(
+    corpus: Connection, argument: str, value: object
+) -> None:
+    with pytest.raises(psycopg.Error, match=f"^{argument} ") as refused:
+        keep(corpus, **{argument: value})
+    assert refused.value.sqlstate == "22023"
+
+
+def test_settings_are_written_by_service_role_alone(corpus: Connection) -> None:
+    for role, may in (("service_role", True), ("authenticated", False), ("anon", False)):
+        with corpus.transaction(force_rollback=True):
+            corpus.execute(f"set local role {role}".encode())
+            if may:
+                keep(corpus, fusion="auto")
+                continue
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                keep(corpus, fusion="auto")
+
+
+BAD = ([1, 0], [0, 0, 0])
+
+
+@pytest.mark.parametrize("embedding", BAD)
+def test_a_bad_embedding_leaves_the_text_leg_where_the_caller_allows_it(
+    corpus: Connection, embedding: list[float]
+) -> None:
+    rows = hybrid(corpus, query_embedding=embedding, query_text="alpha", on_bad_embedding="text")
+    assert numbers(rows) == [2, 3]
+    assert {row["match_type"] for row in rows} == {"text"}
+    assert all(row["notes"]["embedding"].startswith("ignored: query_embedding") for row in rows)
+
+
+@pytest.mark.parametrize("embedding", BAD)
+def test_a_bad_embedding_without_words_is_refused_all_the_same(
+    corpus: Connection, embedding: list[float]
+) -> None:
+    for further in ({}, {"query_text": "alpha", "text_weight": 0}):
+        with pytest.raises(psycopg.Error, match=r"^query_embedding") as refused:
+            hybrid(corpus, query_embedding=embedding, on_bad_embedding="text", **further)
+        assert refused.value.sqlstate == "22023"
+
+
+def test_the_bad_embedding_of_a_formulation_is_left_out_alone(corpus: Connection) -> None:
+    ways = '[{"query_text": "gamma", "query_embedding": [1, 0]}, {"query_embedding": [0, 1, 0]}]'
+    rows = hybrid(corpus, **BOTH, formulations=ways, on_bad_embedding="text")
+    assert {row["notes"]["embedding"].split(" has ")[0] for row in rows} == {
+        "ignored: formulations[0].query_embedding"
+    }
+    assert numbers(rows) == numbers(
+        hybrid(
+            corpus,
+            **BOTH,
+            formulations='[{"query_text": "gamma"}, {"query_embedding": [0, 1, 0]}]',
+        )
+    )
+
+
+def test_nothing_is_noted_of_a_search_as_asked(corpus: Connection) -> None:
+    assert {row["notes"] for row in hybrid(corpus, **BOTH, on_bad_embedding="text")} == {None}
+
+
+@pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
+def test_confidence_is_1_for_the_best_of_every_list(corpus: Connection, fusion: str) -> None:
+    store_best = {"id": chunk(9), "content": "alpha", "embedding": str(NORTH)}
+    corpus.execute(
+        "insert into public.knowledge_chunks (id, content, embedding)"
+        " values (%(id)s, %(content)s, %(embedding)s)",
+        store_best,
+    )
+    corpus.execute("delete from public.knowledge_chunks where id <> %s", [chunk(9)])
+    for weights in ({}, {"vector_weight": 3.0, "text_weight": 0.25}):
+        rows = hybrid(corpus, **BOTH, **weights, fusion=fusion)
+        assert [row["confidence"] for row in rows] == [pytest.approx(1)]
+
+
+@pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
+@pytest.mark.parametrize("asked", [BOTH, {"query_text": "alpha"}, {"query_embedding": NORTH}])
+def test_confidence_is_in_0_to_1_and_in_the_order_of_the_hits(
+    corpus: Connection, fusion: str, asked: dict[str, Any]
+) -> None:
+    confidences = [row["confidence"] for row in hybrid(corpus, **asked, fusion=fusion)]
+    assert confidences == sorted(confidences, reverse=True)
+    assert all(0 <= one <= 1 for one in confidences)
+
+
+def test_a_hit_tells_of_its_document(knowledge: Connection) -> None:
+    viewer, other = chunk(70), chunk(71)
+    for number, (key, owner) in enumerate((("mine", viewer), ("theirs", other)), 1):
+        knowledge.execute(
+            "insert into public.knowledge_documents (id, external_key, owner_id, sensitivity)"
+            " values (%s, %s, %s, 'inner')",
+            [chunk(number), key, owner],
+        )
+    store(
+        knowledge,
+        {"document_id": chunk(1), "chunk_index": 0, "content": "alpha", "heading": "One"},
+        {"document_id": chunk(1), "chunk_index": 1, "content": "beta"},
+        {"document_id": chunk(1), "chunk_index": 2, "content": "alpha", "status": "superseded"},
+        {"document_id": chunk(2), "chunk_index": 0, "content": "alpha"},
+        {"content": "alpha of no document"},
+    )
+    rows = {row["id"].int: row for row in hybrid(knowledge, query_text="alpha")}
+    told = [
+        (number, row["external_key"], row["document_chunks"], row["heading"], row["sensitivity"])
+        for number, row in sorted(rows.items())
+    ]
+    assert told == [
+        (1, "mine", 2, "One", "inner"),
+        (4, "theirs", 1, None, "inner"),
+        (5, None, 0, None, None),
+    ]
+    mine = hybrid(knowledge, query_text="alpha", viewer_id=viewer)
+    assert [row["external_key"] for row in mine] == ["mine"]
+
+
+def test_collections_are_those_in_which_the_document_was_found(knowledge: Connection) -> None:
+    knowledge.execute(
+        "insert into public.knowledge_documents (id, external_key) values (%s, 'one')", [chunk(1)]
+    )
+    store(
+        knowledge,
+        {"document_id": chunk(1), "chunk_index": 0, "content": "alpha beta"},
+        {"document_id": chunk(1), "chunk_index": 1, "content": "alpha"},
+    )
+    knowledge.execute("alter table public.knowledge_chunks disable trigger user")
+    knowledge.execute(
+        "update public.knowledge_chunks set collection = 'artifacts' where chunk_index = 1"
+    )
+    whole = hybrid(knowledge, query_text="alpha", one_per_document=True)
+    assert [row["collections"] for row in whole] == [["artifacts", "knowledge"]]
+    each = hybrid(knowledge, query_text="alpha")
+    assert sorted(row["collections"] for row in each) == [["artifacts"], ["knowledge"]]
