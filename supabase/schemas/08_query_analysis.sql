@@ -2,6 +2,17 @@
 -- Adds: types query_analysis, query_operand and asked_words, and the functions that read a query.
 -- Locks nothing that exists.
 
+create type knowledge_internal.query_bonuses as (
+  identifier_query tsquery,
+  identifier_bonus float8,
+  phrase_queries tsquery[],
+  phrase_bonuses float8[]
+);
+
+comment on type knowledge_internal.query_bonuses is
+  'What a chunk scores beside BM25: identifier_bonus if it matches identifier_query, and the bonus '
+  'of each phrase query that it matches.';
+
 create type knowledge_internal.query_analysis as (
   words text[],
   word_queries tsquery[],
@@ -11,7 +22,15 @@ create type knowledge_internal.query_analysis as (
   document_frequencies float8[],
   weights float8[],
   weight_vector extensions.sparsevec,
+  scored_weights float8[],
+  scored_vector extensions.sparsevec,
+  readings integer[],
+  coverage_weights float8[],
+  bonuses knowledge_internal.query_bonuses,
+  relaxed_bonuses knowledge_internal.query_bonuses,
   matching_query tsquery,
+  relaxed_query tsquery,
+  relaxed_parts text[],
   required_query tsquery,
   candidate_query tsquery,
   is_partial boolean,
@@ -23,10 +42,15 @@ create type knowledge_internal.query_analysis as (
 );
 
 comment on type knowledge_internal.query_analysis is
-  'words, word_queries, compounds: as in asked_words. lexemes with '
-  'their conditions, document_frequencies and weights (idf times the occurrences in the query), '
-  'rarest first; weight_vector: the weights for an inner product with bm25. matching_query: the '
-  'rows that match, null when no row can; required_query: the words that a row must have, in any '
+  'words, word_queries, compounds: as in asked_words. lexemes with their conditions, '
+  'document_frequencies and scored_weights (idf times the occurrences in the query), rarest first; '
+  'scored_vector: these weights for an inner product with bm25. readings: a number that lexemes '
+  'have in common which are one word read in several languages: only the best of them counts. '
+  'weights, weight_vector: the same for drawing candidates, where an identifier outweighs all '
+  'other words. coverage_weights: of the highest possible score. matching_query: the '
+  'rows that match, null when no row can; relaxed_query, relaxed_bonuses: the same when no row has '
+  'what is required, null when nothing can be relaxed; relaxed_parts: what is required no more; '
+  'required_query: the words that a row must have, in any '
   'order; candidate_query: the rows to score first; is_partial: candidate_query finds fewer rows '
   'than matching_query; is_optional: one word is enough. document_count, mean_length and '
   'cosine_spread are those of the corpus.';
@@ -286,6 +310,35 @@ comment on function knowledge_internal.query_configurations() is
   'The text search configurations that a query is read with: those of the chunks, each of which '
   'was analysed in its own language. Null in an empty corpus.';
 
+create function knowledge_internal.is_prose(query_text text)
+returns boolean
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+declare
+  words_of_prose constant integer := 6;
+begin
+  return query_text ~ '[?？؟]\s*$'
+    or (
+      select count(*)
+        from regexp_matches(
+               knowledge_internal.separated(
+                 regexp_replace(query_text, '-?"[^"]*"|(?<!\S)(?:-\S+|or)(?!\S)', ' ', 'gi')
+               ),
+               '[^\s"]*[[:alnum:]][^\s"]*',
+               'g'
+             )
+    ) >= words_of_prose;
+end
+$$;
+
+comment on function knowledge_internal.is_prose(text) is
+  'Whether a query is written as a sentence: it ends in a question mark, or it has at least six '
+  'words besides quoted parts, excluded words and or.';
+
 create function knowledge_internal.query_operands(
   query_text text, search_mode text, words_read integer
 )
@@ -300,6 +353,9 @@ declare
   operand knowledge_internal.query_operand;
   operands knowledge_internal.query_operand[] := '{}';
   longest_word constant integer := 60; -- letters
+  has_operators constant boolean := search_mode = 'websearch'
+    and query_text ~* '"|(?<!\S)-[[:alnum:]]|(?<!\S)or(?!\S)'
+    and not knowledge_internal.is_prose(query_text);
   source text;
   is_alternative boolean := false;
 begin
@@ -318,13 +374,13 @@ begin
      order by matched.place
   loop
     exit when words_read <= 0;
-    if search_mode = 'websearch' and lower(source) = 'or' then
+    if has_operators and lower(source) = 'or' then
       is_alternative := true;
       continue;
     end if;
     operand.is_phrase := search_mode = 'phrase' or (search_mode = 'websearch' and source ~ '^-?"');
-    operand.is_required := operand.is_phrase or search_mode = 'simple';
-    operand.is_excluded := search_mode = 'websearch' and source ~ '^-["[:alnum:]]';
+    operand.is_required := search_mode <> 'websearch' or (has_operators and operand.is_phrase);
+    operand.is_excluded := has_operators and source ~ '^-["[:alnum:]]';
     -- Writing without spaces has up to a word for each letter.
     operand.source := left(source, greatest(words_read, longest_word));
     words_read := words_read
@@ -341,8 +397,9 @@ $$;
 
 comment on function knowledge_internal.query_operands(text, text, integer) is
   'The words and phrases of a query, up to words_read words. websearch: words are optional, '
-  '"a phrase" is required, -word and -"a phrase" are excluded, or joins alternatives. simple: each '
-  'word is required. phrase: the text is one phrase.';
+  '"a phrase" is required, -word and -"a phrase" are excluded, or joins alternatives; in prose '
+  'all of them are optional words and phrases. simple: each word is required. phrase: the text is '
+  'one phrase.';
 
 create function knowledge_internal.operand_conditions(
   operands knowledge_internal.query_operand[],
@@ -430,8 +487,8 @@ begin
            knowledge_internal.apart(trimmed.word) as apart,
            -- The dot before .NET is part of the word.
            knowledge_internal.joined(split.word) as joined,
-           trimmed.word ~ '^[[:alnum:]]+$' and octet_length(trimmed.word) = length(trimmed.word)
-             as is_simple
+           trimmed.word ~ '^([[:alpha:]][[:lower:]]*|[[:upper:]]+|\d+)$'
+             and octet_length(trimmed.word) = length(trimmed.word) as is_simple
       from regexp_split_to_table(wanted, '\s+') with ordinality as split (word, place)
      cross join lateral btrim(split.word, '.,;:!?()[]{}<>"''`’') as trimmed (word)
      order by lower(trimmed.word), split.place
@@ -442,8 +499,9 @@ begin
       from typed
      cross join lateral (
              select found.token, found.number, count(*) over () as parts
-               from ts_parse('default', typed.apart)
-                    with ordinality as found (tokid, token, number)
+               from ts_parse(
+                      'default', typed.apart || knowledge_internal.pieces(typed.word)
+                    ) with ordinality as found (tokid, token, number)
               where found.token ~ '[^[:space:][:punct:]]'
            ) as parsed
      where not typed.is_simple
@@ -489,6 +547,383 @@ comment on function knowledge_internal.typed_words(text, regconfig[]) is
   'asked_words. What is typed as a word is no part. Of a long text, the first 600 parts divided by '
   'the number of configurations are listed.';
 
+create function knowledge_internal.query_readings(wanted text, configurations regconfig[])
+returns table (
+  word text, role text, part text, is_single boolean, is_identifier boolean, lexeme text,
+  occurrences integer
+)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The search sets force_custom_plan; the statements here are the same for every query.
+set plan_cache_mode = force_generic_plan
+set standard_conforming_strings = on
+as $$
+declare
+  compound constant text := '^(?:[[:alnum:]]+(?:(?:::|__|://|[-_/.@:\\])[[:alnum:]]+)+'
+    '|\d{1,3}(?:,\d{3})+|\.[[:alpha:]]+'
+    '|[[:alnum:]]*(?:[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]])[[:alnum:]]*)$';
+  tokens text[];
+  words text;
+begin
+  tokens := string_to_array(
+    regexp_replace(
+      regexp_replace(
+        knowledge_internal.separated(wanted),
+        '(?<!\d),|,(?!\d)|[][(){}<>"''’`;!?=|&#+*~^%$…]+', ' ', 'g'
+      ),
+      '(?<!\S)(?:[-_/@:\\]+|\.(?![[:alpha:]]))+|[-_/.@:\\]+(?!\S)|\s+', ' ', 'g'
+    ),
+    ' '
+  );
+  words := (
+    select string_agg(token.source, ' ' order by token.place)
+      from unnest(tokens) with ordinality as token (source, place)
+     where token.source !~ compound
+  );
+
+  -- The parser reads a text alike in each configuration, so lexemes at one position are one word.
+  return query
+  select min(found.leading), 'word', min(found.leading), false, false, found.lexeme,
+         count(distinct found.place)::integer
+    from (
+      select analysed.lexeme, position.place,
+             case
+               when cardinality(configurations) = 1 then analysed.lexeme
+               else first_value(analysed.lexeme) over (
+                 partition by position.place order by language.number, analysed.lexeme
+               )
+             end as leading
+        from unnest(configurations) with ordinality as language (configuration, number)
+       cross join unnest(
+               to_tsvector(language.configuration, knowledge_internal.apart(words))
+             ) as analysed
+       cross join unnest(analysed.positions) as position (place)
+    ) as found
+   group by found.lexeme;
+
+  return query
+  select found.word, found.role, min(found.leading),
+         bool_and(found.role = 'part' and length(found.leading) = 1),
+         bool_and(found.role = 'whole' and found.word_is_identifier),
+         found.lexeme, found.occurrences
+    from (
+      select lower(typed.source) as word, form.role, analysed.lexeme, typed.occurrences,
+             typed.is_identifier as word_is_identifier,
+             first_value(analysed.lexeme) over (
+               partition by lower(typed.source), form.role, position.place
+                   order by language.number, analysed.lexeme
+             ) as leading
+        from (
+          select min(token.source) as source, count(*)::integer as occurrences,
+                 bool_or(knowledge_internal.is_identifier(token.source)) as is_identifier
+            from unnest(tokens) as token (source)
+           where token.source ~ compound
+           group by lower(token.source)
+        ) as typed
+       cross join lateral (
+               values
+                 (
+                   'whole',
+                   case
+                     when typed.source ~ '^[[:alnum:]]+$' then typed.source
+                     else knowledge_internal.joined(typed.source)
+                   end
+                 ),
+                 (
+                   'part',
+                   case
+                     when typed.source !~ '^[[:alnum:]]+$'
+                       then knowledge_internal.apart(typed.source)
+                   end
+                 ),
+                 ('piece', knowledge_internal.pieces(typed.source))
+             ) as form (role, source)
+       cross join unnest(configurations) with ordinality as language (configuration, number)
+       cross join unnest(to_tsvector(language.configuration, form.source)) as analysed
+       cross join unnest(analysed.positions) as position (place)
+    ) as found
+   group by found.word, found.role, found.lexeme, found.occurrences;
+end
+$$;
+
+comment on function knowledge_internal.query_readings(text, regconfig[]) is
+  'The lexemes by which the words of a text are found. role: word; or of a compound whole (all of '
+  'it as one word), part (a word between its punctuation) or piece (of lruCache lru). Lexemes with '
+  'the same word, role and part are one word in several languages. is_single: a part of one '
+  'character. occurrences: of the word in the text.';
+
+create function knowledge_internal.is_identifier(compound text)
+returns boolean
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+begin
+  return compound ~ '[[:alnum:]]_+[[:alnum:]]'
+    or compound ~ '[[:lower:]]{2}[[:upper:]]+[[:lower:]]{2}'
+    or compound ~ '\d\.\d+\.\d'
+    or (
+      compound ~ '[[:alpha:]]'
+      and (
+        compound ~ '[[:alnum:]]{2}(?:\.|::|\\|@)[[:alnum:]]{2}'
+        or compound ~ '[/\\].*[/\\.]'
+        or (compound ~ '\d{3}' and compound !~ '^\d+[[:lower:]]+$')
+        or (compound ~ '(?:\d\D*){3}' and compound !~ '[[:lower:]]')
+      )
+    );
+end
+$$;
+
+comment on function knowledge_internal.is_identifier(text) is
+  'Whether a compound is a name of code or a part number, and no word of prose: snake_case, '
+  'camelCase, a dotted name, a path, a version, or letters with a number of three digits.';
+
+create function knowledge_internal.weighed_readings(
+  wanted text, configurations regconfig[], corpus_is_small boolean, document_count float8
+)
+returns table (
+  lexeme text, document_frequency float8, weight float8, reading text, is_identifier boolean
+)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The search sets force_custom_plan; the statements here are the same for every query.
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+  whole_share constant float8 := 0.5; -- of a compound's weight; its parts have the rest
+  common_identifier constant float8 := 0.02; -- of the chunks: it is a subject, no name
+  few constant float8 := 20; -- chunks
+begin
+  return query
+  with typed as materialized (
+    select * from knowledge_internal.query_readings(wanted, configurations)
+  ),
+  known as materialized (
+    select typed.*, frequency.document_frequency,
+           least(
+             sum(frequency.document_frequency)
+               over (partition by typed.word, typed.role, typed.part),
+             document_count
+           ) as group_frequency
+      from knowledge_internal.document_frequencies(
+             array(select distinct typed.lexeme from typed), corpus_is_small, document_count
+           ) as frequency
+      join typed on typed.lexeme = frequency.lexeme
+  ),
+  -- Of a compound. A piece is read where a whole word is in no chunk.
+  usable as materialized (
+    select one.*,
+           knowledge_internal.inverse_document_frequency(document_count, one.group_frequency)
+             as idf,
+           one.lexeme = min(one.lexeme) over (partition by one.word, one.role, one.part)
+             as is_first
+      from (
+        select known.*,
+               bool_or(known.role = 'whole' and known.group_frequency > 0)
+                 over (partition by known.word) as has_whole,
+               bool_and(known.group_frequency = 0) over (partition by known.word) as is_unknown,
+               bool_and(known.group_frequency > 0) filter (where known.role = 'part')
+                 over (partition by known.word) as has_parts
+          from known
+         where known.role <> 'word'
+      ) as one
+     where (one.role = 'whole' and one.is_unknown)
+        or (
+          one.group_frequency > 0
+          and (
+            one.role = 'whole'
+              or (one.role = 'part' and not (one.is_single and one.has_whole))
+              or (one.role = 'piece' and not one.has_whole and one.has_parts is not true)
+          )
+        )
+  ),
+  shared as (
+    select usable.*,
+           max(usable.idf) over (partition by usable.word) as word_idf,
+           sum(usable.idf) filter (where usable.is_first and usable.role <> 'whole')
+             over (partition by usable.word) as parts_idf
+      from usable
+  ),
+  weighed as (
+    select known.lexeme, known.document_frequency,
+           known.occurrences * knowledge_internal.inverse_document_frequency(
+             document_count, known.group_frequency
+           ) as weight,
+           known.part as reading, false as is_identifier
+      from known
+     where known.role = 'word'
+    union all
+    select shared.lexeme, shared.document_frequency,
+           shared.occurrences * shared.word_idf * case
+             when shared.role = 'whole' and shared.parts_idf is null then 1
+             when shared.role = 'whole' then whole_share
+             when shared.has_whole then (1 - whole_share) * shared.idf / shared.parts_idf
+             else shared.idf / shared.parts_idf
+           end,
+           shared.word || ' ' || shared.role || ' ' || shared.part,
+           shared.is_identifier
+             and shared.group_frequency > 0
+             and shared.group_frequency <= greatest(few, common_identifier * document_count)
+      from shared
+  )
+  select weighed.lexeme, min(weighed.document_frequency), sum(weighed.weight),
+         min(weighed.reading), bool_or(weighed.is_identifier)
+    from weighed
+   group by weighed.lexeme;
+end
+$$;
+
+comment on function knowledge_internal.weighed_readings(text, regconfig[], boolean, float8) is
+  'The lexemes of a text with their weights. A word''s weight is its idf times its occurrences, '
+  'with the chunks that have any of its readings. A compound counts as one word, with the idf of '
+  'its rarest reading: half of it for the whole, half for the parts by their idf; what is in no '
+  'chunk has no share.';
+
+create function knowledge_internal.phrase_bonuses(
+  operands knowledge_internal.query_operand[],
+  configurations regconfig[],
+  lexeme_queries tsquery[],
+  weights float8[],
+  out queries tsquery[],
+  out bonuses float8[]
+)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- Postgres sends a NOTICE for a query of stop words only.
+set client_min_messages = warning
+as $$
+declare
+  phrase_factor constant float8 := 1; -- of the weights of its words
+  operand knowledge_internal.query_operand;
+  phrase tsquery;
+begin
+  foreach operand in array operands loop
+    continue when not operand.is_phrase or operand.is_excluded;
+    phrase := (
+      select string_agg(distinct '(' || reading.query::text || ')', ' | ')::tsquery
+        from unnest(configurations) as language (configuration)
+       cross join lateral phraseto_tsquery(
+               language.configuration, knowledge_internal.apart(operand.source)
+             ) as reading (query)
+       where reading.query::text ~ '<' -- two words
+    );
+    continue when phrase is null;
+    queries := queries || phrase;
+    bonuses := bonuses || phrase_factor * (
+      select coalesce(sum(word.weight), 0)
+        from unnest(lexeme_queries, weights) as word (query, weight)
+       where phrase @> word.query
+    );
+  end loop;
+end
+$$;
+
+comment on function knowledge_internal.phrase_bonuses is
+  'A condition for each phrase of at least two words, and what it adds to the score of a chunk '
+  'that has it.';
+
+create function knowledge_internal.bonus(
+  content_tsv tsvector, bonuses knowledge_internal.query_bonuses
+)
+returns float8
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  bonus float8 := 0;
+begin
+  if content_tsv @@ bonuses.identifier_query then
+    bonus := bonuses.identifier_bonus;
+  end if;
+  for place in 1 .. coalesce(cardinality(bonuses.phrase_queries), 0) loop
+    if content_tsv @@ bonuses.phrase_queries[place] then
+      bonus := bonus + bonuses.phrase_bonuses[place];
+    end if;
+  end loop;
+  return bonus;
+end
+$$;
+
+comment on function knowledge_internal.bonus is
+  'What the identifiers and phrases of a query add to the BM25 of a chunk that has them.';
+
+create function knowledge_internal.exact_scores(
+  ids uuid[],
+  pool integer,
+  lexeme_queries tsquery[],
+  weights float8[],
+  readings integer[],
+  mean_length float8,
+  bonuses knowledge_internal.query_bonuses
+)
+returns table (
+  id uuid, embedding extensions.vector, text_score float8, text_rank bigint
+)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The search sets force_custom_plan; the statement here is the same for every query.
+set plan_cache_mode = force_generic_plan
+as $$
+begin
+  return query
+  select scored.*, row_number() over (order by scored.score desc, scored.id) as place
+    from (
+      select chunk.id, chunk.embedding,
+             (
+               select sum(best.score order by best.reading)
+                 from (
+                   select word.reading,
+                          max(word.weight * occurrences.tf * (knowledge_internal.bm25_k1() + 1)
+                              / (occurrences.tf + chunk.length_factor)) as score
+                     from unnest(lexeme_queries, weights, readings)
+                          as word (query, weight, reading)
+                    cross join lateral (
+                            select width_bucket(
+                                     ts_rank('{1,1,1,1}', chunk.content_tsv, word.query),
+                                     knowledge_internal.rank_steps()
+                                   ) as tf
+                            offset 0
+                          ) as occurrences
+                    group by word.reading
+                 ) as best
+             ) + case
+                   when bonuses is null then 0
+                   else knowledge_internal.bonus(chunk.content_tsv, bonuses)
+                 end as score
+        from unnest(ids) as drawn (id)
+       cross join lateral (
+               -- Concatenated with nothing, a tsvector outside its row is fetched once.
+               select found.id, found.embedding, found.content_tsv || ''::tsvector as content_tsv,
+                      knowledge_internal.bm25_length_factor(found.text_length, mean_length)
+                        as length_factor
+                 from public.knowledge_chunks as found
+                where found.id = drawn.id
+               offset 0
+             ) as chunk
+    ) as scored
+   order by place
+   limit pool;
+end
+$$;
+
+comment on function knowledge_internal.exact_scores is
+  'The best of the chunks by BM25 with bonuses, at most pool. Of the lexemes with the same reading '
+  'only the best counts.';
+
 create function knowledge_internal.analyse_query(query_text text, search_mode text)
 returns knowledge_internal.query_analysis
 language plpgsql
@@ -507,11 +942,14 @@ declare
   most_words constant integer := 512;
   most_readings constant integer := 3000; -- of words, each once in every configuration
   most_lexemes constant integer := 256;
+  highest_factor constant float8 := knowledge_internal.bm25_k1() + 1;
+  drawing_factor constant float8 := 3; -- in a long chunk a word has a third of its usual score
   configurations constant regconfig[] := knowledge_internal.query_configurations();
   operands knowledge_internal.query_operand[];
   conditions record;
   wanted text;
   corpus record;
+  bonuses knowledge_internal.query_bonuses;
   analysis knowledge_internal.query_analysis;
 begin
   if configurations is null then
@@ -546,49 +984,91 @@ begin
   analysis.mean_length := corpus.mean_length;
   analysis.cosine_spread := corpus.cosine_spread;
 
-  -- A word that stands twice in the query counts twice.
-  with asked as (
-    select counted.lexeme, max(counted.occurrences) as occurrences
-      from (
-        select word.lexeme, cardinality(word.positions) as occurrences
-          from unnest(configurations) as language (configuration)
-         cross join unnest(
-                to_tsvector(language.configuration, knowledge_internal.apart_and_joined(wanted))
-              ) as word
-      ) as counted
-     group by counted.lexeme
-  ),
-  weighed as (
-    select asked.lexeme,
-           known.document_frequency,
-           asked.occurrences * knowledge_internal.inverse_document_frequency(
-             corpus.document_count, known.document_frequency
-           ) as weight
-      from knowledge_internal.document_frequencies(
-             array(select asked.lexeme from asked), corpus.is_small, corpus.document_count
-           ) as known
-      join asked on asked.lexeme = known.lexeme
+  with ordered as (
+    select reading.*,
+           row_number() over (order by reading.document_frequency, reading.lexeme) as place
+      from knowledge_internal.weighed_readings(
+             wanted, configurations, corpus.is_small, corpus.document_count
+           ) as reading
   ),
   kept as (
     -- In a very long query, the words that weigh least change the order least.
-    select weighed.lexeme, weighed.document_frequency, weighed.weight,
-           quote_literal(weighed.lexeme)::tsquery as query
-      from weighed
-     order by weighed.weight desc, weighed.lexeme
+    select ordered.*,
+           min(ordered.place) over (partition by ordered.reading) as number,
+           quote_literal(ordered.lexeme)::tsquery as query
+      from ordered
+     order by ordered.weight desc, ordered.lexeme
      limit most_lexemes
   )
-  select array_agg(kept.lexeme order by kept.document_frequency, kept.lexeme),
-         array_agg(kept.query order by kept.document_frequency, kept.lexeme),
-         array_agg(kept.document_frequency order by kept.document_frequency, kept.lexeme),
-         array_agg(kept.weight order by kept.document_frequency, kept.lexeme),
-         string_agg(kept.query::text, ' | ')::tsquery
+  select array_agg(kept.lexeme order by kept.place),
+         array_agg(kept.query order by kept.place),
+         array_agg(kept.document_frequency order by kept.place),
+         array_agg(kept.weight order by kept.place),
+         array_agg(kept.number order by kept.place),
+         string_agg(kept.query::text, ' | ')::tsquery,
+         string_agg(kept.query::text, ' | ') filter (where kept.is_identifier)::tsquery
     into analysis.lexemes, analysis.lexeme_queries, analysis.document_frequencies,
-         analysis.weights, analysis.matching_query
+         analysis.scored_weights, analysis.readings, analysis.matching_query,
+         bonuses.identifier_query
     from kept;
-  analysis.weight_vector := knowledge_internal.lexeme_vector(analysis.lexemes, analysis.weights);
+  if analysis.lexemes is null then
+    return analysis;
+  end if;
+
+  select phrase.queries, phrase.bonuses
+    into bonuses.phrase_queries, bonuses.phrase_bonuses
+    from knowledge_internal.phrase_bonuses(
+           operands, configurations, analysis.lexeme_queries, analysis.scored_weights
+         ) as phrase;
+  analysis.coverage_weights := array(
+    select max(listed.weight)
+      from unnest(analysis.scored_weights, analysis.readings) as listed (weight, reading)
+     group by listed.reading
+  );
+  analysis.weights := analysis.scored_weights;
+  analysis.scored_vector := knowledge_internal.lexeme_vector(
+    analysis.lexemes, analysis.scored_weights
+  );
+  analysis.weight_vector := analysis.scored_vector;
+  if bonuses.identifier_query is not null then
+    -- Above every score without an identifier.
+    bonuses.identifier_bonus := 1.01 * (
+      select sum(reachable.score)
+        from (
+          select highest_factor * unnest(analysis.coverage_weights)
+          union all
+          select unnest(bonuses.phrase_bonuses)
+        ) as reachable (score)
+    );
+    analysis.coverage_weights :=
+      analysis.coverage_weights || bonuses.identifier_bonus / highest_factor;
+    analysis.weights := array(
+      select listed.weight + case
+               when bonuses.identifier_query @> listed.query
+                 then drawing_factor * bonuses.identifier_bonus
+               else 0
+             end
+        from unnest(analysis.lexeme_queries, analysis.scored_weights)
+             with ordinality as listed (query, weight, place)
+       order by listed.place
+    );
+    analysis.weight_vector := knowledge_internal.lexeme_vector(analysis.lexemes, analysis.weights);
+  end if;
 
   conditions := knowledge_internal.operand_conditions(operands, configurations);
   if numnode(conditions.required) > 0 then
+    if search_mode = 'websearch' then
+      analysis.relaxed_query := analysis.matching_query;
+      if numnode(conditions.excluded) > 0 then
+        analysis.relaxed_query := analysis.relaxed_query && !!conditions.excluded;
+      end if;
+      analysis.relaxed_parts := array(
+        select operand.source from unnest(operands) as operand where operand.is_required
+      );
+      analysis.relaxed_bonuses := bonuses;
+      bonuses.phrase_queries := null; -- each row has them
+      bonuses.phrase_bonuses := null;
+    end if;
     analysis.matching_query := conditions.required;
     -- GIN finds the words of a phrase, in any order.
     analysis.required_query :=
@@ -597,6 +1077,7 @@ begin
   if numnode(conditions.excluded) > 0 then
     analysis.matching_query := analysis.matching_query && !!conditions.excluded;
   end if;
+  analysis.bonuses := bonuses;
   analysis.is_optional := numnode(conditions.required) = 0 and numnode(conditions.excluded) = 0;
 
   -- A rare word that is required leaves few rows: then all of them are candidates.
