@@ -197,7 +197,8 @@ create function knowledge_internal.check_search_arguments(
   recency_half_life double precision,
   match_offset integer,
   snippet boolean,
-  on_bad_embedding text
+  on_bad_embedding text,
+  prefix_last boolean
 )
 returns void
 language plpgsql
@@ -228,6 +229,7 @@ begin
           ),
           knowledge_internal.check_range('match_offset', match_offset, 0, 1000),
           knowledge_internal.check_flag('snippet', snippet),
+          knowledge_internal.check_flag('prefix_last', prefix_last),
           knowledge_internal.check_choice(
             'on_bad_embedding', on_bad_embedding, array['error', 'text']
           );
@@ -462,7 +464,9 @@ create function knowledge_internal.analyse_questions(
   search_mode text,
   wanted knowledge_internal.chunk_filter,
   plan knowledge_internal.search_plan,
-  viewer_id uuid
+  viewer_id uuid,
+  collections text[],
+  prefix_last boolean
 )
 returns knowledge_internal.query_analysis[]
 language plpgsql
@@ -475,18 +479,22 @@ declare
   analysis knowledge_internal.query_analysis;
   analyses knowledge_internal.query_analysis[];
   replaced jsonb;
+  named constant text[] := coalesce(collections, wanted.collections);
 begin
   foreach question in array questions loop
     analysis := null;
     if question.query_text is not null then
-      analysis := knowledge_internal.analyse_query(question.query_text, search_mode);
+      analysis := knowledge_internal.analyse_query(
+        question.query_text, search_mode, named, prefix_last
+      );
       if search_mode = 'websearch' then
         replaced := knowledge_internal.respelled_words(
           question.query_text, analysis, wanted, plan, viewer_id
         );
         if replaced is not null then
           analysis := knowledge_internal.analyse_query(
-            knowledge_internal.respelled(question.query_text, replaced), search_mode
+            knowledge_internal.respelled(question.query_text, replaced), search_mode, named,
+            prefix_last
           );
           analysis.replaced := replaced;
         end if;
@@ -760,7 +768,8 @@ create function public.hybrid_search_knowledge_chunks(
   match_offset integer default 0,
   snippet boolean default false,
   formulations jsonb default null,
-  on_bad_embedding text default 'error'
+  on_bad_embedding text default 'error',
+  prefix_last boolean default false
 )
 returns setof public.knowledge_search_hit
 language plpgsql
@@ -793,7 +802,7 @@ begin
   perform knowledge_internal.check_search_arguments(
     match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
     rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-    snippet, on_bad_embedding
+    snippet, on_bad_embedding, prefix_last
   );
   wanted := knowledge_internal.compile_filter(
     filters, filter_type, date_from, date_to, public_only
@@ -808,7 +817,9 @@ begin
   plan := knowledge_internal.plan_search(
     pool_size, match_count, wanted, num_nonnulls(viewer_id, collections) > 0
   );
-  analyses := knowledge_internal.analyse_questions(questions, search_mode, wanted, plan, viewer_id);
+  analyses := knowledge_internal.analyse_questions(
+    questions, search_mode, wanted, plan, viewer_id, collections, prefix_last
+  );
   asked := knowledge_internal.asked_words(analyses);
   callers := knowledge_internal.use_search_settings(plan);
 
@@ -913,8 +924,7 @@ begin
   ),
   -- Few rows match, or the index scan stopped early.
   compared_lists as materialized (
-    select lists.*
-      from lists
+    select * from lists
      where lists.embedding is not null
        and plan.index_rows > (select count(*) from nearest_by_index where list_id = lists.list_id)
   ),
@@ -945,9 +955,7 @@ begin
       from (
         select * from nearest_by_comparison
         union all
-        select by_index.*
-          from nearest_by_index as by_index
-         where by_index.list_id not in (select lists.list_id from compared_lists as lists)
+        select * from nearest_by_index where list_id not in (select list_id from compared_lists)
       ) as nearest
   ),
   vector_results as (

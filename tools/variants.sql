@@ -200,7 +200,18 @@ begin
   )
   select chunk.id, chunk.document_id
     from rows from (unnest(questions), unnest(analyses)) as question
-    join in_scope as chunk on chunk.content_tsv @@ question.matching_query
+   cross join lateral (
+           -- What is required is required no more where no chunk has it.
+           select case
+                    when question.relaxed_query is null or exists (
+                      select from in_scope as strict
+                       where strict.content_tsv @@ question.matching_query
+                    ) then question.matching_query
+                    else question.relaxed_query
+                  end as query
+           offset 0
+         ) as words
+    join in_scope as chunk on chunk.content_tsv @@ words.query
   union
   select chunk.id, chunk.document_id
     from unnest(questions) as question

@@ -30,7 +30,8 @@ create type knowledge_internal.search_arguments as (
   match_offset integer,
   snippet boolean,
   formulations jsonb,
-  on_bad_embedding text
+  on_bad_embedding text,
+  prefix_last boolean
 );
 
 comment on type knowledge_internal.search_arguments is
@@ -70,6 +71,7 @@ begin
   arguments.snippet := false;
   arguments.formulations := null;
   arguments.on_bad_embedding := 'error';
+  arguments.prefix_last := false;
   return arguments;
 end
 $$;
@@ -111,7 +113,8 @@ begin
            match_offset => arguments.match_offset,
            snippet => arguments.snippet,
            formulations => arguments.formulations,
-           on_bad_embedding => arguments.on_bad_embedding
+           on_bad_embedding => arguments.on_bad_embedding,
+           prefix_last => arguments.prefix_last
          ) as hit;
 end
 $$;
@@ -142,7 +145,8 @@ create function public.search_my_knowledge_chunks(
   match_offset integer default 0,
   snippet boolean default false,
   formulations jsonb default null,
-  on_bad_embedding text default 'error'
+  on_bad_embedding text default 'error',
+  prefix_last boolean default false
 )
 returns setof public.knowledge_search_hit
 language plpgsql
@@ -178,6 +182,7 @@ begin
   arguments.snippet := search_my_knowledge_chunks.snippet;
   arguments.formulations := search_my_knowledge_chunks.formulations;
   arguments.on_bad_embedding := search_my_knowledge_chunks.on_bad_embedding;
+  arguments.prefix_last := search_my_knowledge_chunks.prefix_last;
   -- A user may not read the trace that explain_hybrid_search reads.
   perform set_config('knowledge_internal.tracing', 'off', true);
   return query select hit.* from knowledge_internal.search(arguments) as hit;
@@ -216,7 +221,8 @@ create function public.explain_hybrid_search(
   match_offset integer default 0,
   snippet boolean default false,
   formulations jsonb default null,
-  on_bad_embedding text default 'error'
+  on_bad_embedding text default 'error',
+  prefix_last boolean default false
 )
 returns jsonb
 language plpgsql
@@ -252,6 +258,7 @@ begin
   arguments.snippet := explain_hybrid_search.snippet;
   arguments.formulations := explain_hybrid_search.formulations;
   arguments.on_bad_embedding := explain_hybrid_search.on_bad_embedding;
+  arguments.prefix_last := explain_hybrid_search.prefix_last;
   return knowledge_internal.explanation(arguments);
 end
 $$;
@@ -376,6 +383,7 @@ declare
   snippet boolean := arguments.snippet;
   formulations jsonb := arguments.formulations;
   on_bad_embedding text := arguments.on_bad_embedding;
+  prefix_last boolean := arguments.prefix_last;
   questions knowledge_internal.search_question[];
   analyses knowledge_internal.query_analysis[];
   wanted knowledge_internal.chunk_filter;
@@ -384,7 +392,7 @@ begin
   perform knowledge_internal.check_search_arguments(
     match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
     rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-    snippet, on_bad_embedding
+    snippet, on_bad_embedding, prefix_last
   );
   wanted := knowledge_internal.compile_filter(
     filters, filter_type, date_from, date_to, public_only
@@ -405,7 +413,9 @@ begin
   plan := knowledge_internal.plan_search(
     pool_size, match_count, wanted, num_nonnulls(viewer_id, collections) > 0
   );
-  analyses := knowledge_internal.analyse_questions(questions, search_mode, wanted, plan, viewer_id);
+  analyses := knowledge_internal.analyse_questions(
+    questions, search_mode, wanted, plan, viewer_id, collections, prefix_last
+  );
   return query
   with
   visible_chunks as not materialized (
@@ -471,7 +481,18 @@ begin
   )
   select chunk.id, chunk.document_id
     from rows from (unnest(questions), unnest(analyses)) as question
-    join in_scope as chunk on chunk.content_tsv @@ question.matching_query
+   cross join lateral (
+           -- What is required is required no more where no chunk has it.
+           select case
+                    when question.relaxed_query is null or exists (
+                      select from in_scope as strict
+                       where strict.content_tsv @@ question.matching_query
+                    ) then question.matching_query
+                    else question.relaxed_query
+                  end as query
+           offset 0
+         ) as words
+    join in_scope as chunk on chunk.content_tsv @@ words.query
   union
   select chunk.id, chunk.document_id
     from unnest(questions) as question
@@ -513,7 +534,8 @@ create function public.count_matching_knowledge_chunks(
   match_offset integer default 0,
   snippet boolean default false,
   formulations jsonb default null,
-  on_bad_embedding text default 'error'
+  on_bad_embedding text default 'error',
+  prefix_last boolean default false
 )
 returns bigint
 language plpgsql
@@ -549,6 +571,7 @@ begin
   arguments.snippet := count_matching_knowledge_chunks.snippet;
   arguments.formulations := count_matching_knowledge_chunks.formulations;
   arguments.on_bad_embedding := count_matching_knowledge_chunks.on_bad_embedding;
+  arguments.prefix_last := count_matching_knowledge_chunks.prefix_last;
   return (
     select count(distinct coalesce(case when one_per_document then found.document_id end, found.id))
       from knowledge_internal.matching_chunks(arguments, true) as found
@@ -591,6 +614,7 @@ create function public.facet_knowledge_chunks(
   snippet boolean default false,
   formulations jsonb default null,
   on_bad_embedding text default 'error',
+  prefix_last boolean default false,
   facets text[] default '{knowledge_type,collection}',
   facet_limit integer default 10
 )
@@ -628,6 +652,7 @@ begin
   arguments.snippet := facet_knowledge_chunks.snippet;
   arguments.formulations := facet_knowledge_chunks.formulations;
   arguments.on_bad_embedding := facet_knowledge_chunks.on_bad_embedding;
+  arguments.prefix_last := facet_knowledge_chunks.prefix_last;
   return query
   select counted.* from knowledge_internal.facet_counts(arguments, facets, facet_limit) as counted;
 end
@@ -670,6 +695,7 @@ create function public.facet_my_knowledge_chunks(
   snippet boolean default false,
   formulations jsonb default null,
   on_bad_embedding text default 'error',
+  prefix_last boolean default false,
   facets text[] default '{knowledge_type,collection}',
   facet_limit integer default 10
 )
@@ -707,6 +733,7 @@ begin
   arguments.snippet := facet_my_knowledge_chunks.snippet;
   arguments.formulations := facet_my_knowledge_chunks.formulations;
   arguments.on_bad_embedding := facet_my_knowledge_chunks.on_bad_embedding;
+  arguments.prefix_last := facet_my_knowledge_chunks.prefix_last;
   return query
   select counted.* from knowledge_internal.facet_counts(arguments, facets, facet_limit) as counted;
 end

@@ -47,7 +47,8 @@ _OWN_ARGUMENTS = """
   match_offset => %(match_offset)s::integer,
   snippet => %(snippet)s::boolean,
   formulations => %(formulations)s::jsonb,
-  on_bad_embedding => %(on_bad_embedding)s::text
+  on_bad_embedding => %(on_bad_embedding)s::text,
+  prefix_last => %(prefix_last)s::boolean
 """
 
 _ARGUMENTS = f"{_OWN_ARGUMENTS}, viewer_id => %(viewer_id)s::uuid"
