@@ -5,9 +5,10 @@ documentation in documents of 5 to 20 chunks, with clustered embeddings, owners,
 and metadata. The questions are sentences of the documentation with an embedding of their topic.
 Every measured call is made next to its base call, with the same question on the same connection,
 in turns (A B, B A, ...). A query's time is the median of its rounds, from sending the statement to
-having its rows, over loopback TCP. ratio p50 is the median over the queries of a query's time over
-that of its base call, ratio p95 the 95th percentile of the same. The base call is the hybrid search
-with default arguments; where it is another, the note names it.
+having its rows, over loopback TCP; with --cpu, the processor time of its server process, which
+other processes on the machine disturb less. ratio p50 is the median over the queries of a query's
+time over that of its base call, ratio p95 the 95th percentile of the same. The base call is the
+hybrid search with default arguments; where it is another, the note names it.
 
 Every answer is checked: it has no row that a filter excludes, and all matching rows up to
 match_count. A fault is printed under the table, and the exit code is 1.
@@ -59,6 +60,8 @@ SENSITIVITIES = {None: 40, "internal": 40, "confidential": 15, "restricted": 5}
 OWNERS = [UUID(int=number + 1) for number in range(50)]
 VIEWER = OWNERS[7]  # 00000000-0000-0000-0000-000000000008
 PUBLIC = 0.3
+GROUPS = [f"group-{number:03}" for number in range(200)]
+SHARED = 0.5  # of the documents: with 1 to 3 groups
 TEAMS = [f"team-{number:02}" for number in range(20)]
 TAGS = [f"tag-{number:02}" for number in range(40)]
 LAST_DATE = date(2025, 12, 31)
@@ -124,6 +127,7 @@ class Library:
     def documents(self, chunks: int, seed: int) -> Iterator[Document]:
         """Yield documents until they have so many chunks."""
         random = Random(seed)
+        sharing = Random(seed)
 
         def one_of(shares: Mapping[Any, int]) -> Any:
             return random.choices(list(shares), list(shares.values()))[0]
@@ -146,6 +150,11 @@ class Library:
                 ),
                 "owner_id": random.choice(OWNERS),
                 "visibility": "public" if random.random() < PUBLIC else "private",
+                "allowed_groups": (
+                    sharing.sample(GROUPS, sharing.randint(1, 3))
+                    if sharing.random() < SHARED
+                    else None
+                ),
                 "sensitivity": one_of(SENSITIVITIES),
                 "collection": one_of(COLLECTIONS),
                 "metadata": {
@@ -262,6 +271,7 @@ COLUMN_TYPES = {
     "id": "uuid",
     "document_id": "uuid",
     "owner_id": "uuid",
+    "allowed_groups": "text[]",
     "document_date": "date",
     "chunk_index": "int4",
     "embedding": "vector",
@@ -305,6 +315,11 @@ def filtered(kind: str, keeps: LiteralString, *conditions: Row, note: str = "") 
 
 VISIBLE: LiteralString = (
     "(chunk.visibility = 'public' or chunk.owner_id = '00000000-0000-0000-0000-000000000008')"
+)
+SHARED_WITH_VIEWER: LiteralString = (
+    "(chunk.visibility = 'public' or chunk.owner_id = '00000000-0000-0000-0000-000000000008'"
+    " or chunk.allowed_groups && array("
+    "select 'group-' || lpad(number::text, 3, '0') from generate_series(0, {last}) as number))"
 )
 FEATURES = [
     Feature("none", {}, note="the base call against itself: the noise of the run"),
@@ -465,6 +480,7 @@ ARGUMENT_TYPES: dict[str, LiteralString] = {
     "date_to": "date",
     "collections": "text[]",
     "viewer_id": "uuid",
+    "viewer_groups": "text[]",
     "public_only": "boolean",
     "one_per_document": "boolean",
     "neighbor_window": "integer",
@@ -488,7 +504,14 @@ class Searches:
             "select set_config('request.jwt.claims', %s, false)", [json.dumps({"sub": str(VIEWER)})]
         )
 
-        self._provider = PostgresProvider(psycopg.connect(dsn, autocommit=True))
+        provided = psycopg.connect(dsn, autocommit=True)
+        self._provider = PostgresProvider(provided)
+        self._processes = [one.info.backend_pid for one in (self.connection, self._user, provided)]
+
+    def processor_milliseconds(self) -> float:
+        """Return the processor time that the server processes of these calls have used (Linux)."""
+        texts = [Path(f"/proc/{pid}/schedstat").read_text() for pid in self._processes]
+        return sum(int(text.split()[0]) for text in texts) / 1e6
 
     def question(self, number: int) -> Question:
         """Return the question; after the last one comes the first."""
@@ -613,8 +636,23 @@ def comparisons(searches: Searches) -> list[Comparison]:
         )
 
     viewer = Feature("search_my_knowledge_chunks", {"viewer_id": VIEWER}, VISIBLE)
+
+    def member(count: int, keeps: LiteralString) -> Comparison:
+        arguments = {"viewer_id": VIEWER, "viewer_groups": GROUPS[:count]}
+        feature = Feature(f"viewer_groups, {count}", arguments, keeps)
+        return Comparison(
+            feature.name,
+            lambda number: searches.hybrid(number, arguments),
+            lambda number: searches.hybrid(number, {"viewer_id": VIEWER}),
+            lambda number, rows: faults_of(searches, feature, number, rows),
+            "base: the same viewer without groups",
+        )
+
     return [
         *(plain(feature) for feature in FEATURES),
+        member(1, SHARED_WITH_VIEWER.format(last="0")),
+        member(10, SHARED_WITH_VIEWER.format(last="9")),
+        member(100, SHARED_WITH_VIEWER.format(last="99")),
         formulated(2),
         formulated(3),
         Comparison(
@@ -697,11 +735,19 @@ class Timings:
         ]
 
 
-def milliseconds(call: Callable[[int], object], number: int) -> float:
+Clock = Callable[[], float]
+
+
+def elapsed_milliseconds() -> float:
+    """Return the time that passes for everybody."""
+    return 1000 * time.perf_counter()
+
+
+def milliseconds(call: Callable[[int], object], number: int, clock: Clock) -> float:
     """Return how long the call took."""
-    begin = time.perf_counter()
+    begin = clock()
     call(number)
-    return 1000 * (time.perf_counter() - begin)
+    return clock() - begin
 
 
 def check(chosen: Sequence[Comparison], numbers: range) -> tuple[dict[str, Timings], list[str]]:
@@ -720,7 +766,11 @@ def check(chosen: Sequence[Comparison], numbers: range) -> tuple[dict[str, Timin
 
 
 def measure(
-    chosen: Sequence[Comparison], timings: Mapping[str, Timings], numbers: range, rounds: int
+    chosen: Sequence[Comparison],
+    timings: Mapping[str, Timings],
+    numbers: range,
+    rounds: int,
+    clock: Clock,
 ) -> None:
     """Time every call next to its base call."""
     for one in range(rounds):
@@ -729,13 +779,13 @@ def measure(
                 timed = timings[comparison.name]
                 turns = [(timed.calls, comparison.call), (timed.bases, comparison.base)]
                 for times, call in turns if one % 2 else reversed(turns):
-                    times.setdefault(number, []).append(milliseconds(call, number))
+                    times.setdefault(number, []).append(milliseconds(call, number, clock))
 
 
-def profile(comparison: Comparison, numbers: range, rounds: int) -> None:
+def profile(comparison: Comparison, numbers: range, rounds: int, clock: Clock) -> None:
     """Repeat one call, and print the times of each round."""
     for one in range(rounds):
-        times = [milliseconds(comparison.call, number) for number in numbers]
+        times = [milliseconds(comparison.call, number, clock) for number in numbers]
         print(
             f"{comparison.name}, round {one}: p50 {statistics.median(times):.2f},"
             f" p95 {np.percentile(times, 95):.2f} ms",
@@ -776,6 +826,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", metavar="TEXT", help="the features with this in their name")
     parser.add_argument("--profile", metavar="NAME", help="repeat this feature's call alone")
+    parser.add_argument("--cpu", action="store_true", help="measure processor time")
     parser.add_argument("--dsn", help="a database that an earlier run with --keep loaded")
     parser.add_argument(
         "--keep",
@@ -792,15 +843,16 @@ def main() -> None:
     with database(options.dsn, options.keep, library, space, options.chunks) as dsn:
         searches = Searches(dsn, questions)
         offered = comparisons(searches)
+        clock = searches.processor_milliseconds if options.cpu else elapsed_milliseconds
         if options.profile:
             chosen = [one for one in offered if one.name == options.profile]
             if not chosen:
                 parser.error(f"--profile is one of: {', '.join(one.name for one in offered)}")
-            profile(chosen[0], numbers, options.rounds)
+            profile(chosen[0], numbers, options.rounds, clock)
             return
         chosen = [one for one in offered if not options.only or options.only in one.name]
         timings, faults = check(chosen, numbers)
-        measure(chosen, timings, numbers, options.rounds)
+        measure(chosen, timings, numbers, options.rounds, clock)
     header = ("feature", "p50", "p95", "ratio p50", "ratio p95", "rows", "note")
     rows = [[one.name, *timings[one.name].cells(), one.note] for one in chosen]
     for cells in (header, ["---"] * len(header), *rows):

@@ -182,7 +182,7 @@ def main() -> None:
             print("| step, hybrid with WordLlama | p50 ms | p95 ms |")
             print("|---|---|---|")
             for step in QueryTime.model_fields:
-                spent = [getattr(one.query_time_ms, step) for one in found]
+                spent = [getattr(one.timings, step) for one in found]
                 p50, p95 = np.quantile(spent, [0.5, 0.95])
                 print(f"| {step} | {p50:.3f} | {p95:.3f} |")
 

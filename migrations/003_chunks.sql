@@ -22,6 +22,7 @@ create table public.knowledge_chunks (
   document_date date check (document_date between '0001-01-01' and '9999-12-31'),
   owner_id uuid,
   visibility text not null default 'private' check (visibility in ('private', 'public')),
+  allowed_groups text[],
   sensitivity text,
   metadata jsonb not null default '{}' check (jsonb_typeof(metadata) = 'object'),
   status text not null default 'active'
@@ -47,6 +48,8 @@ comment on column public.knowledge_chunks.embedding is
   'is NaN, which passes every threshold.';
 comment on column public.knowledge_chunks.collection is
   'The collection of the chunk; it defaults to that of the document, else to knowledge.';
+comment on column public.knowledge_chunks.allowed_groups is
+  'The groups whose members can see the chunk, beside its owner; null: none.';
 comment on column public.knowledge_chunks.metadata is
   'The keys of the document, overwritten by the keys of the chunk.';
 comment on column public.knowledge_chunks.content_hash is
@@ -221,8 +224,8 @@ begin
     ' select chunk.id, chunk.document_id, chunk.content, chunk.embedding, chunk.embedding_model,'
     '        chunk.knowledge_type, chunk.chunk_index, chunk.source_id, chunk.source_origin,'
     '        chunk.collection, chunk.language, chunk.document_date, chunk.owner_id,'
-    '        chunk.visibility, chunk.sensitivity, chunk.metadata, chunk.status,'
-    '        chunk.content_tsv, chunk.text_length, chunk.bm25, chunk.embedding_bits,'
+    '        chunk.visibility, chunk.allowed_groups, chunk.sensitivity, chunk.metadata,'
+    '        chunk.status, chunk.content_tsv, chunk.text_length, chunk.bm25, chunk.embedding_bits,'
     '        chunk.created_at, chunk.updated_at, %s as indexed_embedding'
     '   from public.knowledge_chunks as chunk',
     knowledge_internal.indexed_embedding(kind)
@@ -274,6 +277,9 @@ create index knowledge_chunks_document
 create index knowledge_chunks_source on public.knowledge_chunks (source_id);
 create index knowledge_chunks_owner on public.knowledge_chunks (owner_id);
 create index knowledge_chunks_visibility on public.knowledge_chunks (visibility);
+create index knowledge_chunks_groups on public.knowledge_chunks
+  using gin (allowed_groups) with (fastupdate = off)
+  where allowed_groups is not null;
 create index knowledge_chunks_content_hash on public.knowledge_chunks (content_hash);
 create index knowledge_chunks_status on public.knowledge_chunks (status, updated_at)
   where status <> 'active';
@@ -287,5 +293,9 @@ create policy knowledge_chunks_read on public.knowledge_chunks
   for select to authenticated
   using (
     status = 'active'
-    and (visibility = 'public' or owner_id = knowledge_internal.current_viewer())
+    and (
+      visibility = 'public'
+      or owner_id = (select knowledge_internal.current_viewer())
+      or allowed_groups && (select knowledge_internal.current_viewer_groups())
+    )
   );

@@ -51,7 +51,7 @@ begin
        tg_op = 'INSERT' or is_restored or new.document_id is distinct from old.document_id
      )
   then
-    -- The lock prevents a change of the document's owner or visibility before this row is written.
+    -- The lock prevents a change of who can see the document before this row is written.
     select * into document from public.knowledge_documents as parent
      where parent.id = new.document_id for share;
     if found then
@@ -62,6 +62,7 @@ begin
       new.document_date := document.document_date;
       new.owner_id := document.owner_id;
       new.visibility := document.visibility;
+      new.allowed_groups := document.allowed_groups;
       new.sensitivity := document.sensitivity;
       new.collection := coalesce(new.collection, document.collection);
       -- It is not known which keys of a restored chunk came from its document. So the current
@@ -134,7 +135,14 @@ create trigger complete_chunk
   before insert or update on public.knowledge_chunks
   for each row execute function knowledge_internal.complete_chunk();
 
--- Triggers run in the order of their names: this one runs after complete_chunk merged the metadata.
+-- Triggers run in the order of their names: this one runs before complete_chunk, so it checks the
+-- groups of a chunk without a document; those of a document are checked there.
+create trigger check_groups
+  before insert or update of allowed_groups on public.knowledge_chunks
+  for each row when (new.allowed_groups is not null)
+  execute function knowledge_internal.check_groups();
+
+-- This one runs after complete_chunk merged the metadata.
 create trigger limit_metadata
   before insert or update on public.knowledge_chunks
   for each row when (new.metadata <> '{}') execute function knowledge_internal.check_metadata();
@@ -180,6 +188,7 @@ begin
          document_date = new.document_date,
          owner_id = new.owner_id,
          visibility = new.visibility,
+         allowed_groups = new.allowed_groups,
          sensitivity = new.sensitivity,
          collection = case chunk.collection
            when old.collection then new.collection
@@ -210,10 +219,12 @@ create trigger pass_document_on
   when (
     (
       old.knowledge_type, old.source_id, old.source_origin, old.language, old.document_date,
-      old.owner_id, old.visibility, old.sensitivity, old.collection, old.metadata
+      old.owner_id, old.visibility, old.allowed_groups, old.sensitivity, old.collection,
+      old.metadata
     ) is distinct from (
       new.knowledge_type, new.source_id, new.source_origin, new.language, new.document_date,
-      new.owner_id, new.visibility, new.sensitivity, new.collection, new.metadata
+      new.owner_id, new.visibility, new.allowed_groups, new.sensitivity, new.collection,
+      new.metadata
     )
   )
   execute function knowledge_internal.pass_document_on();

@@ -197,6 +197,7 @@ create function knowledge_internal.check_search_arguments(
   recency_half_life double precision,
   match_offset integer,
   snippet boolean,
+  viewer_groups text[],
   on_bad_embedding text,
   prefix_last boolean
 )
@@ -229,6 +230,7 @@ begin
           ),
           knowledge_internal.check_range('match_offset', match_offset, 0, 1000),
           knowledge_internal.check_flag('snippet', snippet),
+          knowledge_internal.check_viewer_groups('viewer_groups', viewer_groups),
           knowledge_internal.check_flag('prefix_last', prefix_last),
           knowledge_internal.check_choice(
             'on_bad_embedding', on_bad_embedding, array['error', 'text']
@@ -465,6 +467,7 @@ create function knowledge_internal.analyse_questions(
   wanted knowledge_internal.chunk_filter,
   plan knowledge_internal.search_plan,
   viewer_id uuid,
+  viewer_groups text[],
   collections text[],
   prefix_last boolean
 )
@@ -489,7 +492,7 @@ begin
       );
       if search_mode = 'websearch' then
         replaced := knowledge_internal.respelled_words(
-          question.query_text, analysis, wanted, plan, viewer_id
+          question.query_text, analysis, wanted, plan, viewer_id, viewer_groups
         );
         if replaced is not null then
           analysis := knowledge_internal.analyse_query(
@@ -768,6 +771,7 @@ create function public.hybrid_search_knowledge_chunks(
   match_offset integer default 0,
   snippet boolean default false,
   formulations jsonb default null,
+  viewer_groups text[] default null,
   on_bad_embedding text default 'error',
   prefix_last boolean default false
 )
@@ -802,7 +806,7 @@ begin
   perform knowledge_internal.check_search_arguments(
     match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
     rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-    snippet, on_bad_embedding, prefix_last
+    snippet, viewer_groups, on_bad_embedding, prefix_last
   );
   wanted := knowledge_internal.compile_filter(
     filters, filter_type, date_from, date_to, public_only
@@ -815,16 +819,15 @@ begin
   );
   collections := knowledge_internal.checked_collections(collections, cardinality(questions));
   plan := knowledge_internal.plan_search(
-    pool_size, match_count, wanted, num_nonnulls(viewer_id, collections) > 0
+    pool_size, match_count, wanted, num_nonnulls(viewer_id, viewer_groups, collections) > 0
   );
   analyses := knowledge_internal.analyse_questions(
-    questions, search_mode, wanted, plan, viewer_id, collections, prefix_last
+    questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
   );
   asked := knowledge_internal.asked_words(analyses);
   callers := knowledge_internal.use_search_settings(plan);
 
-  return query
-  with recursive
+  return query with recursive
   -- Rows. Both CTEs are inlined wherever they are read, so each leg filters in its own index scan.
   visible_chunks as not materialized (
     select chunk.*
@@ -832,16 +835,16 @@ begin
      where chunk.status = 'active'
        and (
          not plan.is_filtered
-         or (viewer_id is null or chunk.visibility = 'public' or chunk.owner_id = viewer_id)
+         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
+             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
            and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
            and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
              or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
            and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
              or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
            and (wanted.hidden is null or not wanted.hidden && array[
-             'visibility=' || chunk.visibility,
-             'sensitivity' || coalesce('=' || chunk.sensitivity, ''),
-             'owner_id' || coalesce('=' || chunk.owner_id, '')
+             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
+             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
            ])
        )
   ),
@@ -1202,21 +1205,20 @@ begin
              chunk.content, chunk.content_tsv, chunk.language, asked
            )
          end,
-         case
-           when neighbor_window > 0 then coalesce(
-             (
-               select string_agg(
-                        neighbour.content, E'\n[CHUNK BOUNDARY]\n'
-                        order by neighbour.chunk_index, neighbour.id
-                      )
-                 from visible_chunks as neighbour
-                where neighbour.document_id = chunk.document_id
-                  and neighbour.collection = chunk.collection
-                  and neighbour.chunk_index between chunk.chunk_index::bigint - neighbor_window
-                                                and chunk.chunk_index::bigint + neighbor_window
-             ),
-             chunk.content
-           )
+         case when neighbor_window > 0 then coalesce(
+           (
+             select string_agg(
+                      neighbour.content, E'\n[CHUNK BOUNDARY]\n'
+                      order by neighbour.chunk_index, neighbour.id
+                    )
+               from visible_chunks as neighbour
+              where neighbour.document_id = chunk.document_id
+                and neighbour.collection = chunk.collection
+                and neighbour.chunk_index between chunk.chunk_index::bigint - neighbor_window
+                                              and chunk.chunk_index::bigint + neighbor_window
+           ),
+           chunk.content
+         )
          end,
          page.total_count, plan.pool in (select greatest(vector_rank, text_rank) from completed),
          chunk.heading, chunk.sensitivity,
@@ -1235,8 +1237,9 @@ begin
     join public.knowledge_chunks as chunk on chunk.id = page.id
     left join public.knowledge_documents as document
       on document.id = chunk.document_id
-     and (viewer_id is null or document.visibility = 'public' or document.owner_id = viewer_id)
-     and (not public_only or document.visibility = 'public')
+     and (document.visibility = 'public' or not public_only and (
+       num_nonnulls(viewer_id, viewer_groups) = 0 or document.owner_id = viewer_id
+         or document.allowed_groups && viewer_groups))
    -- Always true: a CTE that nothing reads is not run.
    where (select count(*) from trace) >= 0
    order by page.unit_place;
@@ -1263,10 +1266,12 @@ comment on function public.hybrid_search_knowledge_chunks is
   'text leg only. match_threshold is the least cosine similarity in the vector leg. Only active '
   'chunks are returned. '
   'filters: a JSON array of conditions {"field", "op", "value"} that all must hold (see the '
-  'documentation), inside both legs; date_from, date_to: document_date, inclusive. viewer_id: rows '
-  'that are public or the viewer''s; public_only: public rows. collections: each is ranked by '
-  'itself in each leg, and the ranks are those within it; formulations: further ways to ask, '
-  '[{"query_text", "query_embedding"}], each ranked by itself; all lists are fused. '
+  'documentation), inside both legs; date_from, date_to: document_date, inclusive. viewer_id, '
+  'viewer_groups: rows that are public, the viewer''s, or of one of these groups (with groups '
+  'alone, the viewer owns no rows; with neither, all rows); public_only: public rows. '
+  'collections: each is ranked by itself in each leg, and the ranks are those within it; '
+  'formulations: further ways to ask, [{"query_text", "query_embedding"}], each ranked by itself; '
+  'all lists are fused. '
   'recency_half_life (days) multiplies the fused score by 0.5 ^ (age / half-life). '
   'one_per_document: a document stands where its best hit stands and shows its best chunk. '
   'match_offset pages through that list; total_count is its length. '

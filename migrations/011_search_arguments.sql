@@ -31,6 +31,7 @@ create type knowledge_internal.search_arguments as (
   match_offset integer,
   snippet boolean,
   formulations jsonb,
+  viewer_groups text[],
   on_bad_embedding text,
   prefix_last boolean
 );
@@ -71,6 +72,7 @@ begin
   arguments.match_offset := 0;
   arguments.snippet := false;
   arguments.formulations := null;
+  arguments.viewer_groups := null;
   arguments.on_bad_embedding := 'error';
   arguments.prefix_last := false;
   return arguments;
@@ -114,6 +116,7 @@ begin
            match_offset => arguments.match_offset,
            snippet => arguments.snippet,
            formulations => arguments.formulations,
+           viewer_groups => arguments.viewer_groups,
            on_bad_embedding => arguments.on_bad_embedding,
            prefix_last => arguments.prefix_last
          ) as hit;
@@ -160,6 +163,7 @@ declare
   arguments knowledge_internal.search_arguments;
 begin
   arguments.viewer_id := knowledge_internal.signed_in_viewer('search_my_knowledge_chunks');
+  arguments.viewer_groups := knowledge_internal.current_viewer_groups();
   arguments.query_embedding := search_my_knowledge_chunks.query_embedding;
   arguments.query_text := search_my_knowledge_chunks.query_text;
   arguments.match_count := search_my_knowledge_chunks.match_count;
@@ -191,9 +195,10 @@ end
 $$;
 
 comment on function public.search_my_knowledge_chunks is
-  'hybrid_search_knowledge_chunks for the signed-in user: public rows and rows whose owner is '
-  'auth.uid(). The document frequencies of BM25 are those of all chunks. Raises 42501 if nobody is '
-  'signed in or the user id is not a UUID, and 22023 for an argument out of bounds.';
+  'hybrid_search_knowledge_chunks for the signed-in user: public rows, rows whose owner is '
+  'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. The document '
+  'frequencies of BM25 are those of all chunks. Raises 42501 if nobody is signed in or the user id '
+  'is not a UUID, and 22023 for an argument out of bounds.';
 revoke all on function public.search_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function public.search_my_knowledge_chunks to authenticated;
@@ -222,6 +227,7 @@ create function public.explain_hybrid_search(
   match_offset integer default 0,
   snippet boolean default false,
   formulations jsonb default null,
+  viewer_groups text[] default null,
   on_bad_embedding text default 'error',
   prefix_last boolean default false
 )
@@ -258,6 +264,7 @@ begin
   arguments.match_offset := explain_hybrid_search.match_offset;
   arguments.snippet := explain_hybrid_search.snippet;
   arguments.formulations := explain_hybrid_search.formulations;
+  arguments.viewer_groups := explain_hybrid_search.viewer_groups;
   arguments.on_bad_embedding := explain_hybrid_search.on_bad_embedding;
   arguments.prefix_last := explain_hybrid_search.prefix_last;
   return knowledge_internal.explanation(arguments);
@@ -282,7 +289,8 @@ create function knowledge_internal.visible_words(
   forms tsquery[],
   wanted knowledge_internal.chunk_filter,
   plan knowledge_internal.search_plan,
-  viewer_id uuid
+  viewer_id uuid,
+  viewer_groups text[]
 )
 returns table (place bigint, has_form boolean, chunks bigint)
 language plpgsql
@@ -306,16 +314,16 @@ begin
      where chunk.status = 'active'
        and (
          not plan.is_filtered
-         or (viewer_id is null or chunk.visibility = 'public' or chunk.owner_id = viewer_id)
+         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
+             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
            and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
            and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
              or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
            and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
              or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
            and (wanted.hidden is null or not wanted.hidden && array[
-             'visibility=' || chunk.visibility,
-             'sensitivity' || coalesce('=' || chunk.sensitivity, ''),
-             'owner_id' || coalesce('=' || chunk.owner_id, '')
+             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
+             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
            ])
        )
   ),
@@ -383,6 +391,7 @@ declare
   match_offset integer := arguments.match_offset;
   snippet boolean := arguments.snippet;
   formulations jsonb := arguments.formulations;
+  viewer_groups text[] := arguments.viewer_groups;
   on_bad_embedding text := arguments.on_bad_embedding;
   prefix_last boolean := arguments.prefix_last;
   questions knowledge_internal.search_question[];
@@ -393,7 +402,7 @@ begin
   perform knowledge_internal.check_search_arguments(
     match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
     rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-    snippet, on_bad_embedding, prefix_last
+    snippet, viewer_groups, on_bad_embedding, prefix_last
   );
   wanted := knowledge_internal.compile_filter(
     filters, filter_type, date_from, date_to, public_only
@@ -412,10 +421,10 @@ begin
   end if;
   collections := knowledge_internal.checked_collections(collections, cardinality(questions));
   plan := knowledge_internal.plan_search(
-    pool_size, match_count, wanted, num_nonnulls(viewer_id, collections) > 0
+    pool_size, match_count, wanted, num_nonnulls(viewer_id, viewer_groups, collections) > 0
   );
   analyses := knowledge_internal.analyse_questions(
-    questions, search_mode, wanted, plan, viewer_id, collections, prefix_last
+    questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
   );
   return query
   with
@@ -425,16 +434,16 @@ begin
      where chunk.status = 'active'
        and (
          not plan.is_filtered
-         or (viewer_id is null or chunk.visibility = 'public' or chunk.owner_id = viewer_id)
+         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
+             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
            and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
            and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
              or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
            and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
              or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
            and (wanted.hidden is null or not wanted.hidden && array[
-             'visibility=' || chunk.visibility,
-             'sensitivity' || coalesce('=' || chunk.sensitivity, ''),
-             'owner_id' || coalesce('=' || chunk.owner_id, '')
+             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
+             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
            ])
        )
   ),
@@ -535,6 +544,7 @@ create function public.count_matching_knowledge_chunks(
   match_offset integer default 0,
   snippet boolean default false,
   formulations jsonb default null,
+  viewer_groups text[] default null,
   on_bad_embedding text default 'error',
   prefix_last boolean default false
 )
@@ -571,6 +581,7 @@ begin
   arguments.match_offset := count_matching_knowledge_chunks.match_offset;
   arguments.snippet := count_matching_knowledge_chunks.snippet;
   arguments.formulations := count_matching_knowledge_chunks.formulations;
+  arguments.viewer_groups := count_matching_knowledge_chunks.viewer_groups;
   arguments.on_bad_embedding := count_matching_knowledge_chunks.on_bad_embedding;
   arguments.prefix_last := count_matching_knowledge_chunks.prefix_last;
   return (
@@ -614,6 +625,7 @@ create function public.facet_knowledge_chunks(
   match_offset integer default 0,
   snippet boolean default false,
   formulations jsonb default null,
+  viewer_groups text[] default null,
   on_bad_embedding text default 'error',
   prefix_last boolean default false,
   facets text[] default '{knowledge_type,collection}',
@@ -652,6 +664,7 @@ begin
   arguments.match_offset := facet_knowledge_chunks.match_offset;
   arguments.snippet := facet_knowledge_chunks.snippet;
   arguments.formulations := facet_knowledge_chunks.formulations;
+  arguments.viewer_groups := facet_knowledge_chunks.viewer_groups;
   arguments.on_bad_embedding := facet_knowledge_chunks.on_bad_embedding;
   arguments.prefix_last := facet_knowledge_chunks.prefix_last;
   return query
@@ -711,6 +724,7 @@ declare
   arguments knowledge_internal.search_arguments;
 begin
   arguments.viewer_id := knowledge_internal.signed_in_viewer('facet_my_knowledge_chunks');
+  arguments.viewer_groups := knowledge_internal.current_viewer_groups();
   arguments.query_embedding := facet_my_knowledge_chunks.query_embedding;
   arguments.query_text := facet_my_knowledge_chunks.query_text;
   arguments.match_count := facet_my_knowledge_chunks.match_count;
@@ -741,9 +755,9 @@ end
 $$;
 
 comment on function public.facet_my_knowledge_chunks is
-  'facet_knowledge_chunks for the signed-in user: counts public rows and rows whose owner is '
-  'auth.uid(). Raises 42501 if nobody is signed in or the user id is not a UUID, and 22023 for an '
-  'argument out of bounds.';
+  'facet_knowledge_chunks for the signed-in user: counts public rows, rows whose owner is '
+  'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. Raises 42501 if '
+  'nobody is signed in or the user id is not a UUID, and 22023 for an argument out of bounds.';
 revoke all on function public.facet_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function public.facet_my_knowledge_chunks to authenticated;

@@ -18,9 +18,10 @@ as $$
 declare
   document_keys constant text[] := array[
     'external_key', 'title', 'knowledge_type', 'source_id', 'source_url', 'source_origin',
-    'author', 'document_date', 'owner_id', 'visibility', 'sensitivity', 'language', 'collection',
-    'metadata'
+    'author', 'document_date', 'owner_id', 'visibility', 'allowed_groups', 'sensitivity',
+    'language', 'collection', 'metadata'
   ];
+  other_than_texts constant text[] := array['metadata', 'allowed_groups'];
   listed_keys constant text[] := array['knowledge_type', 'source_origin', 'visibility'];
   wrong_key text;
   listed_key text;
@@ -35,7 +36,8 @@ begin
   select entry.key
     into wrong_key
     from jsonb_each(document) as entry (key, value)
-   where entry.key <> 'metadata' and jsonb_typeof(entry.value) not in ('string', 'null')
+   where entry.key <> all (other_than_texts)
+     and jsonb_typeof(entry.value) not in ('string', 'null')
    limit 1;
   if found then
     raise exception 'document.% must be a text or null, not %',
@@ -54,6 +56,15 @@ begin
         (
           'metadata', 'a JSON object',
           jsonb_typeof(document -> 'metadata') in ('object', 'null')
+        ),
+        (
+          'allowed_groups', 'an array of texts, or null',
+          document -> 'allowed_groups' = 'null'
+            or jsonb_typeof(document -> 'allowed_groups') = 'array'
+              and not jsonb_path_exists(
+                    document -> 'allowed_groups', 'strict $[*] ? (@.type() != "string")',
+                    silent => true
+                  )
         ),
         (
           'external_key', 'a text of 1 to 2000 bytes',
@@ -89,6 +100,10 @@ begin
       using errcode = '22023',
             hint = 'Nest metadata at most 50 levels deep, and store a larger number as a text.';
   end if;
+  perform knowledge_internal.sorted_groups(
+    'document.allowed_groups',
+    array(select jsonb_array_elements_text(nullif(document -> 'allowed_groups', 'null')))
+  );
   select key.name
     into wrong_key
     from jsonb_object_keys(document) as key (name)
@@ -261,8 +276,8 @@ declare
   defaults constant jsonb := '{
     "title": null, "knowledge_type": "document", "source_id": null, "source_url": null,
     "source_origin": "manual", "author": null, "document_date": null, "owner_id": null,
-    "visibility": "private", "sensitivity": null, "language": "english",
-    "collection": "knowledge", "metadata": {}
+    "visibility": "private", "allowed_groups": null, "sensitivity": null,
+    "language": "english", "collection": "knowledge", "metadata": {}
   }';
   document public.knowledge_documents;
   changes jsonb;
@@ -289,6 +304,9 @@ begin
     exit when found;
   end loop;
   document := jsonb_populate_record(document, changes);
+  document.allowed_groups := knowledge_internal.sorted_groups(
+    'document.allowed_groups', document.allowed_groups
+  );
 
   update public.knowledge_documents as stored
      set title = document.title,
@@ -300,6 +318,7 @@ begin
          document_date = document.document_date,
          owner_id = document.owner_id,
          visibility = document.visibility,
+         allowed_groups = document.allowed_groups,
          sensitivity = document.sensitivity,
          language = document.language,
          collection = document.collection,
@@ -309,12 +328,13 @@ begin
      and (
        stored.title, stored.knowledge_type, stored.source_id, stored.source_url,
        stored.source_origin, stored.author, stored.document_date, stored.owner_id,
-       stored.visibility, stored.sensitivity, stored.language, stored.collection, stored.metadata
+       stored.visibility, stored.allowed_groups, stored.sensitivity, stored.language,
+       stored.collection, stored.metadata
      ) is distinct from (
        document.title, document.knowledge_type, document.source_id, document.source_url,
        document.source_origin, document.author, document.document_date, document.owner_id,
-       document.visibility, document.sensitivity, document.language, document.collection,
-       document.metadata
+       document.visibility, document.allowed_groups, document.sensitivity, document.language,
+       document.collection, document.metadata
      );
   return document;
 end
@@ -577,8 +597,8 @@ $$;
 comment on function public.upsert_knowledge_document(jsonb, jsonb, text) is
   'Stores a document and its chunks in one transaction, and counts what that changed. '
   'document: external_key (what it is matched on) and any of title, knowledge_type, source_id, '
-  'source_url, source_origin, author, document_date, owner_id, visibility, sensitivity, language, '
-  'collection, metadata. '
+  'source_url, source_origin, author, document_date, owner_id, visibility, allowed_groups (an '
+  'array of texts), sensitivity, language, collection, metadata. '
   'chunks: the whole content in order, each {content, heading, embedding, embedding_model, '
   'collection, metadata}; a chunk without heading has the title. This list always replaces the '
   'stored one. '

@@ -1,5 +1,6 @@
 -- 015_own_documents: what signed-in users do with documents beside searching them.
--- Adds: functions that list, read and delete a user's own documents, and a type.
+-- Adds: functions that list and read the documents that a user may see and delete the user's own,
+-- and a type.
 -- Locks nothing that exists.
 -- Written from supabase/schemas/15_own_documents.sql by `make baseline`: edit that file.
 
@@ -26,7 +27,8 @@ comment on type public.knowledge_own_document is
 create function public.list_my_knowledge_documents(
   page_size integer default 50,
   after_key text default null,
-  include_public boolean default false
+  include_public boolean default false,
+  include_groups boolean default false
 )
 returns setof public.knowledge_own_document
 language plpgsql
@@ -38,9 +40,11 @@ as $$
 declare
   largest_page constant integer := 200;
   viewer uuid := knowledge_internal.signed_in_viewer('list_my_knowledge_documents');
+  groups text[] := knowledge_internal.current_viewer_groups();
 begin
   perform knowledge_internal.check_range('page_size', page_size, 1, largest_page);
   perform knowledge_internal.check_flag('include_public', include_public);
+  perform knowledge_internal.check_flag('include_groups', include_groups);
   return query
   with own_documents as (
     select document.*
@@ -60,12 +64,25 @@ begin
      order by document.external_key
      limit page_size
   ),
+  group_documents as (
+    select document.*
+      from public.knowledge_documents as document
+     where include_groups
+       and document.allowed_groups && groups
+       and document.owner_id is distinct from viewer
+       and not (include_public and document.visibility = 'public')
+       and (after_key is null or document.external_key > after_key)
+     order by document.external_key
+     limit page_size
+  ),
   page as (
     select listed.*
       from (
         select own.* from own_documents as own
         union all
         select other.* from public_documents as other
+        union all
+        select shared.* from group_documents as shared
       ) as listed
      order by listed.external_key
      limit page_size
@@ -80,20 +97,22 @@ begin
        from public.knowledge_chunks as chunk
       where chunk.document_id = page.id
         and chunk.status = 'active'
-        and (chunk.visibility = 'public' or chunk.owner_id = viewer)
+        and (
+          chunk.visibility = 'public' or chunk.owner_id = viewer or chunk.allowed_groups && groups
+        )
    ) as chunks
    order by page.external_key;
 end
 $$;
 
 comment on function public.list_my_knowledge_documents is
-  'The documents that the signed-in user owns, and with include_public the public ones too, in '
-  'order of external_key. page_size: 1 to 200; after_key: the external_key that the page before '
-  'ended with. Raises 42501 without a user and for a user whose id is not a UUID, 22023 for an '
-  'argument out of bounds.';
-revoke all on function public.list_my_knowledge_documents(integer, text, boolean)
+  'The documents that the signed-in user owns, with include_public the public ones too, and with '
+  'include_groups those of the user''s groups, in order of external_key. page_size: 1 to 200; '
+  'after_key: the external_key that the page before ended with. Raises 42501 without a user and '
+  'for a user whose id is not a UUID, 22023 for an argument out of bounds.';
+revoke all on function public.list_my_knowledge_documents(integer, text, boolean, boolean)
   from public, anon, authenticated, service_role;
-grant execute on function public.list_my_knowledge_documents(integer, text, boolean)
+grant execute on function public.list_my_knowledge_documents(integer, text, boolean, boolean)
   to authenticated;
 
 create function public.read_my_knowledge_document(
@@ -112,6 +131,7 @@ declare
   most_chunks constant integer := 500;
   last_offset constant integer := 1000000;
   viewer uuid := knowledge_internal.signed_in_viewer('read_my_knowledge_document');
+  groups text[] := knowledge_internal.current_viewer_groups();
 begin
   if document is null then
     raise exception 'document must be the id of a document, not null' using errcode = '22023';
@@ -125,7 +145,9 @@ begin
         from public.knowledge_chunks as chunk
        where chunk.document_id = document
          and chunk.status = 'active'
-         and (chunk.visibility = 'public' or chunk.owner_id = viewer)
+         and (
+           chunk.visibility = 'public' or chunk.owner_id = viewer or chunk.allowed_groups && groups
+         )
     ),
     page as (
       select visible.*
@@ -146,6 +168,8 @@ begin
              'document_date', stored.document_date,
              'language', stored.language,
              'visibility', stored.visibility,
+             -- Members of one group do not learn of the others.
+             'allowed_groups', case when stored.owner_id = viewer then stored.allowed_groups end,
              'sensitivity', stored.sensitivity,
              'is_own', stored.owner_id is not distinct from viewer,
              'metadata', stored.metadata,
@@ -161,15 +185,19 @@ begin
            )
       from public.knowledge_documents as stored
      where stored.id = document
-       and (stored.visibility = 'public' or stored.owner_id = viewer)
+       and (
+         stored.visibility = 'public' or stored.owner_id = viewer
+         or stored.allowed_groups && groups
+       )
   );
 end
 $$;
 
 comment on function public.read_my_knowledge_document is
-  'A document that is public or owned by the signed-in user, as one JSON object. chunks: its '
-  'active chunks in their order, at most chunk_count (1 to 500), after skipping chunk_offset '
-  '(0 to 1000000). The key chunk_count is the number of all active chunks. Null if the document '
+  'A document that is public, owned by the signed-in user, or of one of the user''s groups, as one '
+  'JSON object. allowed_groups: only for the owner. chunks: its active chunks in their order, at '
+  'most chunk_count (1 to 500), after skipping chunk_offset (0 to 1000000). The key chunk_count is '
+  'the number of all active chunks that the user can see. Null if the document '
   'does not exist or is not visible to the user. Raises 42501 if nobody is signed in or the user '
   'id is not a UUID, and 22023 for an argument out of bounds.';
 revoke all on function public.read_my_knowledge_document(uuid, integer, integer)
@@ -208,8 +236,9 @@ $$;
 
 comment on function public.delete_my_knowledge_document(uuid) is
   'Deletes a document that the signed-in user owns, and all versions of its chunks, for good; true '
-  'when it did. False for a document that does not exist and for one of somebody else, public or '
-  'not. Raises 42501 without a user and for a user whose id is not a UUID, 22023 for null.';
+  'when it did. False for a document that does not exist and for one of somebody else, public, of '
+  'the user''s groups or not. Raises 42501 without a user and for a user whose id is not a UUID, '
+  '22023 for null.';
 revoke all on function public.delete_my_knowledge_document(uuid)
   from public, anon, authenticated, service_role;
 grant execute on function public.delete_my_knowledge_document(uuid) to authenticated;

@@ -5,13 +5,20 @@ import secrets
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
+import jwt
 import psycopg
 import pytest
+from postgrest import SyncPostgrestClient
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
+
+from second_brain.services.supabase import SupabaseProvider
 
 JWT_SECRET = "a secret of at least thirty-two characters"
 
@@ -19,8 +26,11 @@ JWT_SECRET = "a secret of at least thirty-two characters"
 class PostgREST:
     """One process, with the settings that Supabase has; `port` answers once it is started."""
 
-    def __init__(self, binary: str, admin: str, owner: str, place: Path) -> None:
+    def __init__(
+        self, binary: str, admin: str, owner: str, place: Path, schemas: str = "public"
+    ) -> None:
         self._binary, self._admin, self._owner, self._place = binary, admin, owner, place
+        self._schemas = schemas
         self._process: subprocess.Popen[bytes] | None = None
         self.port = free_port()
 
@@ -36,7 +46,7 @@ class PostgREST:
         settings: dict[str, object] = {
             "db-uri": f"postgres://authenticator:{password}@{database['host']}:{database['port']}"
             f"/{database['dbname']}",
-            "db-schemas": "public",
+            "db-schemas": self._schemas,
             "db-extra-search-path": "public, extensions",
             "db-anon-role": "anon",
             "db-max-rows": 1000,
@@ -66,6 +76,20 @@ class PostgREST:
         if self._process is not None:
             self._process.terminate()
             self._process.wait(10)
+
+
+@contextmanager
+def provider_of(server: PostgREST, schema: str) -> Iterator[SupabaseProvider]:
+    """Yield a provider for an install, as the service role."""
+    key = jwt.encode({"role": "service_role"}, JWT_SECRET, algorithm="HS256")
+    # A Supabase client calls functions by this one, below /rest/v1.
+    client: Any = SyncPostgrestClient(
+        f"http://127.0.0.1:{server.port}", headers={"Authorization": f"Bearer {key}"}
+    )
+    try:
+        yield SupabaseProvider(client=client, schema=schema)
+    finally:
+        client.session.close()
 
 
 def free_port() -> int:

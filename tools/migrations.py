@@ -37,6 +37,10 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _NUMBERED = re.compile(r"(\d+)_(.*)")
 # The owner has every right already, and is not called postgres everywhere.
 _OWNERS_GRANT = re.compile(r'(GRANT|REVOKE)\b.*\b(TO|FROM) "postgres"', re.DOTALL)
+# A project has its own: a migration that changes it would undo that.
+_ON_PROJECTS_FUNCTION = re.compile(
+    r"function " + re.escape(catalogue.REPLACED_BY_PROJECT.partition(" ")[2]), re.IGNORECASE
+)
 _EVERY_PRIVILEGE = re.compile(
     r"GRANT DELETE, INSERT, (MAINTAIN, )?REFERENCES, SELECT, TRIGGER, TRUNCATE, UPDATE ON"
 )
@@ -326,7 +330,9 @@ def _portable_statements(
     taken: list[str] = []
     withheld: list[str] = []
     for _, statement in migrations.statements(generated):
-        if _OWNERS_GRANT.fullmatch(statement):
+        if _OWNERS_GRANT.fullmatch(statement) or _ON_PROJECTS_FUNCTION.search(
+            statement.replace('"', "")
+        ):
             continue
         if made := _CREATE.match(statement):
             statement = sources.get(_key(made), statement)

@@ -51,7 +51,7 @@ comment on function knowledge_internal.search(knowledge_internal.search_argument
   'Calls hybrid_search_knowledge_chunks.';
 
 create function public.search_my_knowledge_chunks(
-  @name @type default @default, -- except viewer_id
+  @name @type default @default, -- except viewer_id viewer_groups
 )
 returns setof public.knowledge_search_hit
 language plpgsql
@@ -64,7 +64,8 @@ declare
   arguments knowledge_internal.search_arguments;
 begin
   arguments.viewer_id := knowledge_internal.signed_in_viewer('search_my_knowledge_chunks');
-  arguments.@name := search_my_knowledge_chunks.@name; -- except viewer_id
+  arguments.viewer_groups := knowledge_internal.current_viewer_groups();
+  arguments.@name := search_my_knowledge_chunks.@name; -- except viewer_id viewer_groups
   -- A user may not read the trace that explain_hybrid_search reads.
   perform set_config('knowledge_internal.tracing', 'off', true);
   return query select hit.* from knowledge_internal.search(arguments) as hit;
@@ -72,9 +73,10 @@ end
 $$;
 
 comment on function public.search_my_knowledge_chunks is
-  'hybrid_search_knowledge_chunks for the signed-in user: public rows and rows whose owner is '
-  'auth.uid(). The document frequencies of BM25 are those of all chunks. Raises 42501 if nobody is '
-  'signed in or the user id is not a UUID, and 22023 for an argument out of bounds.';
+  'hybrid_search_knowledge_chunks for the signed-in user: public rows, rows whose owner is '
+  'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. The document '
+  'frequencies of BM25 are those of all chunks. Raises 42501 if nobody is signed in or the user id '
+  'is not a UUID, and 22023 for an argument out of bounds.';
 revoke all on function public.search_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function public.search_my_knowledge_chunks to authenticated;
@@ -115,7 +117,8 @@ create function knowledge_internal.visible_words(
   forms tsquery[],
   wanted knowledge_internal.chunk_filter,
   plan knowledge_internal.search_plan,
-  viewer_id uuid
+  viewer_id uuid,
+  viewer_groups text[]
 )
 returns table (place bigint, has_form boolean, chunks bigint)
 language plpgsql
@@ -295,7 +298,7 @@ revoke all on function public.facet_knowledge_chunks from public, anon, authenti
 grant execute on function public.facet_knowledge_chunks to service_role;
 
 create function public.facet_my_knowledge_chunks(
-  @name @type default @default, -- except viewer_id
+  @name @type default @default, -- except viewer_id viewer_groups
   facets text[] default '{knowledge_type,collection}',
   facet_limit integer default 10
 )
@@ -310,16 +313,17 @@ declare
   arguments knowledge_internal.search_arguments;
 begin
   arguments.viewer_id := knowledge_internal.signed_in_viewer('facet_my_knowledge_chunks');
-  arguments.@name := facet_my_knowledge_chunks.@name; -- except viewer_id
+  arguments.viewer_groups := knowledge_internal.current_viewer_groups();
+  arguments.@name := facet_my_knowledge_chunks.@name; -- except viewer_id viewer_groups
   return query
   select counted.* from knowledge_internal.facet_counts(arguments, facets, facet_limit) as counted;
 end
 $$;
 
 comment on function public.facet_my_knowledge_chunks is
-  'facet_knowledge_chunks for the signed-in user: counts public rows and rows whose owner is '
-  'auth.uid(). Raises 42501 if nobody is signed in or the user id is not a UUID, and 22023 for an '
-  'argument out of bounds.';
+  'facet_knowledge_chunks for the signed-in user: counts public rows, rows whose owner is '
+  'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. Raises 42501 if '
+  'nobody is signed in or the user id is not a UUID, and 22023 for an argument out of bounds.';
 revoke all on function public.facet_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function public.facet_my_knowledge_chunks to authenticated;

@@ -20,7 +20,8 @@ begin
     raise exception 'pgvector is installed in schema %, it must be in schema extensions',
                     installed.schema
       using errcode = 'object_not_in_prerequisite_state',
-            hint = 'Run: alter extension vector set schema extensions;';
+            hint = 'Write these files for that schema: second-brain init --vector-schema '
+                   || installed.schema;
   end if;
 
   if (

@@ -1,7 +1,7 @@
 -- 002_documents: the sources of knowledge, and the documents that are split into chunks.
 -- Adds: tables knowledge_types, knowledge_source_origins, knowledge_sources, knowledge_documents,
--- their policies and grants, the functions that list the types and origins and name the viewer, and
--- the limits of metadata.
+-- their policies and grants, the functions that list the types and origins and name the viewer and
+-- the viewer's groups, and the limits of metadata and groups.
 -- Locks nothing that exists.
 
 create table public.knowledge_types (
@@ -90,6 +90,145 @@ $$;
 comment on function knowledge_internal.current_viewer() is
   'The signed-in user, which the policies compare with owner_id; null if nobody is signed in.';
 
+create function knowledge_internal.groups_problem(given text[], most integer)
+returns text
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  longest constant integer := 200; -- characters
+begin
+  if given = '{}' or (
+    array_ndims(given) = 1
+      and cardinality(given) <= most
+      and array_position(given, null) is null
+      and not exists (
+            select from unnest(given) as listed (name) where length(name) not between 1 and longest
+          )
+  ) then
+    return null;
+  end if;
+  return format(
+    'must be at most %s groups, each a text of 1 to %s characters, not %s',
+    most, longest, left(given::text, 100)
+  );
+end
+$$;
+
+comment on function knowledge_internal.groups_problem(text[], integer) is
+  'The reason to reject a list of groups; null if it is valid. most: the most groups in it.';
+
+create function knowledge_internal.sorted_groups(argument text, given text[])
+returns text[]
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most constant integer := 100;
+  problem constant text := knowledge_internal.groups_problem(given, most);
+begin
+  if given is null then
+    return null;
+  end if;
+  if problem is not null then
+    raise exception '% %', argument, problem using errcode = '22023';
+  end if;
+  return nullif(
+    array(select distinct name collate "C" from unnest(given) as listed (name) order by 1), '{}'
+  );
+end
+$$;
+
+comment on function knowledge_internal.sorted_groups(text, text[]) is
+  'The groups of a document, each once and in order; null for an empty list. Raises 22023 for too '
+  'many groups, and for one that is null, empty or too long.';
+
+create function knowledge_internal.check_viewer_groups(argument text, given text[])
+returns void
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most constant integer := 1000;
+  problem constant text := knowledge_internal.groups_problem(given, most);
+begin
+  if given is not null and problem is not null then
+    raise exception '% %', argument, problem using errcode = '22023';
+  end if;
+end
+$$;
+
+comment on function knowledge_internal.check_viewer_groups(text, text[]) is
+  'Raises 22023 if the groups of a viewer are too many, or if one is null, empty or too long.';
+
+-- Searches call it with the rights of the owner of these functions, so that the function which a
+-- project puts here can read a table of members. A function that is already here is the project's,
+-- but not if somebody else made it: it would run with these rights, too.
+do $$
+begin
+  if to_regprocedure('public.knowledge_viewer_groups()') is null then
+    create function public.knowledge_viewer_groups()
+    returns text[]
+    language plpgsql
+    stable
+    security invoker
+    set search_path = pg_catalog, pg_temp
+    as $body$
+    begin
+      return '{}';
+    end
+    $body$;
+    comment on function public.knowledge_viewer_groups() is
+      'The groups of the signed-in user, compared with allowed_groups. Replace it with a function '
+      'that reads the members of your project: create or replace function. It returns no group '
+      'until then, and upgrades keep yours.';
+    revoke all on function public.knowledge_viewer_groups()
+      from public, anon, authenticated, service_role;
+  elsif not exists (
+    select
+      from pg_catalog.pg_proc as function
+      join pg_catalog.pg_roles as role on role.oid = function.proowner
+     where function.oid = to_regprocedure('public.knowledge_viewer_groups()')
+       and (role.rolname = current_user or role.rolsuper)
+       and function.prorettype = 'text[]'::regtype
+       and not function.proretset
+  ) then
+    raise exception 'public.knowledge_viewer_groups() is of another role, or does not return text[]'
+      using errcode = '42723',
+            hint = 'Searches call it with your rights: drop it, or create it as this role.';
+  end if;
+end
+$$;
+
+create function knowledge_internal.current_viewer_groups()
+returns text[]
+language plpgsql
+stable
+-- definer: a signed-in user may call neither the project's function nor what it reads.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  groups constant text[] := coalesce(public.knowledge_viewer_groups(), '{}');
+begin
+  perform knowledge_internal.check_viewer_groups('the result of knowledge_viewer_groups()', groups);
+  return groups;
+end
+$$;
+
+comment on function knowledge_internal.current_viewer_groups() is
+  'The groups of the signed-in user, from the project''s function knowledge_viewer_groups. The '
+  'policies and the functions for users compare them with allowed_groups. Raises 22023 if they are '
+  'too many, or if one is null, empty or too long.';
+
 create function knowledge_internal.metadata_problem(metadata jsonb)
 returns text
 language plpgsql
@@ -133,6 +272,23 @@ $$;
 
 comment on function knowledge_internal.check_metadata() is
   'Runs before a row is written: raises 22023 for metadata that clients cannot read.';
+
+-- Security definer, for the same reason.
+create function knowledge_internal.check_groups()
+returns trigger
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  new.allowed_groups := knowledge_internal.sorted_groups('allowed_groups', new.allowed_groups);
+  return new;
+end
+$$;
+
+comment on function knowledge_internal.check_groups() is
+  'Runs before a row with allowed_groups is written: sorts them, and makes an empty list null. '
+  'Raises the errors of sorted_groups.';
 
 create function knowledge_internal.signed_in_viewer(caller text)
 returns uuid
@@ -197,6 +353,7 @@ create table public.knowledge_documents (
   document_date date check (document_date between '0001-01-01' and '9999-12-31'),
   owner_id uuid,
   visibility text not null default 'private' check (visibility in ('private', 'public')),
+  allowed_groups text[],
   sensitivity text,
   language text not null default 'english' check (length(language) between 1 and 60),
   collection text not null default 'knowledge' check (length(collection) between 1 and 200),
@@ -214,7 +371,10 @@ comment on column public.knowledge_documents.external_key is
 comment on column public.knowledge_documents.document_date is
   'The date stated in the document, not the date of its import.';
 comment on column public.knowledge_documents.owner_id is
-  'The user that owns the document. Without an owner, a document is visible only if it is public.';
+  'The user that owns the document. Without an owner, a document is visible only if it is public, '
+  'or to its allowed_groups.';
+comment on column public.knowledge_documents.allowed_groups is
+  'The groups whose members can see the document, beside its owner; null: none. At most 100.';
 comment on column public.knowledge_documents.language is
   'Text search configuration of the content (english, german, ... or an ISO 639-1 code); '
   'an unknown value means simple.';
@@ -225,10 +385,17 @@ create trigger check_metadata
   before insert or update of metadata on public.knowledge_documents
   for each row when (new.metadata <> '{}') execute function knowledge_internal.check_metadata();
 
+create trigger check_groups
+  before insert or update of allowed_groups on public.knowledge_documents
+  for each row when (new.allowed_groups is not null)
+  execute function knowledge_internal.check_groups();
+
 create index knowledge_documents_owner
   on public.knowledge_documents (owner_id, external_key);
 create index knowledge_documents_public on public.knowledge_documents (external_key)
   where visibility = 'public';
+create index knowledge_documents_groups on public.knowledge_documents using gin (allowed_groups)
+  where allowed_groups is not null;
 create index knowledge_documents_source on public.knowledge_documents (source_id);
 
 -- Not granted to authenticated: a role that may select from a table can read planner estimates over
@@ -239,4 +406,9 @@ grant select, insert, update, delete on table public.knowledge_documents to serv
 
 create policy knowledge_documents_read on public.knowledge_documents
   for select to authenticated
-  using (visibility = 'public' or owner_id = knowledge_internal.current_viewer());
+  -- In a sub-select, each function is called once and not for each row.
+  using (
+    visibility = 'public'
+    or owner_id = (select knowledge_internal.current_viewer())
+    or allowed_groups && (select knowledge_internal.current_viewer_groups())
+  );

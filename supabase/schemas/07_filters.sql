@@ -47,8 +47,8 @@ create type knowledge_internal.chunk_filter as (
 
 comment on type knowledge_internal.metadata_condition is
   'A condition on the value at a path of object keys. op and value: in and not_in with an array, '
-  'where null means no value; contains with a value; gte, gt, lte and lt with {"bound"}; between '
-  'with {"low", "high"}.';
+  'where null means no value; contains with a value; has_any with a text[] as a string; gte, gt, '
+  'lte and lt with {"bound"}; between with {"low", "high"}.';
 
 comment on type knowledge_internal.chunk_filter is
   'A compiled filter; a chunk must meet all parts. A null part is no restriction; an empty array '
@@ -136,7 +136,7 @@ declare
   keys constant text[] := array['field', 'op', 'operator', 'value'];
   columns constant jsonb := knowledge_internal.filter_columns();
   common_ops constant text[] := array['eq', 'ne', 'in', 'not_in', 'exists'];
-  list_ops constant text[] := array['in', 'not_in'];
+  list_ops constant text[] := array['in', 'not_in', 'has_any'];
   range_ops constant text[] := array['gte', 'gt', 'lte', 'lt', 'between'];
   allowed_ops text[];
   problem text;
@@ -172,11 +172,11 @@ begin
   condition.op := coalesce(source ->> 'op', source ->> 'operator');
   condition.value := source -> 'value';
   allowed_ops := case
-    when condition.path = '{}' then array['contains']
+    when condition.path = '{}' then array['contains', 'has_any']
     else
       common_ops
         || case when condition.kind in ('text', 'uuid') then '{}' else range_ops end
-        || case when condition.kind = 'metadata' then array['contains'] else '{}' end
+        || case when condition.kind = 'metadata' then array['contains', 'has_any'] else '{}' end
   end;
   problem := case
     when condition.kind is null then
@@ -266,7 +266,8 @@ begin
              left(condition.field, 100),
              case
                when allowed is not null then 'one of ' || array_to_string(allowed, ', ')
-               when condition.kind = 'text' then 'a string'
+               when condition.kind = 'text' or condition.op = 'has_any' then 'a string'
+               when condition.field = 'source_id' then 'a UUID or the name of a source'
                when condition.kind = 'uuid' then 'a UUID'
                when condition.kind = 'integer' then 'an integer'
                when condition.kind = 'date' then 'an ISO date such as 2026-01-31'
@@ -285,6 +286,7 @@ begin
      where not case
              when condition.op = any (ops_for_null)
                and (condition.kind = 'metadata' or read.text is null) then true
+             when condition.op = 'has_any' then read.type = 'string'
              when condition.path = '{}' then read.type = 'object'
              when condition.op = 'contains' then read.type <> 'null'
              when condition.kind = 'metadata' then read.type in ('number', 'string')
@@ -369,6 +371,34 @@ comment on function knowledge_internal.simplified_condition(
   'The same condition with fewer ops: eq, ne and exists become in and not_in, where null means no '
   'value; between on a column becomes gte and lte.';
 
+create function knowledge_internal.source_ids(elements jsonb)
+returns jsonb
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return (
+    select coalesce(jsonb_agg(coalesce(to_jsonb(source.id), listed.element)), '[]')
+      from jsonb_array_elements(elements) as listed (element)
+     cross join lateral (
+             select jsonb_typeof(listed.element) = 'string'
+                      and not knowledge_internal.is_input(listed.element #>> '{}', 'uuid')
+                      as is_name
+           ) as read
+      left join public.knowledge_sources as source
+        on read.is_name and source.name = listed.element #>> '{}'
+     where not read.is_name or source.id is not null
+  );
+end
+$$;
+
+comment on function knowledge_internal.source_ids(jsonb) is
+  'The values of a condition on source_id, with names of sources replaced by their ids. An unknown '
+  'name is left out, so it matches no row, as an unknown id does: an error would tell a viewer '
+  'which sources exist.';
+
 create function knowledge_internal.filter_conditions(filters jsonb)
 returns setof knowledge_internal.filter_condition
 language plpgsql
@@ -438,9 +468,12 @@ begin
     -- Equality is a list with one element; existence is a comparison with null.
     elements := case
       when condition.op = 'exists' then '[null]'
-      when condition.op in ('in', 'not_in', 'between') then condition.value
+      when condition.op in ('in', 'not_in', 'has_any', 'between') then condition.value
       else jsonb_build_array(condition.value)
     end;
+    if condition.field = 'source_id' then
+      elements := knowledge_internal.source_ids(elements);
+    end if;
     value_count := value_count + jsonb_array_length(elements);
     if value_count > most_values then
       raise exception 'filters must have at most % values in all', most_values
@@ -575,6 +608,8 @@ begin
   remaining.path := condition.path;
   remaining.op := condition.op;
   remaining.value := case
+    when condition.op = 'has_any' then
+      to_jsonb(array(select jsonb_array_elements_text(condition.value))::text)
     when condition.op = 'between' then
       jsonb_build_object('low', condition.value -> 0, 'high', condition.value -> 1)
     when condition.op in ('gte', 'gt', 'lte', 'lt') then
@@ -769,6 +804,7 @@ begin
             else not condition.value @> coalesce(actual, 'null')
           end
         when 'contains' then actual @> condition.value
+        when 'has_any' then actual ?| (condition.value #>> '{}')::text[]
         when 'gte' then jsonb_path_match(actual, 'strict $ >= $bound', condition.value, true)
         when 'gt' then jsonb_path_match(actual, 'strict $ > $bound', condition.value, true)
         when 'lte' then jsonb_path_match(actual, 'strict $ <= $bound', condition.value, true)

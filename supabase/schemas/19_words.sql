@@ -347,7 +347,8 @@ create function knowledge_internal.respelled_words(
   analysis knowledge_internal.query_analysis,
   wanted knowledge_internal.chunk_filter,
   plan knowledge_internal.search_plan,
-  viewer_id uuid
+  viewer_id uuid,
+  viewer_groups text[]
 )
 returns jsonb
 language plpgsql
@@ -363,7 +364,8 @@ declare
   most_words constant integer := 8; -- looked up for one question
   most_near constant integer := 12; -- for each of them
   is_restricted constant boolean := num_nonnulls(
-    viewer_id, wanted.visibilities, wanted.owner_ids, wanted.sensitivities, wanted.hidden
+    viewer_id, viewer_groups, wanted.visibilities, wanted.owner_ids, wanted.sensitivities,
+    wanted.hidden
   ) > 0;
   quoted constant text[] := array(
     select regexp_split_to_table(phrase.parts[1], '\W+')
@@ -404,7 +406,9 @@ begin
     -- Whether a word is known must not depend on chunks that the viewer may not see.
     select array_agg(typed[visible.place]), array_agg(forms[visible.place])
       into typed, forms
-      from knowledge_internal.visible_words(typed, forms, wanted, plan, viewer_id) as visible
+      from knowledge_internal.visible_words(
+             typed, forms, wanted, plan, viewer_id, viewer_groups
+           ) as visible
      where not visible.has_form;
     if typed is null then
       return null;
@@ -423,8 +427,9 @@ begin
       select distinct on (near.typed[seen.place])
              near.typed[seen.place] as typed, near.words[seen.place] as word
         from near
-       cross join knowledge_internal.visible_words(near.words, near.forms, wanted, plan, viewer_id)
-             as seen
+       cross join knowledge_internal.visible_words(
+               near.words, near.forms, wanted, plan, viewer_id, viewer_groups
+             ) as seen
        where seen.chunks > 0
        order by near.typed[seen.place], seen.chunks desc, near.words[seen.place]
     )

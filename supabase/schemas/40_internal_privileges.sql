@@ -6,4 +6,6 @@ revoke all on all functions in schema knowledge_internal
   from public, anon, authenticated, service_role;
 
 -- A policy runs with the rights of the role that queries, and needs no usage on the schema.
-grant execute on function knowledge_internal.current_viewer() to authenticated;
+grant execute on function
+  knowledge_internal.current_viewer(), knowledge_internal.current_viewer_groups()
+  to authenticated;

@@ -5,7 +5,6 @@ has a word of its own in each of its texts, so a leak names its row. Where the q
 enough to be answered here, the answer must also have each row that it should, and the right total.
 """
 
-import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,12 +15,26 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from corpora import TAGS, USERS, VOCABULARY, Chunk, Corpus, Row, Viewer, drawn, store, words_of
 from psycopg import sql
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from conftest import Connection, Server, copy_of
+from corpora import (
+    GROUPS,
+    TAGS,
+    USERS,
+    VOCABULARY,
+    Chunk,
+    Corpus,
+    Row,
+    Viewer,
+    ask_groups_of_token,
+    drawn,
+    sign_in,
+    store,
+    words_of,
+)
 from trials import Trial
 
 pytestmark = pytest.mark.chaos(share=0.45)
@@ -68,6 +81,11 @@ def call(connection: Connection, function: str, arguments: Mapping[str, Any]) ->
         given["query_embedding"] = str(given["query_embedding"])
     with connection.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(statement, given, prepare=False).fetchall()
+
+
+def named(viewer: Viewer) -> Row:
+    groups = {} if viewer.groups is None else {"viewer_groups": sorted(viewer.groups)}
+    return {"viewer_id": viewer.user, **groups}
 
 
 @dataclass(frozen=True)
@@ -191,6 +209,7 @@ class Fuzz:
         }
         for name in self.reachable - TRIED:
             trial.violated(f"a user may call {name}, which is not tried here")
+        ask_groups_of_token(self.owner)
         self.corpus = Corpus({}, {})
         self.statement = ""
 
@@ -199,12 +218,9 @@ class Fuzz:
         connection.execute(sql.SQL("set role {}").format(sql.Identifier(role)))
         return connection
 
-    def as_user(self, user: UUID | None) -> Connection:
+    def as_user(self, viewer: Viewer) -> Connection:
         """Return the connection of signed-in users, as this one."""
-        claims = {"role": "authenticated", "sub": str(user)}
-        self.signed_in.execute(
-            "select set_config('request.jwt.claims', %s, false)", [json.dumps(claims)]
-        )
+        sign_in(self.signed_in, viewer.user, viewer.groups or ())
         return self.signed_in
 
     def run(self) -> None:
@@ -281,7 +297,14 @@ class Fuzz:
 
     def viewer(self) -> Viewer:
         """Draw a viewer."""
-        return Viewer(self.draw.choice([*USERS, *USERS, STRANGER]), self.draw.random() < 0.15)
+        user = self.draw.choice([*USERS, *USERS, STRANGER])
+        return Viewer(user, self.draw.random() < 0.15, self.groups())
+
+    def groups(self) -> frozenset[str] | None:
+        """Draw the groups of a viewer."""
+        return self.draw.choice(
+            [None, frozenset(self.draw.sample(GROUPS, self.draw.choice([0, 1, 1, 2, 4])))]
+        )
 
     # Every search.
 
@@ -291,17 +314,20 @@ class Fuzz:
         arguments: Row = dict(question.arguments)
         if viewer.public_only:
             arguments["public_only"] = True
-        route = self.draw.choice(["viewer_id", "viewer_id", "token", "token", "public", "service"])
-        if route == "token" and viewer.user is not None:
-            rows = self.ask(self.as_user(viewer.user), "search_my_knowledge_chunks", arguments)
+        routes = ["viewer_id", "viewer_id", "token", "token", "public", "service", "groups"]
+        route = self.draw.choice(routes)
+        if route == "token":
+            rows = self.ask(self.as_user(viewer), "search_my_knowledge_chunks", arguments)
         elif route == "public":
             viewer = Viewer(None, public_only=True)
             rows = self.ask(self.service, SEARCH, {**arguments, "public_only": True})
         elif route == "service":
-            viewer = replace(viewer, user=None)
+            viewer = replace(viewer, user=None, groups=None)
             rows = self.ask(self.service, SEARCH, arguments)
         else:
-            rows = self.ask(self.service, SEARCH, {**arguments, "viewer_id": viewer.user})
+            if route == "groups":
+                viewer = replace(viewer, user=None)
+            rows = self.ask(self.service, SEARCH, {**arguments, **named(viewer)})
         if rows is not None:
             self.check_hits(viewer, rows, question)
 
@@ -315,6 +341,7 @@ class Fuzz:
                 **question.arguments,
                 "match_count": 200,
                 "viewer_id": str(viewer.user),
+                "viewer_groups": None if viewer.groups is None else sorted(viewer.groups),
                 "public_only": viewer.public_only,
             }
             for viewer, question in zip(viewers, questions, strict=True)
@@ -334,7 +361,7 @@ class Fuzz:
         viewer, question = self.viewer(), self.question()
         arguments = {
             **question.arguments,
-            "viewer_id": viewer.user,
+            **named(viewer),
             "public_only": viewer.public_only,
         }
         rows = self.ask(self.service, "explain_hybrid_search", arguments)
@@ -345,19 +372,25 @@ class Fuzz:
 
     def list_own(self) -> None:
         """List documents as a user."""
-        user = self.draw.choice([*USERS, STRANGER])
-        viewer, public = Viewer(user), self.draw.random() < 0.5
-        arguments: Row = {"page_size": self.draw.choice([1, 3, 200]), "include_public": public}
+        viewer = replace(self.viewer(), public_only=False)
+        public, shared = self.draw.random() < 0.5, self.draw.random() < 0.5
+        arguments: Row = {
+            "page_size": self.draw.choice([1, 3, 200]),
+            "include_public": public,
+            "include_groups": shared,
+        }
         if self.draw.random() < 0.3:
             arguments["after_key"] = f"doc{self.draw.randrange(8)}x"
-        rows = self.ask(self.as_user(user), "list_my_knowledge_documents", arguments)
+        rows = self.ask(self.as_user(viewer), "list_my_knowledge_documents", arguments)
         if rows is None:
             return
         self.check(viewer, rows)
         expected = sorted(
             key
             for number, one in self.corpus.documents.items()
-            if one.owner == user or (public and viewer.sees(one))
+            if one.owner == viewer.user
+            or (public and one.visibility == "public")
+            or (shared and not one.groups.isdisjoint(viewer.groups or ()))
             if (key := f"doc{number}x") > arguments.get("after_key", "")
         )[: arguments["page_size"]]
         if [row["external_key"] for row in rows] != expected:
@@ -374,10 +407,10 @@ class Fuzz:
 
     def read_own(self) -> None:
         """Read a document as a user."""
-        user, number = self.draw.choice([*USERS, STRANGER]), self.draw.randrange(9)
-        viewer, one = Viewer(user), self.corpus.documents.get(number)
+        viewer, number = replace(self.viewer(), public_only=False), self.draw.randrange(9)
+        one = self.corpus.documents.get(number)
         rows = self.ask(
-            self.as_user(user),
+            self.as_user(viewer),
             "read_my_knowledge_document",
             {"document": UUID(int=10_000 + number), "chunk_count": 500},
         )
@@ -397,40 +430,40 @@ class Fuzz:
 
     def delete_own(self) -> None:
         """Delete a document as a user."""
-        user, number = self.draw.choice([*USERS, STRANGER]), self.draw.randrange(9)
+        viewer, number = self.viewer(), self.draw.randrange(9)
         one = self.corpus.documents.get(number)
-        is_own = one is not None and one.owner == user
+        is_own = one is not None and one.owner == viewer.user
         rows = self.ask(
-            self.as_user(user),
+            self.as_user(viewer),
             "delete_my_knowledge_document",
             {"document": UUID(int=10_000 + number)},
         )
         if rows is None:
             return
         if rows[0]["delete_my_knowledge_document"] is not is_own:
-            self.trial.violated(f"{user} deletes {one}: {rows}")
+            self.trial.violated(f"{viewer} deletes {one}: {rows}")
         if is_own:
             del self.corpus.documents[number]
             chunks = self.corpus.chunks.items()
             self.corpus.chunks = {key: row for key, row in chunks if row.document != number}
         ((left,),) = self.owner.execute("select count(*) from public.knowledge_chunks").fetchall()
         if left != len(self.corpus.chunks):
-            self.trial.violated(f"{user} deletes {one}: {left} chunks are left")
+            self.trial.violated(f"{viewer} deletes {one}: {left} chunks are left")
 
     # Tables, and visitors.
 
     def table(self) -> None:
         """Read a table as a user."""
-        user = self.draw.choice([*USERS, STRANGER])
+        viewer = replace(self.viewer(), public_only=False)
         name = self.draw.choice(["knowledge_chunks", "knowledge_documents"])
         self.statement = f"select * from public.{name}"
         self.trial.note("calls")
         try:
-            rows = self.as_user(user).execute(self.statement.encode()).fetchall()
+            rows = self.as_user(viewer).execute(self.statement.encode()).fetchall()
         except psycopg.errors.InsufficientPrivilege:
             self.trial.held("refusals")
         else:
-            self.check(Viewer(user), rows)
+            self.check(viewer, rows)
 
     def visitor(self) -> None:
         """Call what a visitor, or a user, must not call."""
@@ -445,7 +478,9 @@ class Fuzz:
             ]
         )
         visitors = (
-            [self.anon] if function.startswith("search_my") else [self.anon, self.as_user(STRANGER)]
+            [self.anon]
+            if function.startswith("search_my")
+            else [self.anon, self.as_user(Viewer(STRANGER))]
         )
         if (
             self.ask(self.draw.choice(visitors), function, cast(Row, arguments), "42501")

@@ -62,7 +62,7 @@ def test_only_names_dimension_and_the_new_schema_differ_from_the_plain_files() -
     other = migrations.render(plain, 5, SCHEMA)
     text = "".join(one.sql for one in other)
     assert "extensions.vector(5)" in text
-    assert f"create schema if not exists {SCHEMA};" in text
+    assert f"create schema {SCHEMA};" in text
     assert naming.INTERNALS not in text
     names = naming.created_names(one.sql for one in plain)
     assert not any(f"public.{name}" in text for name in names)

@@ -23,6 +23,7 @@ from second_brain.services.arguments import (
     DEFAULTS,
     KEYWORD_DEFAULTS,
     SQL_NAMES,
+    VIEWER,
     BatchQuery,
     FindOptions,
     HybridOptions,
@@ -119,14 +120,15 @@ def test_a_hybrid_hit_tells_where_it_came_from(service_role: Connection, corpus:
     assert hit.metadata["match_type"] == "both"
     assert sorted(hit.metadata["matched_terms"]) == ["grass", "zebra"]
     assert hit.metadata["rrf_score"] == pytest.approx(1 / 62 + 1 / 61)
-    assert hit.confidence == hit.metadata["rrf_score"]
+    assert hit.confidence == pytest.approx((1 / 62 + 1 / 61) / (2 / 61))
 
 
 def test_rrf_k_reaches_the_function(service_role: Connection, corpus: UUID) -> None:
     results, _ = PostgresProvider(service_role).hybrid_search(
         [1, 0, 0], None, top_k=1, rrf_k=1.0, fusion="rrf"
     )
-    assert results[0].confidence == pytest.approx(1 / 2)
+    assert results[0].metadata["rrf_score"] == pytest.approx(1 / 2)
+    assert results[0].confidence == pytest.approx(1)
 
 
 def test_fulltext_confidence_grows_with_the_rank(service_role: Connection, corpus: UUID) -> None:
@@ -447,7 +449,7 @@ def test_the_options_of_every_search_have_the_types_of_hybrid_search() -> None:
     assert hints.keys() - options == {"query_embedding", "query_text"}
     del hints["timeout"]
     assert get_type_hints(BatchQuery) == hints
-    assert get_type_hints(SearchOptions).keys() - get_type_hints(OwnSearchOptions) == {"viewer_id"}
+    assert get_type_hints(SearchOptions).keys() - get_type_hints(OwnSearchOptions) == {*VIEWER}
 
 
 @pytest.mark.parametrize(

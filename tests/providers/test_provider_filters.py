@@ -39,8 +39,13 @@ def test_a_builder_collects_conditions_in_order() -> None:
     built = (
         FilterBuilder()
         .add_category("note")
+        .add_category("billing", field="metadata.category")
         .add_source("notion", "web")
+        .add_source_category("wiki", ["chat"])
+        .add_source_file("a.md")
         .add_tags(["api", "docs"])
+        .add_any(["api", "docs"])
+        .add_any("draft", field="metadata")
         .add_date_range(date(2026, 1, 1), date(2026, 1, 31))
         .add_metadata("team.name", "search")
         .exclude_sensitivity("secret", "restricted")
@@ -50,8 +55,13 @@ def test_a_builder_collects_conditions_in_order() -> None:
     assert built[0] == FilterExpression("knowledge_type", "eq", "note")
     assert [one.condition() for one in built] == [
         condition("knowledge_type", "eq", "note"),
+        condition("metadata.category", "eq", "billing"),
         condition("source_origin", "in", ["notion", "web"]),
+        condition("metadata.source_category", "in", ["wiki", "chat"]),
+        condition("metadata.source_file", "eq", "a.md"),
         condition("metadata.tags", "contains", ["api", "docs"]),
+        condition("metadata.tags", "has_any", ["api", "docs"]),
+        condition("metadata", "has_any", ["draft"]),
         condition("document_date", "between", ["2026-01-01", "2026-01-31"]),
         condition("metadata.team.name", "eq", "search"),
         condition("sensitivity", "not_in", ["secret", "restricted"]),
@@ -256,13 +266,70 @@ def test_every_form_of_filters_narrows_both_legs(
 
 
 @pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ({"artifact_type": "note"}, [condition("knowledge_type", "eq", "note")]),
+        ([condition("artifact_type", "eq", "note")], [condition("knowledge_type", "eq", "note")]),
+        ({"document_type": "pdf"}, [condition("metadata.document_type", "eq", "pdf")]),
+        (
+            {"document_date": {"from": date(2026, 1, 1), "to": "2026-01-31"}, "team": "search"},
+            [
+                condition("document_date", "gte", "2026-01-01"),
+                condition("document_date", "lte", "2026-01-31"),
+                condition("metadata.team", "eq", "search"),
+            ],
+        ),
+        (
+            {"time_range": {"start": "2026-01-01", "end": None}},
+            [condition("document_date", "gte", "2026-01-01")],
+        ),
+        # A day is the whole day, where times are stored.
+        (
+            {"created_at": {"gt": "2026-01-01", "end": "2026-01-31"}},
+            [
+                condition("created_at", "gt", "2026-01-01"),
+                condition("created_at", "lt", "2026-02-01"),
+            ],
+        ),
+        ({"chunk_index": {"lt": 3}}, [condition("chunk_index", "lt", 3)]),
+        # An object under any other key is a value.
+        ({"author": {"from": 1}}, {"author": {"from": 1}}),
+        (
+            {"a.b": 1, "": True, "artifact_type": "note"},
+            [
+                condition("metadata", "contains", {"a.b": 1}),
+                condition("metadata", "contains", {"": True}),
+                condition("knowledge_type", "eq", "note"),
+            ],
+        ),
+    ],
+)
+def test_names_and_ranges_of_the_short_form_become_conditions(
+    filters: Any, expected: object
+) -> None:
+    assert conditions(filters) == expected
+
+
+@pytest.mark.parametrize(
+    ("filters", "named"),
+    [
+        ({"document_date": {"since": "2026-01-01"}}, "document_date has the keys from, start"),
+        ({"a.b": [1], "artifact_type": "note"}, "'a.b' has a dot"),
+    ],
+)
+def test_a_short_form_that_has_no_conditions_is_refused(filters: Any, named: str) -> None:
+    with pytest.raises(InvalidInputError, match=named):
+        conditions(filters)
+
+
+@pytest.mark.parametrize(
     ("filters", "named"),
     [
         ([condition("content; drop table x", "eq", "a")], "filters[0].field"),
         ([condition("language", "like", "a")], "filters[0].op"),
         ([{"op": "eq", "value": "a"}], "filters[0].field is missing"),
         ([{"field": "language", "value": "a"}], "filters[0].op is missing"),
-        ({"source_id": "handbook"}, "filters.source_id.value for source_id must be a UUID"),
+        ({"owner_id": "handbook"}, "filters.owner_id.value for owner_id must be a UUID"),
         (
             [
                 FilterExpression("language", "exists"),
@@ -358,6 +425,31 @@ def test_a_multi_tenant_provider_answers_a_viewer(library: Connection) -> None:
     assert [contents(hits) for hits in answers] == [{"note", "decision"}, {"note"}]
     fused, _ = provider.hybrid_search_batch([queries[0], {"query_text": "task"}], fuse=True)
     assert contents(fused) == {"note", "decision"}
+
+
+def test_groups_are_a_viewer(library: Connection) -> None:
+    library.execute(
+        "update public.knowledge_chunks set allowed_groups = '{staff}'"
+        " where content = 'zebra decision'"
+    )
+    provider = PostgresProvider(library, multi_tenant=True)
+    for groups, expected in ((["staff"], {"note", "decision"}), ((), {"note"})):
+        asked: list[BatchQuery] = [{"query_text": "zebra", "viewer_groups": groups}]
+        assert contents(provider.hybrid_search_batch(asked)[0][0]) == expected
+        for ask in (provider.hybrid_search, provider.find):
+            assert contents(ask(None, "zebra", viewer_groups=groups)[0]) == expected
+        assert contents(provider.search([1, 0, 0], viewer_groups=groups)[0]) == expected
+        assert contents(provider.fulltext_search("zebra", viewer_groups=groups)[0]) == expected
+        hits, details = provider.hybrid_search(
+            None, "zebra", viewer_groups=groups, exact_total=True
+        )
+        assert details["exact_total"] == len(hits)
+
+
+def test_groups_are_a_list() -> None:
+    _, details = PostgresProvider(NOWHERE).hybrid_search(None, "zebra", viewer_groups="staff")
+    assert details["error_kind"] == "invalid_input"
+    assert details["error_message"] == "viewer_groups must be a list of names, not 'staff'"
 
 
 def test_a_single_leg_takes_a_viewer_too(library: Connection) -> None:

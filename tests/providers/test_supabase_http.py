@@ -76,7 +76,9 @@ ARGUMENTS = {
     "explain_hybrid_search": {*OWN_ARGUMENTS, "viewer_id"},
     "hybrid_search_knowledge_chunks_batch": {"queries", "fuse"},
     "knowledge_embedding_models": set(),
-    "list_my_knowledge_documents": {"page_size", "after_key", "include_public"},
+    "list_my_knowledge_documents": {
+        *("page_size", "after_key", "include_public", "include_groups")
+    },
     "read_my_knowledge_document": {"document", "chunk_count", "chunk_offset"},
     "delete_my_knowledge_document": {"document"},
     "match_knowledge_chunks": {
@@ -130,6 +132,7 @@ class Gateway(ThreadingHTTPServer):
         self.connections = 0
         self.most_rows: int | None = None
         self.offsets: list[int] = []
+        self.schemas: list[str | None] = []
 
     @property
     def url(self) -> str:
@@ -193,6 +196,7 @@ class _Request(BaseHTTPRequestHandler):
         path, _, parameters = self.path.partition("?")
         name = path.removeprefix(f"{PREFIX}/rpc/")
         self.server.offsets.append(int(dict(parse_qsl(parameters)).get("offset", 0)))
+        self.server.schemas.append(self.headers.get("Content-Profile"))
         body = json.loads(content)
         self.server.bodies.append(body)
         known = ARGUMENTS.get(name)
@@ -206,7 +210,7 @@ class _Request(BaseHTTPRequestHandler):
         assert self.server.upstream is not None
         upstream = HTTPConnection("127.0.0.1", self.server.upstream, timeout=30)
         try:
-            passed = ("Authorization", "Content-Type", "Prefer")
+            passed = ("Authorization", "Content-Profile", "Content-Type", "Prefer")
             headers = {name: self.headers[name] for name in passed if name in self.headers}
             upstream.request("POST", self.path.removeprefix(PREFIX), content, headers)
             response = upstream.getresponse()
@@ -373,7 +377,8 @@ def test_hybrid_search_finds_a_row(rest: Rest) -> None:
     (result,) = results
     assert result.content == ROW["content"]
     assert result.source == "supabase"
-    assert result.confidence == pytest.approx(2 / 61)
+    assert result.metadata["rrf_score"] == pytest.approx(2 / 61)
+    assert result.confidence == pytest.approx(1)
     assert result.metadata["similarity"] == pytest.approx(1)
     assert result.metadata["match_type"] == "both"
     assert sorted(result.metadata["matched_terms"]) == ["grass", "zebra"]
@@ -425,6 +430,7 @@ def test_a_user_reads_a_document(gateway: Gateway) -> None:
         "author": None,
         "language": "english",
         "sensitivity": None,
+        "allowed_groups": None,
         "metadata": {"a": 1},
     }
     gateway.answer = Answer(body={**OWN_DOCUMENT, **rest, "chunks": [chunk]})

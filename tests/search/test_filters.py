@@ -200,6 +200,26 @@ def test_the_op_may_be_called_operator_and_exists_needs_no_value(knowledge: Conn
     assert passing(knowledge, one("sensitivity", "exists")) == {1, 2}
 
 
+def test_a_source_is_given_by_its_id_or_its_name(knowledge: Connection) -> None:
+    handbook, tickets = UUID(int=1), UUID(int=2)
+    for source, name in ((handbook, "handbook"), (tickets, "it's")):
+        knowledge.execute(
+            "insert into public.knowledge_sources (id, name) values (%s, %s)", [source, name]
+        )
+    store_alphas(knowledge, {"source_id": handbook}, {"source_id": tickets}, {})
+    for filters, found in (
+        ({"source_id": "handbook"}, {1}),
+        (one("source_id", "eq", "it's"), {2}),
+        (one("source_id", "in", ["handbook", str(tickets), None, "none"]), {1, 2, 3}),
+        (one("source_id", "ne", "handbook"), {2, 3}),
+        (one("source_id", "not_in", ["handbook", "it's"]), {3}),
+        # An unknown name matches no row, as an unknown id does.
+        (one("source_id", "eq", "Handbook"), set()),
+        (one("source_id", "ne", "Handbook"), {1, 2, 3}),
+    ):
+        assert passing(knowledge, filters) == found, filters
+
+
 # Metadata.
 
 METADATA: list[dict[str, Any]] = [
@@ -265,6 +285,13 @@ METADATA: list[dict[str, Any]] = [
         ("tags", "contains", [], {1, 3, 4}),
         ("tags", "contains", {}, {5}),
         ("tags", "contains", {"api": 1}, {5}),
+        # The elements of an array that are strings, the keys of an object, and a string itself.
+        ("tags", "has_any", ["http", "docs"], {1}),
+        ("tags", "has_any", ["docs", "api"], {1, 2, 5}),
+        ("tags", "has_any", ["docs"], set()),
+        ("tags", "has_any", [], set()),
+        ("author", "has_any", ["team", "a"], {1, 6}),
+        ("year", "has_any", ["2024"], {2}),
         ("author", "contains", {"name": "Ann"}, {1}),
         ("author", "contains", [{"name": "Ann"}], {4}),
         ("author", "contains", {"team": {}}, {1}),
@@ -301,6 +328,7 @@ def test_a_condition_on_metadata(
         ({"author": {"name": None}}, {2}),
         (one("metadata", "contains", {"year": 2024, "tags": ["api"]}), {1}),
         (one("metadata", "contains", {"author.name": "Ann"}), {5}),
+        (one("metadata", "has_any", ["author.name", "day"]), {5, 6}),
         (one("metadata", "contains", {"empty": {}}), {3}),
         (one("metadata", "contains", {}), {1, 2, 3, 4, 5, 6}),
         # Of several conditions on one key each one counts.
@@ -398,7 +426,8 @@ def nested(depth: int) -> Any:
         ),
         (
             one("metadata.a", "like", 1),
-            f'filters[0].op must be one of {ORDERED_OPS}, contains for metadata.a, not "like"',
+            f"filters[0].op must be one of {ORDERED_OPS}, contains, has_any for metadata.a,"
+            ' not "like"',
         ),
         (
             [{"field": "collection", "op": None, "value": 1}],
@@ -406,7 +435,7 @@ def nested(depth: int) -> Any:
         ),
         (
             one("metadata", "eq", {}),
-            'filters[0].op must be one of contains for metadata, not "eq"',
+            'filters[0].op must be one of contains, has_any for metadata, not "eq"',
         ),
         (
             one("metadata", "contains", []),
@@ -511,8 +540,24 @@ def nested(depth: int) -> Any:
         ),
         ({str(number): 1 for number in range(101)}, "filters must have at most 100 keys, not 101"),
         (
-            {"a": 1, "source_id": "handbook"},
-            'filters.source_id.value for source_id must be a UUID, not "handbook"',
+            {"a": 1, "source_id": 7},
+            "filters.source_id.value for source_id must be a UUID or the name of a source, not 7",
+        ),
+        (
+            {"a": 1, "owner_id": "handbook"},
+            'filters.owner_id.value for owner_id must be a UUID, not "handbook"',
+        ),
+        (
+            one("metadata.tags", "has_any", "api"),
+            'filters[0].value for has_any must be an array of at most 1000 values, not "api"',
+        ),
+        (
+            one("metadata.tags", "has_any", ["api", 7]),
+            "filters[0].value[1] for metadata.tags must be a string, not 7",
+        ),
+        (
+            one("metadata.tags", "has_any", [None]),
+            "filters[0].value[0] for metadata.tags must be a string, not null",
         ),
         (
             {"chunk_index": [1, 2]},
@@ -798,7 +843,7 @@ def conditions(draw: st.DrawFn) -> dict[str, Any]:
         drawn, bounds = values, texts | st.sampled_from([0, 1, 2.0, 2024])
         path = draw(st.sampled_from([[], *PATHS]))
         field = ".".join([field, *path])
-        ops = [*ops, "contains", "contains"] if path else ["contains"]
+        ops = [*ops, "contains", "contains", "has_any"] if path else ["contains", "has_any"]
     else:
         bounds = COLUMN_VALUES[field]
         drawn = st.none() | bounds
@@ -807,6 +852,8 @@ def conditions(draw: st.DrawFn) -> dict[str, Any]:
     if op == "exists":
         if draw(st.booleans()):
             condition["value"] = draw(st.booleans())
+    elif op == "has_any":
+        condition["value"] = draw(st.lists(texts | st.sampled_from(KEYS), max_size=4))
     elif op in ("in", "not_in"):
         condition["value"] = draw(st.lists(drawn, max_size=4))
     elif op == "between":
@@ -900,6 +947,9 @@ def holds(row: dict[str, Any], condition: dict[str, Any]) -> bool:
         return any(same(stored, read(field, value)) for value in wanted) is (op == "in")
     if op in ("eq", "ne"):
         return same(stored, read(field, wanted)) is (op == "eq")
+    if op == "has_any":
+        own = stored if isinstance(stored, dict | list) else [stored]
+        return any(each in wanted for each in own if isinstance(each, str))
     if op == "contains":
         if stored is None:
             return False

@@ -754,10 +754,11 @@ def test_an_embedding_is_sent_as_a_json_list(embedding: Any) -> None:
         (True, 0.0),
     ],
 )
-def test_hybrid_search_normalizes_rrf_score_to_confidence(score: object, confidence: float) -> None:
-    client = client_with([{**ROW, "rrf_score": score}])
-    (result,), _ = SupabaseProvider(client=client).hybrid_search([0.1], "x")
-    assert result.confidence == confidence
+def test_confidence_is_in_0_to_1(score: object, confidence: float) -> None:
+    older = {name: value for name, value in ROW.items() if name != "confidence"}
+    for row in ({**ROW, "confidence": score}, {**older, "rrf_score": score}):
+        (result,), _ = SupabaseProvider(client=client_with([row])).hybrid_search([0.1], "x")
+        assert result.confidence == confidence
 
 
 def test_search_takes_the_similarity_as_confidence() -> None:
@@ -801,6 +802,12 @@ def test_hybrid_search_includes_rank_metadata() -> None:
             "match_type": "both",
             "matched_terms": ["rotate", "keys"],
             "collection": "memory",
+            "collections": [],
+            "heading": None,
+            "sensitivity": None,
+            "external_key": None,
+            "is_chunk": True,
+            "document_chunks": None,
             "document_date": "2026-01-31",
             "snippet": "How to <mark>rotate</mark> the signing <mark>keys</mark>.",
             "context": "Before.\n[CHUNK BOUNDARY]\nHow to rotate the signing keys.",
@@ -850,6 +857,12 @@ def test_an_odd_row_is_normalized(row: object) -> None:
             "text_score": None,
             "match_type": None,
             "matched_terms": [],
+            "collections": [],
+            "heading": None,
+            "sensitivity": None,
+            "external_key": None,
+            "is_chunk": True,
+            "document_chunks": None,
             "collection": None,
             "document_date": None,
             "snippet": None,

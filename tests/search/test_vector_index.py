@@ -23,6 +23,7 @@ from second_brain.errors import (
     MigrationMissingError,
     PermissionDeniedError,
 )
+from second_brain.services.install import Database
 
 CHUNKS = 1200
 QUERY = str([1.0, -1.0, 0.5, 0.0, 0.0, 0.25, -0.5, 1.0])
@@ -72,7 +73,7 @@ def show(dsn: str) -> dict[str, tuple[Any, ...]]:
     with psycopg.connect(dsn, autocommit=True) as connection:
         return {
             one.name: (one.kind, one.m, one.ef_construction, one.is_valid)
-            for one in vector_index.show(connection)
+            for one in vector_index.show(Database(connection))
         }
 
 
@@ -298,9 +299,13 @@ def test_a_time_limit_that_cancels_the_build_names_the_pooler(filled: str) -> No
 
 def test_a_second_run_at_the_same_time_is_refused(dsn: str) -> None:
     with maintenance.session(dsn) as first:
-        with pytest.raises(ConflictError, match=f"process {first.info.backend_pid}") as refused:
+        with pytest.raises(
+            ConflictError, match=f"process {first.connection.info.backend_pid}"
+        ) as refused:
             vector_index.build(dsn)
-        assert f"pg_terminate_backend({first.info.backend_pid})" in (refused.value.remedy or "")
+        assert f"pg_terminate_backend({first.connection.info.backend_pid})" in (
+            refused.value.remedy or ""
+        )
         with pytest.raises(ConflictError):
             vector_index.drop(dsn)
     vector_index.build(dsn)
@@ -426,7 +431,7 @@ def test_missing_settings_come_from_the_current_index(filled: str) -> None:
         with psycopg.connect(filled) as connection:
             (one,) = [
                 one
-                for one in vector_index.show(connection)
+                for one in vector_index.show(Database(connection))
                 if one.name == vector_index.VECTOR_INDEX
             ]
         return one.kind, one.m, one.ef_construction

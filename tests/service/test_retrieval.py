@@ -40,7 +40,13 @@ from second_brain.filters import FilterBuilder
 from second_brain.models import CallableEmbedder
 from second_brain.retrieval.answer import SearchResponse, SearchResult
 from second_brain.retrieval.cache import ResultCache
-from second_brain.retrieval.query import Access, AccessOptions, QueryOptions, SearchQuery
+from second_brain.retrieval.query import (
+    OTHER_NAMES,
+    Access,
+    AccessOptions,
+    QueryOptions,
+    SearchQuery,
+)
 from second_brain.retrieval.retrieval import AnyReranker
 from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
 from second_brain.retrieval.settings import SearchSettings
@@ -208,11 +214,12 @@ def test_an_answer_says_what_was_asked_what_ran_and_what_it_took(make: Make, cor
     assert (response.mode, response.mode_used) == ("hybrid", "hybrid")
     assert response.total_count == 5
     assert (response.limit, response.offset) == (2, 0)
-    assert response.applied_filters == {}
+    assert response.applied_filters == {"include_memory": False}
     assert response.embedding_model == "by-hand"
     assert response.degraded is None
     assert not response.cached
-    spent = response.query_time_ms
+    spent = response.timings
+    assert response.query_time_ms == spent.total
     assert spent.embed > 0
     assert spent.search > 0
     assert spent.rerank == 0
@@ -233,7 +240,7 @@ def test_a_result_has_every_column_of_the_function(corpus: str) -> None:
         )
         assert cursor.description is not None
         columns = {column.name for column in cursor.description}
-    of_the_answer = {"total_count", "pool_ended"}
+    of_the_answer = {"total_count", "pool_ended", "notes"}
     assert columns - of_the_answer <= SearchResult.model_fields.keys()
     assert of_the_answer <= SearchResponse.model_fields.keys()
 
@@ -251,7 +258,7 @@ def test_text_mode_asks_the_text_leg_alone(make: Make, corpus: str, mode: str) -
     assert contents(response) == [LEAK, ROTATION]
     assert {one.match_type for one in response.results} == {"text"}
     assert (response.mode, response.mode_used) == ("text", "text")
-    assert response.query_time_ms.embed == 0
+    assert response.timings.embed == 0
     assert response.embedding_model is None
     assert response.degraded is None
 
@@ -336,12 +343,18 @@ def test_a_request_without_a_viewer_is_refused_rather_than_answered_with_all_row
     make: Make, corpus: str
 ) -> None:
     search, query = make(corpus), SearchQuery(query="leaked key")
-    nothing: list[dict[str, Any]] = [{}, {"public_only": False}, {"required_filters": []}]
+    nothing: list[dict[str, Any]] = [
+        {},
+        {"public_only": False},
+        {"required_filters": []},
+        {"viewer_groups": None},
+    ]
     for said in nothing:
         with pytest.raises(ConfigurationError, match="whose rows"):
             search(query, **said)
     assert LEAK not in contents(search(query, public_only=True))
     assert LEAK not in contents(search(query, viewer_id=UUID(int=1)))
+    assert LEAK not in contents(search(query, viewer_groups=[]))
     assert LEAK in contents(search(query, viewer_id=None))
 
 
@@ -366,7 +379,8 @@ def test_what_is_given_by_name_are_the_fields_of_a_request_and_what_the_server_d
     decided = Access.model_fields.keys()
     assert get_type_hints(AccessOptions).keys() == decided
     assert (
-        get_type_hints(QueryOptions).keys() - decided | {"query"} == SearchQuery.model_fields.keys()
+        get_type_hints(QueryOptions).keys() - decided - OTHER_NAMES.keys() | {"query"}
+        == SearchQuery.model_fields.keys()
     )
     schema = json.dumps(SearchQuery.model_json_schema())
     assert '"maximum": 100' in schema
@@ -381,7 +395,10 @@ def test_the_page_has_every_argument_with_its_default() -> None:
         for name in re.findall(r"\w+", names)
     }
     assert documented.pop("timeout") == "settings"
-    of_settings = {"mode", "limit", "min_similarity"}
+    of_settings = {
+        *("mode", "limit", "min_similarity", "fusion", "vector_weight", "text_weight"),
+        "include_memory",
+    }
     expected = {
         name: "settings"
         if name in of_settings
@@ -445,6 +462,11 @@ def test_what_only_the_database_can_judge_is_its_refusal(make: Make, corpus: str
             {CREDIT_NOTE, REMINDER, ROTATION, LEAK},
             {"viewer_id": str(ALICE)},
         ),
+        (
+            {"viewer_groups": {"staff"}},
+            {CREDIT_NOTE, REMINDER},
+            {"viewer_groups": ["staff"]},
+        ),
         ({"collections": ["tickets"]}, {RECORDER}, {"collections": ["tickets"]}),
         ({"min_similarity": 0.9, "mode": "vector"}, {ROTATION, LEAK}, {"min_similarity": 0.9}),
         ({"min_similarity": 0.9, "mode": "text"}, {ROTATION, LEAK}, {}),
@@ -460,12 +482,24 @@ def test_filters_reach_the_database_and_the_answer_names_them(
     response = make(corpus)("leaked key", **asked)
     assert set(contents(response)) == found
     if applied is not None:
+        response.applied_filters.pop("include_memory", None)
         assert response.applied_filters == applied
 
 
-def test_tags_beside_a_dotted_key_are_refused_rather_than_misread(make: Make, corpus: str) -> None:
+def test_a_dotted_key_is_one_key_beside_other_conditions_too(make: Make, dsn: str) -> None:
+    fill(dsn)
+    with psycopg.connect(dsn) as connection:
+        connection.execute(
+            """
+            update public.knowledge_chunks
+               set metadata = metadata || '{"review.by": "Mia"}' where content = %s
+            """,
+            [LEAK],
+        )
+    response = make(dsn)("key", filters={"review.by": "Mia"}, tags=["api"])
+    assert contents(response) == [LEAK]
     with pytest.raises(InvalidInputError, match=r"review\.by"):
-        make(corpus)("key", filters={"review.by": "Mia"}, tags=["api"])
+        make(dsn)("key", filters={"review.by": ["Mia"]}, tags=["api"])
 
 
 def test_hits_come_in_the_form_that_was_asked_for(make: Make, corpus: str) -> None:
@@ -502,7 +536,7 @@ def test_a_reranked_list_is_ordered_by_the_reranker(make: Make, corpus: str) -> 
     )
     assert (response.mode, response.mode_used) == ("rerank", "rerank")
     assert response.results[0].score == 4.0
-    assert response.query_time_ms.rerank > 0
+    assert response.timings.rerank > 0
 
 
 def test_a_reranker_sees_the_question_and_five_candidates_for_each_result(
@@ -884,7 +918,7 @@ def test_a_kept_answer_is_given_again_until_something_is_written(make: Make, dsn
         again = search("leaked key")
         assert again.cached
         assert again.results == first.results
-        assert again.query_time_ms.search == 0
+        assert again.timings.search == 0
         KnowledgeWriter(connection).delete_document("tickets/4711")
     fresh = search("leaked key")
     assert not fresh.cached
@@ -895,6 +929,7 @@ def test_a_kept_answer_is_given_again_until_something_is_written(make: Make, dsn
     "other",
     [
         {"viewer_id": ALICE},
+        {"viewer_groups": []},
         {"limit": 3},
         {"offset": 1},
         {"mode": "text"},

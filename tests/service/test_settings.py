@@ -189,6 +189,15 @@ class Trial:
         """Search, and return the fused score of the first result."""
         return self.search(**options).results[0].rrf_score or 0.0
 
+    def with_another_model(self) -> str:
+        """Search with an embedder that is not the corpus's; return the mode, or the error."""
+        other = CallableEmbedder(lambda texts: [[1.0, 0.0, 0.0]] * len(texts), "other", 3)
+        service = RetrievalService(self.provider, other, settings=self.service.settings)
+        try:
+            return service.search("zebra").mode_used
+        except ConfigurationError as error:
+            return error.kind
+
     def reranked(self, limit: int) -> int:
         """Search with the reranker, and return how many passages it was given."""
         self.search(mode="rerank", limit=limit)
@@ -301,6 +310,20 @@ EFFECTS: dict[str, tuple[dict[str, Any], Any, Callable[[Trial], Any], Any, Any]]
         "cross-encoder/other",
     ),
     "crossencoder_max_length": ({}, 128, lambda at: cross_encoder(at)[1], 512, 128),
+    "search_include_memory": (
+        {},
+        True,
+        lambda at: at.search().applied_filters,
+        {"include_memory": False},
+        {},
+    ),
+    "search_on_bad_embedding": (
+        {},
+        "text",
+        lambda at: at.with_another_model(),
+        "configuration",
+        "text",
+    ),
     "search_timeout_seconds": (
         {},
         0.45,

@@ -87,7 +87,7 @@ def test_a_search_is_one_line_of_fields(corpus: str, lines: list[logging.LogReco
     assert (line.__dict__["vector_hits"], line.__dict__["text_hits"]) == (2, 1)
     assert line.__dict__["cached"] is False
     for part in ("embed", "search", "rerank", "total"):
-        spent = getattr(response.query_time_ms, part)
+        spent = getattr(response.timings, part)
         assert line.__dict__[f"{part}_ms"] == pytest.approx(spent, abs=0.001)
         assert spent > 0
     assert not hasattr(line, "degraded")

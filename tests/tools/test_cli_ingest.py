@@ -172,8 +172,32 @@ def test_options_set_fields_and_what_changes_is_printed(brain: Run, database: Da
         " where external_key = 'docs:keys.md'"
     ).fetchone() == (
         *("vault", "public", owner),
-        {"path": "keys.md", "tags": ["a"], "team": "ops"},
+        {
+            "path": "keys.md",
+            "document_type": "md",
+            "source_file": "keys.md",
+            "tags": ["a"],
+            "team": "ops",
+        },
     )
+
+
+def test_groups_are_set_kept_and_removed(brain: Run, database: Database) -> None:
+    def ingest(*options: str) -> tuple[str, list[str] | None]:
+        done = brain("ingest", "docs/keys.md", "--source", "docs", *options)
+        (stored,) = database.execute(
+            "select allowed_groups from public.knowledge_documents"
+        ).fetchall()
+        return done.out, stored[0]
+
+    brain("ingest", "docs/keys.md", "--source", "docs")
+    groups = ("--allowed-groups", "staff", "--allowed-groups", "board")
+    out, stored = ingest(*groups)
+    assert stored == ["board", "staff"]
+    assert 'docs:keys.md: allowed_groups null -> ["board", "staff"]' in out
+    assert "unchanged" in ingest(*groups)[0]
+    assert ingest()[1] == ["board", "staff"]
+    assert ingest("--allowed-groups", "")[1] is None
 
 
 def test_a_dry_run_tells_and_writes_nothing(brain: Run, tmp_path: Path, database: Database) -> None:

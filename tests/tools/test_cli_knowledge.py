@@ -138,7 +138,12 @@ def zoo(brain: Run, database: psycopg.Connection[tuple[Any, ...]]) -> Run:
             ["No zebra, but a horse."],
         ),
         (
-            {"title": "Past", "owner_id": UUID(int=2), "collection": "history"},
+            {
+                "title": "Past",
+                "owner_id": UUID(int=2),
+                "collection": "history",
+                "allowed_groups": ["staff"],
+            },
             ["A zebra of long ago."],
         ),
     ]
@@ -165,6 +170,12 @@ def zoo(brain: Run, database: psycopg.Connection[tuple[Any, ...]]) -> Run:
             ["Farm", "Past", "Savanna", "Savanna"],
         ),
         (["--viewer-id", str(MINE)], ["Farm", "Savanna", "Savanna"]),
+        (["--viewer-groups", "staff"], ["Past", "Savanna", "Savanna"]),
+        (
+            ["--viewer-id", str(MINE), "--viewer-groups", "board", "--viewer-groups", "staff"],
+            ["Farm", "Past", "Savanna", "Savanna"],
+        ),
+        (["--viewer-groups", ""], ["Savanna", "Savanna"]),
         (["--public-only"], ["Savanna", "Savanna"]),
         (["--date-from", "2026-01-31"], ["Savanna", "Savanna"]),
         (["--date-to", "2026-01-30"], ["Farm"]),

@@ -274,11 +274,12 @@ def reference_rows(text: str, function: str, first_header: str) -> list[list[str
     told = section(text, function)
     rows = table_rows(told, first_header)
     shared = re.search(
-        rf"{first_header}s of\s\[the search\]\(#{SEARCH}\)(?: without `(\w+)`)?", told
+        rf"{first_header}s of\s\[the search\]\(#{SEARCH}\)(?: without ((?:`\w+`(?: and )?)+))?",
+        told,
     )
     if shared:
         of_search = table_rows(section(text, SEARCH), first_header)
-        repeated = [row for row in of_search if row[0] != shared[1]]
+        repeated = [row for row in of_search if f"`{row[0]}`" not in (shared[1] or "")]
         # A function's own arguments follow those of the search, its own columns precede them.
         rows = [*repeated, *rows] if first_header == "argument" else [*rows, *repeated]
     return rows

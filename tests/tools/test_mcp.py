@@ -419,9 +419,11 @@ def test_what_a_server_does_not_show_is_refused_and_not_overlooked(
     ("scope", "allowed"),
     [
         (Scope(viewer_id=UUID(ANA)), {KEYS, LEAKED, RECORDER}),
+        (Scope(viewer_groups=("staff",)), {KEYS, LEAKED}),
+        (Scope(viewer_groups=()), {KEYS, LEAKED}),
         (Scope(public_only=True), {KEYS, LEAKED}),
     ],
-    ids=["a viewer", "public only"],
+    ids=["a viewer", "groups", "no groups", "public only"],
 )
 def test_a_limited_server_shows_no_more_whatever_is_asked(
     here: Here, scope: Scope, allowed: set[str]

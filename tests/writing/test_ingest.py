@@ -40,6 +40,8 @@ from second_brain.services.write import KnowledgeWriter
 
 Database = psycopg.Connection[tuple[Any, ...]]
 
+OF_A = {"path": "a.md", "document_type": "md", "source_file": "a.md"}
+
 
 def load(path: Path) -> LoadedDocument:
     (found,) = find_files([path]).documents
@@ -93,7 +95,7 @@ def test_markdown_takes_title_date_and_tags_from_its_front_matter(tmp_path: Path
     )
     assert (document.title, document.author) == ("Keys", "Ada")
     assert document.document_date == date(2024, 2, 29)
-    assert document.metadata == {"tags": ["ops", "keys"], "path": "a.md"}
+    assert document.metadata == {"tags": ["ops", "keys"], **OF_A}
     assert document.text == "# Other\nText"
 
 
@@ -461,7 +463,7 @@ def test_documents_are_stored_with_heading_embedding_and_model(
         "select heading, content, embedding_model, embedding is null, metadata"
         " from public.knowledge_chunks order by heading"
     ).fetchall()
-    assert stored[0] == ("Apples", "red and round", "digest-3", False, {"path": "a.md"})
+    assert stored[0] == ("Apples", "red and round", "digest-3", False, OF_A)
 
 
 def test_a_second_run_embeds_nothing_and_changes_nothing(
@@ -592,11 +594,11 @@ def test_what_was_set_elsewhere_stays(database: Database, folder: Path, run: Ing
     assert {report.outcome for report in unchanged} == {"unchanged"}
     write(folder / "a.md", "# Apples\n\nred and round\n\n## Green\n\nsour")
     run(folder, CountingEmbedder())
-    stored = ("vault", "public", str(owner), "german", {"team": "x", "path": "a.md"})
+    stored = ("vault", "public", str(owner), "german", {"team": "x", **OF_A})
     assert database.execute(FIELDS).fetchone() == stored
     assert database.execute(
         "select metadata from public.knowledge_chunks where content = 'red and round'"
-    ).fetchall() == [({"team": "x", "path": "a.md", "reviewed": True},)]
+    ).fetchall() == [({"team": "x", **OF_A, "reviewed": True},)]
 
 
 def test_labels_change_stored_documents_and_the_report_says_what(
@@ -612,7 +614,7 @@ def test_labels_change_stored_documents_and_the_report_says_what(
         Change("metadata.team", "x", "y"),
     )
     assert reports[0].embedded == 0
-    stored = ("vault", "public", str(UUID(int=1)), "english", {"team": "y", "path": "a.md"})
+    stored = ("vault", "public", str(UUID(int=1)), "english", {"team": "y", **OF_A})
     assert database.execute(FIELDS).fetchone() == stored
 
 

@@ -23,6 +23,7 @@ from second_brain.cli.commands import app
 from second_brain.database import reembedding, vector_index
 from second_brain.database.maintenance import Progress
 from second_brain.errors import ConfigurationError, InvalidInputError, UnexpectedAnswerError
+from second_brain.services.install import Database
 
 DOCUMENTS = 12
 CHUNKS = 5
@@ -328,9 +329,9 @@ def test_a_killed_process_loses_no_batch(dsn: str, connect: Connect) -> None:
         assert [process.stdout.readline() for _ in range(2)] == ["begun\n", "embedding\n"]
         os.kill(process.pid, signal.SIGKILL)
     connection = connect()
-    now = reembedding.state(connection)
+    now = reembedding.state(Database(connection))
     assert now == reembedding.State("embedding", OLD, "new")
-    done, chunks = reembedding.count(connection)
+    done, chunks = reembedding.count(Database(connection))
     assert 0 < done < chunks == ACTIVE
     # The server ends the session once it sees that nobody is there.
     connection.execute(
@@ -506,7 +507,7 @@ def test_the_old_embeddings_can_be_kept_until_finish(dsn: str, connect: Connect)
     report = reembedding.start(dsn, Hashed("new", NEW), keep_old=True)
     assert report.old_is_kept
     connection = connect()
-    assert reembedding.state(connection) == reembedding.State("switched", NEW, "new")
+    assert reembedding.state(Database(connection)) == reembedding.State("switched", NEW, "new")
     assert connection.execute(
         "select count(embedding_old) from public.knowledge_chunks where status = 'active'"
     ).fetchone() == (ACTIVE - 1,)
@@ -567,7 +568,7 @@ def test_what_another_model_wrote_after_the_switch_is_embedded_in_place(
 def test_the_index_is_like_the_one_before(dsn: str, connect: Connect) -> None:
     vector_index.build(dsn, vector_index.IndexSettings("vector", 8, 40))
     reembedding.start(dsn, Hashed("new", NEW))
-    index = vector_index.show(connect())[0]
+    index = vector_index.show(Database(connect()))[0]
     assert (index.kind, index.m, index.ef_construction, index.is_valid) == ("vector", 8, 40, True)
 
 
@@ -576,7 +577,7 @@ def test_more_dimensions_than_a_vector_index_takes_get_a_halfvec_index(
 ) -> None:
     vector_index.build(dsn, vector_index.IndexSettings("vector"))
     reembedding.start(dsn, Hashed("new", 4200))
-    index = vector_index.show(connect())[0]
+    index = vector_index.show(Database(connect()))[0]
     assert (index.kind, index.is_valid) == ("halfvec", True)
 
 

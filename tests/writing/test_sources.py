@@ -39,7 +39,11 @@ def test_folders_give_known_files_once_and_nothing_hidden(tmp_path: Path) -> Non
         write(tmp_path / name)
     found = find_files([tmp_path, tmp_path / "b.md"], source="s")
     assert keys(found) == ["s:a.TXT", "s:b.md", "s:sub/c.rst"]
-    assert found.documents[2].load().metadata == {"path": "sub/c.rst"}
+    assert found.documents[2].load().metadata == {
+        "path": "sub/c.rst",
+        "document_type": "rst",
+        "source_file": "c.rst",
+    }
 
 
 def test_files_of_other_types_are_counted(tmp_path: Path) -> None:

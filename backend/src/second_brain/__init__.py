@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from second_brain.retrieval import (
         AsyncRetrievalService,
         RetrievalService,
+        SearchAPI,
         SearchQuery,
         SearchResponse,
         SearchSettings,
@@ -33,6 +34,7 @@ __all__ = [
     "MemorySearchResult",
     "PostgresProvider",
     "RetrievalService",
+    "SearchAPI",
     "SearchQuery",
     "SearchResponse",
     "SearchSettings",
@@ -48,6 +50,7 @@ _MODULES = {
     "retrieval": (
         "AsyncRetrievalService",
         "RetrievalService",
+        "SearchAPI",
         "SearchQuery",
         "SearchResponse",
         "SearchSettings",

@@ -231,7 +231,7 @@ _REMEDIES: dict[str, str] = {
         "Two overloads of the function fit: drop the older one (psql's `\\df` lists both), "
         "then `notify pgrst, 'reload schema'`."
     ),
-    "PGRST106": "Add schema public to the API's exposed schemas.",
+    "PGRST106": "Add the schema of the install (default: public) to the API's exposed schemas.",
     "PGRST303": "Get a new token: this one has expired or its claims do not hold.",
     "PGRST003": "Lower the number of calls at once, or raise PostgREST's db-pool.",
     "25006": "Write to the primary: this connection is read only.",

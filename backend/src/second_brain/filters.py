@@ -18,9 +18,10 @@ from pgvector import Vector
 from second_brain.errors import InvalidInputError
 
 Operator = Literal[
-    "eq", "ne", "in", "not_in", "contains", "gte", "gt", "lte", "lt", "between", "exists"
+    "eq", "ne", "in", "not_in", "contains", "has_any", "gte", "gt", "lte", "lt", "between", "exists"
 ]
-"""`contains` is for metadata only; gte, gt, lte, lt and between for dates, numbers and metadata."""
+"""`contains` and `has_any` are for metadata only; gte, gt, lte, lt and between for dates, numbers
+and metadata."""
 
 OPERATORS: tuple[str, ...] = get_args(Operator)
 
@@ -43,13 +44,37 @@ COLUMNS = (
 """The columns that a condition can name, those of `knowledge_internal.filter_columns()`."""
 
 
+OTHER_NAMES = {
+    "artifact_type": "knowledge_type",
+    "date_range": "document_date",
+    "document_type": "metadata.document_type",
+    "source_category": "metadata.source_category",
+    "source_file": "metadata.source_file",
+    "time_range": "document_date",
+}
+"""Names that callers of earlier systems use for fields."""
+
+_BOUNDS: Mapping[str, Operator] = {
+    "from": "gte",
+    "start": "gte",
+    "gte": "gte",
+    "gt": "gt",
+    "to": "lte",
+    "end": "lte",
+    "lte": "lte",
+    "lt": "lt",
+}
+
+_ORDERED = ("chunk_index", "created_at", "document_date", "updated_at")
+
+
 @dataclass(frozen=True, slots=True)
 class FilterExpression:
     """One condition: `FilterExpression("metadata.tags", "contains", ["api"])`.
 
-    `field` is a column (knowledge_type, document_date, …) or `metadata.` and a path of keys. Only
-    `exists` may go without a value, and then asks for rows that have one. Raises InvalidInputError
-    for an unknown field or operator.
+    `field` is a column (knowledge_type, document_date, …), `metadata.` and a path of keys, or one
+    of `OTHER_NAMES`. Only `exists` may go without a value, and then asks for rows that have one.
+    Raises InvalidInputError for an unknown field or operator.
     """
 
     field: str
@@ -66,7 +91,8 @@ class FilterExpression:
         Dates, datetimes, UUIDs, enums, tuples, sets, decimals and arrays are converted. Raises
         InvalidInputError for a value without a JSON form.
         """
-        condition: dict[str, Any] = {"field": self.field, "op": self.operator}
+        field = OTHER_NAMES.get(self.field, self.field)
+        condition: dict[str, Any] = {"field": field, "op": self.operator}
         if self.value is not ...:
             condition["value"] = json_form(self.value, f"filters: the value for {self.field}")
         return condition
@@ -87,18 +113,30 @@ class FilterBuilder:
         self._expressions.append(FilterExpression(field, operator, value))
         return self
 
-    def add_category(self, *knowledge_types: str | Iterable[str]) -> Self:
-        """Keep rows of one of these knowledge_types."""
-        return self._add_one_of("knowledge_type", knowledge_types)
+    def add_category(self, *categories: str | Iterable[str], field: str = "knowledge_type") -> Self:
+        """Keep rows of one of these knowledge_types, or values of another field."""
+        return self._add_one_of(field, categories)
 
     def add_source(self, *source_origins: str | Iterable[str]) -> Self:
         """Keep rows of one of these source_origins."""
         return self._add_one_of("source_origin", source_origins)
 
+    def add_source_category(self, *categories: str | Iterable[str]) -> Self:
+        """Keep rows with one of these values of metadata.source_category."""
+        return self._add_one_of("source_category", categories)
+
+    def add_source_file(self, *names: str | Iterable[str]) -> Self:
+        """Keep rows with one of these values of metadata.source_file."""
+        return self._add_one_of("source_file", names)
+
     def add_tags(self, tags: str | Iterable[str], *, field: str = "metadata.tags") -> Self:
         """Keep rows that have every one of the tags; no tags, no condition."""
         wanted = [tags] if isinstance(tags, str) else list(tags)
         return self.add(field, "contains", wanted) if wanted else self
+
+    def add_any(self, names: str | Iterable[str], *, field: str = "metadata.tags") -> Self:
+        """Keep rows that have any of the tags; with `field="metadata"`, any of the keys."""
+        return self.add(field, "has_any", _listed(field, [names]))
 
     def add_date_range(
         self,
@@ -111,8 +149,8 @@ class FilterBuilder:
 
         In a field that holds times, such as created_at, a date is the whole day in UTC.
         """
-        day = _day(end)
-        if field != "document_date" and day is not None:
+        day = _last_day(field, end)
+        if day is not None:
             self.add(field, "lt", day + timedelta(days=1))
             end = None
         if start is not None and end is not None:
@@ -150,7 +188,10 @@ def _listed(name: str, values: Iterable[str | Iterable[str]]) -> list[str]:
 
 def _check_names(place: str, field: object, operator: object) -> None:
     if not isinstance(field, str) or not (
-        field in COLUMNS or field == "metadata" or field.startswith("metadata.")
+        field in COLUMNS
+        or field in OTHER_NAMES
+        or field == "metadata"
+        or field.startswith("metadata.")
     ):
         raise InvalidInputError(
             f"{place}.field must be one of {', '.join(COLUMNS)} or metadata.<key>, "
@@ -162,8 +203,10 @@ def _check_names(place: str, field: object, operator: object) -> None:
         )
 
 
-def _day(value: date | str | None) -> date | None:
-    """Return a day that is no time of day."""
+def _last_day(field: str, value: object) -> date | None:
+    """Return the last day of a range of times, if it is a day and no time of day."""
+    if field in ("document_date", "chunk_index") or not isinstance(value, date | str):
+        return None
     if isinstance(value, str):
         try:
             return date.fromisoformat(value)
@@ -180,7 +223,8 @@ Filters: TypeAlias = (
 )
 """What a search takes as filters: conditions that must all hold, as objects or as dicts
 (`{"field": …, "op": …, "value": …}`), or one dict of columns and metadata keys with the values that
-they equal: a key is a column where one has its name."""
+they equal: a key is a column where one has its name. There, dates, times and chunk_index also take
+a range: `{"document_date": {"from": …, "to": …}}`."""
 
 
 def conditions(filters: Filters | None) -> Any:
@@ -192,6 +236,8 @@ def conditions(filters: Filters | None) -> Any:
         filters = filters.build()
     if isinstance(filters, FilterExpression):
         filters = [filters]
+    if isinstance(filters, Mapping) and any(map(_is_converted, filters.items())):
+        return listed_conditions(filters)
     if not isinstance(filters, list | tuple):
         return json_form(filters, "filters")
     return [
@@ -203,17 +249,50 @@ def conditions(filters: Filters | None) -> Any:
 def listed_conditions(filters: Mapping[str, object]) -> list[dict[str, object]]:
     """Return the dict form of filters as a list, to which other conditions can be added.
 
-    Raises InvalidInputError for a key of metadata with a dot, which only the dict form has.
+    Raises InvalidInputError for an array, an object or null under a key of metadata with a dot,
+    which only the dict form has.
     """
     listed: list[dict[str, object]] = []
-    for key, value in filters.items():
-        if key not in COLUMNS and "." in key:
+    for key, value in json_form(filters, "filters").items():
+        field = OTHER_NAMES.get(key, key)
+        if field in _ORDERED and isinstance(value, dict):
+            listed += _range(field, value)
+        elif field in COLUMNS or key in OTHER_NAMES:
+            listed.append({"field": field, "op": "eq", "value": value})
+        elif key and "." not in key:
+            listed.append({"field": f"metadata.{key}", "op": "eq", "value": value})
+        elif isinstance(value, str | int | float):
+            # For a value that is no array or object, containment is equality.
+            listed.append({"field": "metadata", "op": "contains", "value": {key: value}})
+        else:
             raise InvalidInputError(
                 f"filters: {key!r:.100} has a dot, and further conditions are given too",
-                remedy="Give filters as a list of conditions.",
+                remedy="Give a string, a number or a boolean for this key, or this key alone "
+                "(include_memory=True: without the condition of the service).",
             )
-        field = key if key in COLUMNS else f"metadata.{key}"
-        listed.append({"field": field, "op": "eq", "value": value})
+    return listed
+
+
+def _is_converted(item: tuple[str, object]) -> bool:
+    """Say whether the database would read a key of the dict form in another way."""
+    key, value = item
+    return key in OTHER_NAMES or (key in _ORDERED and isinstance(value, Mapping))
+
+
+def _range(field: str, bounds: Mapping[str, object]) -> list[dict[str, object]]:
+    listed: list[dict[str, object]] = []
+    for name, bound in bounds.items():
+        if name not in _BOUNDS:
+            raise InvalidInputError(
+                f"filters: a range of {field} has the keys {', '.join(_BOUNDS)}, not {name!r:.100}"
+            )
+        day = _last_day(field, bound) if name in ("to", "end") else None
+        if day is not None:
+            listed.append(
+                {"field": field, "op": "lt", "value": (day + timedelta(days=1)).isoformat()}
+            )
+        elif bound is not None:
+            listed.append({"field": field, "op": _BOUNDS[name], "value": bound})
     return listed
 
 
@@ -226,6 +305,8 @@ def _condition(given: object, place: int) -> Any:
             condition.get("field", "metadata"),
             condition.get("op", condition.get("operator", "eq")),
         )
+        if "field" in condition:
+            condition["field"] = OTHER_NAMES.get(condition["field"], condition["field"])
     return condition
 
 

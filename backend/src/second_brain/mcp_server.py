@@ -60,13 +60,14 @@ class Scope:
     """The rows that a server may show; an assistant's arguments can only narrow them.
 
     `collections`: the visible collections, each ranked separately; None means all, ranked together.
-    In both cases `memory` is searched only when the call includes it. `viewer_id` and `public_only`
-    are as in `SearchProvider.hybrid_search`.
+    In both cases `memory` is searched only when the call includes it. `viewer_id`, `viewer_groups`
+    and `public_only` are as in `SearchProvider.hybrid_search`.
     """
 
     collections: tuple[str, ...] | None = None
     viewer_id: UUID | None = None
     public_only: bool = False
+    viewer_groups: tuple[str, ...] | None = None
 
     def query(
         self, *, include_memory: bool, conditions: Sequence[Condition], **given: Any
@@ -92,6 +93,7 @@ class Scope:
             collections=collections,
             filters=conditions,
             snippet=True,
+            include_memory=include_memory,
             **given,
         )
 
@@ -237,6 +239,7 @@ def create_server(service: AsyncRetrievalService, scope: Scope) -> Server[Any]:
             response = await service.search(
                 arguments.search(scope, service.settings),
                 viewer_id=scope.viewer_id,
+                viewer_groups=scope.viewer_groups,
                 public_only=scope.public_only,
             )
         except ValidationError as error:

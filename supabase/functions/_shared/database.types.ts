@@ -7,6 +7,7 @@ export type Database = {
     Tables: {
       "knowledge_chunks": {
         Row: {
+          "allowed_groups": (string)[] | null;
           "bm25": unknown;
           "chunk_index": number | null;
           "collection": string;
@@ -36,6 +37,7 @@ export type Database = {
         };
         ComputedFields: never;
         Insert: {
+          "allowed_groups"?: (string)[] | null;
           "bm25"?: unknown;
           "chunk_index"?: number | null;
           "collection": string;
@@ -64,6 +66,7 @@ export type Database = {
           "visibility"?: string;
         };
         Update: {
+          "allowed_groups"?: (string)[] | null;
           "bm25"?: unknown;
           "chunk_index"?: number | null;
           "collection"?: string;
@@ -124,6 +127,7 @@ export type Database = {
       };
       "knowledge_documents": {
         Row: {
+          "allowed_groups": (string)[] | null;
           "author": string | null;
           "collection": string;
           "content_hash": string | null;
@@ -145,6 +149,7 @@ export type Database = {
         };
         ComputedFields: never;
         Insert: {
+          "allowed_groups"?: (string)[] | null;
           "author"?: string | null;
           "collection"?: string;
           "content_hash"?: string | null;
@@ -165,6 +170,7 @@ export type Database = {
           "visibility"?: string;
         };
         Update: {
+          "allowed_groups"?: (string)[] | null;
           "author"?: string | null;
           "collection"?: string;
           "content_hash"?: string | null;
@@ -331,6 +337,7 @@ export type Database = {
           "snippet"?: boolean;
           "text_weight"?: number;
           "vector_weight"?: number;
+          "viewer_groups"?: (string)[];
           "viewer_id"?: string;
         };
         Returns: number;
@@ -369,6 +376,7 @@ export type Database = {
           "snippet"?: boolean;
           "text_weight"?: number;
           "vector_weight"?: number;
+          "viewer_groups"?: (string)[];
           "viewer_id"?: string;
         };
         Returns: Json;
@@ -465,6 +473,7 @@ export type Database = {
           "snippet"?: boolean;
           "text_weight"?: number;
           "vector_weight"?: number;
+          "viewer_groups"?: (string)[];
           "viewer_id"?: string;
         };
         Returns: Database["public"]["CompositeTypes"]["knowledge_search_hit"][];
@@ -520,8 +529,14 @@ export type Database = {
         }[];
       };
       "knowledge_search_health": { Args: Record<PropertyKey, never>; Returns: Json };
+      "knowledge_viewer_groups": { Args: Record<PropertyKey, never>; Returns: (string)[] };
       "list_my_knowledge_documents": {
-        Args: { "after_key"?: string; "include_public"?: boolean; "page_size"?: number };
+        Args: {
+          "after_key"?: string;
+          "include_groups"?: boolean;
+          "include_public"?: boolean;
+          "page_size"?: number;
+        };
         Returns: Database["public"]["CompositeTypes"]["knowledge_own_document"][];
         SetofOptions: {
           from: "*";

@@ -135,6 +135,8 @@ async function search(request: Request): Promise<Json> {
     Deno.env.get("SUPABASE_ANON_KEY")!,
     // With the user's token the database knows who asks; with the anon key alone it is nobody.
     {
+      // The schema of the install; the generated types are the same in every schema.
+      db: { schema: (Deno.env.get("SECOND_BRAIN_SCHEMA") ?? "public") as "public" },
       global: { headers: { Authorization: authorization } },
       auth: { persistSession: false, autoRefreshToken: false },
     },

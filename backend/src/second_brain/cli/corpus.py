@@ -1,8 +1,8 @@
-"""The option --embedder, and the check that its model matches the stored embeddings."""
+"""The options --embedder, with the check that its model matches the corpus, and --viewer-groups."""
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
-import psycopg
 import typer
 
 from second_brain.database import migrations
@@ -12,6 +12,7 @@ from second_brain.errors import (
     MigrationMissingError,
 )
 from second_brain.models import EMBEDDER_NAMES, Embedder
+from second_brain.services.install import SCHEMA, Database
 
 _MODELS = """
     select distinct sample.embedding_model
@@ -26,6 +27,15 @@ _MODELS = """
 """
 
 
+ViewerGroupsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--viewer-groups",
+        metavar="GROUP",
+        help="Also what this group may see; may be repeated. An empty text: no group.",
+        show_default=False,
+    ),
+]
 EmbedderOption = Annotated[
     str,
     typer.Option(
@@ -38,15 +48,22 @@ EmbedderOption = Annotated[
 ]
 
 
+def schema_option(schema: str) -> str:
+    """Return the option --schema for a command to print, empty for the default."""
+    return "" if schema == SCHEMA else f" --schema {schema}"
+
+
 def refuse_other_embedder(
-    connection: psycopg.Connection[Any], embedder: Embedder, *, switch_model: bool = False
+    database: Database, embedder: Embedder, *, switch_model: bool = False
 ) -> None:
     """Raise an error if the embedder's vectors are not comparable with the stored ones."""
-    dimensions = migrations.stored_dimensions(connection)
+    schema = database.install.schema
+    dimensions = migrations.stored_dimensions(database.connection, schema)
     if dimensions is None:
         raise MigrationMissingError(
-            "the database has no knowledge tables",
-            remedy=f"Create them: second-brain migrate --dimensions {embedder.dimensions}",
+            f"the database has no knowledge tables in schema {schema}",
+            remedy=f"Create them: second-brain migrate --dimensions {embedder.dimensions}"
+            f"{schema_option(schema)}",
         )
     if dimensions != embedder.dimensions:
         raise DimensionMismatchError(
@@ -56,7 +73,7 @@ def refuse_other_embedder(
             "`second-brain reembed start --embedder NAME` (immediate in an empty database). "
             "A search with --mode text needs no embedder.",
         )
-    others = [name for (name,) in connection.execute(_MODELS) if name != embedder.model]
+    others = [name for (name,) in database.execute(_MODELS) if name != embedder.model]
     if others and not switch_model:
         named = ", ".join(name or "an unnamed model" for name in others)
         raise ConfigurationError(
@@ -65,3 +82,8 @@ def refuse_other_embedder(
             remedy="Use the embedder of the stored chunks, search with --mode text, or ingest all "
             "documents again with --switch-model.",
         )
+
+
+def groups(given: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the groups of a repeated option: None when it is not given, none for an empty text."""
+    return None if given is None else tuple(name for name in given if name)

@@ -2,19 +2,23 @@
 
 import json
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from psycopg.conninfo import make_conninfo
 
 from second_brain.cli.corpus import EmbedderOption
-from second_brain.database import doctor, migrations, naming
+from second_brain.database import doctor, migrations, naming, pgvector, uninstall
 from second_brain.database.embedded import OWNER, EmbeddedPostgres, apply_prelude
+from second_brain.database.obstacles import Obstacle
 from second_brain.errors import ConfigurationError, MissingExtraError
 from second_brain.models import load_embedder
 from second_brain.services.connections import address, connect
+from second_brain.services.install import Database, Install
 
 STATE = Path(".second-brain")
 _VARIABLES = ("SECOND_BRAIN_DSN", "DATABASE_URL")
@@ -37,7 +41,12 @@ MajorOption = Annotated[
 ]
 SchemaOption = Annotated[
     str,
-    typer.Option(help="Schema of the install; its internal objects are in SCHEMA_internal."),
+    typer.Option(
+        "--schema",
+        metavar="NAME",
+        envvar="SECOND_BRAIN_SCHEMA",
+        help="Schema of the install, if the database has several.",
+    ),
 ]
 
 
@@ -64,6 +73,13 @@ def register(app: typer.Typer) -> None:
             "second-brain init --dimensions 384 --declarative",
         )
     )(init)
+    app.command(
+        "uninstall",
+        epilog=_examples(
+            "second-brain uninstall > uninstall.sql",
+            "second-brain uninstall --schema knowledge_de --apply",
+        ),
+    )(_uninstall)
     app.command(
         "doctor",
         epilog=_examples(
@@ -94,6 +110,14 @@ def resolve_dsn(dsn: str | None) -> str:
         "the dev database of this folder is stopped" if stopped else "no database is given",
         remedy="Start one here with `second-brain dev start`, or pass --dsn or SECOND_BRAIN_DSN.",
     )
+
+
+@contextmanager
+def opened(dsn: str | None, schema: str) -> Iterator[Database]:
+    """Connect to the database of the commands, with autocommit."""
+    install = Install(schema)
+    with connect(resolve_dsn(dsn), autocommit=True) as connection:
+        yield Database(connection, install)
 
 
 def dsn_variable() -> str | None:
@@ -230,16 +254,27 @@ def migrate(
         target = make_conninfo(target, options=f"-c role={OWNER}")
     if dimensions is None:
         dimensions = _embedder_dimensions(target, embedder_name, schema)
-    applied = migrations.apply(
-        target,
-        dimensions=dimensions,
-        schema=schema,
-        progress=lambda migration: typer.echo(f"Applying {migration.file_name}", err=True),
-    )
+    try:
+        applied = migrations.apply(
+            target,
+            dimensions=dimensions,
+            schema=schema,
+            progress=lambda migration: typer.echo(f"Applying {migration.file_name}", err=True),
+        )
+    except migrations.ObstacleError as error:
+        _stop_at(error.obstacles)
     if applied:
         typer.echo(f"Applied {len(applied)} migration{'s'[: len(applied) > 1]}.")
     else:
         typer.echo("Nothing to apply: the database is up to date.")
+
+
+def _stop_at(obstacles: Sequence[Obstacle]) -> NoReturn:
+    """Print the obstacles with their remedies, and end the command."""
+    for one in obstacles:
+        typer.echo(f"obstacle: {one.what}\n       -> {one.remedy}", err=True)
+    typer.echo("Nothing was written.", err=True)
+    raise typer.Exit(1)
 
 
 def _embedder_dimensions(dsn: str, embedder_name: str, schema: str) -> int | None:
@@ -272,16 +307,43 @@ def init(
             help="Also write declarative schemas, into the folder `schemas` beside --into.",
         ),
     ] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="First look for obstacles in the database, and for the schema of pgvector.",
+        ),
+    ] = False,
+    vector_schema: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Schema that has pgvector; default: that of existing files, or extensions.",
+            show_default=False,
+        ),
+    ] = None,
+    dsn: DsnOption = None,
 ) -> None:
     """Write the migrations into your Supabase project.
 
     Existing migrations are not changed, so a newer second-brain adds only new ones. A project with
     declarative schemas needs --declarative; otherwise Supabase's next diff drops the objects of
-    these migrations.
+    these migrations. --check connects to the database (--dsn) and writes nothing if it finds
+    obstacles, such as tables with the same names.
     """
-    written = migrations.init(into, dimensions, schema=schema)
+    if check:
+        with opened(dsn, schema) as database:
+            if found := migrations.find_obstacles(database.connection, schema):
+                _stop_at(found)
+            vector = pgvector.installed(database.connection)
+        if vector is not None:
+            vector_schema = vector_schema or vector.schema
+    written = migrations.init(into, dimensions, schema=schema, vector_schema=vector_schema)
     if declarative:
-        written += migrations.declare(into.parent / "schemas", dimensions, schema=schema)
+        into = into.parent / "schemas"
+        written += migrations.declare(
+            into, dimensions, schema=schema, vector_schema=vector_schema or naming.EXTENSIONS
+        )
     for file in written:
         typer.echo(file)
     if written:
@@ -307,6 +369,37 @@ def _doctor(
                 typer.echo(f"{'':<8}-> {finding.remedy}")
     if any(finding.status == "error" for finding in findings):
         raise typer.Exit(1)
+
+
+def _uninstall(
+    dsn: DsnOption = None,
+    schema: SchemaOption = naming.SCHEMA,
+    cascade: Annotated[
+        bool, typer.Option("--cascade", help="Also drop other objects that depend on the install.")
+    ] = False,
+    run: Annotated[
+        bool, typer.Option("--apply", help="Run the SQL, in one transaction, after asking.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Write the SQL that removes the install in a schema, and nothing else, for review.
+
+    Its comments say what is lost. With --apply the command runs it.
+    """
+    target = resolve_dsn(dsn)
+    with connect(target, autocommit=True) as connection:
+        found = uninstall.plan(connection, schema, cascade=cascade)
+    if not run:
+        typer.echo(found.script, nl=False)
+        return
+    for table, count in found.rows.items():
+        typer.echo(f"{table}: {count:,} rows", err=True)
+    for one in found.attached:
+        typer.echo(f"{one}, which is not of second-brain", err=True)
+    if not yes:
+        typer.confirm(f"Delete the install in schema {schema}?", abort=True, err=True)
+    uninstall.apply(target, schema, cascade=cascade)
+    typer.echo(f"The install in schema {schema} is removed.")
 
 
 def _dev_server(major: int | None = None) -> EmbeddedPostgres:

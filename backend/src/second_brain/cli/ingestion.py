@@ -15,8 +15,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from second_brain.cli.corpus import EmbedderOption, refuse_other_embedder
-from second_brain.cli.database import DsnOption, resolve_dsn
+from second_brain.cli.corpus import EmbedderOption, groups, refuse_other_embedder
+from second_brain.cli.database import DsnOption, SchemaOption, opened
 from second_brain.cli.tables import number, printable
 from second_brain.errors import SecondBrainError
 from second_brain.ingest import (
@@ -37,7 +37,7 @@ from second_brain.ingest import (
     standard_library,
 )
 from second_brain.models import Embedder, load_embedder
-from second_brain.services.connections import connect
+from second_brain.services.install import SCHEMA, Database
 from second_brain.services.write import KnowledgeWriter
 
 _INGEST_EXAMPLES = """\b
@@ -156,6 +156,14 @@ def _ingest(
         UUID | None,
         typer.Option(metavar="UUID", help="User that they belong to.", show_default=False),
     ] = None,
+    allowed_groups: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GROUP",
+            help="Group whose members may find them, too; may be repeated. An empty text: none.",
+            show_default=False,
+        ),
+    ] = None,
     metadata: Annotated[
         list[str] | None,
         typer.Option(
@@ -186,6 +194,7 @@ def _ingest(
         ),
     ] = False,
     dsn: DsnOption = None,
+    schema: SchemaOption = SCHEMA,
 ) -> None:
     """Read documents, cut them into chunks, embed what is new and store it.
 
@@ -202,7 +211,14 @@ def _ingest(
     if prune and not (yes or dry_run or sys.stdin.isatty()):
         raise typer.BadParameter("--prune asks before it deletes: without a terminal add --yes")
     labels = Labels(
-        collection, knowledge_type, source_origin, language, visibility, owner, _pairs(metadata)
+        collection,
+        knowledge_type,
+        source_origin,
+        language,
+        visibility,
+        owner,
+        _pairs(metadata),
+        groups(allowed_groups),
     )
     found = find_files(
         paths or [],
@@ -215,20 +231,18 @@ def _ingest(
         found.documents.extend(standard_library())
         found.folders.append((STANDARD_LIBRARY, STANDARD_LIBRARY.key("")))
     # Without autocommit the whole run would be one transaction.
-    with connect(resolve_dsn(dsn), autocommit=True) as connection:
+    with opened(dsn, schema) as database:
         embedder = load_embedder(embedder_name)
-        refuse_other_embedder(connection, embedder, switch_model=switch_model)
-        _require(connection, knowledge_type, _KNOWLEDGE_TYPES, "--knowledge-type")
-        _require(connection, source_origin, _SOURCE_ORIGINS, "--source-origin")
+        refuse_other_embedder(database, embedder, switch_model=switch_model)
+        _require(database, knowledge_type, _KNOWLEDGE_TYPES, "--knowledge-type")
+        _require(database, source_origin, _SOURCE_ORIGINS, "--source-origin")
         for one in found.sources:
-            check_source(connection, one, is_named=source is not None)
+            check_source(database.connection, one, schema=schema, is_named=source is not None)
             _tell_source(one, found)
-        reports = ingest_with_progress(
-            connection, found.documents, embedder, labels, dry_run=dry_run
-        )
+        reports = ingest_with_progress(database, found.documents, embedder, labels, dry_run=dry_run)
         _print_skipped(found)
         if prune:
-            _prune(connection, found, reports, yes=yes, dry_run=dry_run)
+            _prune(database, found, reports, yes=yes, dry_run=dry_run)
     if any(report.outcome == "failed" for report in reports):
         raise typer.Exit(1)
 
@@ -238,13 +252,14 @@ def _delete(
         list[str], typer.Argument(metavar="KEY...", help="Keys of documents, as ingested.")
     ],
     dsn: DsnOption = None,
+    schema: SchemaOption = SCHEMA,
 ) -> None:
     """Delete documents with all their chunks, for good. Exit code 1 when one is not there."""
     missing = False
-    with connect(resolve_dsn(dsn), autocommit=True) as connection:
-        writer = KnowledgeWriter(connection)
+    with opened(dsn, schema) as database:
+        writer = KnowledgeWriter(database.connection, schema=schema)
         for key in external_keys:
-            if _is_stored(connection, key):
+            if _is_stored(database, key):
                 deleted = writer.delete_document(key)
                 typer.echo(f"{key}: deleted, {number(deleted, 'chunk')}")
             else:
@@ -254,12 +269,10 @@ def _delete(
         raise typer.Exit(1)
 
 
-def _require(
-    connection: psycopg.Connection[Any], value: str | None, query: LiteralString, option: str
-) -> None:
+def _require(database: Database, value: str | None, query: LiteralString, option: str) -> None:
     if value is None:
         return
-    allowed = [name for (name,) in connection.execute(query)]
+    allowed = [name for (name,) in database.execute(query)]
     if value not in allowed:
         raise typer.BadParameter(f"{value!r} is not one of {', '.join(allowed)}: {option}")
 
@@ -287,7 +300,7 @@ def _tell_source(source: KnowledgeSource, found: FoundFiles) -> None:
 
 
 def ingest_with_progress(
-    connection: psycopg.Connection[Any],
+    database: Database,
     documents: Sequence[UnreadDocument],
     embedder: Embedder,
     labels: Labels,
@@ -308,7 +321,14 @@ def ingest_with_progress(
     ) as progress:
         task = progress.add_task("Ingesting", total=len(documents))
         try:
-            for report in ingest(documents, connection, embedder, labels, dry_run=dry_run):
+            for report in ingest(
+                documents,
+                database.connection,
+                embedder,
+                labels,
+                schema=database.install.schema,
+                dry_run=dry_run,
+            ):
                 reports.append(report)
                 progress.advance(task)
                 _print_report(report, progress.console, dry_run=dry_run)
@@ -317,20 +337,19 @@ def ingest_with_progress(
             _print_interruption(documents, reports)
             # What is stored is stored; the cause is told, not that ANALYZE failed after it.
             with contextlib.suppress(psycopg.Error, SecondBrainError):
-                _finish(connection, reports, dry_run=dry_run)
+                _finish(database, reports, dry_run=dry_run)
             if isinstance(error, KeyboardInterrupt):
                 raise typer.Exit(130) from error
             raise
-    _finish(connection, reports, dry_run=dry_run)
+    _finish(database, reports, dry_run=dry_run)
     _print_summary(reports, dry_run=dry_run)
     return reports
 
 
-def _finish(
-    connection: psycopg.Connection[Any], reports: Sequence[DocumentReport], *, dry_run: bool
-) -> None:
+def _finish(database: Database, reports: Sequence[DocumentReport], *, dry_run: bool) -> None:
     if not dry_run:
-        finish(connection, sum(report.changed for report in reports))
+        changed = sum(report.changed for report in reports)
+        finish(database.connection, changed, schema=database.install.schema)
 
 
 def _print_report(report: DocumentReport, console: Console, *, dry_run: bool) -> None:
@@ -408,7 +427,7 @@ def _print_skipped(found: FoundFiles) -> None:
 
 
 def _prune(
-    connection: psycopg.Connection[Any],
+    database: Database,
     found: FoundFiles,
     reports: Sequence[DocumentReport],
     *,
@@ -418,7 +437,8 @@ def _prune(
     """List the documents whose file is gone, and delete them when that is confirmed."""
     # A folder that could not be listed, or was left out, still has its documents.
     kept = [*(document.external_key for document in found.documents), *found.excluded]
-    keys = stale_keys(connection, found.folders, kept)
+    schema = database.install.schema
+    keys = stale_keys(database.connection, found.folders, kept, schema=schema)
     if not keys:
         typer.echo("nothing to prune")
         return
@@ -428,12 +448,12 @@ def _prune(
         return
     if not yes:
         typer.confirm(f"Delete {number(len(keys), 'document')}?", abort=True, err=True)
-    writer = KnowledgeWriter(connection)
+    writer = KnowledgeWriter(database.connection, schema=schema)
     for key in keys:
         deleted = writer.delete_document(key)
         typer.echo(f"pruned: {printable(key)}, {number(deleted, 'chunk')}")
 
 
-def _is_stored(connection: psycopg.Connection[Any], external_key: str) -> bool:
+def _is_stored(database: Database, external_key: str) -> bool:
     query = "select from public.knowledge_documents where external_key = %s"
-    return connection.execute(query, [external_key]).fetchone() is not None
+    return database.execute(query, [external_key]).fetchone() is not None

@@ -11,11 +11,12 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as ProgressDisplay
 from rich.table import Table
 
-from second_brain.cli.database import DsnOption, resolve_dsn
+from second_brain.cli.database import DsnOption, SchemaOption, opened, resolve_dsn
 from second_brain.database import reembedding, vector_index
 from second_brain.database.maintenance import OnProgress, Progress
 from second_brain.models import EMBEDDER_NAMES, load_embedder
 from second_brain.services.connections import connect
+from second_brain.services.install import SCHEMA, Database, Install
 
 
 class Kind(StrEnum):
@@ -67,10 +68,10 @@ def register(app: typer.Typer) -> None:
 
 
 @index.command("show")
-def show_index(dsn: DsnOption = None) -> None:
+def show_index(dsn: DsnOption = None, schema: SchemaOption = SCHEMA) -> None:
     """Show the vector index and the text index."""
-    with connect(resolve_dsn(dsn), autocommit=True) as connection:
-        _print_indexes(vector_index.show(connection))
+    with opened(dsn, schema) as database:
+        _print_indexes(vector_index.show(database))
 
 
 @index.command("build")
@@ -95,6 +96,7 @@ def build_index(
     memory: MemoryOption = None,
     workers: WorkersOption = None,
     dsn: DsnOption = None,
+    schema: SchemaOption = SCHEMA,
 ) -> None:
     """Build a new vector index, and replace the one in use when it is ready.
 
@@ -106,7 +108,7 @@ def build_index(
     target = resolve_dsn(dsn)
     with connect(target, autocommit=True) as connection:
         settings = vector_index.settings_like_current(
-            connection,
+            Database(connection, Install(schema)),
             kind=None if kind is None else kind.value,
             m=m,
             ef_construction=ef_construction,
@@ -114,19 +116,19 @@ def build_index(
             workers=workers,
         )
     with _progress() as on_progress:
-        indexes = vector_index.build(target, settings, on_progress=on_progress)
+        indexes = vector_index.build(target, settings, schema=schema, on_progress=on_progress)
     _print_indexes(indexes)
 
 
 @index.command("drop")
-def drop_index(dsn: DsnOption = None) -> None:
+def drop_index(dsn: DsnOption = None, schema: SchemaOption = SCHEMA) -> None:
     """Drop the vector index and the text index before a bulk load; build them with `index build`.
 
     Without the indexes, searches read all rows. The options of the dropped index are not stored:
     give them to `index build` again.
     """
     with _progress() as on_progress:
-        vector_index.drop(resolve_dsn(dsn), on_progress=on_progress)
+        vector_index.drop(resolve_dsn(dsn), schema=schema, on_progress=on_progress)
     typer.echo("Dropped. After the load: second-brain index build")
 
 
@@ -144,6 +146,7 @@ def start_reembedding(
     memory: MemoryOption = None,
     workers: WorkersOption = None,
     dsn: DsnOption = None,
+    schema: SchemaOption = SCHEMA,
 ) -> None:
     """Embed all chunks with another model into new columns, then switch to them.
 
@@ -160,6 +163,7 @@ def start_reembedding(
             workers=workers,
             keep_old=keep_old,
             batch_size=batch_size,
+            schema=schema,
             on_progress=on_progress,
         )
     typer.echo(f"{report.embedded:,} chunks embedded; {model.model} is now in use.")
@@ -173,32 +177,32 @@ def start_reembedding(
 
 
 @reembed.command("status")
-def show_reembedding(dsn: DsnOption = None) -> None:
+def show_reembedding(dsn: DsnOption = None, schema: SchemaOption = SCHEMA) -> None:
     """Show the progress of a model change."""
-    with connect(resolve_dsn(dsn), autocommit=True) as connection:
-        now = reembedding.state(connection)
+    with opened(dsn, schema) as database:
+        now = reembedding.state(database)
         if now.stage == "none":
             typer.echo(f"No model change is running; {now.dimensions} dimensions are in use.")
         elif now.stage == "switched":
             typer.echo(f"{now.model} is in use; the old embeddings still exist.")
         else:
-            done, chunks = reembedding.count(connection)
+            done, chunks = reembedding.count(database)
             typer.echo(f"{done:,} of {chunks:,} chunks are embedded with {now.model}.")
 
 
 @reembed.command("finish")
-def finish_reembedding(dsn: DsnOption = None) -> None:
+def finish_reembedding(dsn: DsnOption = None, schema: SchemaOption = SCHEMA) -> None:
     """Drop the old embeddings after the switch."""
     with _progress() as on_progress:
-        done = reembedding.finish(resolve_dsn(dsn), on_progress=on_progress)
+        done = reembedding.finish(resolve_dsn(dsn), schema=schema, on_progress=on_progress)
     typer.echo("Dropped the old embeddings." if done else "There are no old embeddings.")
 
 
 @reembed.command("cancel")
-def cancel_reembedding(dsn: DsnOption = None) -> None:
+def cancel_reembedding(dsn: DsnOption = None, schema: SchemaOption = SCHEMA) -> None:
     """Drop the new embeddings before the switch; the old model stays in use."""
     with _progress() as on_progress:
-        done = reembedding.cancel(resolve_dsn(dsn), on_progress=on_progress)
+        done = reembedding.cancel(resolve_dsn(dsn), schema=schema, on_progress=on_progress)
     typer.echo("Dropped the new embeddings." if done else "There is nothing to cancel.")
 
 

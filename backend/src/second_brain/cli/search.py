@@ -9,13 +9,17 @@ from datetime import datetime
 from typing import Annotated, Any, Unpack
 from uuid import UUID
 
-import psycopg
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from second_brain.cli.corpus import EmbedderOption, refuse_other_embedder
-from second_brain.cli.database import STATE, DsnOption, resolve_dsn
+from second_brain.cli.corpus import (
+    EmbedderOption,
+    ViewerGroupsOption,
+    groups,
+    refuse_other_embedder,
+)
+from second_brain.cli.database import STATE, DsnOption, SchemaOption, opened
 from second_brain.cli.ingestion import ingest_with_progress
 from second_brain.cli.tables import (
     cell,
@@ -35,6 +39,7 @@ from second_brain.ingest import (
 from second_brain.models import Embedder, embed_query, load_embedder
 from second_brain.services.arguments import Leg, SearchOptions, SupportsToList
 from second_brain.services.connections import connect
+from second_brain.services.install import SCHEMA, Database
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.results import FacetCount, MemorySearchResult
 
@@ -123,6 +128,7 @@ def _search(
         UUID | None,
         typer.Option(help="Only what this user owns, and what is public.", show_default=False),
     ] = None,
+    viewer_groups: ViewerGroupsOption = None,
     public_only: Annotated[
         bool, typer.Option("--public-only", help="Only what is public.")
     ] = False,
@@ -160,6 +166,7 @@ def _search(
     ] = False,
     embedder_name: EmbedderOption = "wordllama",
     dsn: DsnOption = None,
+    schema: SchemaOption = SCHEMA,
 ) -> None:
     """Search, and show for each hit why it stands where it stands.
 
@@ -172,6 +179,7 @@ def _search(
         "filters": _parsed(filters, "--filters"),
         "collections": collections or None,
         "viewer_id": viewer_id,
+        "viewer_groups": groups(viewer_groups),
         "public_only": public_only,
         "date_from": date_from.date() if date_from else None,
         "date_to": date_to.date() if date_to else None,
@@ -181,20 +189,20 @@ def _search(
         "snippet": snippet or not as_json,
         "match_offset": offset,
     }
-    with connect(resolve_dsn(dsn), autocommit=True) as connection:
+    with opened(dsn, schema) as database:
         embedder = None
         if mode != "text":
             embedder = load_embedder(embedder_name)
-            refuse_other_embedder(connection, embedder)
+            refuse_other_embedder(database, embedder)
         if explain:
-            explained = PostgresProvider(connection).explain_hybrid_search(
+            explained = _provider(database).explain_hybrid_search(
                 *_legs(question, mode, embedder), **options
             )
         else:
-            results = _ask(connection, question, mode, embedder, **options)
-            counts = _count_facets(connection, question, facets, options)
+            results = _ask(database, question, mode, embedder, **options)
+            counts = _count_facets(database, question, facets, options)
             if not results and not as_json:
-                typer.echo(_why_nothing(connection, options), err=True)
+                typer.echo(_why_nothing(database, options), err=True)
     first = offset + 1
     if explain and as_json:
         told = {"question": question, "mode": mode, "explanation": explained}
@@ -230,13 +238,14 @@ def _demo() -> None:
     typer.echo(f"{number(len(applied), 'migration')} applied.")
     console = new_console()
     with connect(server.dsn(), autocommit=True) as connection:
-        refuse_other_embedder(connection, embedder)
+        database = Database(connection)
+        refuse_other_embedder(database, embedder)
         typer.echo("Ingesting the documentation of Python's standard library ...")
-        ingest_with_progress(connection, standard_library(), embedder, Labels())
+        ingest_with_progress(database, standard_library(), embedder, Labels())
         for question in _QUESTIONS:
             console.print()
             console.print(Text(f"Question: {question}", style="bold"))
-            console.print(_comparison_table(connection, question, embedder))
+            console.print(_comparison_table(database, question, embedder))
     console.print()
     console.print("v and t: the hit's rank by meaning (vector) and by words (text).", style="dim")
     console.print("\nAsk your own, and add your own documents:", style="bold")
@@ -260,33 +269,30 @@ def _parsed(text: str | None, option: str) -> Any:
 
 
 def _ask(
-    connection: psycopg.Connection[Any],
+    database: Database,
     question: str,
     mode: Leg,
     embedder: Embedder | None,
     **options: Unpack[SearchOptions],
 ) -> list[MemorySearchResult]:
-    hits, _ = PostgresProvider(connection).find(*_legs(question, mode, embedder), **options)
+    hits, _ = _provider(database).find(*_legs(question, mode, embedder), **options)
     return hits
 
 
+def _provider(database: Database) -> PostgresProvider:
+    return PostgresProvider(database.connection, schema=database.install.schema)
+
+
 def _count_facets(
-    connection: psycopg.Connection[Any],
-    question: str,
-    facets: list[str] | None,
-    options: SearchOptions,
+    database: Database, question: str, facets: list[str] | None, options: SearchOptions
 ) -> list[FacetCount]:
     # By words only: every chunk has some similarity.
-    return (
-        PostgresProvider(connection).count_facets(None, question, facets, **options)
-        if facets
-        else []
-    )
+    return _provider(database).count_facets(None, question, facets, **options) if facets else []
 
 
-def _why_nothing(connection: psycopg.Connection[Any], options: SearchOptions) -> str:
+def _why_nothing(database: Database, options: SearchOptions) -> str:
     """Say that nothing is found, and why, where there was nothing to find."""
-    stored = [name for (name,) in connection.execute(_COLLECTIONS)]
+    stored = [name for (name,) in database.execute(_COLLECTIONS)]
     if not stored:
         return "Nothing found: the database has no documents. Add some: second-brain ingest PATH"
     wanted = options.get("collections") or ()
@@ -297,7 +303,7 @@ def _why_nothing(connection: psycopg.Connection[Any], options: SearchOptions) ->
             f"Nothing found: {' and '.join(empty)} {is_are} empty; the database has documents in "
             f"{', '.join(stored[:20])}. Add some: second-brain ingest PATH --collection {empty[0]}"
         )
-    if options.get("public_only") and not connection.execute(_ANY_PUBLIC).fetchone():
+    if options.get("public_only") and not database.execute(_ANY_PUBLIC).fetchone():
         return (
             "Nothing found: no document is public. Make them: second-brain ingest PATH "
             "--visibility public"
@@ -316,9 +322,7 @@ def _legs(
     return embedding, None if mode == "vector" else question
 
 
-def _comparison_table(
-    connection: psycopg.Connection[Any], question: str, embedder: Embedder
-) -> Table:
+def _comparison_table(database: Database, question: str, embedder: Embedder) -> Table:
     table = Table(expand=True, header_style="bold")
     table.add_column("", width=1)
     columns = []
@@ -327,7 +331,7 @@ def _comparison_table(
         table.add_column(mode, ratio=1, no_wrap=True, overflow="ellipsis")
         columns.append(
             _ask(
-                *(connection, question, mode, embedder),
+                *(database, question, mode, embedder),
                 top_k=3,
                 threshold=_ANY_SIMILARITY,
                 snippet=True,

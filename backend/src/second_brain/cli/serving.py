@@ -14,12 +14,14 @@ from uuid import UUID
 
 import typer
 
-from second_brain.cli.database import DsnOption, dsn_variable, resolve_dsn
+from second_brain.cli.corpus import ViewerGroupsOption, groups
+from second_brain.cli.database import DsnOption, SchemaOption, dsn_variable, resolve_dsn
 from second_brain.errors import ConfigurationError, MissingExtraError
 from second_brain.models import EMBEDDER_NAMES, load_embedder
 from second_brain.retrieval.service import AsyncRetrievalService
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.services.connections import async_connection_pool
+from second_brain.services.install import SCHEMA
 from second_brain.services.postgres import AsyncPostgresProvider
 from second_brain.services.provider import AsyncSearchProvider
 from second_brain.services.supabase import AsyncSupabaseProvider
@@ -78,6 +80,7 @@ def _mcp(
             show_default=False,
         ),
     ] = None,
+    viewer_groups: ViewerGroupsOption = None,
     public_only: Annotated[
         bool, typer.Option("--public-only", help="Show only public rows.")
     ] = False,
@@ -91,14 +94,16 @@ def _mcp(
         ),
     ] = ["wordllama"],  # noqa: B006
     dsn: DsnOption = None,
+    schema: SchemaOption = SCHEMA,
 ) -> None:
     """Serve search tools to assistants over the Model Context Protocol.
 
-    The two tools search_knowledge_base and hybrid_search only read. Without --viewer-id and
-    --public-only they show every row. Over http, everyone who can reach the port can search. So
-    the server listens only on this machine, unless SECOND_BRAIN_MCP_TOKEN is set: then every
-    request needs this token. The database is chosen as in the other commands; without one, the
-    Supabase project of SUPABASE_URL and SUPABASE_KEY is used. Logs go to standard error.
+    The two tools search_knowledge_base and hybrid_search only read. Without --viewer-id,
+    --viewer-groups and --public-only they show every row. Over http, everyone who can reach the
+    port can search. So the server listens only on this machine, unless SECOND_BRAIN_MCP_TOKEN is
+    set: then every request needs this token. The database is chosen as in the other commands;
+    without one, the Supabase project of SUPABASE_URL and SUPABASE_KEY is used. Logs go to standard
+    error.
     """
     try:
         from second_brain import mcp_server
@@ -110,16 +115,18 @@ def _mcp(
         collections=tuple(collections) if collections else None,
         viewer_id=_viewer(viewer),
         public_only=public_only,
+        viewer_groups=groups(viewer_groups),
     )
     token = _token()
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("second_brain").setLevel(logging.INFO)
     settings = SearchSettings()
     embedders = [load_embedder(name) for name in embedder_names]
-    is_limited = scope.viewer_id is not None or public_only
+    is_limited = (scope.viewer_id, scope.viewer_groups) != (None, None) or public_only
 
     async def serve(listening: socket.socket | None) -> None:
-        async with _provider(dsn, pooled=listening is not None, limited=is_limited) as provider:
+        pooled = listening is not None
+        async with _provider(dsn, schema, pooled=pooled, limited=is_limited) as provider:
             service = AsyncRetrievalService(provider, embedders, settings=settings)
             server = mcp_server.create_server(service, scope)
             if listening is None:
@@ -138,19 +145,19 @@ def _mcp(
 
 @asynccontextmanager
 async def _provider(
-    dsn: str | None, *, pooled: bool, limited: bool
+    dsn: str | None, schema: str, *, pooled: bool, limited: bool
 ) -> AsyncIterator[AsyncSearchProvider]:
     """Open a provider: over SQL, or over a Supabase project's API if only that is configured."""
     is_sql = dsn or dsn_variable()
     if not is_sql and os.environ.get("SUPABASE_URL") and os.environ.get("SUPABASE_KEY"):
         typer.echo("Database: the Supabase project of $SUPABASE_URL", err=True)
-        async with AsyncSupabaseProvider(multi_tenant=limited) as provider:
+        async with AsyncSupabaseProvider(schema=schema, multi_tenant=limited) as provider:
             yield provider
     elif pooled:
         async with async_connection_pool(resolve_dsn(dsn)) as pool:
-            yield AsyncPostgresProvider(pool, multi_tenant=limited)
+            yield AsyncPostgresProvider(pool, schema=schema, multi_tenant=limited)
     else:
-        yield AsyncPostgresProvider(resolve_dsn(dsn), multi_tenant=limited)
+        yield AsyncPostgresProvider(resolve_dsn(dsn), schema=schema, multi_tenant=limited)
 
 
 def _viewer(given: str | None) -> UUID | None:

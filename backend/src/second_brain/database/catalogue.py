@@ -1,21 +1,21 @@
 """The objects of an install, read from the system catalogues of a database and compared.
 
-This module does not contain names of objects. The wheel has the catalogue of the current state as
-`manifest.json`, and `doctor` compares a database with it. It does not read rows of tables: settings
-and contents belong to the project.
+This module names one object, the function that a project replaces. The wheel has the catalogue of
+the current state as `manifest.json`, and `doctor` compares a database with it. It does not read
+rows of tables: settings and contents belong to the project.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Literal, TypeAlias
 
 import psycopg
 
-from second_brain.database import naming
+from second_brain.database import naming, pgvector
 
 Connection: TypeAlias = psycopg.Connection[Any]
 Definition: TypeAlias = dict[str, Any]
@@ -25,6 +25,11 @@ Catalogue: TypeAlias = dict[str, Definition]
 Change = Literal["missing", "different", "left over"]
 
 MANIFEST = "manifest.json"
+
+REPLACED_BY_PROJECT = "function public.knowledge_viewer_groups()"
+"""The function that a project writes itself: migrations never replace it once it exists."""
+
+_FIXED_IN_REPLACEMENT = ("kind", "arguments", "returns")
 
 API_ROLES = ("public", "anon", "authenticated", "service_role")
 _OWNER = "the owner"
@@ -374,8 +379,9 @@ class Difference:
 def read(connection: Connection, schema: str = naming.SCHEMA) -> Catalogue:
     """Read the exact definition of the install in `schema`.
 
-    Names of another schema are replaced by `public`, so that two installs can be compared. Objects
-    of extensions are left out. The body of a function is its digest.
+    Names of another schema are replaced by `public`, and of another schema of pgvector by
+    `extensions`, so that two installs can be compared. Objects of extensions are left out. The body
+    of a function is its digest.
     """
     arguments = {
         "schemas": [schema, naming.internals(schema)],
@@ -386,6 +392,10 @@ def read(connection: Connection, schema: str = naming.SCHEMA) -> Catalogue:
         connection.execute(_WITHOUT_PATH)
         for query in _QUERIES:
             rows += connection.execute(query, arguments).fetchall()
+        vector = pgvector.installed(connection)
+        members = pgvector.members(connection)
+    if vector is not None and vector.schema != naming.EXTENSIONS:
+        rows = _mapped(rows, lambda text: naming.without_vector(text, vector.schema, members))
     if schema != naming.SCHEMA:
         rows = _as_default(rows, schema)
     return dict(sorted((name, _normal(definition)) for name, definition in rows))
@@ -396,8 +406,8 @@ def portable(catalogue: Catalogue) -> Catalogue:
 
     Left out are: the dimension of embeddings, the kind and parameters of the vector index and its
     view, the columns and indexes of an unfinished re-embedding, owners, grants to roles other than
-    the API roles, and the text of views, which differs between major versions. Comments are
-    digests.
+    the API roles, the text of views, which differs between major versions, and all but the
+    signature of the function that a project replaces. Comments are digests.
     """
     return {
         name: _portable(name, definition)
@@ -449,16 +459,24 @@ def _as_default(rows: Iterable[tuple[str, Definition]], schema: str) -> list[tup
         match[1] for name, _ in rows if (match := re.search(rf" {schema}\.(\w+)", name)) is not None
     }
 
-    def rename(value: Any) -> Any:
+    return _mapped(rows, lambda text: naming.rename(text, names, schema, naming.SCHEMA))
+
+
+def _mapped(
+    rows: Iterable[tuple[str, Definition]], rewrite: Callable[[str], str]
+) -> list[tuple[str, Any]]:
+    """Apply a function to every text of the definitions."""
+
+    def mapped(value: Any) -> Any:
         if isinstance(value, str):
-            return naming.rename(value, names, schema, naming.SCHEMA)
+            return rewrite(value)
         if isinstance(value, list):
-            return [rename(one) for one in value]
+            return [mapped(one) for one in value]
         if isinstance(value, dict):
-            return {key: rename(one) for key, one in value.items()}
+            return {key: mapped(one) for key, one in value.items()}
         return value
 
-    return [(rename(name), rename(definition)) for name, definition in rows]
+    return [(mapped(name), mapped(definition)) for name, definition in rows]
 
 
 def _normal(definition: Definition) -> Definition:
@@ -496,6 +514,8 @@ def _portable(name: str, definition: Definition) -> Definition:
     # knowledge_search_health reports invalid indexes and disabled triggers.
     left_out = ("owner", "support", "valid", "enabled")
     kept = {key: value for key, value in definition.items() if key not in left_out}
+    if name == REPLACED_BY_PROJECT:
+        return {key: value for key, value in kept.items() if key in _FIXED_IN_REPLACEMENT}
     if name.startswith(("view ", "materialized view ")):
         kept.pop("definition", None)
     if name.startswith(("trigger ", "constraint ")):

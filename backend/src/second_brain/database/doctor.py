@@ -12,22 +12,20 @@ from typing import Any, Literal
 import psycopg
 from psycopg import sql
 
-from second_brain.database import catalogue, migrations, naming
+from second_brain.database import catalogue, migrations, naming, pgvector
 from second_brain.database.catalogue import Catalogue, Definition, Difference
+from second_brain.database.obstacles import API_ROLES, MINIMUM_SERVER
 from second_brain.errors import SecondBrainError, safe_message
 
 Connection = psycopg.Connection[Any]
 Status = Literal["ok", "info", "warning", "error"]
 _Findings = Iterator[tuple[Status, str, str | None]]
 
-MINIMUM_SERVER = 15
-MINIMUM_PGVECTOR = (0, 8)
 _APPLY = "Apply the migrations: `supabase db push` or `second-brain migrate`."
 _RESTORE = (
     "Create it again: `second-brain init --declarative` writes the SQL of this version, which has"
     " the statement."
 )
-_API_ROLES = ("anon", "authenticated", "service_role")
 # The indexes of the two legs may be dropped for a bulk load; knowledge_search_health reports them.
 _LEG_INDEXES = re.compile(r"index public\.knowledge_chunks_(embedding|content_tsv)$")
 _RELATIONS = ("table", "view", "type")
@@ -35,13 +33,19 @@ _HARMLESS = {"comment"}
 _SLOWER = {"comment", "storage", "statistics", "options", "toast_options", "compression", "cost"}
 
 _SERVER = "select current_setting('server_version_num')::int / 10000"
-_PGVECTOR = """
-select extension.extversion, namespace.nspname
-  from pg_catalog.pg_extension as extension
-  join pg_catalog.pg_namespace as namespace on namespace.oid = extension.extnamespace
- where extension.extname = 'vector'
-"""
 _ROLES = "select rolname from pg_catalog.pg_roles where rolname = any(%s)"
+# The function that a project replaces is called with the rights of the owner of ours.
+_VIEWER_GROUPS = """
+select function.proowner in (caller.proowner, 10), function.proowner::regrole::text,
+       function.prosqlbody is not null
+         or exists (
+              select from unnest(function.proconfig) as setting
+               where setting like 'search_path=%%'
+            )
+  from pg_catalog.pg_proc as function
+  join pg_catalog.pg_proc as caller on caller.oid = to_regprocedure(%s)
+ where function.oid = to_regprocedure(%s)
+"""
 _HEALTH = "select {schema}.knowledge_search_health()"
 
 
@@ -73,6 +77,7 @@ def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding
     return [
         *findings,
         *_guarded("functions", lambda: _definitions(connection, schema)),
+        *_run("functions", lambda: _viewer_groups(connection, schema)),
         *_guarded("health", lambda: _health(connection, schema)),
     ]
 
@@ -106,35 +111,26 @@ def _server(connection: Connection) -> _Findings:
 
 
 def _pgvector(connection: Connection) -> _Findings:
-    found = connection.execute(_PGVECTOR).fetchone()
+    found = pgvector.installed(connection)
     if found is None:
         yield (
             "error",
             "pgvector is not installed in this database",
             "Run: create extension vector with schema extensions",
         )
-        return
-    version, schema = found
-    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if numbers < MINIMUM_PGVECTOR:
+    elif not found.is_new_enough:
         yield (
             "error",
-            f"pgvector is {version}; search needs the iterative scans of 0.8",
+            f"pgvector is {found.version}; search needs the iterative scans of 0.8",
             "Upgrade the server's pgvector, then run: alter extension vector update",
         )
-    elif schema != "extensions":
-        yield (
-            "error",
-            f"pgvector is in schema {schema}, not in extensions",
-            "Run: alter extension vector set schema extensions",
-        )
     else:
-        yield "ok", f"pgvector {version} in schema extensions", None
+        yield "ok", f"pgvector {found.version} in schema {found.schema}", None
 
 
 def _roles(connection: Connection) -> _Findings:
-    found = {name for (name,) in connection.execute(_ROLES, [list(_API_ROLES)]).fetchall()}
-    missing = [name for name in _API_ROLES if name not in found]
+    found = {name for (name,) in connection.execute(_ROLES, [list(API_ROLES)]).fetchall()}
+    missing = [name for name in API_ROLES if name not in found]
     if missing:
         yield (
             "error",
@@ -142,7 +138,7 @@ def _roles(connection: Connection) -> _Findings:
             "Run `second-brain migrate --prelude` as a superuser.",
         )
     else:
-        yield "ok", ", ".join(_API_ROLES), None
+        yield "ok", ", ".join(API_ROLES), None
 
 
 def _migrations(
@@ -182,6 +178,29 @@ def _definitions(connection: Connection, schema: str) -> Iterator[Finding]:
         if message and not any(one.status == "error" for one in about):
             yield Finding(check, "ok", message)
         yield from about
+
+
+def _viewer_groups(connection: Connection, schema: str) -> _Findings:
+    """Report a project's function of groups that others could make return other groups."""
+    caller = f"{naming.internals(schema)}.current_viewer_groups()"
+    name = f"{schema}.knowledge_viewer_groups()"
+    found = connection.execute(_VIEWER_GROUPS, [caller, name]).fetchone()
+    if found is None:
+        return
+    is_owned, owner, is_pinned = found
+    if not is_owned:
+        yield (
+            "error",
+            f"{name} belongs to {owner}, and searches call it with the rights of the tables' owner",
+            f"Read it, then run: alter function {name} owner to the owner of the tables",
+        )
+    if not is_pinned:
+        yield (
+            "warning",
+            f"{name} does not pin its search_path, so a table of the same name can replace yours",
+            f"Run: alter function {name} set search_path = pg_catalog, pg_temp; and write each"
+            " table with its schema",
+        )
 
 
 def _finding(difference: Difference, expected: Catalogue, found: Catalogue) -> Finding | None:

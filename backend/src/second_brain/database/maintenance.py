@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 import psycopg
 from psycopg import sql
 
+from second_brain.database import pgvector
 from second_brain.errors import (
     ConfigurationError,
     ConflictError,
@@ -23,9 +24,9 @@ from second_brain.errors import (
     PermissionDeniedError,
 )
 from second_brain.services.connections import connect
+from second_brain.services.install import SCHEMA, Database, Install
 
 Result = TypeVar("Result")
-Connection: TypeAlias = psycopg.Connection[Any]
 
 DIRECT = "Connect directly or through a session pooler (Supabase: port 5432, not 6543)."
 LOCK_PATIENCE = 600.0
@@ -48,7 +49,7 @@ select pg_get_userbyid(class.relowner), pg_get_userbyid(class.relowner) = curren
 _IS_MIGRATED = """
 select to_regprocedure('knowledge_internal.indexed_embedding(text, name)') is not null
 """
-_LOCK = "select pg_try_advisory_lock(hashtextextended('second_brain maintenance', 0))"
+_LOCK = "select pg_try_advisory_lock(hashtextextended(%s, 0))"
 # pg_locks shows the key of an advisory lock as two halves.
 _HOLDER = """
 select lock.pid
@@ -58,7 +59,7 @@ select lock.pid
    and lock.database = (select oid from pg_catalog.pg_database where datname = current_database())
    and lock.objsubid = 1
    and (lock.classid::bigint << 32 | lock.objid::bigint)
-         = hashtextextended('second_brain maintenance', 0)
+         = hashtextextended(%s, 0)
 """
 _LOCK_TIMEOUT = "set local lock_timeout = '300ms'"
 _BUILDING = """
@@ -88,8 +89,8 @@ def ignore_progress(_progress: Progress) -> None:
 
 
 @contextlib.contextmanager
-def session(dsn: str) -> Iterator[Connection]:
-    """Open an autocommit session as the owner of the tables; only one such session can be open.
+def session(dsn: str, schema: str = SCHEMA) -> Iterator[Database]:
+    """Open an autocommit session as the owner of an install's tables; only one can be open.
 
     Raises MigrationMissingError, PermissionDeniedError if the role cannot act as the owner,
     ConflictError while another such session is open, and ConfigurationError when it detects a
@@ -100,21 +101,23 @@ def session(dsn: str) -> Iterator[Connection]:
         connection.execute(_SETTINGS, [token])
         with contextlib.suppress(psycopg.errors.InvalidParameterValue):
             connection.execute(_NOTICE_DEAD_CLIENT)
-        _become_owner(connection)
-        if connection.execute(_LOCK).fetchone() != (True,):
-            holder = connection.execute(_HOLDER).fetchone()
+        database = Database(connection, Install(schema, _schema_of_vector(connection)))
+        _become_owner(database)
+        key = [f"second_brain maintenance of {schema}"]
+        if database.execute(_LOCK, key).fetchone() != (True,):
+            holder = database.execute(_HOLDER, key).fetchone()
             pid = holder[0] if holder else "N"
             raise ConflictError(
                 f"another `second-brain index` or `reembed` is running (process {pid})",
                 remedy=f"Wait for it, or end it with: select pg_terminate_backend({pid})",
             )
-        check_session(connection, token)
-        yield connection
+        check_session(database, token)
+        yield database
 
 
-def check_session(connection: Connection, token: str | None = None) -> str:
+def check_session(database: Database, token: str | None = None) -> str:
     """Return the token of the session; raise ConfigurationError if the server session changed."""
-    found = connection.execute(_SESSION).fetchone()
+    found = database.execute(_SESSION).fetchone()
     if found is None or not found[0] or token not in (None, found[0]):
         raise ConfigurationError(
             "the connection changed its server session: a transaction pooler is in between",
@@ -124,7 +127,7 @@ def check_session(connection: Connection, token: str | None = None) -> str:
 
 
 def in_short_transaction(
-    connection: Connection,
+    database: Database,
     work: Callable[[], Result],
     *,
     on_progress: OnProgress = ignore_progress,
@@ -138,8 +141,8 @@ def in_short_transaction(
     begun = time.monotonic()
     while True:
         try:
-            with connection.transaction():
-                connection.execute(_LOCK_TIMEOUT)
+            with database.connection.transaction():
+                database.execute(_LOCK_TIMEOUT)
                 return work()
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
             if time.monotonic() - begun > patience:
@@ -157,14 +160,15 @@ def pause(seconds: float) -> None:
 
 
 def build_index(
-    connection: Connection,
+    database: Database,
     dsn: str,
     statement: bytes,
     step: str,
     on_progress: OnProgress = ignore_progress,
 ) -> None:
     """Run `create index concurrently`; a second connection reads its progress."""
-    check_session(connection)
+    check_session(database)
+    connection = database.connection
     with _watching(dsn, connection.info.backend_pid, step, on_progress):
         try:
             connection.execute(statement)
@@ -182,20 +186,27 @@ def build_index(
             ) from error
 
 
-def _become_owner(connection: Connection) -> None:
-    found = connection.execute(_OWNER).fetchone()
+def _schema_of_vector(connection: psycopg.Connection[Any]) -> str:
+    found = pgvector.installed(connection)
+    if found is None:
+        raise MigrationMissingError("pgvector is not installed in the database")
+    return found.schema
+
+
+def _become_owner(database: Database) -> None:
+    found = database.execute(_OWNER).fetchone()
     if found is not None:
         owner, is_owner = found
         try:
             if not is_owner:
-                connection.execute(sql.SQL("set role {}").format(sql.Identifier(owner)))
+                database.execute("set role {owner}", owner=sql.Identifier(owner))
         except psycopg.errors.InsufficientPrivilege as error:
             raise PermissionDeniedError(
                 f"only {owner}, the owner of knowledge_chunks, may change its columns and indexes",
                 code=error.sqlstate,
                 remedy=f"Connect as {owner}.",
             ) from error
-    if found is None or connection.execute(_IS_MIGRATED).fetchone() != (True,):
+    if found is None or database.execute(_IS_MIGRATED).fetchone() != (True,):
         raise MigrationMissingError("the database lacks migrations of this second-brain")
 
 

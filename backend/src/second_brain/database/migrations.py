@@ -17,8 +17,9 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import scalar_row
 
-from second_brain.database import naming
-from second_brain.errors import ConfigurationError, SecondBrainError
+from second_brain.database import naming, obstacles, pgvector
+from second_brain.database.obstacles import Obstacle
+from second_brain.errors import ConfigurationError, InvalidInputError, SecondBrainError
 from second_brain.services.connections import connect
 
 if TYPE_CHECKING:
@@ -42,6 +43,15 @@ _CREATE_HISTORY: tuple[LiteralString, ...] = (
 _READ_HISTORY = (
     "select version, coalesce(name, '') from supabase_migrations.{history} order by version"
 )
+_READ_STATEMENTS = """
+select version, coalesce(name, ''), coalesce(statements, '{{}}')
+  from supabase_migrations.{history}
+ order by version
+"""
+_FORGET = """
+delete from supabase_migrations.schema_migrations
+ where (version, name) in ({rows})
+"""
 _RECORD = (
     "insert into supabase_migrations.{history} (version, name, statements) values (%s, %s, %s)"
 )
@@ -52,11 +62,20 @@ select attribute.atttypmod
    and attribute.attname = 'embedding'
    and not attribute.attisdropped
 """
+# In a file from `init`, which may name another schema for pgvector.
+_RENDERED_DIMENSION = re.compile(r"\b(\w+)\.vector\((\d+)\)")
 _DECLARED = "-- Written by `second-brain init --declarative`, which replaces this file.\n"
 # Added to the first file for another schema than public; Supabase does the same for public.
 _CREATE_SCHEMA = """
--- The schema of this install.
-create schema if not exists {schema};
+-- The schema of this install. `second-brain uninstall` drops it only if it has this comment.
+do $$
+begin
+  if to_regnamespace('{schema}') is null then
+    create schema {schema};
+    comment on schema {schema} is '{comment}';
+  end if;
+end
+$$;
 
 grant usage on schema {schema} to anon, authenticated, service_role;
 """
@@ -67,6 +86,18 @@ class MigrationError(SecondBrainError):
 
     kind = "migration"
     default_remedy = "Correct the error and run it again: applied migrations stay applied."
+
+
+class ObstacleError(MigrationError):
+    """The database has `obstacles` to the installation; nothing was written."""
+
+    default_remedy = "Remove the obstacles and run it again."
+
+    def __init__(self, found: Sequence[Obstacle]) -> None:
+        self.obstacles = tuple(found)
+        count = f"{len(found)} obstacle{'s'[: len(found) > 1]}"
+        listed = "; ".join(map(str, found))
+        super().__init__(f"nothing was written, because of {count}: {listed}")
 
 
 @dataclass(frozen=True)
@@ -116,11 +147,13 @@ def render(
     migrations: Sequence[Migration],
     dimensions: int | None = None,
     schema: str = naming.SCHEMA,
+    vector_schema: str = naming.EXTENSIONS,
 ) -> list[Migration]:
     """Return the migrations for `schema`, with `dimensions` in the type of the embedding column.
 
     Without `dimensions` the type is not changed. For another schema than public, internal objects
-    are in `<schema>_internal`, and the first file creates the schema.
+    are in `<schema>_internal`, and the first file creates the schema. `vector_schema` is the schema
+    that has pgvector.
 
     Raises ConfigurationError for dimensions that pgvector does not support or if the type does not
     occur exactly once, and InvalidInputError for an invalid schema name.
@@ -145,9 +178,14 @@ def render(
             replace(one, sql=naming.rename(one.sql, names, naming.SCHEMA, schema))
             for one in rendered
         ]
-        create = _CREATE_SCHEMA.format(schema=schema)
+        create = _CREATE_SCHEMA.format(schema=schema, comment=naming.SCHEMA_COMMENT)
         rendered[0] = replace(rendered[0], sql=rendered[0].sql + create)
-    return rendered
+    if not naming.is_plain(vector_schema):
+        raise InvalidInputError(
+            f"the schema of pgvector must be a name that needs no quotes, not {vector_schema!r}",
+            remedy="Use lower-case letters, digits and underscores.",
+        )
+    return [replace(one, sql=naming.with_vector(one.sql, vector_schema)) for one in rendered]
 
 
 def pending(
@@ -190,6 +228,43 @@ def pending(
     return missing
 
 
+def recorded(connection: "psycopg.Connection[Any]", schema: str = naming.SCHEMA) -> list[Migration]:
+    """List the applied migrations of the install in `schema`, with the SQL that was recorded.
+
+    Those that `init` wrote are in the history of the Supabase CLI, under the names of their files.
+    """
+    prefix = naming.handed_out_name(schema, "")
+    packaged = {(one.version, one.name) for one in find()}
+    found = []
+    for of_schema in dict.fromkeys((naming.SCHEMA, schema)):
+        if _has_history(connection, of_schema):
+            history = sql.Identifier(naming.history(of_schema))
+            rows = connection.execute(sql.SQL(_READ_STATEMENTS).format(history=history)).fetchall()
+            is_own = of_schema == schema
+            found += [
+                Migration(version, name, ";\n".join(statements))
+                for version, name, statements in rows
+                if re.fullmatch(re.escape(prefix) + r"\d+_\w+", name)
+                or (is_own and (schema != naming.SCHEMA or (version, name) in packaged))
+            ]
+    return found
+
+
+def forget(
+    connection: "psycopg.Connection[Any]", schema: str, applied: Sequence[Migration]
+) -> list[str]:
+    """Return the statements that remove these migrations, and only these, from the histories."""
+    statements = []
+    if applied and _has_history(connection, naming.SCHEMA):
+        rows = sql.SQL(", ").join(
+            sql.SQL("({}, {})").format(one.version, one.name) for one in applied
+        )
+        statements.append(sql.SQL(_FORGET).format(rows=rows).as_string(connection))
+    if schema != naming.SCHEMA and _has_history(connection, schema):
+        statements.append(f"drop table supabase_migrations.{naming.history(schema)}")
+    return statements
+
+
 def stored_dimensions(
     connection: "psycopg.Connection[Any]", schema: str = naming.SCHEMA
 ) -> int | None:
@@ -220,19 +295,44 @@ def apply(
     embeddings of another dimension, and InvalidInputError for an invalid schema name.
     """
     naming.check_schema(schema)
-    migrations = find(directory)
+    found = find(directory)
     with connect(dsn) as connection:
         stored = stored_dimensions(connection, schema)
+        vector = pgvector.installed(connection)
     if stored is not None and dimensions not in (None, stored):
         raise ConfigurationError(
             f"the database has embeddings of {stored} dimensions, not {dimensions}",
             remedy=f"Use --dimensions {stored}; `second-brain reembed start` changes the model.",
         )
-    migrations = render(migrations, stored if dimensions is None else dimensions, schema)
-    applied = []
-    while migration := _apply_next(dsn, migrations, schema, progress):
+    vector_schema = naming.EXTENSIONS if vector is None else vector.schema
+    migrations = render(found, stored if dimensions is None else dimensions, schema, vector_schema)
+    applied: list[Migration] = []
+    while migration := _apply_next(dsn, migrations, schema, None if applied else found, progress):
         applied.append(migration)
     return applied
+
+
+def find_obstacles(
+    connection: "psycopg.Connection[Any]",
+    schema: str = naming.SCHEMA,
+    *,
+    directory: Path | None = None,
+) -> list[Obstacle]:
+    """List what prevents `apply` in this database; it only reads."""
+    naming.check_schema(schema)
+    return _obstacles(connection, find(directory), schema)
+
+
+def _obstacles(
+    connection: "psycopg.Connection[Any]", migrations: Sequence[Migration], schema: str
+) -> list[Obstacle]:
+    try:
+        missing = pending(connection, migrations, schema)
+    except MigrationError as error:
+        return [Obstacle(str(error), error.remedy)]
+    versions = {one.version for one in missing}
+    applied = [one.sql for one in migrations if one.version not in versions]
+    return obstacles.find(connection, [one.sql for one in missing], applied, schema)
 
 
 def init(
@@ -241,19 +341,22 @@ def init(
     *,
     directory: Path | None = None,
     schema: str = naming.SCHEMA,
+    vector_schema: str | None = None,
 ) -> list[Path]:
     """Write the migrations into a Supabase project's folder and return the files written.
 
     The file names have timestamps later than all existing files, and the schema if it is not
     public, so that one project can have several installs. A file of an earlier call is found by its
-    name and not written again. Raises ConfigurationError when existing files have another
+    name and not written again. `vector_schema` is the schema that has pgvector; the default is that
+    of existing files, else `extensions`. Raises ConfigurationError when existing files have another
     dimension, and InvalidInputError for an invalid schema name.
     """
-    migrations = render(find(directory), dimensions, schema)
+    packaged = find(directory)
     present = find(into) if into.is_dir() else []
-    ours = {_handed_out_name(migration, schema) for migration in migrations}
+    ours = {_handed_out_name(migration, schema) for migration in packaged}
     for one in present:
-        for stored in _DIMENSION.findall(one.sql) if one.name in ours else ():
+        for place, stored in _RENDERED_DIMENSION.findall(one.sql) if one.name in ours else ():
+            vector_schema = vector_schema or place
             if int(stored) != dimensions:
                 raise ConfigurationError(
                     f"{into / one.file_name} has embeddings of {stored} dimensions, "
@@ -263,6 +366,7 @@ def init(
                         "and run this again."
                     ),
                 )
+    migrations = render(packaged, dimensions, schema, vector_schema or naming.EXTENSIONS)
     names = {one.name for one in present}
     moments = _moments_after([one.version for one in present])
     written = []
@@ -276,7 +380,13 @@ def init(
     return written
 
 
-def declare(into: Path, dimensions: int, *, schema: str = naming.SCHEMA) -> list[Path]:
+def declare(
+    into: Path,
+    dimensions: int,
+    *,
+    schema: str = naming.SCHEMA,
+    vector_schema: str = naming.EXTENSIONS,
+) -> list[Path]:
     """Write the state into a project's folder of declarative schemas; return the changed files.
 
     Each subject is a file with the name of its migration, without a timestamp. This package owns
@@ -285,7 +395,7 @@ def declare(into: Path, dimensions: int, *, schema: str = naming.SCHEMA) -> list
     """
     texts = {
         f"{naming.handed_out_name(schema, f'{one.version}_{one.name}')}.sql": _DECLARED + one.sql
-        for one in render(find_state(), dimensions, schema)
+        for one in render(find_state(), dimensions, schema, vector_schema)
     }
     into.mkdir(parents=True, exist_ok=True)
     changed = []
@@ -377,14 +487,18 @@ def _apply_next(
     dsn: str,
     migrations: Sequence[Migration],
     schema: str,
+    checked: Sequence[Migration] | None,
     progress: Callable[[Migration], None] | None,
 ) -> Migration | None:
+    """Apply the next migration; first look for obstacles to those in `checked`, if given."""
     history = sql.Identifier(naming.history(schema))
     with connect(dsn) as connection:
         connection.execute(_LOCK)
         missing = pending(connection, migrations, schema)
         if not missing:
             return None
+        if checked is not None and (found := _obstacles(connection, checked, schema)):
+            raise ObstacleError(found)
         migration = missing[0]
         if progress is not None:
             progress(migration)

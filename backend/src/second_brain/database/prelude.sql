@@ -67,6 +67,16 @@ begin
       )
     $body$;
   end if;
+  if to_regprocedure('auth.jwt()') is null then
+    create function auth.jwt() returns jsonb
+    language sql stable set search_path = pg_catalog, pg_temp
+    as $body$
+      select coalesce(
+        nullif(current_setting('request.jwt.claim', true), ''),
+        nullif(current_setting('request.jwt.claims', true), '')
+      )::jsonb
+    $body$;
+  end if;
 end
 $$;
 

@@ -22,7 +22,6 @@ from psycopg import sql
 from second_brain.database import vector_index
 from second_brain.database.maintenance import (
     LOCK_PATIENCE,
-    Connection,
     OnProgress,
     Progress,
     build_index,
@@ -39,6 +38,7 @@ from second_brain.errors import (
     InvalidInputError,
 )
 from second_brain.models import Embedder, unit_vectors
+from second_brain.services.install import SCHEMA, Database
 
 Stage = Literal["none", "embedding", "switched"]
 
@@ -167,7 +167,7 @@ select index.indisvalid
   from pg_catalog.pg_index as index
  where index.indexrelid = to_regclass('public.' || %s)
 """
-_CREATE_LACKING_INDEX = b"""
+_CREATE_LACKING_INDEX = """
 create index concurrently knowledge_chunks_embedding_lacking on public.knowledge_chunks (id)
   where status = 'active' and embedding_next is null
 """
@@ -276,9 +276,9 @@ class Report:
     old_is_kept: bool = False
 
 
-def state(connection: Connection) -> State:
+def state(database: Database) -> State:
     """Read the stage of a re-embedding from the table's columns."""
-    columns = {name: rest for name, *rest in connection.execute(_STATE).fetchall()}
+    columns = {name: rest for name, *rest in database.execute(_STATE).fetchall()}
     for stage, column in (("embedding", "embedding_next"), ("switched", "embedding_old")):
         if column in columns:
             comment = str(columns[column][1] or "").removeprefix(_MARK)
@@ -287,9 +287,9 @@ def state(connection: Connection) -> State:
     return State("none", columns["embedding"][0])
 
 
-def count(connection: Connection) -> tuple[int, int]:
+def count(database: Database) -> tuple[int, int]:
     """Count the active chunks with a new embedding, and all active chunks."""
-    done, chunks = connection.execute(_COUNT).fetchone() or (0, 0)
+    done, chunks = database.execute(_COUNT).fetchone() or (0, 0)
     return int(done), int(chunks)
 
 
@@ -301,6 +301,7 @@ def start(
     workers: int | None = None,
     keep_old: bool = False,
     batch_size: int = BATCH_SIZE,
+    schema: str = SCHEMA,
     on_progress: OnProgress = ignore_progress,
 ) -> Report:
     """Embed every active chunk with another model and switch to it; continue an interrupted run.
@@ -318,62 +319,62 @@ def start(
             f"{embedder.model} has {embedder.dimensions} dimensions, but pgvector's type vector "
             f"stores 1 to {MAX_DIMENSIONS}"
         )
-    with session(dsn) as connection:
-        before = state(connection)
+    with session(dsn, schema) as database:
+        before = state(database)
         if before.model not in (None, embedder.model):
             raise ConfigurationError(
                 f"an unfinished re-embedding uses {before.model}, not {embedder.model}",
                 remedy="Run it again with that model, or `second-brain reembed "
                 f"{'finish' if before.stage == 'switched' else 'cancel'}`.",
             )
-        settings = _index_like(connection, embedder.dimensions, memory, workers)
-        vector_index.set_resources(connection, settings)
-        if before.stage == "none" and _is_in_use(connection, embedder, before):
+        settings = _index_like(database, embedder.dimensions, memory, workers)
+        vector_index.set_resources(database, settings)
+        if before.stage == "none" and _is_in_use(database, embedder, before):
             run = _Run(
-                connection, embedder, batch_size, on_progress, _LACKING_IN_PLACE, _STORE_IN_PLACE
+                database, embedder, batch_size, on_progress, _LACKING_IN_PLACE, _STORE_IN_PLACE
             )
             run.embed_all()
             return Report(run.embedded, len(run.without))
-        run = _Run(connection, embedder, batch_size, on_progress, _LACKING, _STORE)
+        run = _Run(database, embedder, batch_size, on_progress, _LACKING, _STORE)
         if before.stage == "none":
             on_progress(Progress("adding the columns"))
             in_short_transaction(
-                connection, lambda: _add_columns(connection, embedder), on_progress=on_progress
+                database, lambda: _add_columns(database, embedder), on_progress=on_progress
             )
         if before.stage != "switched":
-            done, chunks = count(connection)
+            done, chunks = count(database)
             run.chunks = chunks - done
             run.embed_all()
             on_progress(Progress("validating the new embeddings"))
-            connection.execute(_VALIDATE)
-            _make_indexes(connection, dsn, settings, on_progress)
+            database.execute(_VALIDATE)
+            _make_indexes(database, dsn, settings, on_progress)
             _switch(run, settings.kind)
         on_progress(Progress("analysing the table"))
         for statement in _ANALYSE:
-            connection.execute(statement)
+            database.execute(statement)
         if not keep_old:
-            _drop_old(connection, on_progress)
+            _drop_old(database, on_progress)
         return Report(run.embedded, len(run.without), keep_old)
 
 
-def finish(dsn: str, *, on_progress: OnProgress = ignore_progress) -> bool:
+def finish(dsn: str, *, schema: str = SCHEMA, on_progress: OnProgress = ignore_progress) -> bool:
     """Drop the old embeddings after the switch; False when there are none."""
-    with session(dsn) as connection:
-        now = state(connection)
+    with session(dsn, schema) as database:
+        now = state(database)
         if now.stage == "embedding":
             raise ConfigurationError(
                 f"the embeddings of {now.model} are not in use yet",
                 remedy="Run `second-brain reembed start` with that model until it is done.",
             )
         if now.stage == "switched":
-            _drop_old(connection, on_progress)
+            _drop_old(database, on_progress)
         return now.stage == "switched"
 
 
-def cancel(dsn: str, *, on_progress: OnProgress = ignore_progress) -> bool:
+def cancel(dsn: str, *, schema: str = SCHEMA, on_progress: OnProgress = ignore_progress) -> bool:
     """Drop the new columns and index before the switch; False when there are none."""
-    with session(dsn) as connection:
-        now = state(connection)
+    with session(dsn, schema) as database:
+        now = state(database)
         if now.stage == "switched":
             raise ConfigurationError(
                 f"the embeddings of {now.model} are already in use",
@@ -383,11 +384,11 @@ def cancel(dsn: str, *, on_progress: OnProgress = ignore_progress) -> bool:
         if now.stage == "embedding":
             for name in (_NEXT_INDEX, _LACKING_INDEX):
                 on_progress(Progress(f"dropping {name}"))
-                connection.execute(_DROP_INDEX[name])
+                database.execute(_DROP_INDEX[name])
             on_progress(Progress("dropping the columns"))
             in_short_transaction(
-                connection,
-                lambda: _drop_columns(connection, (*_UNFOLLOW, _DROP_NEXT)),
+                database,
+                lambda: _drop_columns(database, (*_UNFOLLOW, _DROP_NEXT)),
                 on_progress=on_progress,
             )
         return now.stage == "embedding"
@@ -395,7 +396,7 @@ def cancel(dsn: str, *, on_progress: OnProgress = ignore_progress) -> bool:
 
 @dataclass
 class _Run:
-    connection: Connection
+    database: Database
     embedder: Embedder
     batch_size: int
     on_progress: OnProgress
@@ -414,7 +415,7 @@ class _Run:
             "model": self.embedder.model,
             "without": list(self.without),
         }
-        return self.connection.execute(self.lacking_chunks, arguments).fetchall()
+        return self.database.execute(self.lacking_chunks, arguments).fetchall()
 
     def embed(self, chunks: Sequence[tuple[UUID, str, str]]) -> int:
         """Embed these chunks and all others with the same text; return the number stored."""
@@ -436,7 +437,7 @@ class _Run:
             "embeddings": list(embeddings.values()),
             "model": self.embedder.model,
         }
-        stored = self.connection.execute(self.store, arguments).rowcount
+        stored = self.database.execute(self.store, arguments).rowcount
         self.embedded += stored
         return stored
 
@@ -444,7 +445,7 @@ class _Run:
         """Embed until no chunk is left; rows that are locked now are tried in the next round."""
         begun = time.monotonic()
         while True:
-            check_session(self.connection)
+            check_session(self.database)
             seen = stored = 0
             after = None
             while chunks := self.lacking(after):
@@ -466,57 +467,56 @@ class _Run:
                 pause(0.2)
 
 
-def _is_in_use(connection: Connection, embedder: Embedder, now: State) -> bool:
-    models = connection.execute(_MODELS).fetchall()
+def _is_in_use(database: Database, embedder: Embedder, now: State) -> bool:
+    models = database.execute(_MODELS).fetchall()
     same_model = not models or models[0][0] == embedder.model
     return same_model and now.dimensions == embedder.dimensions
 
 
 def _index_like(
-    connection: Connection, dimensions: int, memory: str | None, workers: int | None
+    database: Database, dimensions: int, memory: str | None, workers: int | None
 ) -> vector_index.IndexSettings:
     takes_vector = dimensions <= vector_index.MAX_VECTOR_DIMENSIONS
     return vector_index.settings_like_current(
-        connection, kind=None if takes_vector else "halfvec", memory=memory, workers=workers
+        database, kind=None if takes_vector else "halfvec", memory=memory, workers=workers
     )
 
 
-def _add_columns(connection: Connection, embedder: Embedder) -> None:
+def _add_columns(database: Database, embedder: Embedder) -> None:
     dimensions = sql.Literal(embedder.dimensions)
-    connection.execute(sql.SQL(_ADD_COLUMNS).format(dimensions=dimensions))
-    for name, storage, statistics in connection.execute(_SETTINGS, [list(_COLUMNS)]).fetchall():
+    database.execute(_ADD_COLUMNS, dimensions=dimensions)
+    for name, storage, statistics in database.execute(_SETTINGS, [list(_COLUMNS)]).fetchall():
         column = sql.Identifier(f"{name}_next")
-        connection.execute(
-            sql.SQL(_SET_STORAGE).format(column=column, storage=sql.SQL(_STORAGE[storage]))
-        )
+        database.execute(_SET_STORAGE, column=column, storage=sql.SQL(_STORAGE[storage]))
         if statistics is not None:
             target = sql.Literal(statistics)
-            connection.execute(sql.SQL(_SET_STATISTICS).format(column=column, target=target))
-    _mark(connection, "embedding_next", embedder.model)
+            database.execute(_SET_STATISTICS, column=column, target=target)
+    _mark(database, "embedding_next", embedder.model)
     for statement in _FOLLOW:
-        connection.execute(statement)
+        database.execute(statement)
 
 
-def _mark(connection: Connection, column: str, model: str) -> None:
+def _mark(database: Database, column: str, model: str) -> None:
     comment = sql.Literal(_MARK + json.dumps({"model": model}))
-    connection.execute(sql.SQL(_MARK_COLUMN).format(column=sql.Identifier(column), comment=comment))
+    database.execute(_MARK_COLUMN, column=sql.Identifier(column), comment=comment)
 
 
 def _make_indexes(
-    connection: Connection, dsn: str, settings: vector_index.IndexSettings, on_progress: OnProgress
+    database: Database, dsn: str, settings: vector_index.IndexSettings, on_progress: OnProgress
 ) -> None:
     # After the embedding, because updates of columns without an index can be HOT updates.
-    is_valid = connection.execute(_IS_VALID, [_LACKING_INDEX]).fetchone()
+    is_valid = database.execute(_IS_VALID, [_LACKING_INDEX]).fetchone()
     if is_valid != (True,):
-        connection.execute(_DROP_INDEX[_LACKING_INDEX])
-        build_index(connection, dsn, _CREATE_LACKING_INDEX, "indexing what is left", on_progress)
-    present = [one for one in vector_index.show(connection) if one.name == _NEXT_INDEX]
+        database.execute(_DROP_INDEX[_LACKING_INDEX])
+        statement = database.install.statement(_CREATE_LACKING_INDEX)
+        build_index(database, dsn, statement, "indexing what is left", on_progress)
+    present = [one for one in vector_index.show(database) if one.name == _NEXT_INDEX]
     if not present or not vector_index.has_settings(present[0], settings):
-        connection.execute(_DROP_INDEX[_NEXT_INDEX])
+        database.execute(_DROP_INDEX[_NEXT_INDEX])
         statement = vector_index.definition(
-            connection, settings, name=_NEXT_INDEX, column="embedding_next"
+            database, settings, name=_NEXT_INDEX, column="embedding_next"
         )
-        build_index(connection, dsn, statement, "building the vector index", on_progress)
+        build_index(database, dsn, statement, "building the vector index", on_progress)
 
 
 class _LateChunksError(Exception):
@@ -531,7 +531,7 @@ def _switch(run: _Run, kind: vector_index.Kind) -> None:
         may_embed = tries >= _TRIES_OUTSIDE
         try:
             in_short_transaction(
-                run.connection, partial(_swap, run, kind, may_embed), on_progress=run.on_progress
+                run.database, partial(_swap, run, kind, may_embed), on_progress=run.on_progress
             )
         except _LateChunksError:
             tries += 1
@@ -540,45 +540,43 @@ def _switch(run: _Run, kind: vector_index.Kind) -> None:
 
 
 def _swap(run: _Run, kind: vector_index.Kind, may_embed: bool) -> None:
-    connection = run.connection
+    database = run.database
     for statement in _LOCK:
-        connection.execute(statement)
+        database.execute(statement)
     late = run.lacking(more=1)
     if late:
         if not may_embed or len(late) > run.batch_size:
             raise _LateChunksError
         run.embed(late)
-    comments = connection.execute(_COMMENTS, [list(_COLUMNS)]).fetchall()
+    comments = database.execute(_COMMENTS, [list(_COLUMNS)]).fetchall()
     for statement in _SWAP:
-        connection.execute(statement)
+        database.execute(statement)
     for name, comment in comments:
-        connection.execute(
-            sql.SQL(_MARK_COLUMN).format(column=sql.Identifier(name), comment=sql.Literal(comment))
-        )
-    _mark(connection, "embedding_old", run.embedder.model)
-    connection.execute(_USE, [kind])
+        database.execute(_MARK_COLUMN, column=sql.Identifier(name), comment=sql.Literal(comment))
+    _mark(database, "embedding_old", run.embedder.model)
+    database.execute(_USE, [kind])
 
 
-def _drop_old(connection: Connection, on_progress: OnProgress) -> None:
-    check_session(connection)
+def _drop_old(database: Database, on_progress: OnProgress) -> None:
+    check_session(database)
     on_progress(Progress("dropping the old index"))
-    connection.execute(_DROP_INDEX[_OLD_INDEX])
+    database.execute(_DROP_INDEX[_OLD_INDEX])
     on_progress(Progress("dropping the old columns"))
     in_short_transaction(
-        connection, lambda: _drop_columns(connection, (_DROP_OLD,)), on_progress=on_progress
+        database, lambda: _drop_columns(database, (_DROP_OLD,)), on_progress=on_progress
     )
 
 
-def _drop_columns(connection: Connection, statements: Sequence[LiteralString]) -> None:
-    kind = vector_index.kind_in_use(connection)
+def _drop_columns(database: Database, statements: Sequence[LiteralString]) -> None:
+    kind = vector_index.kind_in_use(database)
     try:
         # The view depends on these columns: drop it first, use_vector_index creates it again.
         for statement in (*_LOCK, *statements):
-            connection.execute(statement)
+            database.execute(statement)
     except psycopg.errors.DependentObjectsStillExist as error:
         raise ConfigurationError(
             f"{error.diag.message_primary}: {error.diag.message_detail}",
             code=error.sqlstate,
             remedy="Change or drop the objects that depend on the column, then run it again.",
         ) from error
-    connection.execute(_USE, [kind])
+    database.execute(_USE, [kind])

@@ -11,7 +11,6 @@ import psycopg
 from psycopg.rows import class_row
 
 from second_brain.database.maintenance import (
-    Connection,
     OnProgress,
     Progress,
     build_index,
@@ -21,6 +20,7 @@ from second_brain.database.maintenance import (
     session,
 )
 from second_brain.errors import InvalidInputError
+from second_brain.services.install import SCHEMA, Database
 
 Kind = Literal["vector", "halfvec"]
 
@@ -68,7 +68,7 @@ select format(
          %(ef_construction)s::integer
        )
 """
-_CREATE_TEXT_INDEX = b"""
+_CREATE_TEXT_INDEX = """
 create index concurrently knowledge_chunks_content_tsv on public.knowledge_chunks
   using gin (content_tsv) with (fastupdate = off)
   where status = 'active'
@@ -156,14 +156,14 @@ class IndexSettings:
             )
 
 
-def show(connection: Connection) -> list[Index]:
+def show(database: Database) -> list[Index]:
     """List the vector indexes, including those of an unfinished build, and the text index."""
-    with connection.cursor(row_factory=class_row(Index)) as cursor:
-        return cursor.execute(_SHOW).fetchall()
+    with database.connection.cursor(row_factory=class_row(Index)) as cursor:
+        return cursor.execute(database.install.statement(_SHOW)).fetchall()
 
 
 def settings_like_current(
-    connection: Connection,
+    database: Database,
     *,
     kind: Kind | None = None,
     m: int | None = None,
@@ -175,7 +175,7 @@ def settings_like_current(
 
     Without an index, they default to those of the class. Raises InvalidInputError as the class.
     """
-    used = next((one for one in show(connection) if one.name == VECTOR_INDEX), None)
+    used = next((one for one in show(database) if one.name == VECTOR_INDEX), None)
     default = IndexSettings()
     if used is not None and used.m and used.ef_construction:
         found: Kind = "vector" if used.kind == "vector" else "halfvec"
@@ -190,7 +190,11 @@ def settings_like_current(
 
 
 def build(
-    dsn: str, settings: IndexSettings | None = None, *, on_progress: OnProgress = ignore_progress
+    dsn: str,
+    settings: IndexSettings | None = None,
+    *,
+    schema: str = SCHEMA,
+    on_progress: OnProgress = ignore_progress,
 ) -> list[Index]:
     """Build a new vector index, replace the one in use by it, and drop the old one.
 
@@ -198,35 +202,35 @@ def build(
     text index is built too. After an interruption, a new call continues. Raises InvalidInputError
     for invalid settings, and the errors of `maintenance.session`.
     """
-    with session(dsn) as connection:
-        settings = settings or settings_like_current(connection)
-        settings.check_dimensions(_dimensions(connection))
-        set_resources(connection, settings)
-        _build_text_index(connection, dsn, on_progress)
-        _drop(connection, _REPLACED, "dropping the index that an earlier run replaced", on_progress)
-        ready = next((one for one in show(connection) if one.name == _BUILDING), None)
+    with session(dsn, schema) as database:
+        settings = settings or settings_like_current(database)
+        settings.check_dimensions(_dimensions(database))
+        set_resources(database, settings)
+        _build_text_index(database, dsn, on_progress)
+        _drop(database, _REPLACED, "dropping the index that an earlier run replaced", on_progress)
+        ready = next((one for one in show(database) if one.name == _BUILDING), None)
         if ready is None or not has_settings(ready, settings):
             if ready is not None:
-                _drop(connection, _BUILDING, "dropping an unfinished index", on_progress)
-            statement = definition(connection, settings, name=_BUILDING)
-            build_index(connection, dsn, statement, "building the vector index", on_progress)
+                _drop(database, _BUILDING, "dropping an unfinished index", on_progress)
+            statement = definition(database, settings, name=_BUILDING)
+            build_index(database, dsn, statement, "building the vector index", on_progress)
         on_progress(Progress("switching to the new index"))
         in_short_transaction(
-            connection, lambda: _switch(connection, settings.kind), on_progress=on_progress
+            database, lambda: _switch(database, settings.kind), on_progress=on_progress
         )
-        _drop(connection, _REPLACED, "dropping the old index", on_progress)
-        return show(connection)
+        _drop(database, _REPLACED, "dropping the old index", on_progress)
+        return show(database)
 
 
-def drop(dsn: str, *, on_progress: OnProgress = ignore_progress) -> None:
+def drop(dsn: str, *, schema: str = SCHEMA, on_progress: OnProgress = ignore_progress) -> None:
     """Drop the vector index and the text index; then searches read all rows."""
-    with session(dsn) as connection:
+    with session(dsn, schema) as database:
         for name in (_BUILDING, _REPLACED, VECTOR_INDEX, _TEXT_INDEX):
-            _drop(connection, name, f"dropping {name}", on_progress)
+            _drop(database, name, f"dropping {name}", on_progress)
 
 
 def definition(
-    connection: Connection, settings: IndexSettings, *, name: str, column: str = "embedding"
+    database: Database, settings: IndexSettings, *, name: str, column: str = "embedding"
 ) -> bytes:
     """Return the `create index concurrently` statement for these settings on a column."""
     arguments = {
@@ -236,17 +240,17 @@ def definition(
         "m": settings.m,
         "ef_construction": settings.ef_construction,
     }
-    (statement,) = connection.execute(_DEFINITION, arguments).fetchone() or ("",)
+    (statement,) = database.execute(_DEFINITION, arguments).fetchone() or ("",)
     return str(statement).encode()
 
 
-def set_resources(connection: Connection, settings: IndexSettings) -> None:
+def set_resources(database: Database, settings: IndexSettings) -> None:
     """Set memory and workers of the session for the build; raises InvalidInputError."""
     try:
         if settings.memory is not None:
-            connection.execute(_MEMORY, [settings.memory])
+            database.execute(_MEMORY, [settings.memory])
         if settings.workers is not None:
-            connection.execute(_WORKERS, [str(settings.workers)])
+            database.execute(_WORKERS, [str(settings.workers)])
     except psycopg.errors.InvalidParameterValue as error:
         raise InvalidInputError(
             f"memory: {error.diag.message_primary}",
@@ -255,9 +259,9 @@ def set_resources(connection: Connection, settings: IndexSettings) -> None:
         ) from error
 
 
-def kind_in_use(connection: Connection) -> Kind:
+def kind_in_use(database: Database) -> Kind:
     """Return the kind of index that the searches' view is made for."""
-    found = connection.execute(_KIND_IN_USE).fetchone()
+    found = database.execute(_KIND_IN_USE).fetchone()
     return "vector" if found == ("vector",) else "halfvec"
 
 
@@ -267,31 +271,32 @@ def has_settings(index: Index, settings: IndexSettings) -> bool:
     return found == (settings.kind, settings.m, settings.ef_construction, True)
 
 
-def _dimensions(connection: Connection) -> int:
-    (dimensions,) = connection.execute(_DIMENSIONS).fetchone() or (0,)
+def _dimensions(database: Database) -> int:
+    (dimensions,) = database.execute(_DIMENSIONS).fetchone() or (0,)
     return int(dimensions)
 
 
-def _build_text_index(connection: Connection, dsn: str, on_progress: OnProgress) -> None:
-    present = next((one for one in show(connection) if one.name == _TEXT_INDEX), None)
+def _build_text_index(database: Database, dsn: str, on_progress: OnProgress) -> None:
+    present = next((one for one in show(database) if one.name == _TEXT_INDEX), None)
     if present is not None and present.is_valid:
         return
     if present is not None:
-        _drop(connection, _TEXT_INDEX, "dropping an unfinished index", on_progress)
-    build_index(connection, dsn, _CREATE_TEXT_INDEX, "building the text index", on_progress)
+        _drop(database, _TEXT_INDEX, "dropping an unfinished index", on_progress)
+    statement = database.install.statement(_CREATE_TEXT_INDEX)
+    build_index(database, dsn, statement, "building the text index", on_progress)
 
 
-def _switch(connection: Connection, kind: Kind) -> None:
+def _switch(database: Database, kind: Kind) -> None:
     # Renaming an index does not block searches. The view is locked first, in the lock order of a
     # search. A missing view, for example after `drop … cascade`, is created again.
-    if connection.execute(_KIND_IN_USE).fetchone() != (kind,):
-        connection.execute(_USE, [kind])
-    connection.execute(_SET_ASIDE)
-    connection.execute(_TAKE_ITS_PLACE)
+    if database.execute(_KIND_IN_USE).fetchone() != (kind,):
+        database.execute(_USE, [kind])
+    database.execute(_SET_ASIDE)
+    database.execute(_TAKE_ITS_PLACE)
 
 
-def _drop(connection: Connection, name: str, step: str, on_progress: OnProgress) -> None:
-    check_session(connection)
-    if any(one.name == name for one in show(connection)):
+def _drop(database: Database, name: str, step: str, on_progress: OnProgress) -> None:
+    check_session(database)
+    if any(one.name == name for one in show(database)):
         on_progress(Progress(step))
-        connection.execute(_DROP[name])
+        database.execute(_DROP[name])

@@ -90,6 +90,9 @@ def load_file(path: Path, key: str) -> LoadedDocument:
     if len(document.text) > MAX_CHARACTERS:
         raise UnreadableDocumentError(f"has more than {MAX_CHARACTERS:,} characters of text")
     document.metadata["path"] = key
+    # Front matter may say better what kind of document it is.
+    document.metadata.setdefault("document_type", suffix.removeprefix(".") or "txt")
+    document.metadata.setdefault("source_file", path.name)
     return document
 
 

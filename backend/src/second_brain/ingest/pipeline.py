@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, LiteralString
 from uuid import UUID
 
 import psycopg
@@ -28,6 +28,7 @@ from second_brain.ingest.loading import LoadedDocument, UnreadableDocumentError
 from second_brain.ingest.sources import KnowledgeSource, UnreadDocument
 from second_brain.ingest.splitting import Chunk, split
 from second_brain.models import Embedder
+from second_brain.services.install import SCHEMA, Database, Install
 from second_brain.services.write import KnowledgeWriter, UpsertCounts
 
 _IS_CHANGED_MUCH = """
@@ -78,7 +79,8 @@ _NOT_STORED_YET = UUID(int=0)
 class Labels:
     """What every document of a run is stored under; see the columns of knowledge_documents.
 
-    None leaves a stored document as it is and gives a new one the column's default. With the
+    None leaves a stored document as it is and gives a new one the column's default; an empty list
+    of `allowed_groups` removes them. With the
     language `auto` each document's own is detected. `metadata` is added to the document's.
     """
 
@@ -89,6 +91,7 @@ class Labels:
     visibility: str | None = None
     owner_id: UUID | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    allowed_groups: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +137,23 @@ def ingest(
     embedder: Embedder,
     labels: Labels = Labels(),
     *,
+    schema: str = SCHEMA,
     dry_run: bool = False,
 ) -> Iterator[DocumentReport]:
     """Store documents one after the other and report each; run `finish` afterwards.
 
-    The connection must be an autocommit one, or everything is one transaction. `dry_run` only
-    reads: it embeds nothing and writes nothing.
+    The connection must be an autocommit one, or everything is one transaction. `schema` is the
+    schema of the install. `dry_run` only reads: it embeds nothing and writes nothing.
 
     A document that cannot be read, or that the database refuses, is reported as failed and the
     next one follows. Anything else (no connection, no right to write, an embedder of another
     size than the column) is raised, with every document before it stored.
     """
-    run = _Run(connection, KnowledgeWriter(connection), embedder, labels, dry_run)
+    database, writer = (
+        Database(connection, Install(schema)),
+        KnowledgeWriter(connection, schema=schema),
+    )
+    run = _Run(database, writer, embedder, labels, dry_run)
     for document in documents:
         try:
             yield run.store(document)
@@ -156,14 +164,18 @@ def ingest(
 
 
 def check_source(
-    connection: psycopg.Connection[Any], source: KnowledgeSource, *, is_named: bool = False
+    connection: psycopg.Connection[Any],
+    source: KnowledgeSource,
+    *,
+    schema: str = SCHEMA,
+    is_named: bool = False,
 ) -> None:
     """Raise ConfigurationError when a source of this name stands for another place.
 
     With `is_named` the caller says that it is the same source. Then only a folder inside the
     known one, or around it, is refused: the same path would mean two files.
     """
-    known = _find_source(connection, source)
+    known = _find_source(Database(connection, Install(schema)), source)
     old, new = known["location"] if known else None, source.location
     if old is None or new is None or old == new:
         return
@@ -184,6 +196,8 @@ def stale_keys(
     connection: psycopg.Connection[Any],
     folders: Iterable[tuple[KnowledgeSource, str]],
     kept: Iterable[str],
+    *,
+    schema: str = SCHEMA,
 ) -> list[str]:
     """List the documents of these sources and folders that are no longer there.
 
@@ -193,26 +207,32 @@ def stale_keys(
     found = set(kept)
     inside = tuple(f"{key}/" for key in found)
     stale: set[str] = set()
+    statement = Install(schema).statement(_STORED_KEYS)
     for source, prefix in folders:
         with connection.cursor(row_factory=scalar_row) as cursor:
-            cursor.execute(_STORED_KEYS, {"source": source.name, "prefix": prefix})
+            cursor.execute(statement, {"source": source.name, "prefix": prefix})
             stale.update(key for key in cursor if key not in found and not key.startswith(inside))
     return sorted(stale)
 
 
-def finish(connection: psycopg.Connection[Any], changed: int) -> None:
+def finish(connection: psycopg.Connection[Any], changed: int, *, schema: str = SCHEMA) -> None:
     """Renew the statistics that ranking reads, when that many changed chunks matter to them."""
-    found = connection.execute(_IS_CHANGED_MUCH, {"changed": changed}).fetchone()
+    database = Database(connection, Install(schema))
+    found = database.execute(_IS_CHANGED_MUCH, {"changed": changed}).fetchone()
     if found is not None and found[0]:
-        connection.execute("analyze public.knowledge_chunks")
-        KnowledgeWriter(connection).refresh_statistics()
+        database.execute("analyze public.knowledge_chunks")
+        KnowledgeWriter(connection, schema=schema).refresh_statistics()
 
 
-def _find_source(
-    connection: psycopg.Connection[Any], source: KnowledgeSource
+def _find_source(database: Database, source: KnowledgeSource) -> dict[str, Any] | None:
+    return _row(database, _FIND_SOURCE, {"name": source.name})
+
+
+def _row(
+    database: Database, query: LiteralString, arguments: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    with connection.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(_FIND_SOURCE, {"name": source.name}).fetchone()
+    with database.connection.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(database.install.statement(query), arguments).fetchone()
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +249,7 @@ class _Stored:
 
 @dataclass
 class _Run:
-    connection: psycopg.Connection[Any]
+    database: Database
     writer: KnowledgeWriter
     embedder: Embedder
     labels: Labels
@@ -276,8 +296,7 @@ class _Run:
 
     def _stored(self, key: str) -> _Stored:
         try:
-            with self.connection.cursor(row_factory=dict_row) as cursor:
-                row = cursor.execute(_STORED_DOCUMENT, {"external_key": key}).fetchone()
+            row = _row(self.database, _STORED_DOCUMENT, {"external_key": key})
         except (ValueError, RecursionError) as exc:
             raise InvalidInputError(f"its stored metadata cannot be read: {exc}") from exc
         return _Stored(**row) if row else _Stored()
@@ -302,6 +321,9 @@ class _Run:
             "owner_id": labels.owner_id,
         }
         given = {name: _json(value) for name, value in fields.items() if value is not None}
+        if labels.allowed_groups is not None:
+            # As the database stores them.
+            given["allowed_groups"] = sorted(set(labels.allowed_groups)) or None
         # The database replaces metadata as a whole.
         metadata = {**stored.metadata, **document.metadata, **labels.metadata}
         return {**given, "metadata": metadata}
@@ -311,8 +333,8 @@ class _Run:
         if source.name not in self.source_ids:
             if not self.dry_run:
                 arguments = {"name": source.name, "location": source.location}
-                self.connection.execute(_ADD_SOURCE, arguments)
-            row = _find_source(self.connection, source)
+                self.database.execute(_ADD_SOURCE, arguments)
+            row = _find_source(self.database, source)
             self.source_ids[source.name] = str(row["id"]) if row else None
         return self.source_ids[source.name]
 

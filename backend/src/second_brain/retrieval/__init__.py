@@ -2,6 +2,7 @@
 
 from second_brain.retrieval.answer import Degraded, QueryTime, SearchResponse, SearchResult
 from second_brain.retrieval.query import Access, QueryOptions, SearchQuery
+from second_brain.retrieval.search_api import SearchAPI
 from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
 from second_brain.retrieval.settings import Mode, SearchSettings
 
@@ -13,6 +14,7 @@ __all__ = [
     "QueryOptions",
     "QueryTime",
     "RetrievalService",
+    "SearchAPI",
     "SearchQuery",
     "SearchResponse",
     "SearchResult",

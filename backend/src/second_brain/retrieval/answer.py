@@ -6,15 +6,21 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from second_brain.retrieval.settings import Mode
-from second_brain.services.results import MemorySearchResult
+from second_brain.services.arguments import Leg
+from second_brain.services.results import MemorySearchResult, Notes, saturated, unit
 
 
 class SearchResult(BaseModel):
     """One hit: the columns of the SQL function, and where it stands.
 
     `rank` counts from 1 in the whole list, so the first hit after an offset of 10 has rank 11.
-    When reranked, `rerank_score` is the reranker's (higher is better, of no fixed range) and
-    `original_rank` where the fused list had it. `metadata` is the row's own.
+    When reranked, `rerank_score` is the reranker's (higher is better, of no fixed range),
+    `original_score` the fused one and `original_rank` where the fused list had it. `metadata` is
+    the row's own. `chunk_index` is None for a whole document.
+
+    `confidence` is in 0 to 1 and compares the results of one answer: the cosine similarity in mode
+    vector (cut at 0), s / (1 + s) of the BM25 score s in mode text, else the fused score divided by
+    the highest that the weights and the fusion allow. It is no probability.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -37,9 +43,15 @@ class SearchResult(BaseModel):
     title: str | None
     source_url: str | None
     collection: str | None
+    collections: list[str]
+    heading: str | None
+    sensitivity: str | None
+    external_key: str | None
+    document_chunks: int | None
     document_date: date | None
     snippet: str | None
     context: str | None
+    confidence: float
     rerank_score: float | None = None
     original_rank: int | None = None
 
@@ -47,6 +59,65 @@ class SearchResult(BaseModel):
     def score(self) -> float | None:
         """What orders the list: the reranker's score, or the fused one."""
         return self.rrf_score if self.rerank_score is None else self.rerank_score
+
+    @property
+    def original_score(self) -> float | None:
+        """The fused score, which a reranker does not change."""
+        return self.rrf_score
+
+    @property
+    def distance(self) -> float | None:
+        """The cosine distance, 0 to 2; None when the vector leg did not find it."""
+        return None if self.similarity is None else 1 - self.similarity
+
+    @property
+    def is_chunk(self) -> bool:
+        """Whether it is a part of a document, and not a whole one."""
+        return self.chunk_index is not None
+
+    @property
+    def chunk_id(self) -> str:
+        """Another name of `id`."""
+        return self.id
+
+    @property
+    def chunk_text(self) -> str:
+        """Another name of `content`."""
+        return self.content
+
+    @property
+    def artifact_id(self) -> str | None:
+        """Another name of `document_id`."""
+        return self.document_id
+
+    @property
+    def vector_score(self) -> float | None:
+        """Another name of `similarity`."""
+        return self.similarity
+
+    @property
+    def bm25_score(self) -> float | None:
+        """Another name of `text_score`."""
+        return self.text_score
+
+    @property
+    def context_header(self) -> str | None:
+        """Another name of `heading`: title and section path."""
+        return self.heading
+
+    @property
+    def total_chunks(self) -> int | None:
+        """Another name of `document_chunks`: how many chunks the document has."""
+        return self.document_chunks
+
+    @property
+    def chunk_token_count(self) -> int | None:
+        """The number that the writer stored as `metadata.token_count`; None without one.
+
+        Tokens are a model's own, so none are counted here.
+        """
+        count = self.metadata.get("token_count")
+        return count if isinstance(count, int) and not isinstance(count, bool) else None
 
 
 class QueryTime(BaseModel):
@@ -63,12 +134,14 @@ class QueryTime(BaseModel):
 class Degraded(BaseModel):
     """A part that failed, and that the answer does without.
 
-    `kind` is that of a `second_brain.errors` class. `also` is a second part that failed.
+    `embed`: the question has no embedding, and the text leg answers. `text`: the text leg failed,
+    and the vector leg answers. `rerank`: the fused order is kept. `kind` is that of a
+    `second_brain.errors` class. `also` is a second part that failed.
     """
 
     model_config = ConfigDict(frozen=True)
 
-    part: Literal["embed", "rerank"]
+    part: Literal["embed", "text", "rerank"]
     kind: str
     message: str
     remedy: str
@@ -81,6 +154,8 @@ class SearchResponse(BaseModel):
     `mode` is what was asked for, or what the settings made of no mode; `mode_used` is what ran.
     `total_count` is how many results paging can reach, None on a page past the end. `cached` says
     that the results were read from this process's cache, and `degraded` what failed on the way.
+    `query_time_ms` is the whole time in milliseconds, and `timings` has its parts. `notes` says
+    what the database did beside what was asked.
 
     `pool_ended`: the list ends on this page although more rows may match, because a leg had as many
     candidates as its pool holds, or the reranker as many as it is given. `truncated`: results are
@@ -97,7 +172,8 @@ class SearchResponse(BaseModel):
     limit: int
     offset: int
     applied_filters: dict[str, Any]
-    query_time_ms: QueryTime
+    query_time_ms: float
+    timings: QueryTime
     embedding_model: str | None = None
     cached: bool = False
     degraded: Degraded | None = None
@@ -105,13 +181,18 @@ class SearchResponse(BaseModel):
     truncated: bool = False
     remedy: str | None = None
     exact_total: int | None = None
+    notes: Notes | None = None
+
+    @property
+    def search_mode(self) -> Mode:
+        """Another name of `mode_used`."""
+        return self.mode_used
 
 
 # The provider lays these over the row's own metadata.
 _COLUMNS = (
     "knowledge_type",
     "document_id",
-    "chunk_index",
     "source_origin",
     "rrf_score",
     "vector_rank",
@@ -121,12 +202,19 @@ _COLUMNS = (
     "match_type",
     "matched_terms",
     "collection",
+    "collections",
+    "heading",
+    "sensitivity",
+    "external_key",
+    "document_chunks",
     "snippet",
     "context",
 )
 _NOT_OWN = frozenset(
     {
         *_COLUMNS,
+        "chunk_index",
+        "is_chunk",
         "document_date",
         "title",
         "source_url",
@@ -140,16 +228,24 @@ _NOT_OWN = frozenset(
 def result(
     hit: MemorySearchResult,
     rank: int,
+    used: Leg,
     *,
     rerank_score: float | None = None,
     original_rank: int | None = None,
 ) -> SearchResult:
-    """Turn a provider's hit into a result."""
+    """Turn a provider's hit into a result of the legs that were used."""
     said: Any = hit.metadata
+    confidence = hit.confidence
+    if used == "vector":
+        confidence = unit(said["similarity"])
+    elif used == "text":
+        confidence = saturated(said["text_score"] or 0.0)
     return SearchResult(
         id=hit.id,
         rank=rank,
         content=hit.content,
+        chunk_index=said["chunk_index"] if said["is_chunk"] else None,
+        confidence=confidence,
         metadata={name: value for name, value in said.items() if name not in _NOT_OWN},
         title=_text(said.get("title")),
         source_url=_text(said.get("source_url")),

@@ -13,6 +13,11 @@ from second_brain.retrieval.query import Access, QueryOptions, SearchQuery
 from second_brain.retrieval.settings import MATCH_COUNT_BOUND, Mode, SearchSettings
 from second_brain.services.arguments import FindOptions, Leg
 
+MEMORY = "memory"
+"""The collection of what assistants store about a user."""
+
+_NO_MEMORY = {"field": "collection", "op": "ne", "value": MEMORY}
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -31,6 +36,8 @@ class Plan:
     window: int
     """Rows asked for: the limit, or the candidates of a reranker."""
     threshold: float
+    leaves_out_memory: bool
+    """Whether a condition leaves the collection `memory` out."""
     pool: int | None = None
     """Candidates for each leg; None for what the settings say."""
 
@@ -66,14 +73,15 @@ def checked_query(question: str | SearchQuery, options: QueryOptions) -> tuple[S
         if asked:
             raise InvalidInputError(
                 f"a SearchQuery and {', '.join(asked)} are given",
-                remedy="Put everything but viewer_id, public_only and required_filters into the "
-                "SearchQuery.",
+                remedy=f"Put everything but {', '.join(Access.model_fields)} into the SearchQuery.",
             )
-        if "viewer_id" not in decided and not decided.get("public_only"):
+        if "viewer_id" not in decided and not (
+            decided.get("public_only") or decided.get("viewer_groups") is not None
+        ):
             raise ConfigurationError(
                 "a SearchQuery is given, and nothing says whose rows it may find",
-                remedy="Give the viewer_id of the user who asks, or public_only=True; "
-                "viewer_id=None where every client may see every row.",
+                remedy="Give the viewer_id of the user who asks, viewer_groups, or "
+                "public_only=True; viewer_id=None where every client may see every row.",
             )
     try:
         access = Access(**decided)  # type: ignore[arg-type]
@@ -82,7 +90,10 @@ def checked_query(question: str | SearchQuery, options: QueryOptions) -> tuple[S
         return SearchQuery(query=question, **asked), access  # type: ignore[arg-type]
     except ValidationError as error:
         # Without the values: a question may be private.
-        faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
+        faults = [
+            ": ".join([*filter(None, [".".join(map(str, fault["loc"]))]), fault["msg"]])
+            for fault in error.errors()
+        ]
         raise InvalidInputError("; ".join(faults)) from None
 
 
@@ -102,7 +113,25 @@ def planned(query: SearchQuery, access: Access, settings: SearchSettings) -> Pla
     threshold = query.min_similarity
     if threshold is None:
         threshold = settings.similarity_threshold
-    return Plan(query, access, mode, retrieval, limit, window, threshold)
+    includes_memory = query.include_memory
+    if includes_memory is None:
+        includes_memory = settings.search_include_memory
+    return Plan(
+        query,
+        access,
+        mode,
+        retrieval,
+        limit,
+        window,
+        threshold,
+        leaves_out_memory=not (
+            includes_memory
+            # A list of collections that does not name it leaves it out already.
+            or query.collections is not None
+            or _names_memory(query.filters)
+            or _names_memory(access.required_filters)
+        ),
+    )
 
 
 def search_options(
@@ -117,12 +146,22 @@ def search_options(
     `further` has the further formulations.
     """
     query, is_hybrid = plan.query, used == "hybrid"
+    weights = [query.vector_weight, query.text_weight]
+    of_settings = [settings.vector_weight, settings.text_weight]
+    vector_weight, text_weight = (
+        default if given is None else given
+        for given, default in zip(weights, of_settings, strict=True)
+    )
+    conditions = _with_tags(query.filters, query.tags)
+    conditions = _together(conditions, plan.access.required_filters)
+    if plan.leaves_out_memory:
+        conditions = _together(conditions, [_NO_MEMORY])
     return {
         "top_k": plan.window,
         "threshold": plan.threshold,
         # A leg that is alone has no other to be weighed against.
-        "vector_weight": settings.vector_weight if is_hybrid else 1.0,
-        "text_weight": settings.text_weight if is_hybrid else 1.0,
+        "vector_weight": vector_weight if is_hybrid else 1.0,
+        "text_weight": text_weight if is_hybrid else 1.0,
         "filter_type": query.category,
         "search_mode": query.search_mode,
         "pool_size": plan.pool
@@ -135,12 +174,13 @@ def search_options(
             MATCH_COUNT_BOUND,
         ),
         "rrf_k": settings.rrf_constant,
-        "fusion": settings.search_fusion,
-        "filters": _together(_with_tags(query.filters, query.tags), plan.access.required_filters),
+        "fusion": query.fusion or settings.search_fusion,
+        "filters": conditions,
         "date_from": query.date_from,
         "date_to": query.date_to,
         "collections": None if query.collections is None else list(query.collections),
         "viewer_id": plan.access.viewer_id,
+        "viewer_groups": plan.access.viewer_groups,
         "public_only": plan.access.public_only,
         "one_per_document": query.one_per_document,
         "neighbor_window": query.expand_neighbors,
@@ -169,10 +209,24 @@ def applied_filters(plan: Plan, threshold: float | None) -> dict[str, Any]:
         "filters": query.filters,
         "min_similarity": threshold or None,
         "viewer_id": access.viewer_id and str(access.viewer_id),
+        "viewer_groups": access.viewer_groups and list(access.viewer_groups),
         "public_only": access.public_only or None,
         "collections": query.collections and list(query.collections),
+        "include_memory": False if plan.leaves_out_memory else None,
     }
     return {name: value for name, value in said.items() if value not in (None, [], {})}
+
+
+def _names_memory(filters: Any) -> bool:
+    """Say whether filters compare the column collection with `memory`."""
+    if isinstance(filters, dict):
+        return filters.get("collection") == MEMORY
+    values = [
+        one.get("value")
+        for one in filters or ()
+        if isinstance(one, dict) and one.get("field") == "collection"
+    ]
+    return any(MEMORY in value if isinstance(value, list) else value == MEMORY for value in values)
 
 
 def _with_tags(filters: Any, tags: Sequence[str]) -> Any:

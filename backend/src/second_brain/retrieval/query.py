@@ -7,7 +7,7 @@ such as a filter's fields, the database checks.
 
 from collections.abc import Mapping, Sequence
 from datetime import date
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict, get_args
 from uuid import UUID
 
 from pydantic import (
@@ -18,17 +18,24 @@ from pydantic import (
     PlainValidator,
     StringConstraints,
     WithJsonSchema,
+    model_validator,
 )
 
 from second_brain.errors import InvalidInputError
 from second_brain.filters import FilterBuilder, FilterExpression, Filters, conditions
-from second_brain.retrieval.settings import LIMIT_BOUND, Mode, ModeField
+from second_brain.retrieval.settings import LIMIT_BOUND, Fusion, Mode, ModeField, Weight
 from second_brain.services.arguments import TextMode
 
 QUESTION_BOUND = 1000
 """Characters. A longer text is a document, which no embedding model reads as a question."""
 
 OFFSET_BOUND = 1000
+
+
+MODES = (*get_args(Mode), "bm25")
+
+OTHER_NAMES = {"query_text": "query", "bm25_weight": "text_weight"}
+"""Names that callers of earlier systems use for fields of a SearchQuery."""
 
 
 def _conditions(filters: Any) -> Any:
@@ -77,6 +84,9 @@ class Access(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     viewer_id: UUID | None = Field(default=None, description="Rows of this user, and public ones.")
+    viewer_groups: Names | None = Field(
+        default=None, description="Rows that one of these groups may see, too."
+    )
     public_only: bool = Field(default=False, description="Public rows only.")
     required_filters: Annotated[Any, PlainValidator(_required)] = Field(
         default=None, description="Conditions that always hold, as a list."
@@ -88,11 +98,29 @@ class SearchQuery(BaseModel):
 
     It may be the body of a request: it has no field that says whose rows are searched.
 
-    `mode` None, `limit` None and `min_similarity` None stand for the service's settings. Raises
-    pydantic's ValidationError for a value out of bounds and for a name that is none of these.
+    For a field that is None and has a setting (`mode`, `limit`, weights, ...), the setting counts.
+    `query_text` and `bm25_weight` are other names of `query` and `text_weight`; a `search_mode`
+    that names legs, such as `hybrid`, is the `mode`. Raises pydantic's ValidationError for a value
+    out of bounds and for a name that is none of these.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        named = dict(given)
+        for name, value in given.items():
+            is_mode = name == "search_mode" and value in MODES
+            field = "mode" if is_mode else OTHER_NAMES.get(name, name)
+            if field == name:
+                continue
+            if named.get(field) is not None:
+                raise ValueError(f"{field} and {name} are both given, and are names of one field")
+            named[field] = named.pop(name)
+        return named
 
     query: Text = Field(description="The question, 1 to 1,000 characters.")
     mode: ModeField | None = Field(
@@ -134,12 +162,19 @@ class SearchQuery(BaseModel):
     exact_total: bool = Field(
         default=False, description="Count all rows that match, beyond the candidates too."
     )
+    fusion: Fusion | None = Field(default=None, description="How the lists of the legs are fused.")
+    vector_weight: Weight | None = Field(default=None, description="Weight of the vector leg.")
+    text_weight: Weight | None = Field(default=None, description="Weight of the text leg.")
+    include_memory: bool | None = Field(
+        default=None, description="Search the collection memory too."
+    )
 
 
 class AccessOptions(TypedDict, total=False):
     """What `RetrievalService.search` takes by name beside a SearchQuery: fields of Access."""
 
     viewer_id: UUID | str | None
+    viewer_groups: Sequence[str] | set[str] | frozenset[str] | None
     public_only: bool
     required_filters: Sequence[Mapping[str, object] | FilterExpression] | FilterBuilder | None
 
@@ -147,7 +182,7 @@ class AccessOptions(TypedDict, total=False):
 class QueryOptions(AccessOptions, total=False):
     """What `RetrievalService.search` takes by name beside the question.
 
-    These are the fields of SearchQuery and of Access.
+    These are the fields of SearchQuery and of Access, and `bm25_weight` for `text_weight`.
     """
 
     mode: Mode | Literal["bm25"] | None
@@ -164,6 +199,11 @@ class QueryOptions(AccessOptions, total=False):
     one_per_document: bool
     recency_half_life: float | None
     snippet: bool
-    search_mode: TextMode
+    search_mode: TextMode | Mode | Literal["bm25"]
     formulations: Sequence[str]
     exact_total: bool
+    fusion: Fusion | None
+    vector_weight: float | None
+    text_weight: float | None
+    bm25_weight: float | None
+    include_memory: bool | None

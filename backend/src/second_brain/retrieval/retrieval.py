@@ -3,6 +3,7 @@
 Ranking, fusion and filters are the database's, and retries the provider's.
 """
 
+import contextlib
 import contextvars
 import logging
 import os
@@ -11,15 +12,18 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from second_brain.errors import (
+    AuthenticationError,
     ConfigurationError,
     DimensionMismatchError,
     InvalidInputError,
+    SearchTimeoutError,
     SecondBrainError,
+    UnavailableError,
     redacted,
     safe_message,
 )
@@ -57,6 +61,14 @@ _REMEDY_OF_RERANKING = (
     "More rows may match: the reranker orders limit times RERANKING_CANDIDATE_MULTIPLIER "
     "candidates. Raise one of the two, or search in another mode."
 )
+
+_NOT_OF_ONE_LEG = (
+    AuthenticationError,
+    InvalidInputError,
+    SearchTimeoutError,
+    UnavailableError,
+)
+"""Errors after which a search with one leg is not tried."""
 
 Outcome = TypeVar("Outcome")
 
@@ -161,8 +173,9 @@ class Retrieval(ABC):
             key, begun = plan.key(), self._cache.begin()
             kept = self._cache.get(key)
             if kept is not None:
+                times = watch.times()
                 watch.response = kept.model_copy(
-                    update={"cached": True, "query_time_ms": watch.times()}
+                    update={"cached": True, "query_time_ms": times.total, "timings": times}
                 )
                 return watch.response
             watch.response = await self._answer(plan, deadline, watch)
@@ -173,11 +186,8 @@ class Retrieval(ABC):
     async def _answer(self, plan: Plan, deadline: Deadline, watch: Watch) -> SearchResponse:
         try:
             found = await self._found(plan, deadline, watch)
-        except DimensionMismatchError:
-            # The corpus may have changed its model since it was looked up.
-            if not await self._is_another_model(deadline, watch):
-                raise
-            found = await self._found(plan, deadline, watch)
+        except DimensionMismatchError as error:
+            found = await self._found_again(plan, error, deadline, watch)
         hits, degraded = found.hits, found.degraded
         used: Mode = found.used
         details, first = found.details, plan.query.offset
@@ -199,6 +209,7 @@ class Retrieval(ABC):
                     used = "rerank"
             has_more = has_more or (total or 0) > len(hits)
             total, places = len(hits), places[first : first + plan.limit]
+        times = watch.times()
         pool_ended = has_more and first + len(places) >= (total or 0)
         embedder = found.embedder
         return SearchResponse(
@@ -206,6 +217,7 @@ class Retrieval(ABC):
                 result(
                     hits[place],
                     rank,
+                    found.used,
                     rerank_score=scores[place] if scores else None,
                     original_rank=place + 1 if scores else None,
                 )
@@ -217,7 +229,8 @@ class Retrieval(ABC):
             limit=plan.limit,
             offset=first,
             applied_filters=applied_filters(plan, None if embedder is None else plan.threshold),
-            query_time_ms=watch.times(),
+            query_time_ms=times.total,
+            timings=times,
             embedding_model=None if embedder is None else embedder.model,
             cached=False,
             degraded=degraded,
@@ -225,41 +238,100 @@ class Retrieval(ABC):
             truncated=details.get("truncated", False),
             remedy=details.get("remedy") or (_REMEDY_OF_RERANKING if pool_ended else None),
             exact_total=details.get("exact_total"),
+            notes=details.get("notes"),
         )
 
     async def _found(self, plan: Plan, deadline: Deadline, watch: Watch) -> _Found:
-        """Embed the question and search; without an embedding, search by text."""
-        texts, used = plan.texts, plan.retrieval
+        """Embed the question and search; when one leg fails, search with the other."""
         embedder = degraded = None
-        vectors: list[NDArray[np.float32] | None] = [None] * len(texts)
-        if used != "text":
+        vectors: list[NDArray[np.float32] | None] = [None] * len(plan.texts)
+        if plan.retrieval != "text":
             with watch.part("embed"):
-                embedder = await self._embedder(deadline)
-                try:
-                    vectors = await embed_question(embedder, texts, self._compute, deadline)
-                # Whatever failed, the question's words remain to search with.
-                except Exception as error:
-                    failure = model_failure(error, "the embedder")
-                    if used == "vector":
-                        if failure is error:
-                            raise
-                        raise failure from redacted(error)
-                    degraded = _degraded("embed", failure)
-                    embedder, used = None, "text"
-        asked = [
-            (vector, None if used == "vector" else text)
-            for vector, text in zip(vectors, texts, strict=True)
-        ]
-        options = search_options(plan, used, asked[1:], self.settings, deadline.left())
+                embedder, vectors, degraded = await self._embedded(plan, deadline)
+        used: Leg = plan.retrieval if degraded is None else "text"
         with watch.part("search"):
             try:
-                hits, details = await self._find(*asked[0], options)
-            except InvalidInputError as error:
-                if str(error).startswith("filter_type "):
-                    # The service's name of it.
-                    error.args = (str(error).replace("filter_type", "category", 1),)
-                raise
+                hits, details = await self._asked(plan, used, vectors, deadline)
+            except SecondBrainError as error:
+                if used != "hybrid" or isinstance(error, _NOT_OF_ONE_LEG):
+                    raise
+                answer = await self._without_text(plan, vectors, deadline)
+                if answer is None:
+                    raise
+                hits, details = answer
+                used, degraded = "vector", _degraded("text", error)
         return _Found(hits, details, used, embedder, degraded)
+
+    async def _found_again(
+        self, plan: Plan, error: DimensionMismatchError, deadline: Deadline, watch: Watch
+    ) -> _Found:
+        """Search after the database refused the embedding: with another model's, or by text."""
+        try:
+            # The corpus may have changed its model since it was looked up.
+            if await self._is_another_model(deadline, watch):
+                return await self._found(plan, deadline, watch)
+        except (ConfigurationError, DimensionMismatchError):
+            if not self._may_search_by_text(plan):
+                raise
+        if not self._may_search_by_text(plan):
+            raise error
+        found = await self._found(replace(plan, retrieval="text"), deadline, watch)
+        return replace(found, degraded=_degraded("embed", error))
+
+    def _may_search_by_text(self, plan: Plan) -> bool:
+        """Say whether a question with an unsuitable embedding is searched by its words."""
+        return plan.retrieval == "hybrid" and self.settings.search_on_bad_embedding == "text"
+
+    async def _embedded(
+        self, plan: Plan, deadline: Deadline
+    ) -> "tuple[AnyEmbedder | None, list[NDArray[np.float32] | None], Degraded | None]":
+        """Return the embedder and the vectors of the question, or what failed."""
+        try:
+            embedder = await self._embedder(deadline)
+        except ConfigurationError as error:
+            if not self._may_search_by_text(plan):
+                raise
+            return None, [None] * len(plan.texts), _degraded("embed", error)
+        try:
+            vectors = await embed_question(embedder, plan.texts, self._compute, deadline)
+        # Whatever failed, the question's words remain to search with.
+        except Exception as error:
+            failure = model_failure(error, "the embedder")
+            if plan.retrieval == "vector":
+                if failure is error:
+                    raise
+                raise failure from redacted(error)
+            return None, [None] * len(plan.texts), _degraded("embed", failure)
+        return embedder, vectors, None
+
+    async def _asked(
+        self,
+        plan: Plan,
+        used: Leg,
+        vectors: "Sequence[NDArray[np.float32] | None]",
+        deadline: Deadline,
+    ) -> Results:
+        """Search with one leg or both."""
+        asked = [
+            (vector, None if used == "vector" else text)
+            for vector, text in zip(vectors, plan.texts, strict=True)
+        ]
+        options = search_options(plan, used, asked[1:], self.settings, deadline.left())
+        try:
+            return await self._find(*asked[0], options)
+        except InvalidInputError as error:
+            if str(error).startswith("filter_type "):
+                # The service's name of it.
+                error.args = (str(error).replace("filter_type", "category", 1),)
+            raise
+
+    async def _without_text(
+        self, plan: Plan, vectors: "Sequence[NDArray[np.float32] | None]", deadline: Deadline
+    ) -> Results | None:
+        """Search with the vector leg alone; None if that fails too."""
+        with contextlib.suppress(SecondBrainError):
+            return await self._asked(plan, "vector", vectors, deadline)
+        return None
 
     async def _embedder(self, deadline: Deadline) -> AnyEmbedder:
         """Return the embedder of the corpus's model, which is looked up once in a while."""
@@ -329,7 +401,9 @@ def _without_stop(call: Callable[[], Outcome]) -> Outcome:
 
 
 def _degraded(
-    part: Literal["embed", "rerank"], failure: SecondBrainError, before: Degraded | None = None
+    part: Literal["embed", "text", "rerank"],
+    failure: SecondBrainError,
+    before: Degraded | None = None,
 ) -> Degraded:
     degraded = Degraded(
         part=part, kind=failure.kind, message=safe_message(failure), remedy=failure.remedy

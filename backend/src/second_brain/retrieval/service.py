@@ -72,9 +72,9 @@ class AsyncRetrievalService(Retrieval):
     ) -> SearchResponse:
         """Search for a question, or for the `SearchQuery` of a client; see its fields.
 
-        Beside a SearchQuery the server says whose rows it may find: `viewer_id` (None: everybody's)
-        or `public_only=True`, else ConfigurationError is raised. `required_filters` hold beside its
-        own.
+        Beside a SearchQuery the server says whose rows it may find: `viewer_id` (None:
+        everybody's), `viewer_groups` or `public_only=True`, else ConfigurationError is raised.
+        `required_filters` hold beside its own.
 
         `timeout` is the most seconds that the whole search may take. When the embedder or the
         reranker fails, the search continues without it and sets `degraded`. Every other failure is

@@ -7,6 +7,7 @@ limits combine. The environment is read only when `SearchSettings()` is called.
 import difflib
 import logging
 import os
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -45,6 +46,10 @@ ModeField = Annotated[Mode, BeforeValidator(_without_alias)]
 """A field of type Mode that accepts `bm25` for `text`."""
 
 Fusion = Literal["stored_or_auto", "auto", "relative_score", "rrf"]
+"""`stored_or_auto`: the setting stored for the corpus, else `auto`."""
+
+OnBadEmbedding = Literal["error", "text"]
+"""What follows when the corpus cannot be searched with the embedding: refuse, or search by text."""
 
 
 def _not_empty(text: str) -> str:
@@ -57,12 +62,13 @@ Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-_OTHER_NAMES = {
-    "search_vector_weight": "vector_weight",
-    "search_text_weight": "text_weight",
-    "search_bm25_weight": "text_weight",
-}
-"""Variables with another name for a setting."""
+PREFIX = "search_"
+
+
+def _other_names(fields: Iterable[str]) -> dict[str, str]:
+    """Return the other names of settings: with the prefix, and bm25 for text."""
+    others = {f"{PREFIX}{name}": name for name in fields if not name.startswith(PREFIX)}
+    return {**others, "search_bm25_weight": "text_weight", "bm25_weight": "text_weight"}
 
 
 def _environment(fields: dict[str, Any]) -> dict[str, str]:
@@ -73,18 +79,19 @@ def _environment(fields: dict[str, Any]) -> dict[str, str]:
     """
     variables = {name.lower(): value for name, value in os.environ.items() if value}
     settings = {name: value for name, value in variables.items() if name in fields}
-    for other, name in _OTHER_NAMES.items():
+    others = _other_names(fields)
+    for other, name in others.items():
         if other not in variables:
             continue
         if settings.setdefault(name, variables[other]) != variables[other]:
-            names = [name, *(each for each, same in _OTHER_NAMES.items() if same == name)]
+            names = [name, *(each for each, same in others.items() if same == name)]
             given = " and ".join(each.upper() for each in names if each in variables)
             raise ConfigurationError(
                 f"{given} are names of one setting and have different values",
                 remedy=f"Set {name.upper()} alone.",
             )
-    known = [*fields, *_OTHER_NAMES]
-    unknown = sorted(name for name in variables if name.startswith("search_") and name not in known)
+    known = [*fields, *others]
+    unknown = sorted(name for name in variables if name.startswith(PREFIX) and name not in known)
     if unknown:
         logger.warning(
             "ignored environment variables: %s",
@@ -107,7 +114,14 @@ class SearchSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def __init__(self, **given: Any) -> None:
-        super().__init__(**{**_environment(type(self).model_fields), **given})
+        others = _other_names(type(self).model_fields)
+        named = {others.get(name, name): value for name, value in given.items()}
+        if len(named) < len(given):
+            raise ConfigurationError(
+                f"of {', '.join(given)}, two are names of one setting",
+                remedy="Give each setting once.",
+            )
+        super().__init__(**{**_environment(type(self).model_fields), **named})
 
     search_default_mode: ModeField = "hybrid"
     use_hybrid_search: bool = True
@@ -130,6 +144,9 @@ class SearchSettings(BaseModel):
         "cross-encoder/ms-marco-MiniLM-L6-v2"
     )
     crossencoder_max_length: int = Field(default=512, ge=1, le=8192)
+
+    search_include_memory: bool = False
+    search_on_bad_embedding: OnBadEmbedding = "error"
 
     search_timeout_seconds: Seconds | None = 30.0
     search_model_check_seconds: float = Field(default=60.0, ge=0, allow_inf_nan=False)

@@ -9,6 +9,7 @@ if a setting enables it.
 import functools
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
@@ -55,12 +56,18 @@ class Watch:
         attributes = {"event": "search", **self._fields}
         response = self.response
         if response is not None:
+            found = Counter(one.match_type for one in response.results)
             attributes |= {
                 "mode_used": response.mode_used,
                 "results": len(response.results),
                 "total_count": response.total_count,
                 "vector_hits": sum(one.vector_rank is not None for one in response.results),
                 "text_hits": sum(one.text_rank is not None for one in response.results),
+                "match_both": found["both"],
+                "match_vector": found["vector"],
+                "match_text": found["text"],
+                "merged": found["both"],
+                "deduplicated": sum(len(one.collections) > 1 for one in response.results),
                 "cached": response.cached,
             }
             first = response.degraded
@@ -71,7 +78,7 @@ class Watch:
             attributes["error_kind"] = (
                 translate(error).kind if isinstance(error, Exception) else type(error).__name__
             )
-        times = self.times() if response is None else response.query_time_ms
+        times = self.times() if response is None else response.timings
         for name in ("embed", "search", "rerank", "total"):
             attributes[f"{name}_ms"] = round(getattr(times, name), 3)
         return attributes

@@ -39,7 +39,7 @@ class Formulation(TypedDict, total=False):
 
 
 class KeywordArguments(TypedDict, total=False):
-    """The keyword-only arguments of `hybrid_search` except `viewer_id` and `timeout`."""
+    """The keyword-only arguments of `hybrid_search` except the viewer and `timeout`."""
 
     rrf_k: float
     fusion: str | None
@@ -62,6 +62,7 @@ class HybridOptions(KeywordArguments, total=False):
     """All keyword-only arguments of `hybrid_search`."""
 
     viewer_id: UUID | str | None
+    viewer_groups: Sequence[str] | None
     exact_total: bool
     timeout: float | None
 
@@ -88,6 +89,7 @@ class SearchOptions(OwnSearchOptions, total=False):
     """The arguments of `explain_hybrid_search` except the query."""
 
     viewer_id: UUID | str | None
+    viewer_groups: Sequence[str] | None
 
 
 class FindOptions(SearchOptions, total=False):
@@ -102,6 +104,7 @@ class BatchQuery(SearchArguments, total=False):
     query_embedding: Embedding | None
     query_text: str | None
     viewer_id: UUID | str | None
+    viewer_groups: Sequence[str] | None
 
 
 KEYWORD_DEFAULTS: Mapping[str, object] = {
@@ -119,10 +122,14 @@ KEYWORD_DEFAULTS: Mapping[str, object] = {
     "match_offset": 0,
     "snippet": False,
     "formulations": None,
+    "viewer_groups": None,
     "on_bad_embedding": "error",
     "prefix_last": False,
 }
 """Defaults of the keyword-only arguments. They are equal to those of the SQL function."""
+
+VIEWER = ("viewer_id", "viewer_groups")
+"""The arguments that name the viewer. With a user's token, the database takes both from there."""
 
 DEFAULTS: Mapping[str, object] = {
     "query_embedding": None,
@@ -186,8 +193,8 @@ def _converted(name: str, value: Any) -> Any:
         return _plain(value)
     if name == "filters":
         return conditions(value)
-    if name == "collections" and isinstance(value, str):
-        raise InvalidInputError(f"collections must be a list of names, not {value[:100]!r}")
+    if name in ("collections", "viewer_groups") and isinstance(value, str):
+        raise InvalidInputError(f"{name} must be a list of names, not {value[:100]!r}")
     if name in ("date_from", "date_to") and isinstance(value, str):
         return _parsed(name, value, date.fromisoformat, "an ISO date such as 2026-01-31")
     if name == "viewer_id" and isinstance(value, str):

@@ -55,6 +55,7 @@ class OwnDocumentContent(OwnDocument):
     author: str | None
     language: str
     sensitivity: str | None
+    allowed_groups: tuple[str, ...] | None
     metadata: Mapping[str, Any]
     chunks: tuple[OwnChunk, ...]
 
@@ -68,17 +69,20 @@ class AsyncOwnDocuments(Searches):
         page_size: int = 50,
         after_key: str | None = None,
         include_public: bool = False,
+        include_groups: bool = False,
         timeout: float | None = None,
     ) -> list[OwnDocument]:
         """Return a page of the user's documents in the order of external_key.
 
-        `page_size` is 1 to 200; `after_key` is the last external_key of the page before. Raises a
-        SecondBrainError.
+        With `include_public` and `include_groups`, public documents and those of the user's groups
+        too. `page_size` is 1 to 200; `after_key` is the last external_key of the page before.
+        Raises a SecondBrainError.
         """
         arguments = {
             "page_size": page_size,
             "after_key": after_key,
             "include_public": include_public,
+            "include_groups": include_groups,
         }
 
         async def listed() -> list[OwnDocument]:
@@ -95,9 +99,9 @@ class AsyncOwnDocuments(Searches):
         chunk_offset: int = 0,
         timeout: float | None = None,
     ) -> OwnDocumentContent | None:
-        """Return a document that the user owns or that is public; None when there is no such one.
+        """Return a document that is the user's, of a group of theirs, or public; else None.
 
-        `chunk_count` is 1 to 500. Raises a SecondBrainError.
+        Only its owner gets `allowed_groups`. `chunk_count` is 1 to 500. Raises a SecondBrainError.
         """
         arguments = {
             "document": str(document_id),

@@ -18,6 +18,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from second_brain.errors import ConnectionLostError
 from second_brain.services.calls import RETRIES
 from second_brain.services.connections import connect, explained, secrets
+from second_brain.services.install import SCHEMA, Install
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
 from second_brain.services.reading import Reading, after, connect_timeout, pool_wait
 from second_brain.services.results import Source, read_json
@@ -36,10 +37,12 @@ class _Postgres:
     """Base of both providers."""
 
     _database: Any
+    _install: Install
 
     def _reading(self, function: str, arguments: dict[str, Any], timeout: float | None) -> Reading:
         is_own = isinstance(self._database, psycopg.BaseConnection)
-        return Reading(function, arguments, timeout, _OWN_CONNECTION_LOST if is_own else None)
+        remedy_of_loss = _OWN_CONNECTION_LOST if is_own else None
+        return Reading(function, arguments, timeout, remedy_of_loss, self._install)
 
     def _secrets(self) -> Iterable[object]:
         return secrets(self._database) if isinstance(self._database, str) else ()
@@ -53,8 +56,9 @@ class PostgresProvider(_Postgres, SearchProvider):
     by one thread at a time; a service should use a pool. With a connection string, each call opens
     and closes its own connection. A lost connection of the caller is not opened again.
 
-    `timeout` becomes the statement_timeout, unless the role has a shorter one. If the server does
-    not cancel the statement, the connection is closed half a second later.
+    `schema` is the schema of the install. `timeout` becomes the statement_timeout, unless the role
+    has a shorter one. If the server does not cancel the statement, the connection is closed half a
+    second later.
     """
 
     name: ClassVar[Source] = "postgres"
@@ -63,6 +67,7 @@ class PostgresProvider(_Postgres, SearchProvider):
         self,
         database: Database,
         *,
+        schema: str = SCHEMA,
         multi_tenant: bool = False,
         timeout: float | None = None,
         retries: int = RETRIES,
@@ -80,6 +85,7 @@ class PostgresProvider(_Postgres, SearchProvider):
             sleep=sleep,
         )
         self._database: Database = database
+        self._install = Install(schema)
 
     @contextmanager
     def _connection(self, timeout: float | None) -> Iterator[psycopg.Connection[Any]]:
@@ -149,6 +155,7 @@ class AsyncPostgresProvider(_Postgres, AsyncSearchProvider):
         self,
         database: AsyncDatabase,
         *,
+        schema: str = SCHEMA,
         multi_tenant: bool = False,
         timeout: float | None = None,
         retries: int = RETRIES,
@@ -166,6 +173,7 @@ class AsyncPostgresProvider(_Postgres, AsyncSearchProvider):
             sleep=sleep,
         )
         self._database: AsyncDatabase = database
+        self._install = Install(schema)
 
     @asynccontextmanager
     async def _connection(

@@ -8,13 +8,14 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Literal, Unpack, cast, overload
 from uuid import UUID
 
 from second_brain.errors import InvalidInputError
 from second_brain.services.arguments import (
     DEFAULTS,
     LARGEST_POOL,
+    VIEWER,
     BatchQuery,
     Embedding,
     FindOptions,
@@ -58,8 +59,9 @@ class AsyncSearchProvider(Searches):
     An embedding is a list, tuple, numpy array, pgvector.Vector or a text in pgvector's format. It
     must have the same dimensions as the embedding column.
 
-    With `multi_tenant=True`, a call without `viewer_id` and without `public_only=True` is rejected
-    before it is sent, so that a missing viewer does not make the rows of all users visible.
+    With `multi_tenant=True`, a call without `viewer_id`, without `viewer_groups` and without
+    `public_only=True` is rejected before it is sent, so that a missing viewer does not make the
+    rows of all users visible.
 
     `timeout` is in seconds for the whole call; the timeout of a call replaces that of the provider.
     When the connection is lost, the call is retried after a short random pause, at most `retries`
@@ -99,12 +101,14 @@ class AsyncSearchProvider(Searches):
         scaled to 0..1) or `auto` (the weights of the legs depend on their scores for the query).
         None is the setting stored for the collection, else `rrf`; `stored_or_auto` is that setting,
         else `auto`. `on_bad_embedding="text"` ignores an embedding of another size than the stored
-        ones or of length 0 when there is a text, and the details say so.
+        ones or of length 0 when there is a text, and the details say so. With `prefix_last`, the
+        last word of the text may be the beginning of a word.
 
         Arguments that select rows: `filters` (see `second_brain.filters`), `date_from` and
-        `date_to` (of document_date, both inclusive), `viewer_id` (only rows of this owner and
-        public rows; None: all rows), `public_only`, `collections` (each ranked separately, then
-        fused). `formulations` are up to 10 further formulations of the same query.
+        `date_to` (of document_date, both inclusive), `viewer_id` and `viewer_groups` (only rows of
+        this owner, rows that one of these groups may see, and public rows; both None: all rows; an
+        empty list: no groups), `public_only`, `collections` (each ranked separately, then fused).
+        `formulations` are up to 10 further formulations of the same query.
 
         Arguments that select hits: `one_per_document`, `recency_half_life` (the age in days that
         halves a score), `match_offset` (hits to skip). Arguments that add to a hit's metadata:
@@ -195,7 +199,7 @@ class AsyncSearchProvider(Searches):
         client with a user's token, or a psycopg connection with role authenticated and JWT claims.
         """
         given, timeout = _question(query_embedding, query_text, options)
-        arguments = named(given, "search_my_knowledge()", without={"viewer_id"})
+        arguments = named(given, "search_my_knowledge()", without=VIEWER)
         return await self._answer("hybrid", MINE, arguments, timeout)
 
     async def search(
@@ -206,12 +210,13 @@ class AsyncSearchProvider(Searches):
         filter_type: str | None = None,
         *,
         viewer_id: UUID | str | None = None,
+        viewer_groups: Sequence[str] | None = None,
         public_only: bool = False,
         timeout: float | None = None,
     ) -> Results:
         """Search with the vector leg alone: chunks of at least `threshold` cosine similarity.
 
-        `viewer_id`, `public_only` and `timeout` as in `hybrid_search`.
+        `viewer_id`, `viewer_groups`, `public_only` and `timeout` as in `hybrid_search`.
         """
         given = {
             "query_embedding": query_embedding,
@@ -219,6 +224,7 @@ class AsyncSearchProvider(Searches):
             "threshold": threshold,
             "filter_type": filter_type,
             "viewer_id": viewer_id,
+            "viewer_groups": viewer_groups,
             "public_only": public_only,
         }
         return await self._leg("vector", "match_knowledge_chunks", given, timeout)
@@ -231,12 +237,13 @@ class AsyncSearchProvider(Searches):
         filter_type: str | None = None,
         *,
         viewer_id: UUID | str | None = None,
+        viewer_groups: Sequence[str] | None = None,
         public_only: bool = False,
         timeout: float | None = None,
     ) -> Results:
         """Search with the text leg alone.
 
-        `viewer_id`, `public_only` and `timeout` as in `hybrid_search`.
+        `viewer_id`, `viewer_groups`, `public_only` and `timeout` as in `hybrid_search`.
         """
         given = {
             "query_text": query_text,
@@ -244,6 +251,7 @@ class AsyncSearchProvider(Searches):
             "filter_type": filter_type,
             "top_k": top_k,
             "viewer_id": viewer_id,
+            "viewer_groups": viewer_groups,
             "public_only": public_only,
         }
         return await self._leg("fulltext", "search_knowledge_chunks_fulltext", given, timeout)
@@ -282,15 +290,14 @@ class AsyncSearchProvider(Searches):
         queries = list(queries)
         details = self._details("hybrid")
         try:
-            hits, totals, rows = await self._batch(queries, fuse, timeout)
+            hits, totals, told, rows = await self._batch(queries, fuse, timeout)
         # The contract: every failure becomes details, not an exception.
         except Exception as error:  # noqa: BLE001
             failed: Details = {**details, **self._failure(BATCH, error)}
             if fuse:
                 return [], failed
             no_hits: list[list[MemorySearchResult]] = [[] for _ in queries]
-            all_failed: BatchDetails = {**failed, "total_count": None}
-            return no_hits, all_failed
+            return no_hits, cast(BatchDetails, {**failed, "total_count": None})
         details["real_provider"] = True
         details["raw_count"] = len(rows)
         if unreadable := unreadable_metadata(rows):
@@ -300,8 +307,12 @@ class AsyncSearchProvider(Searches):
             details["remedy"] = REMEDY_OF_CUT
         if fuse:
             details["total_count"] = totals[0]
+            if told[0] is not None:
+                details["notes"] = told[0]
             return hits[0], details
-        batch_details: BatchDetails = {**details, "total_count": totals}
+        batch_details = cast(BatchDetails, {**details, "total_count": totals})
+        if any(told):
+            batch_details["notes"] = told
         return hits, batch_details
 
     async def explain_hybrid_search(
@@ -351,7 +362,7 @@ class AsyncSearchProvider(Searches):
     ) -> list[FacetCount]:
         """Count like `count_facets`, over the rows that the signed-in user may see."""
         given, timeout = _question(query_embedding, query_text, options)
-        arguments = named(given, "count_my_facets()", without={"viewer_id"})
+        arguments = named(given, "count_my_facets()", without=VIEWER)
         return await self._raising(
             self._facets(MY_FACETS, {**arguments, **_facets(facets, facet_limit)}, timeout)
         )

@@ -13,6 +13,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from second_brain.errors import ClientTimeoutError, ConnectionLostError, translate
+from second_brain.services.install import Install
 from second_brain.services.statements import SEARCHES, SET_TIMEOUT, parameters
 
 GRACE = 0.5
@@ -45,8 +46,9 @@ class Reading:
         arguments: dict[str, Any],
         timeout: float | None,
         remedy_of_loss: str | None,
+        install: Install,
     ) -> None:
-        self.statement = SEARCHES[function]
+        self.statement = install.statement(SEARCHES[function])
         self.values = parameters(arguments)
         self._is_value = function in (
             "explain_hybrid_search",

@@ -40,6 +40,16 @@ class HitMetadata(TypedDict, total=False):
     match_type: str | None
     matched_terms: list[str]
     collection: str | None
+    collections: list[str]
+    """All collections in which the search found it."""
+    heading: str | None
+    """Title and section path, which are searched with the text."""
+    sensitivity: str | None
+    external_key: str | None
+    is_chunk: bool
+    """False for a whole document, which is stored without a position in it."""
+    document_chunks: int | None
+    """How many chunks its document has."""
     document_date: str | None
     """ISO."""
     snippet: str | None
@@ -58,11 +68,11 @@ class HitMetadata(TypedDict, total=False):
 class MemorySearchResult:
     """One hit.
 
-    `confidence` is in 0 to 1: the fused score of a hybrid search, cut to 1 (fusion `auto`: 1 for a
-    chunk that is best in both legs; `rrf` with weights of 1: at most 2 / 61 for each formulation;
-    `relative_score`: up to the sum of the weights before the cut), the cosine similarity of a
-    vector search, rank / (1 + rank) of a full-text search. It orders the hits of one call, and does
-    not compare between modes or fusions.
+    `confidence` is in 0 to 1 and compares the hits of one call. Hybrid search: the fused score,
+    divided by the highest that the call's weights and fusion allow (from a database without this
+    column: the fused score, cut to 1). Vector search: the cosine similarity, cut at 0. Full-text
+    search: rank / (1 + rank). It is no probability, and does not compare between modes, fusions or
+    questions.
     """
 
     id: str
@@ -88,6 +98,10 @@ class FailureDetails(TypedDict, total=False):
     remedy: str
 
 
+Notes: TypeAlias = dict[str, Any]
+"""What a search did beside what was asked, such as `{"embedding": "ignored: ..."}`."""
+
+
 class ShortDetails(FailureDetails, total=False):
     """Why an answer may lack hits: the keys are there only then, and `remedy` says what to do.
 
@@ -107,7 +121,8 @@ class Details(ShortDetails):
     through, `real_provider` True when a database answered. `unreadable_metadata` is there only when
     Python could not read the metadata of some rows: the ids of these rows, whose own metadata is
     empty here. `exact_total` is there only when it is asked for: the length that the list would
-    have with pools without bound.
+    have with pools without bound. `notes` is there only when the search did something beside what
+    was asked.
     """
 
     provider: Source
@@ -117,10 +132,14 @@ class Details(ShortDetails):
     total_count: int | None
     unreadable_metadata: NotRequired[list[str]]
     exact_total: NotRequired[int]
+    notes: NotRequired[Notes]
 
 
 class BatchDetails(ShortDetails):
-    """`Details` of a batch: `total_count` has one number for each query, None after a failure."""
+    """`Details` of a batch: `total_count` has one number for each query, None after a failure.
+
+    `notes`, too, has one entry for each query: None for a query without notes.
+    """
 
     provider: Source
     mode: Method
@@ -129,6 +148,7 @@ class BatchDetails(ShortDetails):
     total_count: list[int | None] | None
     unreadable_metadata: NotRequired[list[str]]
     exact_total: NotRequired[int]
+    notes: NotRequired[list[Notes | None]]
 
 
 Results: TypeAlias = tuple[list[MemorySearchResult], Details]
@@ -188,6 +208,13 @@ def has_pool_ended(rows: Sequence[object]) -> bool:
     return isinstance(first, Mapping) and first.get("pool_ended") is True
 
 
+def notes(rows: Sequence[object]) -> Notes | None:
+    """Return what the search did beside what was asked; None when no row tells."""
+    first = rows[0] if rows else None
+    told = first.get("notes") if isinstance(first, Mapping) else None
+    return dict(told) if isinstance(told, Mapping) and told else None
+
+
 def embedding_model(row: object) -> EmbeddingModel:
     """Read a row of knowledge_embedding_models()."""
     try:
@@ -238,9 +265,9 @@ def _normalize(
     text_score = _number(row.get("rank", row.get("text_score")))
     rrf_score = _number(row.get("rrf_score"))
     confidence = {
-        "hybrid": rrf_score,
+        "hybrid": _number(row.get("confidence", rrf_score)),
         "vector": similarity,
-        "fulltext": None if text_score is None else _saturate(text_score),
+        "fulltext": None if text_score is None else saturated(text_score),
     }[method]
     own_metadata = row.get("metadata")
     metadata: Any = {
@@ -258,6 +285,10 @@ def _normalize(
         "match_type": _text(row.get("match_type")),
         "matched_terms": _texts(row.get("matched_terms")),
         **{key: _text(row.get(key)) for key in ("collection", "document_date")},
+        "collections": _texts(row.get("collections")),
+        **{key: _text(row.get(key)) for key in ("heading", "sensitivity", "external_key")},
+        "is_chunk": row.get("chunk_index", 0) is not None,
+        "document_chunks": integer(row.get("document_chunks")),
         # Always there: the row's own metadata must not pass for an escaped snippet.
         **{key: _text(row.get(key)) for key in ("snippet", "context")},
         "total_count": integer(row.get("total_count")),
@@ -268,7 +299,7 @@ def _normalize(
         id=_text(row.get("id")) or f"{_ID_PREFIX[source]}-{method}-{position}",
         content=_text(row.get("content")) or "",
         source=source,
-        confidence=_unit(confidence),
+        confidence=unit(confidence),
         metadata=metadata,
     )
 
@@ -287,11 +318,13 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _saturate(rank: float) -> float:
+def saturated(rank: float) -> float:
+    """Return rank / (1 + rank), which is below 1; 0 for what is not above 0."""
     return 1.0 if rank == math.inf else rank / (1 + rank) if rank > 0 else 0.0
 
 
-def _unit(value: float | None) -> float:
+def unit(value: float | None) -> float:
+    """Return the value cut to 0..1; 0 for no number."""
     return 0.0 if value is None or math.isnan(value) else min(max(value, 0.0), 1.0)
 
 

@@ -18,7 +18,9 @@ from second_brain.errors import (
     translate,
 )
 from second_brain.services.arguments import (
+    DEFAULTS,
     LARGEST_POOL,
+    VIEWER,
     BatchQuery,
     converted,
     named,
@@ -31,12 +33,14 @@ from second_brain.services.results import (
     FacetCount,
     FailureDetails,
     Method,
+    Notes,
     Results,
     Source,
     facet_count,
     has_pool_ended,
     integer,
     normalize_rows,
+    notes,
     query_index,
     total_count,
     unreadable_metadata,
@@ -109,6 +113,11 @@ class Searches(ABC):
             # No row of an empty page tells how long the list is.
             first = await self._rows(function, _first_hit(arguments), deadline.left())
             details["total_count"] = total_count(first)
+        told = notes(first)
+        if not first and _may_ignore(arguments):
+            told = await self._ignored(function, _strictly(arguments), deadline.left())
+        if told is not None:
+            details["notes"] = told
         if has_pool_ended(first) and offset + len(rows) >= (details["total_count"] or 0):
             details["pool_ended"] = True
             details["remedy"] = _remedy_of_pool(arguments)
@@ -121,6 +130,19 @@ class Searches(ABC):
                 raise UnexpectedAnswerError(f"expected a count, received {type(counted).__name__}")
             details["exact_total"] = counted
         return hits, details
+
+    async def _ignored(
+        self, function: str, arguments: dict[str, Any], timeout: float | None
+    ) -> Notes | None:
+        """Return the notes of an answer without rows: the refusal of an embedding, if any."""
+        try:
+            await self._rows(function, arguments, timeout)
+        except Exception as error:
+            refusal = translate(error)
+            if not isinstance(refusal, InvalidInputError):
+                raise
+            return {"embedding": f"ignored: {safe_message(refusal, secrets=self._secrets())}"}
+        return None
 
     async def _answer(
         self,
@@ -146,23 +168,20 @@ class Searches(ABC):
         timeout: float | None,
     ) -> Results:
         """Search with one leg; without a viewer, call the function for this leg."""
-        if (given["viewer_id"], given["public_only"]) == (None, False):
-            given = {
-                name: value
-                for name, value in given.items()
-                if name not in ("viewer_id", "public_only")
-            }
+        viewer = {name: given[name] for name in (*VIEWER, "public_only")}
+        if viewer == {name: DEFAULTS[name] for name in viewer}:
+            given = {name: value for name, value in given.items() if name not in viewer}
             arguments = named(given, function, filled=False)
         else:
-            # The functions for one leg have no argument viewer_id.
+            # The functions for one leg have no arguments for the viewer.
             function = HYBRID
             arguments = named(given, function)
         return await self._answer(method, function, arguments, timeout)
 
     async def _batch(
         self, queries: Sequence[BatchQuery], fuse: bool, timeout: float | None
-    ) -> tuple[list[Any], list[int | None], Sequence[object]]:
-        """Return the hits and the total of each query, and the rows."""
+    ) -> tuple[list[Any], list[int | None], list[Notes | None], Sequence[object]]:
+        """Return the hits, the total and the notes of each query, and the rows."""
         sent = [
             # With fuse, queries after the first have the arguments of the first, not defaults.
             without_defaults(
@@ -180,7 +199,12 @@ class Searches(ABC):
             )
             for arguments, answer in zip(sent, answers, strict=False)
         ]
-        return hits, [total_count(answer) for answer in answers], rows
+        told = [notes(answer) for answer in answers]
+        for place, answer in enumerate(answers):
+            if not answer and _may_ignore(sent[place]):
+                strict = [_strictly(sent[place]), *(sent[1:] if fuse else [])]
+                told[place] = await self._ignored(BATCH, {"queries": strict, "fuse": fuse}, timeout)
+        return hits, [total_count(answer) for answer in answers], told, rows
 
     async def _explain(self, given: Mapping[str, object], timeout: float | None) -> dict[str, Any]:
         arguments = converted(given)
@@ -219,10 +243,11 @@ class Searches(ABC):
     def _require_viewer(self, arguments: Mapping[str, object], place: str = "") -> None:
         if not self._multi_tenant or arguments.get("public_only") is True:
             return
-        if arguments.get("viewer_id") is None:
+        if all(arguments.get(name) is None for name in VIEWER):
             raise InvalidInputError(
                 f"{place}viewer_id is missing, and this provider is multi-tenant",
-                remedy="Give the viewer_id of the user who asks, or public_only=True.",
+                remedy="Give the viewer_id of the user who asks, viewer_groups, or "
+                "public_only=True.",
             )
 
     def _details(self, method: Method) -> Details:
@@ -281,6 +306,16 @@ def _first_hit(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments for the first hit of the list that these cut a page from."""
     pools = (integer(arguments[name]) or 0 for name in ("pool_size", "match_count"))
     return {**arguments, "match_count": 1, "match_offset": 0, "pool_size": max(pools)}
+
+
+def _may_ignore(arguments: Mapping[str, Any]) -> bool:
+    """Say whether the search may ignore an embedding, which an answer without rows cannot tell."""
+    return arguments.get("on_bad_embedding") == "text"
+
+
+def _strictly(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments for the first hit of a search that refuses what this one ignores."""
+    return {**_first_hit(arguments), "on_bad_embedding": "error"}
 
 
 def _remedy_of_pool(arguments: Mapping[str, Any]) -> str:

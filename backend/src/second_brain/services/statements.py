@@ -1,6 +1,7 @@
 """The SQL of providers and writers: each statement calls one function of the migrations.
 
-Statements are constants with named arguments; no value of a caller becomes a part of the SQL.
+Statements are constants with named arguments; no value of a caller becomes a part of the SQL. They
+are written for the default install: `Install.statement` puts the schema of another one in place.
 """
 
 import json
@@ -25,7 +26,7 @@ _HIT_COLUMNS = """
 """
 
 _OWN_ARGUMENTS = """
-  query_embedding => %(query_embedding)s::extensions.vector,
+  query_embedding => %(query_embedding)s,
   query_text => %(query_text)s::text,
   match_count => %(match_count)s::integer,
   match_threshold => %(match_threshold)s::float8,
@@ -51,7 +52,10 @@ _OWN_ARGUMENTS = """
   prefix_last => %(prefix_last)s::boolean
 """
 
-_ARGUMENTS = f"{_OWN_ARGUMENTS}, viewer_id => %(viewer_id)s::uuid"
+_ARGUMENTS = f"""{_OWN_ARGUMENTS},
+  viewer_id => %(viewer_id)s::uuid,
+  viewer_groups => %(viewer_groups)s::text[]
+"""
 
 _FACETS = "facets => %(facets)s::text[], facet_limit => %(facet_limit)s::integer"
 
@@ -87,7 +91,7 @@ SEARCHES: dict[str, LiteralString] = {
         select
           id, content, knowledge_type, document_id, chunk_index, source_origin, metadata, similarity
         from public.match_knowledge_chunks(
-          query_embedding => %(query_embedding)s::extensions.vector,
+          query_embedding => %(query_embedding)s,
           match_count => %(match_count)s::integer,
           match_threshold => %(match_threshold)s::float8,
           filter_type => %(filter_type)s::text
@@ -183,8 +187,8 @@ def parameters(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def register_vector(context: AdaptContext) -> None:
     """Send a Vector in binary format, which has a fifth of the size of its text.
 
-    The statement's cast gives the type, so no query for its oid is necessary. A registration on a
-    cursor does not change the caller's connection.
+    The function's argument gives the type, so no query for its oid is necessary. A registration on
+    a cursor does not change the caller's connection.
     """
     context.adapters.register_dumper(Vector, VectorBinaryDumper)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 from second_brain.errors import ClientUnavailableError, ConfigurationError, redacted
 from second_brain.services.arguments import without_defaults
 from second_brain.services.calls import RETRIES, Deadline
+from second_brain.services.install import check_schema
 from second_brain.services.own_documents import AsyncOwnDocuments, OwnDocuments
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
 from second_brain.services.results import CutRows, Source
@@ -35,8 +36,13 @@ _timeout: ContextVar[float | None] = ContextVar("_timeout", default=TIMEOUT)
 class _Project(ABC, Generic[AnyClient, AnyHttp]):
     """The client of a Supabase project: given by the caller, or created on first use."""
 
-    def __init__(self, config: Mapping[str, Any] | None, client: AnyClient | None) -> None:
+    def __init__(
+        self, config: Mapping[str, Any] | None, client: AnyClient | None, schema: str | None
+    ) -> None:
+        if schema is not None:
+            check_schema(schema)
         self.config = dict(config or {})
+        self._schema = schema
         self._client: Any = client
         self._http: AnyHttp | None = None
         self._lock = threading.Lock()
@@ -75,9 +81,10 @@ class _Project(ABC, Generic[AnyClient, AnyHttp]):
         """Return the call, which asks how many rows there are and begins with the row `first`."""
         from postgrest import CountMethod
 
-        request = self._needed_client().rpc(
-            function, without_defaults(arguments), count=CountMethod.exact
-        )
+        client = self._needed_client()
+        # The client of a schema shares the HTTP session, and sends the schema in a header.
+        api = client if self._schema is None else client.schema(self._schema)
+        request = api.rpc(function, without_defaults(arguments), count=CountMethod.exact)
         return request.offset(first) if first else request
 
     def _released_http(self) -> AnyHttp | None:
@@ -102,7 +109,8 @@ class SupabaseProvider(_Project["Client", "httpx.Client"], OwnDocuments, SearchP
     """Search through a Supabase project's REST API with the service role's key.
 
     `config` has `supabase_url` and `supabase_key`; missing values are read from SUPABASE_URL and
-    SUPABASE_KEY on first use. A `client` of the caller keeps its own timeouts.
+    SUPABASE_KEY on first use. A `client` of the caller keeps its own timeouts. `schema` is that of
+    the install, which the API must expose; the default is the client's, usually public.
     `search_my_knowledge` and the methods for a user's own documents need a client with the user's
     token. Thread-safe.
     """
@@ -114,12 +122,13 @@ class SupabaseProvider(_Project["Client", "httpx.Client"], OwnDocuments, SearchP
         config: Mapping[str, Any] | None = None,
         *,
         client: "Client | None" = None,
+        schema: str | None = None,
         timeout: float | None = TIMEOUT,
         multi_tenant: bool = False,
         retries: int = RETRIES,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        _Project.__init__(self, config, client)
+        _Project.__init__(self, config, client, schema)
         SearchProvider.__init__(
             self, multi_tenant=multi_tenant, timeout=timeout, retries=retries, sleep=sleep
         )
@@ -185,12 +194,13 @@ class AsyncSupabaseProvider(
         config: Mapping[str, Any] | None = None,
         *,
         client: "AsyncClient | None" = None,
+        schema: str | None = None,
         timeout: float | None = TIMEOUT,
         multi_tenant: bool = False,
         retries: int = RETRIES,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        _Project.__init__(self, config, client)
+        _Project.__init__(self, config, client, schema)
         AsyncSearchProvider.__init__(
             self, multi_tenant=multi_tenant, timeout=timeout, retries=retries, sleep=sleep
         )

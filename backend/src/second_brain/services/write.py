@@ -22,6 +22,7 @@ from second_brain.filters import json_default
 from second_brain.services import statements
 from second_brain.services.blocking import blocking
 from second_brain.services.calls import DEADLOCK, SERIALIZATION_FAILURE, pause_before
+from second_brain.services.install import SCHEMA, Install
 from second_brain.services.last_write import written
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class DeletedCounts:
 
 class _Writes(ABC):
     _connection: psycopg.BaseConnection[Any]
+    _install: Install
     _retries: int
 
     @abstractmethod
@@ -65,7 +67,7 @@ class _Writes(ABC):
     async def _fetch(
         self,
         row_factory: Any,
-        query: LiteralString,
+        query: bytes,
         arguments: Mapping[str, object],
     ) -> list[Any]:
         """Run one statement in a transaction of its own and return its rows."""
@@ -80,7 +82,7 @@ class _Writes(ABC):
         is_own = self._connection.info.transaction_status == TransactionStatus.IDLE
         for attempt in count():
             try:
-                return await self._fetch(row_factory, query, arguments)
+                return await self._fetch(row_factory, self._install.statement(query), arguments)
             except (psycopg.Error, ValueError, TypeError) as error:
                 known = translate(error)
                 if (
@@ -108,7 +110,8 @@ class AsyncKnowledgeWriter(_Writes):
     """The writing side, for an event loop: each method is one SQL function in its own transaction.
 
     Within a transaction of the caller's it is a savepoint, and the caller commits. The role must be
-    service_role or the tables' owner. Every method raises a `SecondBrainError`.
+    service_role or the tables' owner; `schema` is that of the install. Every method raises a
+    `SecondBrainError`.
 
     A deadlock or a serialization failure is tried again after a short random pause, up to `retries`
     times; not within a transaction of the caller's. `sleep` makes the pause.
@@ -118,6 +121,7 @@ class AsyncKnowledgeWriter(_Writes):
         self,
         connection: psycopg.AsyncConnection[Any],
         *,
+        schema: str = SCHEMA,
         retries: int = WRITE_RETRIES,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
@@ -126,6 +130,7 @@ class AsyncKnowledgeWriter(_Writes):
                 f"connection must be a psycopg AsyncConnection, not {type(connection).__name__}"
             )
         self._connection: psycopg.AsyncConnection[Any] = connection
+        self._install = Install(schema)
         self._retries = retries
         self._sleep = sleep
 
@@ -179,7 +184,7 @@ class AsyncKnowledgeWriter(_Writes):
     async def _fetch(
         self,
         row_factory: AsyncRowFactory[Row],
-        query: LiteralString,
+        query: bytes,
         arguments: Mapping[str, object],
     ) -> list[Row]:
         connection = self._connection
@@ -199,6 +204,7 @@ class KnowledgeWriter(_Writes):
         self,
         connection: psycopg.Connection[Any],
         *,
+        schema: str = SCHEMA,
         retries: int = WRITE_RETRIES,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
@@ -207,6 +213,7 @@ class KnowledgeWriter(_Writes):
                 f"connection must be a psycopg Connection, not {type(connection).__name__}"
             )
         self._connection: psycopg.Connection[Any] = connection
+        self._install = Install(schema)
         self._retries = retries
         self._sleep = sleep
 
@@ -220,7 +227,7 @@ class KnowledgeWriter(_Writes):
     async def _fetch(
         self,
         row_factory: RowFactory[Row],
-        query: LiteralString,
+        query: bytes,
         arguments: Mapping[str, object],
     ) -> list[Row]:
         connection = self._connection

@@ -1,7 +1,9 @@
 """Random corpora and an oracle, in Python alone, of what a viewer may see of them."""
 
+import json
 import random
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
@@ -13,6 +15,7 @@ from conftest import Connection
 USERS = [UUID(int=number) for number in range(1, 5)]
 VOCABULARY = ("alpha", "beta", "gamma", "delta")
 TAGS = ("red", "green", "blue")
+GROUPS = ("board", "editors", "guests", "staff")
 
 Row = dict[str, Any]
 Visibility = Literal["private", "public"]
@@ -26,6 +29,7 @@ class Document:
     owner: UUID | None
     visibility: Visibility
     sensitivity: str | None
+    groups: frozenset[str]
 
     @property
     def id(self) -> UUID:
@@ -42,6 +46,7 @@ class Chunk:
     owner: UUID | None
     visibility: Visibility
     sensitivity: str | None
+    groups: frozenset[str]
     status: str
     words: tuple[str, ...]
     tag: str
@@ -63,10 +68,11 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Viewer:
-    """Who asks. Nobody (None) is a service that sees all active rows."""
+    """Who asks. Without a user and without groups, a service that sees all active rows."""
 
     user: UUID | None
     public_only: bool = False
+    groups: frozenset[str] | None = None
 
     def sees(self, row: Document | Chunk) -> bool:
         """Whether a row may be shown."""
@@ -74,7 +80,12 @@ class Viewer:
             return False
         if row.visibility == "public":
             return True
-        return not self.public_only and (self.user is None or row.owner == self.user)
+        if self.public_only:
+            return False
+        if self.user is None and self.groups is None:
+            return True
+        is_own = row.owner is not None and row.owner == self.user
+        return is_own or not row.groups.isdisjoint(self.groups or ())
 
 
 @dataclass
@@ -103,9 +114,11 @@ def words_of(answer: object) -> set[str]:
 
 
 def drawn(draw: random.Random) -> Corpus:
-    def access() -> tuple[UUID | None, Visibility, str | None]:
+    def access() -> tuple[UUID | None, Visibility, str | None, frozenset[str]]:
         owner = draw.choice([*USERS, *USERS, None])
-        return owner, draw.choice(["private", "private", "public"]), draw.choice([None, "high"])
+        visibility: Visibility = draw.choice(["private", "private", "public"])
+        groups = frozenset(draw.sample(GROUPS, draw.choice([0, 0, 1, 2])))
+        return owner, visibility, draw.choice([None, "high"]), groups
 
     documents = {number: Document(number, *access()) for number in range(draw.randint(1, 8))}
     chunks = {}
@@ -114,7 +127,7 @@ def drawn(draw: random.Random) -> Corpus:
         own = access()
         if place is not None and draw.random() < 0.7:
             one = documents[place]
-            own = one.owner, one.visibility, one.sensitivity
+            own = one.owner, one.visibility, one.sensitivity, one.groups
         chunks[number] = Chunk(
             number,
             place,
@@ -136,8 +149,8 @@ def store(owner: Connection, corpus: Corpus) -> None:
         cursor.execute("delete from public.knowledge_documents")
         cursor.executemany(
             "insert into public.knowledge_documents (id, external_key, title, source_url, author,"
-            " owner_id, visibility, sensitivity, metadata)"
-            " values (%s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            " owner_id, visibility, sensitivity, allowed_groups, metadata)"
+            " values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
             [
                 (
                     one.id,
@@ -145,6 +158,7 @@ def store(owner: Connection, corpus: Corpus) -> None:
                     one.owner,
                     one.visibility,
                     one.sensitivity,
+                    list(one.groups),
                     Jsonb({"note": f"doc{one.number}x"}),
                 )
                 for one in corpus.documents.values()
@@ -170,9 +184,33 @@ def store(owner: Connection, corpus: Corpus) -> None:
         )
         cursor.executemany(
             "update public.knowledge_chunks set owner_id = %s, visibility = %s, sensitivity = %s,"
-            " status = %s, document_date = %s where id = %s",
+            " allowed_groups = %s, status = %s, document_date = %s where id = %s",
             [
-                (one.owner, one.visibility, one.sensitivity, one.status, one.date, one.id)
+                (
+                    *(one.owner, one.visibility, one.sensitivity, list(one.groups)),
+                    *(one.status, one.date, one.id),
+                )
                 for one in corpus.chunks.values()
             ],
         )
+
+
+def ask_groups_of_token(owner: Connection) -> None:
+    """Make the function that a project replaces: the groups that the token has."""
+    owner.execute(
+        "create or replace function public.knowledge_viewer_groups() returns text[]"
+        " language sql stable set search_path = pg_catalog, pg_temp as $$"
+        " select array(select jsonb_array_elements_text("
+        "   auth.jwt() -> 'app_metadata' -> 'groups'"
+        " )) $$"
+    )
+
+
+def sign_in(connection: Connection, user: UUID | None, groups: Iterable[str]) -> None:
+    """Make the connection that of this user, with these groups in the token."""
+    claims = {
+        "role": "authenticated",
+        "sub": str(user),
+        "app_metadata": {"groups": sorted(groups)},
+    }
+    connection.execute("select set_config('request.jwt.claims', %s, false)", [json.dumps(claims)])

@@ -1,0 +1,227 @@
+"""What prevents an installation, found before anything is written.
+
+All obstacles are reported at once, each with its remedy. An object is foreign if it has the name
+of an object that a missing migration creates, and no applied migration has created it.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.rows import scalar_row
+
+from second_brain.database import naming, pgvector
+
+MINIMUM_SERVER = 15
+API_ROLES = ("anon", "authenticated", "service_role")
+
+_ELSEWHERE = "or install into another schema with --schema NAME"
+_PRELUDE = "run `second-brain migrate --prelude` once as a superuser"
+
+_SERVER = "select current_setting('server_version_num')::integer / 10000"
+_MISSING_ROLES = """
+select wanted.name
+  from unnest(%s::text[]) as wanted (name)
+ where not exists (select from pg_catalog.pg_roles where rolname = wanted.name)
+"""
+_MISSING_SCHEMAS = """
+select wanted.name
+  from unnest(%s::text[]) as wanted (name)
+ where not exists (select from pg_catalog.pg_namespace where nspname = wanted.name)
+"""
+_HAS_VIEWER = "select to_regprocedure('auth.uid()') is not null"
+_WITHOUT_USAGE = """
+select role.rolname
+  from pg_catalog.pg_roles as role
+ where role.rolname = any (%(roles)s)
+   and not has_schema_privilege(role.oid, %(schema)s, 'usage')
+ order by role.rolname
+"""
+_MAY_CREATE_SCHEMAS = """
+select current_user, current_database(), has_database_privilege(current_database(), 'create')
+"""
+_MAY_CREATE = """
+select current_user, has_schema_privilege(namespace.oid, 'create')
+  from pg_catalog.pg_namespace as namespace
+ where namespace.nspname = %s
+"""
+# Tables, views, sequences and indexes share their names; each also has the name of a type.
+_RELATIONS = """
+select case class.relkind
+         when 'v' then 'view' when 'm' then 'materialized view' when 'S' then 'sequence'
+         when 'f' then 'foreign table' when 'i' then 'index' when 'I' then 'index'
+         when 'c' then 'type' else 'table'
+       end,
+       class.relname
+  from pg_catalog.pg_class as class
+  join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
+ where namespace.nspname = %(schema)s
+   and class.relname = any (%(names)s)
+ order by class.relname
+"""
+_TYPES = """
+select case type.typtype when 'd' then 'domain' else 'type' end, type.typname
+  from pg_catalog.pg_type as type
+  join pg_catalog.pg_namespace as namespace on namespace.oid = type.typnamespace
+ where namespace.nspname = %(schema)s
+   and type.typname = any (%(names)s)
+   and type.typrelid = 0
+ order by type.typname
+"""
+_FUNCTIONS = """
+select 'function',
+       function.proname || '(' || pg_get_function_identity_arguments(function.oid) || ')'
+  from pg_catalog.pg_proc as function
+  join pg_catalog.pg_namespace as namespace on namespace.oid = function.pronamespace
+ where namespace.nspname = %(schema)s
+   and function.proname = any (%(names)s)
+ order by function.proname, pg_get_function_identity_arguments(function.oid)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Something in the database that prevents the installation, and the way to remove it."""
+
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.what}. {self.remedy}"
+
+
+def find(
+    connection: psycopg.Connection[Any],
+    missing: Sequence[str],
+    applied: Iterable[str],
+    schema: str = naming.SCHEMA,
+) -> list[Obstacle]:
+    """List the obstacles for the migrations `missing`, of which `applied` are the earlier ones.
+
+    Both are the texts of the files as they are in the package. Without missing migrations there
+    are no obstacles.
+    """
+    if not missing:
+        return []
+    return [
+        *_server(connection),
+        *_pgvector(connection),
+        *_supabase(connection),
+        *_rights(connection, schema),
+        *_objects(connection, missing, frozenset(naming.created(applied)), schema),
+    ]
+
+
+def _server(connection: psycopg.Connection[Any]) -> Iterator[Obstacle]:
+    (major,) = connection.execute(_SERVER).fetchone() or (0,)
+    if major < MINIMUM_SERVER:
+        yield Obstacle(
+            f"PostgreSQL {major} is too old", f"Upgrade it to {MINIMUM_SERVER} or later."
+        )
+
+
+def _pgvector(connection: psycopg.Connection[Any]) -> Iterator[Obstacle]:
+    found, available = pgvector.installed(connection), pgvector.available(connection)
+    least = ".".join(map(str, pgvector.MINIMUM))
+    can_be_installed = available is not None and pgvector.is_new_enough(available)
+    upgrade = f"Upgrade the server's pgvector to {least} or later (on Supabase: upgrade Postgres"
+    if found is None:
+        if not can_be_installed:
+            offered = (
+                "does not offer pgvector" if available is None else f"has pgvector {available}"
+            )
+            yield Obstacle(
+                f"pgvector {least} or later is needed, and the server {offered}",
+                f"Install pgvector {least} or later on the server.",
+            )
+        return
+    if not found.is_new_enough:
+        yield Obstacle(
+            f"pgvector is {found.version}; search needs {least} or later (iterative index scans)",
+            f"Run as its owner: alter extension vector update. It becomes {available}."
+            if can_be_installed
+            else f"{upgrade}), then run: alter extension vector update.",
+        )
+    if not naming.is_plain(found.schema):
+        yield Obstacle(
+            f"pgvector is in schema {found.schema!r}, a name that needs quotes",
+            "Use a database whose pgvector is in a schema with a plain lower-case name.",
+        )
+    arguments = {"roles": list(API_ROLES), "schema": found.schema}
+    if roles := _column(connection, _WITHOUT_USAGE, arguments):
+        named = ", ".join(roles)
+        yield Obstacle(
+            f"{named} may not use schema {found.schema}, which has pgvector",
+            f"Run: grant usage on schema {found.schema} to {named}.",
+        )
+
+
+def _supabase(connection: psycopg.Connection[Any]) -> Iterator[Obstacle]:
+    """Look for what Supabase has, and a plain Postgres gets from the prelude."""
+    if roles := _column(connection, _MISSING_ROLES, [list(API_ROLES)]):
+        yield Obstacle(
+            f"the {'roles' if len(roles) > 1 else 'role'} {', '.join(roles)} of Supabase "
+            f"{'are' if len(roles) > 1 else 'is'} missing",
+            f"On a plain Postgres, {_PRELUDE}.",
+        )
+    needed = [naming.EXTENSIONS] if pgvector.installed(connection) is None else []
+    if schemas := _column(connection, _MISSING_SCHEMAS, [needed]):
+        yield Obstacle(
+            f"schema {', '.join(schemas)} is missing",
+            f"On a plain Postgres, {_PRELUDE}; or run: create schema {schemas[0]}.",
+        )
+    if connection.execute(_HAS_VIEWER).fetchone() != (True,):
+        yield Obstacle(
+            "function auth.uid() is missing, which returns the signed-in user",
+            f"On a plain Postgres, {_PRELUDE}.",
+        )
+
+
+def _rights(connection: psycopg.Connection[Any], schema: str) -> Iterator[Obstacle]:
+    user, database, may_create = connection.execute(_MAY_CREATE_SCHEMAS).fetchone() or ("", "", 0)
+    if not may_create:
+        yield Obstacle(
+            f"{user} may not create schemas in database {database}",
+            "Connect as the owner of the database (on Supabase: postgres).",
+        )
+    found = connection.execute(_MAY_CREATE, [schema]).fetchone()
+    if found is not None and not found[1]:
+        yield Obstacle(
+            f"{user} may not create objects in schema {schema}",
+            "Connect as the owner of the schema (on Supabase: postgres), or install into another "
+            "schema with --schema NAME.",
+        )
+
+
+def _objects(
+    connection: psycopg.Connection[Any],
+    missing: Iterable[str],
+    ours: frozenset[tuple[str, str]],
+    schema: str,
+) -> Iterator[Obstacle]:
+    new = naming.created(missing) - ours
+    internals = naming.internals(schema)
+    is_new = ("schema", naming.INTERNALS) in new
+    if is_new and not _column(connection, _MISSING_SCHEMAS, [[internals]]):
+        yield Obstacle(
+            f"schema {internals} exists, and no migration of this install is recorded",
+            "If it is left over from an install, remove it with `second-brain uninstall`, "
+            f"{_ELSEWHERE}.",
+        )
+    for query, names in (
+        (_RELATIONS, [name for kind, name in new if kind not in ("function", "schema")]),
+        (_TYPES, [name for kind, name in new if kind in ("table", "view", "type", "domain")]),
+        (_FUNCTIONS, [name for kind, name in new if kind == "function"]),
+    ):
+        rows = connection.execute(query, {"schema": schema, "names": names}).fetchall()
+        for kind, name in rows:
+            yield Obstacle(
+                f"{kind} {schema}.{name} exists and is not of second-brain",
+                f"Rename or drop it, {_ELSEWHERE}.",
+            )
+
+
+def _column(connection: psycopg.Connection[Any], query: str, arguments: Any) -> list[str]:
+    with connection.cursor(row_factory=scalar_row) as cursor:
+        return cursor.execute(query.encode(), arguments).fetchall()

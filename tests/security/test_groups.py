@@ -1,0 +1,395 @@
+"""Documents of groups: who reads them, and which function of the project says who is a member."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.types.json import Jsonb
+
+from conftest import Connect, Connection, Server
+from corpora import ask_groups_of_token, sign_in
+from second_brain.database import doctor, migrations
+
+ANA, BEN = UUID(int=1), UUID(int=2)
+DOCUMENTS: dict[str, dict[str, Any]] = {
+    "ana's": {"owner_id": str(ANA)},
+    "ana's for editors": {"owner_id": str(ANA), "allowed_groups": ["editors"]},
+    "of staff": {"allowed_groups": ["staff", "board"]},
+    "of nobody": {},
+    "public": {"visibility": "public", "allowed_groups": ["board"]},
+}
+
+
+@pytest.fixture
+def dsn(emptied_dsn: str) -> str:
+    """Stand in for the fixture of a database per test."""
+    return emptied_dsn
+
+
+@pytest.fixture
+def owner(connect: Connect) -> Iterator[Connection]:
+    """The owner's connection; the groups of a signed-in user are those of the token."""
+    connection = connect()
+    ask_groups_of_token(connection)
+    yield connection
+    answer_with(connection, "'{}'::text[]")
+
+
+def answer_with(owner: Connection, result: str) -> None:
+    """Make the project's function return this."""
+    owner.execute(
+        "create or replace function public.knowledge_viewer_groups() returns text[]"
+        f" language sql stable set search_path = pg_catalog, pg_temp return {result}".encode()
+    )
+
+
+def upsert(connection: Connection, key: str, **fields: Any) -> None:
+    connection.execute(
+        "select public.upsert_knowledge_document(%s, %s)",
+        [
+            Jsonb({"external_key": key, "title": key, **fields}),
+            Jsonb([{"content": f"word of {key}", "embedding": [1, 0, 0], "embedding_model": "m"}]),
+        ],
+    )
+
+
+def fill(connection: Connection) -> None:
+    for key, fields in DOCUMENTS.items():
+        upsert(connection, key, **fields)
+
+
+def titles(connection: Connection, function: str = "hybrid_search", **arguments: Any) -> list[str]:
+    given = "".join(f", {name} => %({name})s" for name in arguments)
+    statement = f"select title from public.{function}_knowledge_chunks(query_text => 'word'{given})"
+    return sorted(title for (title,) in connection.execute(statement.encode(), arguments))
+
+
+def signed_in(connect: Connect, user: UUID, *groups: str) -> Connection:
+    connection = connect("authenticated", uid=user)
+    sign_in(connection, user, groups)
+    return connection
+
+
+@pytest.mark.parametrize(
+    ("viewer", "expected"),
+    [
+        ({}, sorted(DOCUMENTS)),
+        ({"viewer_id": ANA}, ["ana's", "ana's for editors", "public"]),
+        ({"viewer_id": BEN}, ["public"]),
+        ({"viewer_id": BEN, "viewer_groups": ["editors"]}, ["ana's for editors", "public"]),
+        ({"viewer_id": BEN, "viewer_groups": ["board"]}, ["of staff", "public"]),
+        ({"viewer_groups": ["editors", "staff"]}, ["ana's for editors", "of staff", "public"]),
+        ({"viewer_groups": ["Editors"]}, ["public"]),
+        ({"viewer_groups": []}, ["public"]),
+        ({"viewer_groups": ["board"], "public_only": True}, ["public"]),
+    ],
+    ids=str,
+)
+def test_members_of_a_group_find_its_documents(
+    connect: Connect, viewer: dict[str, Any], expected: list[str]
+) -> None:
+    service = connect("service_role")
+    fill(service)
+    assert titles(service, **viewer) == expected
+
+
+def test_a_user_finds_what_the_projects_function_allows(
+    connect: Connect, owner: Connection
+) -> None:
+    fill(owner)
+    ben = signed_in(connect, BEN, "editors")
+    assert titles(ben, "search_my") == ["ana's for editors", "public"]
+    sign_in(ben, BEN, [])
+    assert titles(ben, "search_my") == ["public"]
+
+
+def test_a_user_cannot_name_groups(connect: Connect, owner: Connection) -> None:
+    fill(owner)
+    ben = signed_in(connect, BEN)
+    with pytest.raises(psycopg.errors.UndefinedFunction):
+        titles(ben, "search_my", viewer_groups=["editors"])
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="knowledge_viewer_groups"):
+        ben.execute("select public.knowledge_viewer_groups()")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        ben.execute("create function public.knowledge_viewer_groups() returns text[] return '{}'")
+
+
+def test_a_member_reads_and_lists_but_only_the_owner_deletes(
+    connect: Connect, owner: Connection
+) -> None:
+    fill(owner)
+    rows = owner.execute("select external_key, id from public.knowledge_documents")
+    ids: dict[str, UUID] = dict(rows.fetchall())
+    ben = signed_in(connect, BEN, "editors")
+
+    def listed(connection: Connection, **options: bool) -> list[str]:
+        given = ", ".join(f"{name} => {value}" for name, value in options.items())
+        statement = f"select external_key from public.list_my_knowledge_documents({given})"
+        return [key for (key,) in connection.execute(statement.encode())]
+
+    def read(connection: Connection, key: str) -> Any:
+        statement = "select public.read_my_knowledge_document(%s)"
+        return connection.execute(statement, [ids[key]]).fetchone()
+
+    assert listed(ben) == []
+    assert listed(ben, include_groups=True) == ["ana's for editors"]
+    assert listed(ben, include_groups=True, include_public=True) == ["ana's for editors", "public"]
+    ((found,),) = [read(ben, "ana's for editors")]
+    assert (found["is_own"], found["allowed_groups"], found["chunk_count"]) == (False, None, 1)
+    assert read(ben, "of staff") == (None,)
+    delete = "select public.delete_my_knowledge_document(%s)"
+    assert ben.execute(delete, [ids["ana's for editors"]]).fetchone() == (False,)
+    ana = signed_in(connect, ANA)
+    assert read(ana, "ana's for editors")[0]["allowed_groups"] == ["editors"]
+    assert ana.execute(delete, [ids["ana's for editors"]]).fetchone() == (True,)
+
+
+def test_a_change_of_the_groups_holds_for_the_chunks_at_once(connect: Connect) -> None:
+    service = connect("service_role")
+    fill(service)
+    upsert(service, "of staff", allowed_groups=["staff", "guests", "guests"])
+    stored = service.execute(
+        "select chunk.allowed_groups from public.knowledge_chunks as chunk"
+        " where chunk.content = 'word of of staff'"
+    ).fetchall()
+    assert stored == [(["guests", "staff"],)]
+    assert titles(service, viewer_groups=["board"]) == ["public"]
+    assert titles(service, viewer_groups=["guests"]) == ["of staff", "public"]
+    # A field that is not given stays; given as null or as an empty list, it is removed.
+    upsert(service, "of staff")
+    assert titles(service, viewer_groups=["guests"]) == ["of staff", "public"]
+    for nothing in ("null", "[]"):
+        upsert(service, "of staff", allowed_groups=["staff"])
+        upsert(service, "of staff", allowed_groups=json.loads(nothing))
+        assert titles(service, viewer_groups=["staff"]) == ["public"]
+
+
+def test_a_restored_chunk_has_the_groups_of_its_document(connect: Connect) -> None:
+    service = connect("service_role")
+    fill(service)
+    service.execute("update public.knowledge_chunks set status = 'archived'")
+    upsert(service, "of nobody", allowed_groups=["guests"])
+    service.execute("update public.knowledge_documents set allowed_groups = '{guests}'")
+    service.execute("update public.knowledge_chunks set status = 'active'")
+    assert titles(service, viewer_groups=["guests"]) == sorted([*DOCUMENTS, "of nobody"])[: 6 + 1]
+
+
+def test_a_document_with_the_same_groups_is_not_written_again(connect: Connect) -> None:
+    service = connect("service_role")
+    upsert(service, "of staff", allowed_groups=["staff", "board"])
+    updated = "select updated_at, xmin::text from public.knowledge_documents"
+    before = service.execute(updated).fetchall()
+    upsert(service, "of staff", allowed_groups=["board", "staff", "board"])
+    assert service.execute(updated).fetchall() == before
+
+
+def test_hidden_neighbours_and_titles_stay_hidden(connect: Connect) -> None:
+    owner = connect()
+    owner.execute(
+        "select public.upsert_knowledge_document(%s, %s)",
+        [
+            Jsonb({"external_key": "plan", "title": "Merger", "allowed_groups": ["staff"]}),
+            Jsonb([{"content": "word one"}, {"content": "secret two"}, {"content": "open three"}]),
+        ],
+    )
+    # As an administrator can set them apart from their document.
+    owner.execute(
+        "update public.knowledge_chunks set allowed_groups = '{board}' where content like 'secret%'"
+    )
+    owner.execute("update public.knowledge_documents set title = 'Merger'")
+    search = (
+        "select content, title, context from public.hybrid_search_knowledge_chunks("
+        " query_text => 'word', neighbor_window => 2, viewer_groups => %s)"
+    )
+    hits = owner.execute(search, [["staff"]]).fetchall()
+    assert hits == [("word one", "Merger", "word one\n[CHUNK BOUNDARY]\nopen three")]
+    owner.execute(
+        "update public.knowledge_chunks set allowed_groups = '{guests}' where content like 'word%'"
+    )
+    assert owner.execute(search, [["guests"]]).fetchall() == [("word one", None, "word one")]
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [["staff", None], [""], ["x" * 201], ["staff"] * 1001, [["staff"]]],
+    ids=["null", "empty", "too long", "too many", "nested"],
+)
+def test_wrong_groups_of_a_viewer_are_refused_by_name(connect: Connect, groups: list[Any]) -> None:
+    service = connect("service_role")
+    for function in ("hybrid_search", "count_matching"):
+        with pytest.raises(psycopg.Error, match="viewer_groups must be at most 1000") as refused:
+            service.execute(
+                f"select public.{function}_knowledge_chunks("
+                "query_text => 'word', viewer_groups => %s::text[])".encode(),
+                [groups],
+            )
+        assert refused.value.sqlstate == "22023"
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (["staff", None], "must be an array of texts"),
+        ([1], "must be an array of texts"),
+        ("staff", "must be an array of texts"),
+        ([["staff"]], "must be an array of texts"),
+        ([""], "must be at most 100 groups"),
+        (["x" * 201], "must be at most 100 groups"),
+        ([f"g{number}" for number in range(101)], "must be at most 100 groups"),
+    ],
+    ids=["null", "number", "text", "nested", "empty", "too long", "too many"],
+)
+def test_wrong_groups_of_a_document_are_refused_by_name(
+    connect: Connect, groups: Any, message: str
+) -> None:
+    with pytest.raises(psycopg.Error, match=rf"document\.allowed_groups {message}") as refused:
+        upsert(connect("service_role"), "wrong", allowed_groups=groups)
+    assert refused.value.sqlstate == "22023"
+
+
+@pytest.mark.parametrize("table", ["knowledge_documents", "knowledge_chunks"])
+def test_tables_take_no_wrong_groups_either(connect: Connect, table: str) -> None:
+    service = connect("service_role")
+    fill(service)
+    for groups in ([None], [""], [["staff"]]):
+        with pytest.raises(psycopg.Error, match="allowed_groups must be at most 100") as refused:
+            service.execute(f"update public.{table} set allowed_groups = %s".encode(), [groups])
+        assert refused.value.sqlstate == "22023"
+
+
+@pytest.mark.parametrize(
+    "result",
+    ["array[null]::text[]", "array_fill('g'::text, '{1001}')"],
+    ids=["a null in it", "too many"],
+)
+def test_wrong_groups_of_the_projects_function_are_refused(
+    connect: Connect, owner: Connection, result: str
+) -> None:
+    fill(owner)
+    answer_with(owner, result)
+    with pytest.raises(psycopg.Error, match=r"the result of knowledge_viewer_groups\(\) must"):
+        titles(signed_in(connect, BEN, "editors"), "search_my")
+
+
+def test_null_of_the_projects_function_is_no_group(connect: Connect, owner: Connection) -> None:
+    fill(owner)
+    answer_with(owner, "null::text[]")
+    assert titles(signed_in(connect, BEN, "editors"), "search_my") == ["public"]
+
+
+def test_a_failing_function_of_the_project_shows_nothing(
+    connect: Connect, owner: Connection
+) -> None:
+    fill(owner)
+    ben = signed_in(connect, BEN, "editors")
+    owner.execute("alter function public.knowledge_viewer_groups() rename to gone")
+    try:
+        for function in (
+            "search_my_knowledge_chunks(query_text => 'word')",
+            "list_my_knowledge_documents()",
+        ):
+            with pytest.raises(psycopg.errors.UndefinedFunction):
+                ben.execute(f"select * from public.{function}".encode())
+    finally:
+        owner.execute("alter function public.gone() rename to knowledge_viewer_groups")
+
+
+def test_a_narrow_viewer_finds_all_rows(connect: Connect) -> None:
+    owner = connect()
+    with owner.transaction(), owner.cursor() as cursor:
+        cursor.executemany(
+            "insert into public.knowledge_chunks (content, embedding, allowed_groups)"
+            " values (%s, %s, %s)",
+            [
+                (
+                    f"word {number}",
+                    # The rows of the small groups are the farthest ones.
+                    str([1, number / 3000, 0] if number % 500 else [-1, number / 3000, 0]),
+                    ["few"] if number % 500 == 0 else ["many"] if number % 3 else None,
+                )
+                for number in range(3000)
+            ],
+        )
+    owner.execute(
+        "update public.knowledge_chunks set allowed_groups = '{one}' where content = 'word 1500'"
+    )
+    owner.execute("analyze public.knowledge_chunks")
+    owner.execute("select public.refresh_knowledge_statistics()")
+    service = connect("service_role")
+
+    def found(**arguments: Any) -> int:
+        given = ", ".join(f"{name} => %({name})s" for name in arguments)
+        statement = f"select public.hybrid_search_knowledge_chunks({given})"
+        return len(service.execute(statement.encode(), arguments).fetchall())
+
+    near, words = {"query_embedding": "[1,0,0]", "match_threshold": -1}, {"query_text": "word"}
+    for leg in (near, words):
+        assert found(**leg, viewer_groups=["one"]) == 1
+        assert found(**leg, viewer_groups=["few"]) == 5
+        assert found(**leg, viewer_groups=["few", "one"], viewer_id=ANA) == 6
+        wanted = {"match_count": 300, "pool_size": 300}
+        assert found(**leg, **wanted, viewer_groups=["many"]) == 300
+        assert found(**leg, **wanted, viewer_groups=["none"]) == 0
+
+
+# The project's function and upgrades.
+
+
+def test_migrations_keep_a_function_that_is_there(plain_dsn: str) -> None:
+    with psycopg.connect(plain_dsn, autocommit=True) as connection:
+        connection.execute(
+            "create function public.knowledge_viewer_groups() returns text[]"
+            " language sql stable set search_path = '' as $$ select '{mine}'::text[] $$"
+        )
+        migrations.apply(plain_dsn, dimensions=3)
+        found = connection.execute("select public.knowledge_viewer_groups()").fetchone()
+        assert found == (["mine"],)
+        assert {one.status for one in doctor.examine(connection)} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "create function public.knowledge_viewer_groups() returns text language sql"
+        " return 'a text'",
+        "create function public.knowledge_viewer_groups() returns setof text[] language sql"
+        " as $$ select '{}'::text[] $$",
+    ],
+    ids=["another type", "a set"],
+)
+def test_migrations_refuse_a_function_that_is_another(plain_dsn: str, statement: str) -> None:
+    with psycopg.connect(plain_dsn, autocommit=True) as connection:
+        connection.execute(statement.encode())
+    with pytest.raises(migrations.MigrationError, match=r"public\.knowledge_viewer_groups\(\)"):
+        migrations.apply(plain_dsn, dimensions=3)
+
+
+def test_migrations_refuse_a_function_of_somebody_else(plain_dsn: str, server: Server) -> None:
+    database = conninfo_to_dict(plain_dsn)["dbname"]
+    with psycopg.connect(server.admin_dsn(str(database)), autocommit=True) as admin:
+        admin.execute("grant create on schema public to authenticated")
+        admin.execute("set role authenticated")
+        admin.execute(
+            "create function public.knowledge_viewer_groups() returns text[]"
+            " language sql as $$ select '{board}'::text[] $$"
+        )
+    with pytest.raises(migrations.MigrationError, match="is of another role"):
+        migrations.apply(plain_dsn, dimensions=3)
+
+
+def test_no_migration_but_the_first_touches_the_projects_function() -> None:
+    touching = [
+        one.file_name
+        for one in migrations.find()
+        if re.search(
+            r"(create|replace|alter|drop|comment on|on) function \S*knowledge_viewer_groups",
+            one.sql,
+            re.IGNORECASE,
+        )
+    ]
+    assert touching == ["002_documents.sql"]

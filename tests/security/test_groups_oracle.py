@@ -1,0 +1,199 @@
+"""Groups in random corpora: functions, policies and counts against an oracle in Python.
+
+The oracle is Viewer.sees of tests/corpora.py: public rows, the viewer's own, and those of a group.
+"""
+
+import random
+from typing import Any, LiteralString
+
+import pytest
+from psycopg.types.json import Jsonb
+
+from conftest import Connect, Connection
+from corpora import (
+    GROUPS,
+    USERS,
+    VOCABULARY,
+    Chunk,
+    Corpus,
+    Viewer,
+    ask_groups_of_token,
+    drawn,
+    sign_in,
+    store,
+)
+
+
+@pytest.fixture
+def owner(connect: Connect) -> Connection:
+    """The owner's connection; the groups of a signed-in user are those of the token."""
+    connection = connect()
+    ask_groups_of_token(connection)
+    connection.execute(
+        "grant select on table public.knowledge_documents, public.knowledge_chunks to authenticated"
+    )
+    return connection
+
+
+def questions(corpus: Corpus, viewer: Viewer, draw: random.Random) -> dict[str, Any]:
+    """Ask for a word and for an embedding, as this viewer."""
+    return {
+        "word": draw.choice([*VOCABULARY, f"row{draw.choice(list(corpus.chunks))}x"]),
+        "user": None if viewer.user is None else str(viewer.user),
+        "groups": None if viewer.groups is None else sorted(viewer.groups),
+        "public_only": viewer.public_only,
+    }
+
+
+# In one statement, because most of the time would be round trips.
+AS_SERVICE = """
+select array(
+         select hit.id
+           from public.hybrid_search_knowledge_chunks(
+                  query_text => asked.word, viewer_id => asked."user",
+                  viewer_groups => asked.groups, public_only => asked.public_only,
+                  match_count => 1000, pool_size => 1000
+                ) as hit
+       ),
+       array(
+         select hit.id
+           from public.hybrid_search_knowledge_chunks(
+                  query_embedding => '[1,0,0]', match_threshold => -1, viewer_id => asked."user",
+                  viewer_groups => asked.groups, public_only => asked.public_only,
+                  match_count => 1000, pool_size => 1000
+                ) as hit
+       ),
+       public.count_matching_knowledge_chunks(
+         query_text => asked.word, viewer_id => asked."user", viewer_groups => asked.groups,
+         public_only => asked.public_only
+       ),
+       array(
+         select (hit.value ->> 'id')::uuid
+           from jsonb_array_elements(
+                  public.explain_hybrid_search(
+                    query_text => asked.word, viewer_id => asked."user",
+                    viewer_groups => asked.groups, public_only => asked.public_only,
+                    match_count => 1000, pool_size => 1000
+                  ) -> 'hits'
+                ) as hit (value)
+       )
+  from jsonb_to_recordset(%s) as asked (
+         word text, "user" uuid, groups text[], public_only boolean
+       )
+"""
+AS_USER: tuple[LiteralString, ...] = (
+    "select array(select hit.id from public.search_my_knowledge_chunks("
+    "  query_text => %(word)s, match_count => 1000, pool_size => 1000) as hit)",
+    "select array(select id from public.knowledge_chunks)",
+    "select array(select id from public.knowledge_documents)",
+    "select array(select id from public.list_my_knowledge_documents("
+    "  page_size => 200, include_public => true, include_groups => true))",
+    "select array(select (chunk ->> 'id')::uuid from jsonb_array_elements("
+    "  public.read_my_knowledge_document(%(document)s, chunk_count => 500) -> 'chunks') as chunk)",
+)
+VIEWERS = 20  # of a corpus
+MANY = 20_000
+
+
+class Oracle:
+    """Compares answers with what the viewer may see, and counts."""
+
+    def __init__(self) -> None:
+        self.calls = self.rows = 0
+        self.leaks: list[str] = []
+        self.missing: list[str] = []
+
+    def compare(self, what: str, viewer: Viewer, found: set[Any], expected: set[Any]) -> None:
+        """Count a call, and note rows that are wrong."""
+        self.calls += 1
+        self.rows += len(found)
+        if found - expected:
+            self.leaks.append(f"{what}, {viewer}: {found - expected}")
+        if expected - found:
+            self.missing.append(f"{what}, {viewer}: {expected - found}")
+
+    def __str__(self) -> str:
+        return (
+            f"{self.calls:,} calls, {self.rows:,} rows, {len(self.leaks)} leaks,"
+            f" {len(self.missing)} answers without a row that the viewer may see"
+        )
+
+
+def compare_corpus(
+    oracle: Oracle, draw: random.Random, owner: Connection, service: Connection, user: Connection
+) -> None:
+    corpus = drawn(draw)
+    store(owner, corpus)
+    viewers = [
+        Viewer(
+            draw.choice([*USERS, None]),
+            draw.random() < 0.1,
+            draw.choice([None, frozenset(draw.sample(GROUPS, draw.choice([0, 1, 2, 4])))]),
+        )
+        for _ in range(VIEWERS)
+    ]
+    asked = [questions(corpus, viewer, draw) for viewer in viewers]
+    answers = service.execute(AS_SERVICE, [Jsonb(asked)], prepare=False).fetchall()
+    for viewer, question, answer in zip(viewers, asked, answers, strict=True):
+        by_word, by_embedding, count, explained = answer
+        seen = corpus.seen(viewer)
+        matching = {one.id for one in seen if has_word(one, question["word"])}
+        oracle.compare("text", viewer, set(by_word), matching)
+        embedded = {one.id for one in seen if one.embedding is not None}
+        oracle.compare("vector", viewer, set(by_embedding), embedded)
+        oracle.compare("count", viewer, set(range(count)), set(range(len(matching))))
+        oracle.compare("explain", viewer, set(explained), matching)
+    for viewer, question in zip(viewers, asked, strict=True):
+        if viewer.user is not None:
+            member = Viewer(viewer.user, groups=viewer.groups or frozenset())
+            compare_user(oracle, draw, corpus, member, question["word"], user)
+
+
+def compare_user(
+    oracle: Oracle,
+    draw: random.Random,
+    corpus: Corpus,
+    viewer: Viewer,
+    word: str,
+    connection: Connection,
+) -> None:
+    assert viewer.user is not None
+    read = draw.choice(list(corpus.documents.values()))
+    with connection.pipeline():
+        sign_in(connection, viewer.user, sorted(viewer.groups or ()))
+        cursors = [
+            connection.execute(statement, {"word": word, "document": read.id})
+            for statement in AS_USER
+        ]
+    mine, chunks, documents, listed, parts = (set(one.fetchall()[0][0]) for one in cursors)
+    seen = corpus.seen(viewer)
+    seen_documents = {one.id for one in corpus.documents.values() if viewer.sees(one)}
+    matching = {one.id for one in seen if has_word(one, word)}
+    oracle.compare("search_my", viewer, mine, matching)
+    oracle.compare("policy of chunks", viewer, chunks, {one.id for one in seen})
+    oracle.compare("policy of documents", viewer, documents, seen_documents)
+    oracle.compare("list_my", viewer, listed, seen_documents)
+    of_document = {one.id for one in seen if one.document == read.number}
+    oracle.compare("read_my", viewer, parts, of_document if viewer.sees(read) else set())
+
+
+def has_word(chunk: Chunk, word: str) -> bool:
+    return word in (*chunk.words, chunk.word)
+
+
+@pytest.mark.parametrize(
+    "calls", [400, pytest.param(MANY, marks=pytest.mark.slow)], ids=["some", "all"]
+)
+def test_functions_policies_and_counts_agree_with_the_oracle(
+    connect: Connect, owner: Connection, calls: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    oracle, draw = Oracle(), random.Random(17)
+    service, user = connect("service_role"), connect("authenticated")
+    while oracle.calls < calls:
+        compare_corpus(oracle, draw, owner, service, user)
+    if calls == MANY:
+        with capsys.disabled():
+            print(f"\ngroups: {oracle}")
+    assert oracle.leaks == []
+    assert oracle.missing == []
+    assert oracle.rows > calls

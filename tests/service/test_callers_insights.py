@@ -1,0 +1,65 @@
+"""A caller of the earlier insights search, with nothing but its names."""
+
+from typing import Any
+
+import pytest
+from test_retrieval import BY_HAND, LEAK, ROTATION, contents, fill, out_of_order
+
+from second_brain import RetrievalService
+from second_brain.services.postgres import PostgresProvider
+
+
+@pytest.fixture(scope="module")
+def corpus(shared_dsn: str) -> str:
+    fill(shared_dsn)
+    return shared_dsn
+
+
+@pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto", "stored_or_auto"])
+@pytest.mark.parametrize("mode", ["hybrid", "vector", "text", "rerank"])
+def test_confidence_is_in_0_to_1_and_falls_with_the_rank(
+    corpus: str, mode: Any, fusion: Any
+) -> None:
+    service = RetrievalService(PostgresProvider(corpus), BY_HAND, out_of_order)
+    response = service.search("leaked key", mode=mode, fusion=fusion, vector_weight=3)
+    found = sorted(response.results, key=lambda one: one.original_rank or one.rank)
+    told = [one.confidence for one in found]
+    assert all(0 <= one <= 1 for one in told)
+    assert told == sorted(told, reverse=True)
+    assert told[0] > 0.5
+    if mode == "vector":
+        assert told == pytest.approx([max(one.similarity or 0, 0) for one in found])
+    elif mode == "text":
+        scores = [one.text_score or 0 for one in found]
+        assert told == pytest.approx([score / (1 + score) for score in scores])
+    else:
+        assert told[0] == pytest.approx(1)
+
+
+def test_confidence_of_the_providers_single_legs_is_in_0_to_1(corpus: str) -> None:
+    provider = PostgresProvider(corpus)
+    by_meaning, _ = provider.search([0, 0, 1])
+    by_words, _ = provider.fulltext_search("leaked key")
+    for hits in (by_meaning, by_words):
+        told = [hit.confidence for hit in hits]
+        assert told == sorted(told, reverse=True)
+        assert all(0 < one <= 1 for one in told)
+
+
+def test_a_bad_embedding_is_answered_by_words_inside_the_call(corpus: str) -> None:
+    provider = PostgresProvider(corpus)
+    hits, details = provider.find([1.0, 0.0], "leaked key", on_bad_embedding="text")
+    assert [hit.content for hit in hits] == [LEAK, ROTATION]
+    assert "2 dimensions" in details["notes"]["embedding"]
+    pages = list(
+        provider.search_pages([0.0, 0.0, 0.0], "leaked key", top_k=1, on_bad_embedding="text")
+    )
+    assert [hits[0].content for hits, _ in pages] == [LEAK, ROTATION]
+    assert all("notes" in details for _, details in pages)
+
+
+def test_the_service_answers_public_rows_with_a_threshold(corpus: str) -> None:
+    service = RetrievalService(PostgresProvider(corpus), BY_HAND)
+    response = service.search("invoice", public_only=True, min_similarity=0.6, limit=20)
+    assert {one.title for one in response.results} == {"Invoices"}
+    assert LEAK not in contents(response)
