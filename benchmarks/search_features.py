@@ -75,6 +75,8 @@ def writing(connection: psycopg.Connection[Any], texts: Sequence[str], blocks: i
         if block >= 2:
             spent[is_kept] += cpu() - begin
     ratio = spent[False] / spent[True]
+    for trigger in TRIGGERS:
+        connection.execute(f"alter table public.knowledge_chunks enable trigger {trigger}".encode())
     print(f"writing: {ratio:.3f} of the chunks per second without known words")
 
 

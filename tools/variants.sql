@@ -176,6 +176,7 @@ security invoker
 set search_path = pg_catalog, pg_temp
 -- The plan depends on the values of the filters.
 set plan_cache_mode = force_custom_plan
+set standard_conforming_strings = on
 as $$
 declare
   @name @type := arguments.@name;

@@ -7,6 +7,7 @@ language plpgsql
 immutable
 security invoker
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 declare
   columns constant text[] := array[

@@ -369,7 +369,7 @@ declare
   ) > 0;
   quoted constant text[] := array(
     select regexp_split_to_table(phrase.parts[1], '\W+')
-      from regexp_matches(translate(query_text, '“”„‟«»', '""""""'), '"([^"]*)"', 'g')
+      from regexp_matches(translate(left(query_text, 4096), '“”„‟«»', '""""""'), '"([^"]*)"', 'g')
            as phrase (parts)
   );
   configurations regconfig[];
@@ -449,10 +449,12 @@ language plpgsql
 immutable
 security invoker
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 declare
   replacement record;
 begin
+  query_text := left(query_text, 4096); -- analyse_query reads no more
   for replacement in
     select entry.key as typed, entry.value as word from jsonb_each_text(replaced) as entry
   loop

@@ -1,5 +1,4 @@
--- 020_synonyms: other readings of the words of a query: synonyms, spellings with accents and
--- completions.
+-- 020_synonyms: synonyms, spellings with accents, and completions of the words of a query.
 -- Adds: table knowledge_synonyms with its trigger, function expansions. Locks nothing that exists.
 
 create table public.knowledge_synonyms (
