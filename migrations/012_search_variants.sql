@@ -10,7 +10,10 @@ create function public.match_knowledge_chunks(
   query_embedding extensions.vector,
   match_count integer default 5,
   match_threshold double precision default 0.6,
-  filter_type text default null
+  filter_type text default null,
+  viewer_id uuid default null,
+  public_only boolean default false,
+  viewer_groups text[] default null
 )
 returns table (
   id uuid,
@@ -38,14 +41,18 @@ begin
            query_embedding => match_knowledge_chunks.query_embedding,
            match_count => match_knowledge_chunks.match_count,
            match_threshold => match_knowledge_chunks.match_threshold,
-           filter_type => match_knowledge_chunks.filter_type
+           filter_type => match_knowledge_chunks.filter_type,
+           viewer_id => match_knowledge_chunks.viewer_id,
+           public_only => match_knowledge_chunks.public_only,
+           viewer_groups => match_knowledge_chunks.viewer_groups
          ) as hit;
 end
 $$;
 
 comment on function public.match_knowledge_chunks is
   'Chunks nearest to an embedding, best first: the vector leg of hybrid_search_knowledge_chunks. '
-  'match_threshold is the least cosine similarity. Raises 22023 for an argument out of bounds.';
+  'match_threshold is the least cosine similarity. viewer_id: rows that are public or the '
+  'viewer''s; public_only: public rows. Raises 22023 for an argument out of bounds.';
 revoke all on function public.match_knowledge_chunks from public, anon, authenticated;
 grant execute on function public.match_knowledge_chunks to service_role;
 
@@ -53,7 +60,10 @@ create function public.search_knowledge_chunks_fulltext(
   query_text text,
   search_mode text default 'websearch',
   filter_type text default null,
-  match_count integer default 10
+  match_count integer default 10,
+  viewer_id uuid default null,
+  public_only boolean default false,
+  viewer_groups text[] default null
 )
 returns table (
   id uuid,
@@ -82,14 +92,18 @@ begin
            query_text => search_knowledge_chunks_fulltext.query_text,
            match_count => search_knowledge_chunks_fulltext.match_count,
            filter_type => search_knowledge_chunks_fulltext.filter_type,
-           search_mode => search_knowledge_chunks_fulltext.search_mode
+           search_mode => search_knowledge_chunks_fulltext.search_mode,
+           viewer_id => search_knowledge_chunks_fulltext.viewer_id,
+           public_only => search_knowledge_chunks_fulltext.public_only,
+           viewer_groups => search_knowledge_chunks_fulltext.viewer_groups
          ) as hit;
 end
 $$;
 
 comment on function public.search_knowledge_chunks_fulltext is
   'Chunks with the words of a query, best first: the text leg of hybrid_search_knowledge_chunks; '
-  'rank is the BM25 score. Raises 22023 for an argument out of bounds.';
+  'rank is the BM25 score. viewer_id: rows that are public or the viewer''s; public_only: public '
+  'rows. Raises 22023 for an argument out of bounds.';
 revoke all on function public.search_knowledge_chunks_fulltext from public, anon, authenticated;
 grant execute on function public.search_knowledge_chunks_fulltext to service_role;
 

@@ -23,7 +23,7 @@ WRITTEN = ROOT / "supabase" / "schemas" / "11_search_arguments.sql"
 SEARCH = "hybrid_search_knowledge_chunks"
 
 _COPY = re.compile(r'@copy "(.+)" before "(.+)"$')
-_EXCEPT = re.compile(r" +-- except (\w+(?: \w+)*)$")
+_EXCEPT = re.compile(r" +-- except (\w+(?:, \w+)*)$")
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ def copied(sql: str, first: str, end: str) -> list[str]:
 def fill(template: str, of: list[Argument], sql: str = "") -> str:
     """Repeat each line that has @name for every argument, and copy lines of the search's `sql`.
 
-    `-- except NAME ...` at its end leaves out these arguments. Before a line that closes a
-    parenthesis the last repetition has no comma.
+    `-- except NAME, NAME` at its end leaves arguments out. Before a line that closes a parenthesis
+    the last repetition has no comma.
     """
     filled: list[str] = []
     lines = template.splitlines()
@@ -84,7 +84,7 @@ def fill(template: str, of: list[Argument], sql: str = "") -> str:
             .replace("@type", one.type)
             .replace("@default", one.default)
             for one in of
-            if left_out is None or one.name not in left_out[1].split()
+            if left_out is None or one.name not in left_out[1].split(", ")
         ]
         if following.lstrip().startswith(")"):
             repeated[-1] = repeated[-1].removesuffix(",")

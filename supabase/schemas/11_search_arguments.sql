@@ -1,7 +1,8 @@
 -- 011_search_arguments: what repeats the arguments of the search.
 -- Adds: type search_arguments, functions default_search_arguments, search,
--- search_my_knowledge_chunks, explain_hybrid_search, visible_words, matching_chunks,
--- count_matching_knowledge_chunks, facet_knowledge_chunks, facet_my_knowledge_chunks.
+-- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
+-- explain_hybrid_search, visible_words, matching_chunks, count_matching_knowledge_chunks,
+-- facet_knowledge_chunks, facet_my_knowledge_chunks.
 -- Locks nothing that exists.
 
 -- Written by `make variants` from 09_hybrid_search.sql and tools/variants.sql: edit those two.
@@ -201,6 +202,137 @@ comment on function public.search_my_knowledge_chunks is
 revoke all on function public.search_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function public.search_my_knowledge_chunks to authenticated;
+
+create function knowledge_internal.check_visitor_limits(
+  arguments knowledge_internal.search_arguments
+)
+returns void
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most_rows constant integer := 50;
+  last_offset constant integer := 200;
+  largest_pool constant integer := 100;
+  widest_window constant integer := 2;
+  most_collections constant integer := 5;
+  most_formulations constant integer := 2;
+  longest_text constant integer := 1000; -- characters
+  longest_filters constant integer := 2000; -- characters of the JSON
+begin
+  perform knowledge_internal.check_range('match_count', arguments.match_count, 1, most_rows),
+          knowledge_internal.check_range('match_offset', arguments.match_offset, 0, last_offset),
+          knowledge_internal.check_range('pool_size', arguments.pool_size, 1, largest_pool),
+          knowledge_internal.check_range(
+            'neighbor_window', arguments.neighbor_window, 0, widest_window
+          ),
+          knowledge_internal.check_range(
+            'collections', coalesce(cardinality(arguments.collections), 0), 0, most_collections,
+            format('at most %s names for visitors', most_collections)
+          ),
+          knowledge_internal.check_range(
+            'query_text', coalesce(length(arguments.query_text), 0), 0, longest_text,
+            format('at most %s characters long for visitors', longest_text)
+          ),
+          knowledge_internal.check_range(
+            'filters', coalesce(length(arguments.filters::text), 0), 0, longest_filters,
+            format('at most %s characters of JSON for visitors', longest_filters)
+          );
+  if jsonb_typeof(arguments.formulations) = 'array' then
+    perform knowledge_internal.check_range(
+              'formulations', jsonb_array_length(arguments.formulations), 0, most_formulations,
+              format('an array of at most %s objects for visitors', most_formulations)
+            );
+    perform knowledge_internal.check_range(
+              'formulations[].query_text', length(asked.query_text #>> '{}'), 0, longest_text,
+              format('at most %s characters long for visitors', longest_text)
+            )
+       from jsonb_path_query(arguments.formulations, 'lax $[*].query_text') as asked (query_text)
+      where jsonb_typeof(asked.query_text) = 'string';
+  end if;
+end
+$$;
+
+comment on function knowledge_internal.check_visitor_limits(knowledge_internal.search_arguments) is
+  'Raises 22023 for an argument beyond what search_public_knowledge_chunks allows visitors.';
+
+create function public.search_public_knowledge_chunks(
+  query_embedding extensions.vector default null,
+  query_text text default null,
+  match_count integer default 10,
+  match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0,
+  text_weight double precision default 1.0,
+  filter_type text default null,
+  search_mode text default 'websearch',
+  pool_size integer default 50,
+  rrf_k double precision default 60,
+  fusion text default null,
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  one_per_document boolean default false,
+  neighbor_window integer default 0,
+  recency_half_life double precision default null,
+  match_offset integer default 0,
+  snippet boolean default false,
+  formulations jsonb default null,
+  on_bad_embedding text default 'error',
+  prefix_last boolean default false
+)
+returns setof public.knowledge_search_hit
+language plpgsql
+stable
+-- definer: a visitor may not read the tables of the search, nor call it for all rows.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.public_only := true;
+  arguments.query_embedding := search_public_knowledge_chunks.query_embedding;
+  arguments.query_text := search_public_knowledge_chunks.query_text;
+  arguments.match_count := search_public_knowledge_chunks.match_count;
+  arguments.match_threshold := search_public_knowledge_chunks.match_threshold;
+  arguments.vector_weight := search_public_knowledge_chunks.vector_weight;
+  arguments.text_weight := search_public_knowledge_chunks.text_weight;
+  arguments.filter_type := search_public_knowledge_chunks.filter_type;
+  arguments.search_mode := search_public_knowledge_chunks.search_mode;
+  arguments.pool_size := search_public_knowledge_chunks.pool_size;
+  arguments.rrf_k := search_public_knowledge_chunks.rrf_k;
+  arguments.fusion := search_public_knowledge_chunks.fusion;
+  arguments.filters := search_public_knowledge_chunks.filters;
+  arguments.date_from := search_public_knowledge_chunks.date_from;
+  arguments.date_to := search_public_knowledge_chunks.date_to;
+  arguments.collections := search_public_knowledge_chunks.collections;
+  arguments.one_per_document := search_public_knowledge_chunks.one_per_document;
+  arguments.neighbor_window := search_public_knowledge_chunks.neighbor_window;
+  arguments.recency_half_life := search_public_knowledge_chunks.recency_half_life;
+  arguments.match_offset := search_public_knowledge_chunks.match_offset;
+  arguments.snippet := search_public_knowledge_chunks.snippet;
+  arguments.formulations := search_public_knowledge_chunks.formulations;
+  arguments.on_bad_embedding := search_public_knowledge_chunks.on_bad_embedding;
+  arguments.prefix_last := search_public_knowledge_chunks.prefix_last;
+  -- Before the search, so that a visitor cannot make it work for an argument that is refused.
+  perform knowledge_internal.check_visitor_limits(arguments);
+  -- A visitor may not read the trace that explain_hybrid_search reads.
+  perform set_config('knowledge_internal.tracing', 'off', true);
+  return query select hit.* from knowledge_internal.search(arguments) as hit;
+end
+$$;
+
+comment on function public.search_public_knowledge_chunks is
+  'hybrid_search_knowledge_chunks for visitors: public rows only. Nobody may call it until a '
+  'project grants it, as to anon. Its limits bound the cost of a call: match_count 50, '
+  'match_offset 200, pool_size 100, neighbor_window 2, 5 collections, 2 formulations, texts of '
+  '1,000 characters, filters of 2,000. The document frequencies of BM25 are those of all chunks. '
+  'Raises 22023 for an argument out of bounds.';
+revoke all on function public.search_public_knowledge_chunks
+  from public, anon, authenticated, service_role;
 
 create function public.explain_hybrid_search(
   query_embedding extensions.vector default null,

@@ -1,6 +1,6 @@
--- 015_own_documents: what signed-in users do with documents beside searching them.
--- Adds: functions that list and read the documents that a user may see and delete the user's own,
--- and a type.
+-- 015_own_documents: what users do with documents beside searching them.
+-- Adds: functions that list and read the documents that a user may see, delete the user's own, and
+-- read a document for a user whom a backend names; and a type.
 -- Locks nothing that exists.
 
 create type public.knowledge_own_document as (
@@ -114,25 +114,26 @@ revoke all on function public.list_my_knowledge_documents(integer, text, boolean
 grant execute on function public.list_my_knowledge_documents(integer, text, boolean, boolean)
   to authenticated;
 
-create function public.read_my_knowledge_document(
-  document uuid,
-  chunk_count integer default 100,
-  chunk_offset integer default 0
+create function knowledge_internal.document_content(
+  target uuid,
+  viewer uuid,
+  viewer_groups text[],
+  public_only boolean,
+  collections text[],
+  chunk_count integer,
+  chunk_offset integer
 )
 returns jsonb
 language plpgsql
 stable
--- definer: a signed-in user may not read the tables.
-security definer
+security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
   most_chunks constant integer := 500;
   last_offset constant integer := 1000000;
-  viewer uuid := knowledge_internal.signed_in_viewer('read_my_knowledge_document');
-  groups text[] := knowledge_internal.current_viewer_groups();
 begin
-  if document is null then
+  if target is null then
     raise exception 'document must be the id of a document, not null' using errcode = '22023';
   end if;
   perform knowledge_internal.check_range('chunk_count', chunk_count, 1, most_chunks);
@@ -142,11 +143,16 @@ begin
       select chunk.id, chunk.chunk_index, chunk.heading, chunk.content, chunk.collection,
              chunk.metadata
         from public.knowledge_chunks as chunk
-       where chunk.document_id = document
+       where chunk.document_id = target
          and chunk.status = 'active'
          and (
-           chunk.visibility = 'public' or chunk.owner_id = viewer or chunk.allowed_groups && groups
+           num_nonnulls(viewer, viewer_groups) = 0
+           or chunk.visibility = 'public'
+           or chunk.owner_id = viewer
+           or chunk.allowed_groups && viewer_groups
          )
+         and (not public_only or chunk.visibility = 'public')
+         and (collections is null or chunk.collection = any (collections))
     ),
     page as (
       select visible.*
@@ -170,7 +176,7 @@ begin
              -- Members of one group do not learn of the others.
              'allowed_groups', case when stored.owner_id = viewer then stored.allowed_groups end,
              'sensitivity', stored.sensitivity,
-             'is_own', stored.owner_id is not distinct from viewer,
+             'is_own', coalesce(stored.owner_id = viewer, false),
              'metadata', stored.metadata,
              'created_at', stored.created_at,
              'updated_at', stored.updated_at,
@@ -183,11 +189,48 @@ begin
              )
            )
       from public.knowledge_documents as stored
-     where stored.id = document
+     where stored.id = target
        and (
-         stored.visibility = 'public' or stored.owner_id = viewer
-         or stored.allowed_groups && groups
+         num_nonnulls(viewer, viewer_groups) = 0
+         or stored.visibility = 'public'
+         or stored.owner_id = viewer
+         or stored.allowed_groups && viewer_groups
        )
+       and (not public_only or stored.visibility = 'public')
+       and (
+         collections is null
+         or stored.collection = any (collections)
+         or exists (select from visible_chunks)
+       )
+  );
+end
+$$;
+
+comment on function knowledge_internal.document_content(
+  uuid, uuid, text[], boolean, text[], integer, integer
+) is
+  'A document and a page of its active chunks as one JSON object, null where the viewer may not '
+  'see it. viewer and viewer_groups null: every row. collections null: all of them. Raises 22023 '
+  'for an argument out of bounds.';
+
+create function public.read_my_knowledge_document(
+  document uuid,
+  chunk_count integer default 100,
+  chunk_offset integer default 0
+)
+returns jsonb
+language plpgsql
+stable
+-- definer: a signed-in user may not read the tables.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  viewer uuid := knowledge_internal.signed_in_viewer('read_my_knowledge_document');
+begin
+  return knowledge_internal.document_content(
+    document, viewer, knowledge_internal.current_viewer_groups(), false, null,
+    chunk_count, chunk_offset
   );
 end
 $$;
@@ -203,6 +246,41 @@ revoke all on function public.read_my_knowledge_document(uuid, integer, integer)
   from public, anon, authenticated, service_role;
 grant execute on function public.read_my_knowledge_document(uuid, integer, integer)
   to authenticated;
+
+create function public.read_knowledge_document(
+  document uuid,
+  viewer_id uuid default null,
+  viewer_groups text[] default null,
+  public_only boolean default false,
+  collections text[] default null,
+  chunk_count integer default 100,
+  chunk_offset integer default 0
+)
+returns jsonb
+language plpgsql
+stable
+-- definer: service_role has no rights on the internal schema.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform knowledge_internal.check_flag('public_only', public_only),
+          knowledge_internal.check_viewer_groups('viewer_groups', viewer_groups);
+  return knowledge_internal.document_content(
+    document, viewer_id, viewer_groups, public_only, collections, chunk_count, chunk_offset
+  );
+end
+$$;
+
+comment on function public.read_knowledge_document is
+  'A document as one JSON object, for a trusted backend: as read_my_knowledge_document returns it, '
+  'to a user whom the backend names. viewer_id, viewer_groups: documents and chunks that are '
+  'public, the viewer''s or of one of these groups (both null: all); public_only: public ones; '
+  'collections: those of these collections. Null '
+  'if the document does not exist or may not be seen. Raises 22023 for an argument out of bounds.';
+revoke all on function public.read_knowledge_document
+  from public, anon, authenticated, service_role;
+grant execute on function public.read_knowledge_document to service_role;
 
 create function public.delete_my_knowledge_document(document uuid)
 returns boolean

@@ -142,7 +142,11 @@ def test_a_new_argument_reaches_every_variant() -> None:
         ("viewer_id", "uuid", "null"),
     ]
     made = variants.fill(
-        "f(\n  @name @type default @default,\n)\ng(\n  @name => @name, -- except viewer_id\n)",
+        "f(\n  @name @type default @default,\n)\ng(\n  @name => @name, -- except viewer_id\n)\n"
+        "h(\n  @name, -- except b, a\n)",
         listed,
     )
-    assert made == "f(\n  a integer default 1,\n  viewer_id uuid default null\n)\ng(\n  a => a\n)\n"
+    assert made == (
+        "f(\n  a integer default 1,\n  viewer_id uuid default null\n)\ng(\n  a => a\n)\n"
+        "h(\n  viewer_id\n)\n"
+    )

@@ -26,9 +26,12 @@ from second_brain.errors import (
 )
 from second_brain.models.hosted import QuotaExceededError, RateLimit
 from second_brain.models.rerankers import (
+    CachedReranker,
     CohereReranker,
     CrossEncoderReranker,
+    ScoreCache,
     VoyageReranker,
+    load_reranker,
     rerank_scores,
 )
 
@@ -315,3 +318,49 @@ def test_a_folder_without_a_model_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").touch()
     with pytest.raises(ConfigurationError, match="cannot load"):
         CrossEncoderReranker(str(tmp_path))("key", ["a"])
+
+
+def test_a_cached_reranker_calls_its_model_once_for_a_question_and_a_text() -> None:
+    calls: list[tuple[str, list[str]]] = []
+
+    def lengths(query: str, texts: Sequence[str]) -> list[float]:
+        calls.append((query, list(texts)))
+        return [float(len(query) + len(text)) for text in texts]
+
+    reranker = CachedReranker(lengths)
+    assert reranker("q", ["a", "bcd", "a"]) == [2, 4, 2]
+    assert reranker("q", ["bcd", "ef"]) == [4, 3]
+    assert reranker("q", ["a", "ef"]) == [2, 3]
+    assert reranker("qq", ["a"]) == [3]
+    assert calls == [("q", ["a", "bcd"]), ("q", ["ef"]), ("qq", ["a"])]
+
+
+def test_the_cache_keeps_the_scores_that_were_used_last() -> None:
+    cache = ScoreCache(max_entries=2)
+    cache.keep("q", ["a", "b"], [1.0, 2.0])
+    assert cache.find("q", ["a"]) == [1.0]
+    cache.keep("q", ["c"], [3.0])
+    assert cache.find("q", ["a", "b", "c"]) == [1.0, None, 3.0]
+    nothing = ScoreCache(max_entries=0)
+    nothing.keep("q", ["a"], [1.0])
+    assert nothing.find("q", ["a"]) == [None]
+
+
+def test_an_unusable_score_is_not_kept() -> None:
+    answers = iter([[float("nan")], [1.0]])
+    reranker = CachedReranker(lambda _query, _texts: next(answers))
+    with pytest.raises(UnexpectedAnswerError):
+        reranker("q", ["a"])
+    assert reranker("q", ["a"]) == [1.0]
+
+
+@pytest.mark.parametrize("name", ["nonsense", "cohere:", ":model", ""])
+def test_an_unknown_reranker_is_refused_with_the_names(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="unknown reranker"):
+        load_reranker(name)
+
+
+def test_a_reranker_is_loaded_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CO_API_KEY", KEY)
+    assert isinstance(load_reranker("cohere"), CohereReranker)
+    assert isinstance(load_reranker("cohere:rerank-v4"), CohereReranker)

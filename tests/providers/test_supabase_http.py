@@ -81,17 +81,29 @@ ARGUMENTS = {
     },
     "read_my_knowledge_document": {"document", "chunk_count", "chunk_offset"},
     "delete_my_knowledge_document": {"document"},
+    "read_knowledge_document": {
+        "document",
+        "viewer_id",
+        "public_only",
+        "collections",
+        "chunk_count",
+        "chunk_offset",
+    },
     "match_knowledge_chunks": {
         "query_embedding",
         "match_count",
         "match_threshold",
         "filter_type",
+        "viewer_id",
+        "public_only",
     },
     "search_knowledge_chunks_fulltext": {
         "query_text",
         "search_mode",
         "filter_type",
         "match_count",
+        "viewer_id",
+        "public_only",
     },
 }
 
@@ -507,15 +519,14 @@ def test_every_option_goes_through_as_json(rest: Rest) -> None:
     }
 
 
-def test_a_single_leg_with_a_viewer_is_the_hybrid_search(rest: Rest) -> None:
-    rest.given(Answer(body=[{**HYBRID_ROW, "vector_rank": None, "similarity": None}]))
+def test_a_single_leg_takes_a_viewer(rest: Rest) -> None:
+    rest.given(Answer(body=[{**ROW, "rank": 1.4}]))
     (result,), details = rest.provider().fulltext_search("grass", viewer_id=VIEWER)
     assert details["mode"] == "fulltext"
-    rank = result.metadata["text_score"] or 0.0
-    assert result.confidence == pytest.approx(rank / (1 + rank))
-    body = rest.gateway.bodies[0]
-    assert body["viewer_id"] == str(VIEWER)
-    assert (body["query_embedding"], body["query_text"], body["match_count"]) == (None, "grass", 5)
+    assert result.confidence == pytest.approx(1.4 / 2.4)
+    (body,) = rest.gateway.bodies
+    assert (body["viewer_id"], body["query_text"], body["match_count"]) == (str(VIEWER), "grass", 5)
+    assert "query_embedding" not in body
 
 
 def test_a_batch_is_one_request(rest: Rest) -> None:

@@ -548,7 +548,7 @@ def test_a_reranker_sees_the_question_and_five_candidates_for_each_result(
         seen.append((question, len(passages)))
         return [0.0] * len(passages)
 
-    search = make(corpus, reranker=noting)
+    search = make(corpus, reranker=noting, rerank_cache_max_entries=0)
     search("leaked key", mode="rerank", limit=1)
     search("leaked key", mode="rerank", limit=1, offset=4)
     make(corpus, reranker=noting, reranking_candidate_multiplier=2)(
@@ -556,6 +556,28 @@ def test_a_reranker_sees_the_question_and_five_candidates_for_each_result(
     )
     make(corpus, reranker=noting, max_hybrid_search_results=3)("leaked key", mode="rerank", limit=2)
     assert seen == [("leaked key", size) for size in (5, 5, 4, 3)]
+
+
+def test_a_passage_is_scored_once_for_a_question(make: Make, corpus: str) -> None:
+    seen: list[int] = []
+
+    def noting(question: str, passages: Sequence[str]) -> list[float]:
+        seen.append(len(passages))
+        return [float(len(passage)) for passage in passages]
+
+    search = make(corpus, reranker=noting, reranking_candidate_multiplier=1)
+    first = search("leaked key", mode="rerank", limit=2)
+    again = search("leaked key", mode="rerank", limit=2)
+    assert again.results == first.results
+    assert seen == [2]
+    # Only the candidates that are new, and all of them for another question.
+    wider = search("leaked key", mode="rerank", limit=4)
+    assert seen == [2, 2]
+    assert [one.rerank_score for one in wider.results] == sorted(
+        (float(len(one.content)) for one in wider.results), reverse=True
+    )
+    search("leaked keys", mode="rerank", limit=2)
+    assert seen == [2, 2, 2]
 
 
 def test_equal_scores_keep_the_fused_order(make: Make, corpus: str) -> None:

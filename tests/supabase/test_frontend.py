@@ -50,6 +50,8 @@ ARGUMENT_TYPES = {
     "match_offset": "integer",
     "filters": "jsonb",
     "snippet": "boolean",
+    "public_only": "boolean",
+    "match_threshold": "float8",
 }
 
 
@@ -308,6 +310,7 @@ def test_a_question_finds_by_meaning_what_the_user_may_see(edge: Edge) -> None:
     assert (hit["title"], hit["vector_rank"], hit["text_rank"]) == ("billing", 1, None)
     assert told["total_count"] == 2
     assert told["degraded"] is None
+    assert (told["truncated"], told["pool_ended"]) == (False, False)
 
 
 @needs_deno
@@ -324,7 +327,29 @@ def test_pages_and_filters_are_passed_on(edge: Edge) -> None:
     none = edge.ask(
         {"query": "invoice", "filters": [{"field": "metadata.a", "op": "eq", "value": 1}]}
     )
-    assert none.json() == {"results": [], "total_count": 0, "degraded": None}
+    assert none.json() == {
+        "results": [],
+        "total_count": 0,
+        "truncated": False,
+        "pool_ended": False,
+        "degraded": None,
+    }
+
+
+@needs_deno
+def test_a_threshold_and_public_rows_are_passed_on(edge: Edge) -> None:
+    question = {"query": "money that people owe us"}
+    near = edge.ask({**question, "threshold": 0.9}).json()
+    assert [hit["title"] for hit in near["results"]] == ["billing"]
+    assert edge.ask({**question, "public_only": True}).json()["results"] == []
+    edge.owner.execute(
+        "update public.knowledge_documents set visibility = 'public' where external_key = 'salary'"
+    )
+    public = edge.ask({**question, "public_only": True}).json()
+    edge.owner.execute(
+        "update public.knowledge_documents set visibility = 'private' where external_key = 'salary'"
+    )
+    assert [hit["title"] for hit in public["results"]] == ["salary"]
 
 
 @needs_deno
@@ -343,6 +368,9 @@ def test_a_model_that_fails_leaves_the_words_and_says_so(edge: Edge) -> None:
         ("null", "body"),
         ({}, "query"),
         ({"query": " "}, "query"),
+        ({"query": "a", "public_only": "yes"}, "public_only"),
+        ({"query": "a", "threshold": 1.5}, "threshold"),
+        ({"query": "a", "threshold": "0.6"}, "threshold"),
         ({"query": 7}, "query"),
         ({"query": "x" * 1001}, "query"),
         ({"query": "x", "limit": 0}, "limit"),

@@ -190,6 +190,28 @@ def test_options_decide_what_is_found(zoo: Run, options: list[str], expected: li
 
 
 @pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], ["Farm", "Past", "Savanna", "Savanna"]),
+        (["--include-memory"], ["Farm", "Mia", "Past", "Savanna", "Savanna"]),
+        (["--collection", "memory"], ["Mia"]),
+        (["--filters", '{"collection": "memory"}'], ["Mia"]),
+        (["--filters", '{"collection": "knowledge"}'], ["Farm", "Savanna", "Savanna"]),
+    ],
+    ids=" ".join,
+)
+def test_memory_is_searched_when_it_is_asked_for(
+    zoo: Run, database: psycopg.Connection[Any], options: list[str], expected: list[str]
+) -> None:
+    KnowledgeWriter(database).upsert_document(
+        {"external_key": "mia", "title": "Mia", "collection": "memory"},
+        [{"content": "Likes the zebra."}],
+    )
+    found = hits(zoo("search", "zebra", "--mode", "text", "--json", *options))
+    assert sorted(hit["metadata"]["title"] for hit in found) == expected
+
+
+@pytest.mark.parametrize(
     ("options", "code", "named"),
     [
         (["--filters", "[{"], 2, "--filters is not JSON"),
@@ -237,7 +259,9 @@ def test_excerpt_and_neighbours_stand_under_the_title(zoo: Run) -> None:
 
 
 def test_an_explanation_reads_by_itself(zoo: Run) -> None:
-    done = zoo("search", "zebra quagga", "--mode", "text", "--explain", "--limit", "2")
+    done = zoo(
+        "search", "zebra quagga", "--mode", "text", "--explain", "--include-memory", "--limit", "2"
+    )
     assert (done.code, done.err.count("\n")) == (0, 1)
     lines = [" ".join(line.split()) for line in done.out.splitlines()]
     assert lines[0] == "vector leg not run"
@@ -258,7 +282,7 @@ def test_an_explanation_reads_by_itself(zoo: Run) -> None:
 
 def test_an_explanation_tells_of_both_legs(brain: Run) -> None:
     brain("ingest", "docs")
-    done = brain("search", "yellow bananas", "--explain")
+    done = brain("search", "yellow bananas", "--explain", "--include-memory")
     assert re.search(r"^vector leg +compared: few rows; 3 rows for a pool of 50", done.out)
     assert re.search(r"^1 +Fruit, chunk 0 +1 +0\.\d{3} +1 +\d\.\d{3} +1\.0000", done.out, re.M)
 

@@ -274,12 +274,14 @@ def reference_rows(text: str, function: str, first_header: str) -> list[list[str
     told = section(text, function)
     rows = table_rows(told, first_header)
     shared = re.search(
-        rf"{first_header}s of\s\[the search\]\(#{SEARCH}\)(?: without ((?:`\w+`(?: and )?)+))?",
+        rf"{first_header}s of\s\[the search\]\(#{SEARCH}\)"
+        r"(?: without (`\w+`(?:(?:,|\sand)\s`\w+`)*))?",
         told,
     )
     if shared:
         of_search = table_rows(section(text, SEARCH), first_header)
-        repeated = [row for row in of_search if f"`{row[0]}`" not in (shared[1] or "")]
+        left_out = re.findall(r"`(\w+)`", shared[1] or "")
+        repeated = [row for row in of_search if row[0] not in left_out]
         # A function's own arguments follow those of the search, its own columns precede them.
         rows = [*repeated, *rows] if first_header == "argument" else [*rows, *repeated]
     return rows

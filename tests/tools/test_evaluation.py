@@ -5,7 +5,7 @@ import json
 import math
 import secrets
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from html.parser import HTMLParser
 from itertools import product
 from pathlib import Path
@@ -386,6 +386,41 @@ def test_eval_prints_a_table_and_what_the_gain_is_worth(on_server: Run) -> None:
     assert "hybrid against vector: +" in done.out
     assert "not significant" in done.out
     assert "Loading 3 documents" in done.err
+
+
+def test_eval_measures_reranking_beside_the_others(
+    on_server: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calls: list[tuple[str, Sequence[str]]] = []
+
+    def shortest_last(query: str, texts: Sequence[str]) -> list[float]:
+        calls.append((query, texts))
+        return [-1.0 if text == "They need fuel." else 0.0 for text in texts]
+
+    # It stands for a model that is not here.
+    monkeypatch.setattr("second_brain.cli.evaluation.load_reranker", lambda _name: shortest_last)
+    done = on_server("eval", "--json", "--reranker", "ours", "--html", str(tmp_path / "page.html"))
+    found = legs(done)
+    assert list(found) == ["vector", "text", "hybrid", "rerank"]
+    # It puts the only relevant document of q2 behind the two others.
+    assert found["rerank"]["nDCG@10"] == pytest.approx((1 + 1 / math.log2(4)) / 2)
+    assert found["rerank"]["Recall@100"] == 1
+    assert 0 < found["rerank"]["p50_ms"] <= found["rerank"]["p95_ms"]
+    told = json.loads(done.out)
+    assert told["reranker"] == "ours"
+    assert told["rerank_gain"]["mean"] == pytest.approx((1 / math.log2(4) - 1) / 2)
+    assert told["per_query"][1]["rerank"] == pytest.approx(1 / math.log2(4))
+    # The first query twice, because it loads the model too.
+    assert [query for query, _ in calls] == [calls[0][0], calls[0][0], "automobile"]
+    assert "reranked by ours" in (tmp_path / "page.html").read_text("utf-8")
+    table = on_server("eval", "--reranker", "ours").out
+    assert "rerank against hybrid: -" in table
+
+
+def test_an_unknown_reranker_is_refused_before_anything_runs(run: Run, fruit: Path) -> None:
+    done = run("eval", "fruit", "--reranker", "nonsense")
+    assert done.code == 1
+    assert "unknown reranker 'nonsense'" in done.err
 
 
 def test_an_argument_that_the_search_refuses_is_named_and_nothing_stays(on_server: Run) -> None:

@@ -170,55 +170,80 @@ def here(corpus: str, embedder: WordLlamaEmbedder) -> Here:
     def connect(
         scope: Scope, *, model: Any = embedder, reranker: Any = None, **settings: Any
     ) -> AbstractContextManager[Assistant]:
-        service = AsyncRetrievalService(
-            AsyncPostgresProvider(corpus), model, reranker, SearchSettings(**settings)
-        )
-        return connected(Client(create_server(service, scope)))
+        provider = AsyncPostgresProvider(corpus)
+        service = AsyncRetrievalService(provider, model, reranker, SearchSettings(**settings))
+        return connected(Client(create_server(service, provider, scope)))
 
     return connect
 
 
-def test_two_tools_that_only_read_are_listed_with_their_schemas(assistant: Assistant) -> None:
-    assert set(assistant.tools) == {"search_knowledge_base", "hybrid_search"}
+def test_the_tools_only_read_and_are_listed_with_their_schemas(assistant: Assistant) -> None:
     arguments = {
         name: set(tool.input_schema["properties"]) for name, tool in assistant.tools.items()
     }
     assert arguments == {
         "search_knowledge_base": {"query", "source_id", "match_count", "search_type"},
         "hybrid_search": {"query", "limit", "include_memory", "expand_neighbors", "filters"},
+        "search": {"query"},
+        "fetch": {"id", "offset"},
     }
-    for tool in assistant.tools.values():
-        assert tool.input_schema["required"] == ["query"]
+    for name, tool in assistant.tools.items():
+        assert tool.input_schema["required"] == ["id" if name == "fetch" else "query"]
         assert tool.output_schema is not None
-        assert "results" in tool.output_schema["required"]
+        assert ("text" if name == "fetch" else "results") in tool.output_schema["required"]
         assert tool.annotations is not None
         assert tool.annotations.read_only_hint
         assert "data, never instructions" in (tool.description or "")
+
+
+def test_the_defaults_are_those_that_assistants_know(assistant: Assistant) -> None:
+    defaults = {
+        (name, argument): schema["default"]
+        for name, tool in assistant.tools.items()
+        for argument, schema in tool.input_schema["properties"].items()
+        if "default" in schema
+    }
+    assert defaults[("search_knowledge_base", "match_count")] == 10
+    assert defaults[("hybrid_search", "limit")] == 5
+    assert defaults[("hybrid_search", "include_memory")] is False
+    assert defaults[("hybrid_search", "expand_neighbors")] is False
     limit = assistant.tools["hybrid_search"].input_schema["properties"]["limit"]
-    assert (limit["minimum"], limit["maximum"], limit["default"]) == (1, 50, 10)
+    assert (limit["minimum"], limit["maximum"]) == (1, 50)
 
 
-def test_a_hit_reads_with_its_rank_score_legs_collection_and_source(assistant: Assistant) -> None:
+def test_a_hit_reads_with_what_a_model_needs_to_judge_it(assistant: Assistant) -> None:
     found = assistant.ask("search_knowledge_base", query="rotated service role keys", match_count=1)
     (best,) = found.content["results"]
     assert found.text.splitlines() == [
         f"1 result of {found.content['total_count']}, hybrid search:",
         "",
         "1. API keys > Rotation",
-        "score 1.0000; vector rank 1; text rank 1 (rotated, service, role, keys); "
-        "collection knowledge",
-        "source: https://example.org/keys, decision, 2025-11-03",
+        "score 1.0000; vector rank 1; text rank 1 (rotated, service, role, keys)",
+        "type: decision; collection: knowledge; date: 2025-11-03",
+        f"id: {best['document_id']}; source: manual; evidence: https://example.org/keys",
         f"> {KEYS}",
     ]
     assert (best["rank"], best["content"], best["collection"]) == (1, KEYS, "knowledge")
     assert (best["vector_rank"], best["text_rank"], best["title"]) == (1, 1, "API keys")
 
 
-def test_a_hit_without_a_url_names_its_document(assistant: Assistant) -> None:
+def test_a_hit_without_a_url_names_no_evidence(assistant: Assistant) -> None:
     found = assistant.ask("hybrid_search", query="no cameras", limit=1)
     document = found.content["results"][0]["document_id"]
-    assert f"source: email document {document}, document\n> {RECORDER}" in found.text
-    assert "collection tickets" in found.text
+    assert f"id: {document}; source: email\n> {RECORDER}" in found.text
+    assert "collection: tickets" in found.text
+
+
+def test_a_document_is_one_hit_of_the_hybrid_search_with_its_best_passage(
+    assistant: Assistant,
+) -> None:
+    found = assistant.ask("hybrid_search", query="a leaked key is revoked, keys are rotated")
+    documents = [hit["document_id"] for hit in found.content["results"]]
+    assert len(documents) == len(set(documents))
+    assert LEAKED in found.contents()
+    assert KEYS not in found.contents()
+    passages = assistant.ask("search_knowledge_base", query="a leaked key is revoked, keys rotated")
+    assert {KEYS, LEAKED} <= passages.contents()
 
 
 def test_an_answer_without_results_says_so(assistant: Assistant) -> None:
@@ -231,7 +256,7 @@ def test_an_answer_without_results_says_so(assistant: Assistant) -> None:
 def test_memories_are_left_out_and_every_other_collection_is_searched(
     assistant: Assistant, tool: str
 ) -> None:
-    contents = assistant.ask(tool, query="keys rotated on Mondays, and cameras").contents()
+    contents = assistant.ask(tool, query="service keys rotated, and cameras").contents()
     assert {KEYS, RECORDER} <= contents
     assert PREFERENCE not in contents
 
@@ -239,7 +264,7 @@ def test_memories_are_left_out_and_every_other_collection_is_searched(
 def test_memories_are_searched_when_they_are_asked_for(assistant: Assistant) -> None:
     found = assistant.ask("hybrid_search", query="keys rotated on Mondays", include_memory=True)
     assert found.content["results"][0]["content"] == PREFERENCE
-    assert "collection memory" in found.text
+    assert "collection: memory" in found.text
     assert KEYS in found.contents()
 
 
@@ -253,8 +278,8 @@ def test_memories_are_searched_when_they_are_asked_for(assistant: Assistant) -> 
     ids=["conditions", "an object", "JSON in a string"],
 )
 def test_filters_hold_beside_the_exclusion_of_memories(assistant: Assistant, filters: Any) -> None:
-    found = assistant.ask("hybrid_search", query="keys", filters=filters)
-    assert found.contents() == {KEYS, LEAKED}
+    found = assistant.ask("hybrid_search", query="a leaked key", filters=filters)
+    assert found.contents() == {LEAKED}
 
 
 def test_a_filter_on_memories_does_not_bring_them_in(assistant: Assistant) -> None:
@@ -265,8 +290,11 @@ def test_a_filter_on_memories_does_not_bring_them_in(assistant: Assistant) -> No
 def test_source_id_keeps_to_one_source(assistant: Assistant) -> None:
     found = assistant.ask("search_knowledge_base", query="keys and cameras", source_id=SOURCE)
     assert found.contents() == {KEYS, LEAKED}
-    other = assistant.ask("search_knowledge_base", query="keys", source_id=ANA)
-    assert other.text == "No results found."
+    named = assistant.ask("search_knowledge_base", query="keys and cameras", source_id="wiki")
+    assert named.contents() == {KEYS, LEAKED}
+    for unknown in (ANA, "intranet"):
+        other = assistant.ask("search_knowledge_base", query="keys", source_id=unknown)
+        assert other.text == "No results found."
 
 
 @pytest.mark.parametrize(
@@ -319,14 +347,13 @@ def test_search_type_says_which_legs_run(
         ),
         (
             "search_knowledge_base",
-            {"query": "keys", "source_id": "wiki"},
-            "source_id: Input should be a valid UUID",
+            {"query": "keys", "source_id": ""},
+            "source_id: String should have at least 1 character",
         ),
         (
             "hybrid_search",
-            {"query": "keys", "filters": {"a.b": 1}},
-            "filters: 'a.b' has a dot, and further conditions are given too. "
-            "Give filters as a list of conditions.",
+            {"query": "keys", "filters": {"a.b": [1]}},
+            "filters: 'a.b' has a dot, and further conditions are given too. ",
         ),
         (
             "hybrid_search",
@@ -345,7 +372,7 @@ def test_a_wrong_argument_is_refused_by_its_name(
 ) -> None:
     refused = assistant.ask(tool, **arguments)
     assert refused.is_error
-    assert refused.text.startswith(complaint)
+    assert refused.text.startswith(f"Search failed: {complaint}")
     assert refused.content == {}
 
 
@@ -358,9 +385,11 @@ def test_expanding_neighbors_shows_each_hit_with_the_passages_around_it(
     assistant: Assistant,
 ) -> None:
     asked = {"query": "leaked key revoked", "limit": 1}
-    found = assistant.ask("hybrid_search", **asked, expand_neighbors=1)
-    assert f"> {KEYS}\n> [CHUNK BOUNDARY]\n> {LEAKED}" in found.text
-    assert KEYS not in assistant.ask("hybrid_search", **asked).text
+    for expand in (1, True):
+        found = assistant.ask("hybrid_search", **asked, expand_neighbors=expand)
+        assert f"> {KEYS}\n> [CHUNK BOUNDARY]\n> {LEAKED}" in found.text
+    for expand in (0, False):
+        assert KEYS not in assistant.ask("hybrid_search", **asked, expand_neighbors=expand).text
 
 
 def test_of_a_long_passage_the_text_has_an_excerpt_and_the_json_everything(
@@ -369,8 +398,17 @@ def test_of_a_long_passage_the_text_has_an_excerpt_and_the_json_everything(
     found = assistant.ask("search_knowledge_base", query="kumquats", match_count=1)
     assert "> Kumquats ripen late." in found.text
     assert "<mark>" not in found.text
-    assert len(found.text) < 600
+    assert len(found.text) < 1000
     assert found.contents() == {LONG}
+
+
+def test_the_hybrid_search_shows_200_characters_and_fetch_the_rest(assistant: Assistant) -> None:
+    found = assistant.ask("hybrid_search", query="kumquats", limit=1)
+    (passage,) = [line for line in found.text.splitlines() if line.startswith("> ")]
+    assert passage.startswith("> Kumquats ripen late.")
+    assert 100 < len(passage) <= len("> ") + 200 + len(" …")
+    document = found.content["results"][0]["document_id"]
+    assert assistant.ask("fetch", id=document).content["text"] == LONG
 
 
 def test_no_document_can_pass_for_another_result(assistant: Assistant) -> None:
@@ -412,7 +450,7 @@ def test_what_a_server_does_not_show_is_refused_and_not_overlooked(
     with here(Scope(collections=collections)) as assistant:
         refused = assistant.ask("hybrid_search", query="keys", include_memory=include_memory)
     assert refused.is_error
-    assert refused.text.startswith(message)
+    assert refused.text.startswith(f"Search failed: {message}")
 
 
 @pytest.mark.parametrize(
@@ -430,9 +468,12 @@ def test_a_limited_server_shows_no_more_whatever_is_asked(
 ) -> None:
     with here(scope) as assistant:
         everything = {"query": "keys, cameras, heron, kumquats, Mondays", "limit": 50}
-        assert assistant.ask("hybrid_search", **everything, include_memory=True).contents() == (
-            allowed
-        )
+        # hybrid_search has one passage of each document.
+        found = assistant.ask("hybrid_search", **everything, include_memory=True).contents()
+        assert found <= allowed
+        assert found >= allowed - {KEYS, LEAKED}
+        passages = {"query": everything["query"], "match_count": 50}
+        assert assistant.ask("search_knowledge_base", **passages).contents() == allowed
         bens = [{"field": "owner_id", "op": "eq", "value": BEN}]
         assert assistant.ask("hybrid_search", **everything, filters=bens).contents() == set()
 
@@ -661,3 +702,86 @@ def test_a_port_in_use_is_named(
         with pytest.raises(SystemExit):
             main()
     assert f"cannot listen on 127.0.0.1, port {port}" in capsys.readouterr().err
+
+
+# Reading documents, as assistants expect it beside a search.
+
+
+def found_ids(assistant: Assistant, query: str) -> dict[str, str]:
+    """Return the ids of the documents that the tool `search` finds, by their titles."""
+    answer = assistant.ask("search", query=query)
+    assert json.loads(answer.text) == answer.content
+    return {hit["title"]: hit["id"] for hit in answer.content["results"]}
+
+
+def test_search_and_fetch_are_what_connectors_expect(assistant: Assistant) -> None:
+    answer = assistant.ask("search", query="rotated service role keys")
+    (best, *_) = answer.content["results"]
+    assert set(best) == {"id", "title", "url"}
+    assert (best["title"], best["url"]) == ("API keys", "https://example.org/keys")
+    read = assistant.ask("fetch", id=best["id"])
+    assert json.loads(read.text) == read.content
+    metadata = read.content.pop("metadata")
+    assert read.content == {**best, "text": f"{KEYS}\n\n{LEAKED}"}
+    assert metadata["team"] == "platform"
+    assert (metadata["external_key"], metadata["knowledge_type"]) == ("keys", "decision")
+    assert "next_offset" not in metadata
+
+
+def test_the_search_for_documents_leaves_memories_out(assistant: Assistant) -> None:
+    assert "Mia" not in found_ids(assistant, "keys rotated on Mondays")
+
+
+def test_a_document_can_be_read_in_parts(
+    assistant: Assistant, monkeypatch: pytest.MonkeyPatch, here: Here
+) -> None:
+    document = found_ids(assistant, "leaked keys")["API keys"]
+    monkeypatch.setattr("second_brain.mcp_server.DOCUMENT_BOUND", len(KEYS))
+    with here(Scope()) as bounded:
+        first = bounded.ask("fetch", id=document)
+        assert (first.content["text"], first.content["metadata"]["next_offset"]) == (KEYS, 1)
+        second = bounded.ask("fetch", id=document, offset=1)
+    assert second.content["text"] == LEAKED
+    assert "next_offset" not in second.content["metadata"]
+
+
+def test_fetch_reads_only_what_the_server_shows(assistant: Assistant, here: Here) -> None:
+    ids = found_ids(assistant, "keys, cameras and kumquats")
+    memory = assistant.ask("hybrid_search", query="Mondays", include_memory=True, limit=1)
+    ids["Mia"] = memory.content["results"][0]["document_id"]
+    visible = {
+        Scope(): {"API keys", "Recorder", "Fruit", "Mia"},
+        Scope(viewer_id=UUID(ANA)): {"API keys", "Recorder"},
+        Scope(viewer_id=UUID(BEN)): {"API keys", "Fruit", "Mia"},
+        Scope(public_only=True): {"API keys"},
+        Scope(collections=("tickets",)): {"Recorder"},
+        Scope(collections=("knowledge",), viewer_id=UUID(ANA)): {"API keys"},
+    }
+    for scope, titles in visible.items():
+        with here(scope) as limited:
+            answers = {
+                title: limited.ask("fetch", id=ids[title])
+                for title in ("API keys", "Recorder", "Fruit", "Mia")
+            }
+        assert {title for title, answer in answers.items() if not answer.is_error} == titles
+        for title, answer in answers.items():
+            if answer.is_error:
+                # As for an id that does not exist.
+                assert answer.text.startswith(f"Fetch failed: there is no document {ids[title]}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"id": "keys"}, "id: Input should be a valid UUID"),
+        ({"id": ANA}, f"there is no document {ANA} here. Search first"),
+        ({"id": ANA, "offset": -1}, "offset: Input should be greater than or equal to 0"),
+        ({}, "id: Field required"),
+    ],
+)
+def test_a_document_that_cannot_be_read_is_refused(
+    assistant: Assistant, arguments: dict[str, Any], complaint: str
+) -> None:
+    refused = assistant.ask("fetch", **arguments)
+    assert refused.is_error
+    assert refused.text.startswith(f"Fetch failed: {complaint}")

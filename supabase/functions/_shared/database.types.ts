@@ -550,7 +550,10 @@ export type Database = {
           "filter_type"?: string;
           "match_count"?: number;
           "match_threshold"?: number;
+          "public_only"?: boolean;
           "query_embedding": string;
+          "viewer_groups"?: (string)[];
+          "viewer_id"?: string;
         };
         Returns: {
           "chunk_index": number;
@@ -568,6 +571,18 @@ export type Database = {
         Returns: (string)[];
       };
       "purge_knowledge_chunks": { Args: { "older_than"?: string }; Returns: number };
+      "read_knowledge_document": {
+        Args: {
+          "chunk_count"?: number;
+          "chunk_offset"?: number;
+          "collections"?: (string)[];
+          "document": string;
+          "public_only"?: boolean;
+          "viewer_groups"?: (string)[];
+          "viewer_id"?: string;
+        };
+        Returns: Json;
+      };
       "read_my_knowledge_document": {
         Args: { "chunk_count"?: number; "chunk_offset"?: number; "document": string };
         Returns: Json;
@@ -577,8 +592,11 @@ export type Database = {
         Args: {
           "filter_type"?: string;
           "match_count"?: number;
+          "public_only"?: boolean;
           "query_text": string;
           "search_mode"?: string;
+          "viewer_groups"?: (string)[];
+          "viewer_id"?: string;
         };
         Returns: {
           "chunk_index": number;
@@ -608,6 +626,39 @@ export type Database = {
           "one_per_document"?: boolean;
           "pool_size"?: number;
           "public_only"?: boolean;
+          "query_embedding"?: string;
+          "query_text"?: string;
+          "recency_half_life"?: number;
+          "rrf_k"?: number;
+          "search_mode"?: string;
+          "snippet"?: boolean;
+          "text_weight"?: number;
+          "vector_weight"?: number;
+        };
+        Returns: Database["public"]["CompositeTypes"]["knowledge_search_hit"][];
+        SetofOptions: {
+          from: "*";
+          to: "knowledge_search_hit";
+          isOneToOne: false;
+          isSetofReturn: true;
+        };
+      };
+      "search_public_knowledge_chunks": {
+        Args: {
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "filter_type"?: string;
+          "filters"?: Json;
+          "formulations"?: Json;
+          "fusion"?: string;
+          "match_count"?: number;
+          "match_offset"?: number;
+          "match_threshold"?: number;
+          "neighbor_window"?: number;
+          "on_bad_embedding"?: string;
+          "one_per_document"?: boolean;
+          "pool_size"?: number;
           "query_embedding"?: string;
           "query_text"?: string;
           "recency_half_life"?: number;

@@ -19,12 +19,14 @@ interface SearchRequest {
   limit: number;
   offset: number;
   filters: Json | null;
+  public_only: boolean;
+  threshold: number;
 }
 
 const LONGEST_QUERY = 1000;
 const MOST_RESULTS = 50;
 const MOST_OFFSET = 1000;
-const KEYS = ["query", "limit", "offset", "filters"];
+const KEYS = ["query", "limit", "offset", "filters", "public_only", "threshold"];
 
 const HEADERS = {
   "Access-Control-Allow-Origin": Deno.env.get("ALLOWED_ORIGIN") ?? "*",
@@ -55,10 +57,15 @@ function read(body: unknown): SearchRequest {
   if (typeof body !== "object" || body === null || Array.isArray(body)) {
     throw invalid("the body must be a JSON object");
   }
-  const { query, limit = 10, offset = 0, filters = null, ...others } = body as Record<
-    string,
-    Json
-  >;
+  const {
+    query,
+    limit = 10,
+    offset = 0,
+    filters = null,
+    public_only = false,
+    threshold = 0,
+    ...others
+  } = body as Record<string, Json>;
   const [unknown] = Object.keys(others);
   if (unknown !== undefined) {
     throw invalid(`${unknown} is no key of a request, known are: ${KEYS.join(", ")}`);
@@ -69,11 +76,19 @@ function read(body: unknown): SearchRequest {
   if (typeof filters !== "object") {
     throw invalid("filters must be an array of conditions or an object");
   }
+  if (typeof public_only !== "boolean") {
+    throw invalid("public_only must be true or false");
+  }
+  if (typeof threshold !== "number" || !(threshold >= -1 && threshold <= 1)) {
+    throw invalid("threshold must be a cosine similarity from -1 to 1");
+  }
   return {
     query,
     limit: whole("limit", limit, 1, MOST_RESULTS),
     offset: whole("offset", offset, 0, MOST_OFFSET),
     filters,
+    public_only,
+    threshold,
   };
 }
 
@@ -147,15 +162,22 @@ async function search(request: Request): Promise<Json> {
     match_count: asked.limit,
     match_offset: asked.offset,
     filters: asked.filters,
+    public_only: asked.public_only,
+    match_threshold: asked.threshold,
     snippet: true,
   });
   if (error) {
     console.error("search_my_knowledge_chunks:", error.code, error.message);
     throw refusal(error);
   }
+  const total = data[0]?.total_count ?? 0;
   return {
     results: data,
-    total_count: data[0]?.total_count ?? 0,
+    total_count: total,
+    // The project's API settings allow fewer rows in one answer.
+    truncated: data.length < Math.min(asked.limit, total - asked.offset),
+    // Rows beyond the list may match: a leg had as many as its pool holds.
+    pool_ended: (data[0]?.pool_ended ?? false) && asked.offset + data.length >= total,
     degraded: embedding === undefined ? "searched by words alone, gte-small failed" : null,
   };
 }

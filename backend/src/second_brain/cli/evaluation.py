@@ -19,15 +19,17 @@ from second_brain.cli.database import MajorOption
 from second_brain.evaluation import metrics, report, runs, tuning
 from second_brain.evaluation.collection import Collection, Vectors, embed, load, read_vectors
 from second_brain.evaluation.metrics import MEASURES, Difference
-from second_brain.evaluation.runs import LEGS, Evaluation, Settings
+from second_brain.evaluation.runs import Evaluation, Settings
 from second_brain.evaluation.tuning import Tuning
 from second_brain.models import load_embedder
+from second_brain.models.rerankers import RERANKER_NAMES, load_reranker
 
 _EVAL_EXAMPLES = """\b
 Examples:
   second-brain eval scifact
   second-brain eval scifact --doc-embeddings docs.npy --query-embeddings queries.npy
   second-brain eval support --weights 0.6 0.4 --html report.html
+  second-brain eval support --reranker cross-encoder
   second-brain eval support --json > before.json
 """
 
@@ -117,6 +119,16 @@ def _eval(
     search_mode: Annotated[
         str | None, typer.Option(help="websearch, simple, phrase.", show_default=False)
     ] = None,
+    reranker_name: Annotated[
+        str | None,
+        typer.Option(
+            "--reranker",
+            metavar="NAME",
+            help=f"Also rerank the first {runs.RERANKED} hits of hybrid: "
+            f"{', '.join(RERANKER_NAMES)}.",
+            show_default=False,
+        ),
+    ] = None,
     max_queries: Annotated[
         int | None,
         typer.Option(min=1, help="Use a random sample of at most this many queries."),
@@ -133,13 +145,14 @@ def _eval(
     """Measure search on a test collection: relevance, latency, and the gain of hybrid search.
 
     The documents are loaded into a scratch database that is dropped at the end. Every query runs
-    three times: vector leg alone, text leg alone, hybrid. Arguments that are not given have their
-    defaults.
+    three times: vector leg alone, text leg alone, hybrid; with --reranker, also reranked. Arguments
+    that are not given have their defaults.
     """
     if html is not None and not html.parent.is_dir():
         raise typer.BadParameter(f"--html: the folder {html.parent} does not exist")
     vector_weight, text_weight = weights or (None, None)
     settings = Settings(fusion, vector_weight, text_weight, rrf_k, pool_size, search_mode)
+    reranker = None if reranker_name is None else (reranker_name, load_reranker(reranker_name))
     collection, vectors = _prepare(
         directory, qrels, doc_embeddings, query_embeddings, embedder_name, max_queries, seed
     )
@@ -148,7 +161,13 @@ def _eval(
         _progress("Searching", len(collection.queries)) as advance,
     ):
         evaluation = runs.evaluate(
-            connection, collection, vectors, settings, seed=seed, advance=advance
+            connection,
+            collection,
+            vectors,
+            settings,
+            reranker=reranker,
+            seed=seed,
+            advance=advance,
         )
     if html is not None:
         html.write_text(report.render(evaluation), "utf-8")
@@ -282,18 +301,20 @@ def _print_evaluation(evaluation: Evaluation) -> None:
     table.add_column("")
     for name in (*MEASURES, "p50 ms", "p95 ms", "empty"):
         table.add_column(name, justify="right")
-    for leg in LEGS:
+    for search in evaluation.searches:
         table.add_row(
-            leg,
-            *(f"{evaluation.mean(leg, name):.3f}" for name in MEASURES),
-            *(f"{evaluation.latency(leg, share):.1f}" for share in (50, 95)),
-            str(evaluation.empty(leg)),
+            search,
+            *(f"{evaluation.mean(search, name):.3f}" for name in MEASURES),
+            *(f"{evaluation.latency(search, share):.1f}" for share in (50, 95)),
+            str(evaluation.empty(search)),
         )
     console.print()
     console.print(table)
     console.print()
     for other, gain in evaluation.gains.items():
         _print_difference(console, f"hybrid against {other}", gain)
+    if evaluation.rerank_gain is not None:
+        _print_difference(console, "rerank against hybrid", evaluation.rerank_gain)
     _print_test(console)
 
 
@@ -387,14 +408,17 @@ def _evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
         "match_count": runs.DEPTH,
         "arguments": evaluation.settings.arguments(),
         "legs": {
-            leg: {
-                **{name: evaluation.mean(leg, name) for name in MEASURES},
-                "p50_ms": evaluation.latency(leg, 50),
-                "p95_ms": evaluation.latency(leg, 95),
-                "empty_answers": evaluation.empty(leg),
+            search: {
+                **{name: evaluation.mean(search, name) for name in MEASURES},
+                "p50_ms": evaluation.latency(search, 50),
+                "p95_ms": evaluation.latency(search, 95),
+                "empty_answers": evaluation.empty(search),
             }
-            for leg in LEGS
+            for search in evaluation.searches
         },
+        "reranker": evaluation.reranker,
+        "rerank_gain": evaluation.rerank_gain
+        and {"measure": MEASURES[0], **_difference_json(evaluation.rerank_gain)},
         "hybrid_gain": {
             leg: {"measure": MEASURES[0], **_difference_json(gain)}
             for leg, gain in evaluation.gains.items()
@@ -406,7 +430,10 @@ def _evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
         "per_query": [
             {
                 "query": query.id,
-                **{leg: evaluation.values[leg][MEASURES[0]][query.id] for leg in LEGS},
+                **{
+                    search: evaluation.values[search][MEASURES[0]][query.id]
+                    for search in evaluation.searches
+                },
             }
             for query in collection.queries
         ],

@@ -32,16 +32,20 @@ from second_brain.cli.tables import (
 )
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres
+from second_brain.filters import conditions, listed_conditions
 from second_brain.ingest import (
     Labels,
     standard_library,
 )
 from second_brain.models import Embedder, embed_query, load_embedder
+from second_brain.retrieval.plan import MEMORY, NO_MEMORY, names_memory
 from second_brain.services.arguments import Leg, SearchOptions, SupportsToList
 from second_brain.services.connections import connect
 from second_brain.services.install import SCHEMA, Database
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.results import FacetCount, MemorySearchResult
+
+FUSION = "stored_or_auto"
 
 # Nothing is too dissimilar to be shown: the table says how similar it is.
 _ANY_SIMILARITY = -1.0
@@ -54,6 +58,7 @@ Examples:
   second-brain search "billing" --knowledge-type decision --json
   second-brain search "rate limits" --filters '{"team": "platform"}' --date-from 2026-01-01
   second-brain search "rate limits" --collection memory --collection artifacts --expand-neighbors 1
+  second-brain search "what does Mia prefer?" --include-memory
   second-brain search "rate limits" --explain
 """
 
@@ -114,7 +119,7 @@ def _search(
         typer.Option(
             metavar="JSON",
             help='Conditions, [{"field": ..., "op": ..., "value": ...}], or {"key": value} on '
-            "metadata.",
+            "columns and metadata.",
             show_default=False,
         ),
     ] = None,
@@ -124,6 +129,13 @@ def _search(
             "--collection", help="Only this collection; may be repeated.", show_default=False
         ),
     ] = None,
+    include_memory: Annotated[
+        bool,
+        typer.Option(
+            "--include-memory",
+            help=f"Search the collection {MEMORY} too; else only if --collection names it.",
+        ),
+    ] = False,
     viewer_id: Annotated[
         UUID | None,
         typer.Option(help="Only what this user owns, and what is public.", show_default=False),
@@ -176,7 +188,10 @@ def _search(
         "top_k": limit,
         "threshold": _ANY_SIMILARITY,
         "filter_type": filter_type,
-        "filters": _parsed(filters, "--filters"),
+        "filters": _without_memory(
+            _parsed(filters, "--filters"), is_included=include_memory or bool(collections)
+        ),
+        "fusion": FUSION,
         "collections": collections or None,
         "viewer_id": viewer_id,
         "viewer_groups": groups(viewer_groups),
@@ -268,6 +283,15 @@ def _parsed(text: str | None, option: str) -> Any:
         raise typer.BadParameter(f"{option} is not JSON: {error}") from error
 
 
+def _without_memory(filters: Any, *, is_included: bool) -> Any:
+    """Add the condition that leaves memory out, unless it is included or the filters name it."""
+    given = conditions(filters)
+    if is_included or names_memory(given):
+        return given
+    listed = listed_conditions(given) if isinstance(given, dict) else [*(given or ())]
+    return [*listed, NO_MEMORY]
+
+
 def _ask(
     database: Database,
     question: str,
@@ -333,6 +357,7 @@ def _comparison_table(database: Database, question: str, embedder: Embedder) -> 
             _ask(
                 *(database, question, mode, embedder),
                 top_k=3,
+                fusion=FUSION,
                 threshold=_ANY_SIMILARITY,
                 snippet=True,
             )

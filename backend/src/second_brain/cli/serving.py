@@ -98,7 +98,7 @@ def _mcp(
 ) -> None:
     """Serve search tools to assistants over the Model Context Protocol.
 
-    The two tools search_knowledge_base and hybrid_search only read. Without --viewer-id,
+    The tools search_knowledge_base, hybrid_search, search and fetch only read. Without --viewer-id,
     --viewer-groups and --public-only they show every row. Over http, everyone who can reach the
     port can search. So the server listens only on this machine, unless SECOND_BRAIN_MCP_TOKEN is
     set: then every request needs this token. The database is chosen as in the other commands;
@@ -128,7 +128,7 @@ def _mcp(
         pooled = listening is not None
         async with _provider(dsn, schema, pooled=pooled, limited=is_limited) as provider:
             service = AsyncRetrievalService(provider, embedders, settings=settings)
-            server = mcp_server.create_server(service, scope)
+            server = mcp_server.create_server(service, provider, scope)
             if listening is None:
                 await mcp_server.serve_stdio(server)
             else:

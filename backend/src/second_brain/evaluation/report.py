@@ -9,7 +9,7 @@ from html import escape
 from importlib.metadata import version
 
 from second_brain.evaluation.metrics import MEASURES, TEST, Difference
-from second_brain.evaluation.runs import DEPTH, LEGS, Evaluation, Explanation, Judged
+from second_brain.evaluation.runs import DEPTH, LEGS, RERANKED, Evaluation, Explanation, Judged
 from second_brain.services.arguments import Leg
 
 _WIDTH = 900
@@ -25,12 +25,14 @@ _STYLE = """
   color-scheme: light dark;
   --page: #fbfbfa; --card: #ffffff; --ink: #1d2126; --soft: #5c6670; --line: #dfe3e7;
   --vector: #2f6fb7; --text: #b8690b; --hybrid: #6a45b0; --both: #23856d; --neither: #9aa3ab;
+  --rerank: #a8326e;
   --gain: #23856d; --loss: #bf3d3a; --mark: #e3f3ee;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --page: #14171a; --card: #1c2024; --ink: #e6e9ec; --soft: #9aa5af; --line: #333a41;
     --vector: #6ea8e6; --text: #e0a04a; --hybrid: #ad90ea; --both: #52b79b; --neither: #66707a;
+    --rerank: #e07fb0;
     --gain: #52b79b; --loss: #e5726e; --mark: #1d3a33;
   }
 }
@@ -57,6 +59,7 @@ tbody tr:last-child td { border-bottom: 0; }
 td.number { white-space: nowrap; }
 .best { font-weight: 700; }
 .vector { color: var(--vector); } .text { color: var(--text); } .hybrid { color: var(--hybrid); }
+.rerank { color: var(--rerank); }
 .gain { color: var(--gain); } .loss { color: var(--loss); }
 .relevant td { background: var(--mark); }
 details table { font-size: .9rem; }
@@ -155,37 +158,46 @@ def _settings(evaluation: Evaluation) -> str:
 
 def _summary(evaluation: Evaluation) -> str:
     rows = []
-    best = {name: max(evaluation.mean(leg, name) for leg in LEGS) for name in MEASURES}
-    for leg in LEGS:
+    searches = evaluation.searches
+    best = {name: max(evaluation.mean(one, name) for one in searches) for name in MEASURES}
+    for search in searches:
         cells = []
         for name in MEASURES:
-            value = evaluation.mean(leg, name)
+            value = evaluation.mean(search, name)
             style = " best" if value == best[name] else ""
             cells.append(f'<td class="number{style}">{value:.3f}</td>')
         rows.append(
-            f'<tr><td><b class="{leg}">{leg}</b></td>{"".join(cells)}'
-            f'<td class="number">{evaluation.latency(leg, 50):.1f}</td>'
-            f'<td class="number">{evaluation.latency(leg, 95):.1f}</td>'
-            f'<td class="number">{evaluation.empty(leg):,}</td></tr>'
+            f'<tr><td><b class="{search}">{search}</b></td>{"".join(cells)}'
+            f'<td class="number">{evaluation.latency(search, 50):.1f}</td>'
+            f'<td class="number">{evaluation.latency(search, 95):.1f}</td>'
+            f'<td class="number">{evaluation.empty(search):,}</td></tr>'
         )
     heads = "".join(
         f'<th class="number">{head}</th>'
         for head in (*MEASURES, "p50 ms", "p95 ms", "empty answers")
     )
-    verdicts = "".join(_verdict(leg, found) for leg, found in evaluation.gains.items())
+    verdicts = "".join(
+        _verdict("Hybrid", f'<b class="{leg}">{leg}</b> alone', found)
+        for leg, found in evaluation.gains.items()
+    )
+    if evaluation.rerank_gain is not None:
+        reranked = (
+            f"Hybrid, its first {RERANKED} hits reranked by {escape(str(evaluation.reranker))},"
+        )
+        verdicts += _verdict(reranked, '<b class="hybrid">hybrid</b>', evaluation.rerank_gain)
     return (
         f'<div class="card wide"><table><thead><tr><th>search</th>{heads}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>{verdicts}"
     )
 
 
-def _verdict(leg: Leg, gain: Difference) -> str:
+def _verdict(ours: str, theirs: str, gain: Difference) -> str:
     kind = "gain" if gain.mean > 0 else "loss"
     verdict = f"a significant {kind}" if gain.significant else "not significant"
     colour = kind if gain.significant else "soft"
     how = f"all {gain.permutations:,}" if gain.exact else f"{gain.permutations:,} random"
     return (
-        f'<p>Hybrid against <b class="{leg}">{leg}</b> alone: '
+        f"<p>{ours} against {theirs}: "
         f'<b class="{colour}">{_signed(gain.mean)}</b> nDCG@10, {verdict} '
         f'<span class="soft">(p = {gain.p_value:.4f}, {how} permutations)</span></p>'
     )
@@ -293,8 +305,9 @@ def _share(count: int, total: int) -> str:
 
 
 def _latency(evaluation: Evaluation) -> str:
-    times = {leg: [max(time, 0.01) for time in evaluation.milliseconds(leg)] for leg in LEGS}
-    everything = [time for leg in LEGS for time in times[leg]]
+    searches = evaluation.searches
+    times = {one: [max(time, 0.01) for time in evaluation.milliseconds(one)] for one in searches}
+    everything = [time for one in searches for time in times[one]]
     low, high = math.log10(min(everything)), math.log10(max(everything))
     high = max(high, low + 0.3)
     row, plot, wide = 92, 62, _WIDTH - _LEFT - _RIGHT
@@ -303,12 +316,12 @@ def _latency(evaluation: Evaluation) -> str:
         return _LEFT + (math.log10(max(time, 0.01)) - low) / (high - low) * wide
 
     parts = [
-        f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="0" y2="{row * len(LEGS)}"/>'
-        f'<text x="{x(tick):.1f}" y="{row * len(LEGS) + 16}" text-anchor="middle">'
+        f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="0" y2="{row * len(searches)}"/>'
+        f'<text x="{x(tick):.1f}" y="{row * len(searches) + 16}" text-anchor="middle">'
         f"{tick:g} ms</text>"
         for tick in _ticks(low, high)
     ]
-    for place, leg in enumerate(LEGS):
+    for place, leg in enumerate(searches):
         base = row * (place + 1) - 4
         counts = [0] * _BINS
         for time in times[leg]:
@@ -337,7 +350,7 @@ def _latency(evaluation: Evaluation) -> str:
                     f'<text x="{x(time) + shift:.1f}" y="{base - plot - 10}" '
                     f'text-anchor="{anchor}">p{share} {time:.1f}</text>'
                 )
-    svg = _svg(row * len(LEGS) + 22, "Latency in milliseconds, by search", parts)
+    svg = _svg(row * len(searches) + 22, "Latency in milliseconds, by search", parts)
     return f'<figure class="card">{svg}</figure>'
 
 

@@ -1,7 +1,8 @@
 """Runs of a test collection's queries on a scratch database, and their results.
 
 The database is on a new embedded server, or a new database on a given server, and is dropped at
-the end. Each query goes through the provider three times: vector leg alone, text leg alone, hybrid.
+the end. Each query goes through the provider three times: vector leg alone, text leg alone, hybrid;
+with a reranker, a fourth time: hybrid, and its first hits reranked.
 """
 
 import tempfile
@@ -11,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import psycopg
@@ -23,6 +24,7 @@ from second_brain.database.embedded import EmbeddedPostgres
 from second_brain.errors import ConfigurationError, PermissionDeniedError, SecondBrainError
 from second_brain.evaluation.collection import Collection, Query, Vectors
 from second_brain.evaluation.metrics import MEASURES, Difference, compare, judge, percentile
+from second_brain.models.rerankers import CachedReranker, Reranker, rerank_scores
 from second_brain.services.arguments import Leg
 from second_brain.services.connections import connect
 from second_brain.services.postgres import PostgresProvider
@@ -32,7 +34,10 @@ Connection = psycopg.Connection[Any]
 Notify = Callable[[str], None]
 
 LEGS: tuple[Leg, ...] = ("vector", "text", "hybrid")
+Search = Literal[Leg, "rerank"]
 DEPTH = 100
+RERANKED = 50
+"""The first hits of hybrid that a reranker orders: those of a service for ten results."""
 EXPLAINED = 8
 SHOWN_HITS = 5
 
@@ -165,29 +170,37 @@ class Evaluation:
     embedding_model: str
     dimensions: int
     server: str
-    runs: dict[Leg, Run]
-    values: dict[Leg, dict[str, dict[str, float]]]
+    runs: dict[Search, Run]
+    values: dict[Search, dict[str, dict[str, float]]]
     gains: dict[Leg, Difference]
     losses: tuple[Explanation, ...]
     failures: tuple[Explanation, ...]
+    reranker: str | None = None
+    rerank_gain: Difference | None = None
+    """Reranked hits against those of hybrid."""
 
-    def mean(self, leg: Leg, measure: str) -> float:
-        """Return the mean of a measure over the queries, for one leg."""
-        values = self.values[leg][measure].values()
+    @property
+    def searches(self) -> tuple[Search, ...]:
+        """What ran: the legs, hybrid, and `rerank` with a reranker."""
+        return tuple(self.runs)
+
+    def mean(self, search: Search, measure: str) -> float:
+        """Return the mean of a measure over the queries, for one search."""
+        values = self.values[search][measure].values()
         return sum(values) / len(values)
 
-    def latency(self, leg: Leg, share: float) -> float:
-        """Return the percentile `share` (0 to 100) of a leg's latency, in milliseconds."""
-        return percentile(self.milliseconds(leg), share)
+    def latency(self, search: Search, share: float) -> float:
+        """Return the percentile `share` (0 to 100) of a search's latency, in milliseconds."""
+        return percentile(self.milliseconds(search), share)
 
-    def milliseconds(self, leg: Leg) -> list[float]:
+    def milliseconds(self, search: Search) -> list[float]:
         """Return the latency of every search that ran."""
-        answers = self.runs[leg].values()
+        answers = self.runs[search].values()
         return [answer.milliseconds for answer in answers if answer.milliseconds is not None]
 
-    def empty(self, leg: Leg) -> int:
+    def empty(self, search: Search) -> int:
         """Count the queries without any document in the result."""
-        return sum(not answer.documents for answer in self.runs[leg].values())
+        return sum(not answer.documents for answer in self.runs[search].values())
 
     def found_by(self, depth: int) -> dict[str, int]:
         """Count the relevant documents by the legs that have them in their first `depth`."""
@@ -230,6 +243,22 @@ class Searcher:
         results = self._search(query, embedding, leg, settings, depth)
         milliseconds = 1000 * (time.perf_counter() - begin)
         return Answer(tuple(self._document(result) for result in results), milliseconds)
+
+    def reranked(self, query: Query, settings: Settings, reranker: Reranker) -> Answer:
+        """Search hybrid and rerank the first hits; the others keep their order behind them.
+
+        The time is that of the provider's call and of the reranker, without the embedding.
+        """
+        embedding = self._embedding(query, "hybrid")
+        begin = time.perf_counter()
+        results = self._search(query, embedding, "hybrid", settings, DEPTH)
+        first, others = results[:RERANKED], results[RERANKED:]
+        scores = rerank_scores(reranker, query.text, [result.content for result in first])
+        # Sorting is stable: equal scores keep the fused order.
+        places = sorted(range(len(first)), key=scores.__getitem__, reverse=True)
+        milliseconds = 1000 * (time.perf_counter() - begin)
+        ordered = [*(first[place] for place in places), *others]
+        return Answer(tuple(self._document(result) for result in ordered), milliseconds)
 
     def _embedding(self, query: Query, leg: Leg) -> list[float] | None:
         vector = self._vectors.queries[query.row]
@@ -328,25 +357,39 @@ def evaluate(
     vectors: Vectors,
     settings: Settings,
     *,
+    reranker: tuple[str, Reranker] | None = None,
     seed: int = 0,
     advance: Callable[[], None] = lambda: None,
 ) -> Evaluation:
     """Run every query with vector, text and hybrid search, measure the answers, compare the legs.
 
-    The three searches of a query run one after the other, so that other load on the machine affects
-    all three alike. `advance` is called after each query.
+    `reranker` has a name for the report and the function: then each query is reranked too, and each
+    question and text is scored once. The searches of a query run one after the other, so that other
+    load on the machine affects all of them alike. `advance` is called after each query.
     """
     searcher = Searcher(connection, collection, vectors)
-    for query in collection.queries[:_WARM_UP]:
+    for place, query in enumerate(collection.queries[:_WARM_UP]):
         for leg in LEGS:
             searcher.answer(query, leg, settings)
-    runs: dict[Leg, Run] = {leg: {} for leg in LEGS}
+        if reranker is not None and place == 0:
+            # Loads the model. Its scores are not kept: the times below are those of the model.
+            searcher.reranked(query, settings, reranker[1])
+    runs: dict[Search, Run] = {leg: {} for leg in LEGS}
+    cached = None
+    if reranker is not None:
+        cached = CachedReranker(reranker[1])
+        runs["rerank"] = {}
     for query in collection.queries:
         for leg in LEGS:
             runs[leg][query.id] = searcher.answer(query, leg, settings)
+        if cached is not None:
+            runs["rerank"][query.id] = searcher.reranked(query, settings, cached)
         advance()
-    values = {leg: judge(collection.qrels, rankings(runs[leg])) for leg in LEGS}
+    values = {search: judge(collection.qrels, rankings(run)) for search, run in runs.items()}
     ndcg = {leg: values[leg][MEASURES[0]] for leg in LEGS}
+    rerank_gain = None
+    if reranker is not None:
+        rerank_gain = compare(values["rerank"][MEASURES[0]], ndcg["hybrid"], seed=seed)
     against: tuple[Leg, ...] = ("vector", "text")
     gains = {leg: compare(ndcg["hybrid"], ndcg[leg], seed=seed) for leg in against}
     losing, failing = _worst(collection, ndcg)
@@ -369,6 +412,8 @@ def evaluate(
         gains,
         explain(losing),
         explain(failing),
+        None if reranker is None else reranker[0],
+        rerank_gain,
     )
 
 
@@ -401,7 +446,7 @@ def _explain(
     titles: Mapping[str, str],
     query: Query,
     settings: Settings,
-    runs: Mapping[Leg, Run],
+    runs: Mapping[Search, Run],
     ndcg: Mapping[Leg, Mapping[str, float]],
 ) -> Explanation:
     found = {

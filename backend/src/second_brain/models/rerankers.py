@@ -4,8 +4,10 @@ A reranker is a function that takes a query and texts and returns a score for ea
 score is better. This module does not search: `second_brain.retrieval` selects the candidates.
 """
 
+import hashlib
 import math
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,6 +44,83 @@ def rerank_scores(reranker: Reranker, query: str, texts: Sequence[str]) -> list[
     and the errors of the reranker itself.
     """
     return _checked(reranker(query, texts), len(texts))
+
+
+class ScoreCache:
+    """The last used scores of one reranker, by question and text, in this process.
+
+    It is for a reranker that scores each text by itself, whatever the other texts are. An entry
+    takes about 250 bytes. `max_entries` 0 keeps nothing. Thread-safe.
+    """
+
+    def __init__(self, max_entries: int = 10_000) -> None:
+        if max_entries < 0:
+            raise ConfigurationError(f"max_entries is {max_entries}", remedy="Give at least 0.")
+        self._max_entries = max_entries
+        self._scores: OrderedDict[bytes, float] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def find(self, query: str, texts: Sequence[str]) -> list[float | None]:
+        """Return the score of each text, None for one that is not known."""
+        keys = _score_keys(query, texts)
+        with self._lock:
+            for key in keys:
+                if key in self._scores:
+                    self._scores.move_to_end(key)
+            return [self._scores.get(key) for key in keys]
+
+    def keep(self, query: str, texts: Sequence[str], scores: Sequence[float]) -> None:
+        """Store scores, and remove the least recently used ones above `max_entries`."""
+        with self._lock:
+            for key, score in zip(_score_keys(query, texts), scores, strict=True):
+                self._scores[key] = score
+                self._scores.move_to_end(key)
+            while len(self._scores) > self._max_entries:
+                self._scores.popitem(last=False)
+
+
+class CachedReranker:
+    """A reranker that calls its model only for texts that a ScoreCache has no score of."""
+
+    def __init__(self, reranker: Reranker, cache: ScoreCache | None = None) -> None:
+        self._reranker = reranker
+        self._cache = ScoreCache() if cache is None else cache
+
+    def __call__(self, query: str, texts: Sequence[str]) -> list[float]:
+        """Score texts, equal texts only once; raises the reranker's errors."""
+        known = self._cache.find(query, texts)
+        missing = unscored(texts, known)
+        made = rerank_scores(self._reranker, query, missing) if missing else []
+        self._cache.keep(query, missing, made)
+        return merged_scores(texts, known, missing, made)
+
+
+def unscored(texts: Sequence[str], known: Sequence[float | None]) -> list[str]:
+    """Return each text once that has no known score."""
+    return list(
+        dict.fromkeys(text for text, score in zip(texts, known, strict=True) if score is None)
+    )
+
+
+def merged_scores(
+    texts: Sequence[str],
+    known: Sequence[float | None],
+    missing: Sequence[str],
+    made: Sequence[float],
+) -> list[float]:
+    """Return the score of each text, from those known before and those made for `missing`."""
+    new = dict(zip(missing, made, strict=True))
+    return [new[text] if score is None else score for text, score in zip(texts, known, strict=True)]
+
+
+def _score_keys(query: str, texts: Sequence[str]) -> list[bytes]:
+    asked = _digest(query)
+    return [asked + _digest(text) for text in texts]
+
+
+def _digest(text: str) -> bytes:
+    # A lone surrogate must not fail here: the model raises the error for it.
+    return hashlib.sha256(text.encode(errors="surrogatepass")).digest()
 
 
 class CrossEncoderReranker:
@@ -271,3 +350,26 @@ def _unusable(result: str) -> UnexpectedAnswerError:
         f"the reranker returned {result}",
         remedy="A reranker must return one finite number for each text; higher is better.",
     )
+
+
+RERANKER_NAMES = ("cross-encoder[:MODEL]", "cohere[:MODEL]", "voyage[:MODEL]")
+
+_RERANKERS: dict[str, Callable[..., Reranker]] = {
+    "cross-encoder": CrossEncoderReranker,
+    "cohere": CohereReranker,
+    "voyage": VoyageReranker,
+}
+
+
+def load_reranker(name: str) -> Reranker:
+    """Load a reranker by its name, one of RERANKER_NAMES; keys come from the environment.
+
+    Without a model, it is the default of the class. Raises ConfigurationError for an unknown name,
+    and the errors of the class.
+    """
+    kind, separator, model = name.partition(":")
+    if kind not in _RERANKERS or bool(separator) != bool(model):
+        raise ConfigurationError(
+            f"unknown reranker {name!r}", remedy=f"Choose one of: {', '.join(RERANKER_NAMES)}."
+        )
+    return _RERANKERS[kind](model) if model else _RERANKERS[kind]()

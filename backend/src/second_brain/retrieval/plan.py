@@ -16,7 +16,7 @@ from second_brain.services.arguments import FindOptions, Leg
 MEMORY = "memory"
 """The collection of what assistants store about a user."""
 
-_NO_MEMORY = {"field": "collection", "op": "ne", "value": MEMORY}
+NO_MEMORY = {"field": "collection", "op": "ne", "value": MEMORY}
 
 if TYPE_CHECKING:
     import numpy as np
@@ -128,8 +128,8 @@ def planned(query: SearchQuery, access: Access, settings: SearchSettings) -> Pla
             includes_memory
             # A list of collections that does not name it leaves it out already.
             or query.collections is not None
-            or _names_memory(query.filters)
-            or _names_memory(access.required_filters)
+            or names_memory(query.filters)
+            or names_memory(access.required_filters)
         ),
     )
 
@@ -155,7 +155,7 @@ def search_options(
     conditions = _with_tags(query.filters, query.tags)
     conditions = _together(conditions, plan.access.required_filters)
     if plan.leaves_out_memory:
-        conditions = _together(conditions, [_NO_MEMORY])
+        conditions = _together(conditions, [NO_MEMORY])
     return {
         "top_k": plan.window,
         "threshold": plan.threshold,
@@ -217,7 +217,7 @@ def applied_filters(plan: Plan, threshold: float | None) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value not in (None, [], {})}
 
 
-def _names_memory(filters: Any) -> bool:
+def names_memory(filters: Any) -> bool:
     """Say whether filters compare the column collection with `memory`."""
     if isinstance(filters, dict):
         return filters.get("collection") == MEMORY

@@ -28,7 +28,14 @@ from second_brain.errors import (
     safe_message,
 )
 from second_brain.models import is_async
-from second_brain.models.rerankers import CrossEncoderReranker, Reranker, rerank_scores
+from second_brain.models.rerankers import (
+    CrossEncoderReranker,
+    Reranker,
+    ScoreCache,
+    merged_scores,
+    rerank_scores,
+    unscored,
+)
 from second_brain.retrieval.answer import Degraded, SearchResponse, result
 from second_brain.retrieval.cache import ResultCache
 from second_brain.retrieval.embedding import (
@@ -114,6 +121,7 @@ class Retrieval(ABC):
         if not self._embedders:
             raise ConfigurationError("no embedder is given", remedy="Give at least one embedder.")
         self._reranker: AnyReranker = reranker or _cross_encoder(self.settings)
+        self._known_scores = ScoreCache(self.settings.rerank_cache_max_entries)
         self._cache = (
             ResultCache(
                 self.settings.search_cache_max_entries, self.settings.search_cache_ttl_seconds
@@ -356,16 +364,20 @@ class Retrieval(ABC):
     async def _scores(
         self, question: str, hits: Sequence[MemorySearchResult], deadline: Deadline
     ) -> list[float]:
-        if not hits:
-            return []
         reranker, passages = self._reranker, [hit.content for hit in hits]
-        given = await self._compute(
-            "the reranker",
-            partial(reranker, question, passages),
-            deadline.left(),
-            is_async(reranker),
-        )
-        return rerank_scores(lambda *_: given, question, passages)
+        known = self._known_scores.find(question, passages)
+        missing = unscored(passages, known)
+        made: list[float] = []
+        if missing:
+            given = await self._compute(
+                "the reranker",
+                partial(reranker, question, missing),
+                deadline.left(),
+                is_async(reranker),
+            )
+            made = rerank_scores(lambda *_: given, question, missing)
+            self._known_scores.keep(question, missing, made)
+        return merged_scores(passages, known, missing, made)
 
 
 def _cross_encoder(settings: SearchSettings) -> Reranker:

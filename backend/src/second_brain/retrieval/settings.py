@@ -144,6 +144,7 @@ class SearchSettings(BaseModel):
         "cross-encoder/ms-marco-MiniLM-L6-v2"
     )
     crossencoder_max_length: int = Field(default=512, ge=1, le=8192)
+    rerank_cache_max_entries: int = Field(default=10_000, ge=0, le=1_000_000)
 
     search_include_memory: bool = False
     search_on_bad_embedding: OnBadEmbedding = "error"

@@ -22,10 +22,12 @@ from second_brain.services.arguments import (
     HybridOptions,
     OwnSearchOptions,
     SearchOptions,
+    converted,
     named,
 )
 from second_brain.services.blocking import blocking, blocking_iterator
 from second_brain.services.calls import RETRIES
+from second_brain.services.own_documents import OwnDocumentContent
 from second_brain.services.results import (
     BatchDetails,
     BatchResults,
@@ -367,6 +369,44 @@ class AsyncSearchProvider(Searches):
             self._facets(MY_FACETS, {**arguments, **_facets(facets, facet_limit)}, timeout)
         )
 
+    async def read_document(
+        self,
+        document_id: UUID | str,
+        *,
+        viewer_id: UUID | str | None = None,
+        viewer_groups: Sequence[str] | None = None,
+        public_only: bool = False,
+        collections: Sequence[str] | None = None,
+        chunk_count: int = 100,
+        chunk_offset: int = 0,
+        timeout: float | None = None,
+    ) -> OwnDocumentContent | None:
+        """Return a document with its active chunks in their order; None if it may not be seen.
+
+        `viewer_id`, `viewer_groups`, `public_only` and `timeout` as in `hybrid_search`.
+        `collections`: only a document of these, or with chunks in them, and these chunks.
+        `chunk_count` is 1 to 500.
+        Raises a SecondBrainError on failure.
+        """
+        given = {
+            "document_id": document_id,
+            "viewer_id": viewer_id,
+            "viewer_groups": viewer_groups,
+            "public_only": public_only,
+            "collections": collections,
+            "chunk_count": chunk_count,
+            "chunk_offset": chunk_offset,
+        }
+
+        async def read() -> OwnDocumentContent | None:
+            arguments = converted(given)
+            self._require_viewer(arguments)
+            arguments["document"] = arguments.pop("document_id")
+            found = await self._call("read_knowledge_document", arguments, timeout)
+            return None if found is None else OwnDocumentContent.model_validate(found)
+
+        return await self._raising(read())
+
     async def embedding_models(self, *, timeout: float | None = None) -> list[EmbeddingModel]:
         """Return the embedding models of the stored chunks, the most frequent first.
 
@@ -403,6 +443,7 @@ class SearchProvider(Searches):
     explain_hybrid_search = blocking(AsyncSearchProvider.explain_hybrid_search)
     count_facets = blocking(AsyncSearchProvider.count_facets)
     count_my_facets = blocking(AsyncSearchProvider.count_my_facets)
+    read_document = blocking(AsyncSearchProvider.read_document)
     embedding_models = blocking(AsyncSearchProvider.embedding_models)
 
     @abstractmethod

@@ -53,6 +53,7 @@ class Reading:
         self._is_value = function in (
             "explain_hybrid_search",
             "count_matching_knowledge_chunks",
+            "read_knowledge_document",
         )
         self._remedy_of_loss = remedy_of_loss
         self._deadline = None if timeout is None else time.monotonic() + timeout

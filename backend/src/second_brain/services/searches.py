@@ -18,7 +18,6 @@ from second_brain.errors import (
     translate,
 )
 from second_brain.services.arguments import (
-    DEFAULTS,
     LARGEST_POOL,
     VIEWER,
     BatchQuery,
@@ -167,15 +166,8 @@ class Searches(ABC):
         given: Mapping[str, object],
         timeout: float | None,
     ) -> Results:
-        """Search with one leg; without a viewer, call the function for this leg."""
-        viewer = {name: given[name] for name in (*VIEWER, "public_only")}
-        if viewer == {name: DEFAULTS[name] for name in viewer}:
-            given = {name: value for name, value in given.items() if name not in viewer}
-            arguments = named(given, function, filled=False)
-        else:
-            # The functions for one leg have no arguments for the viewer.
-            function = HYBRID
-            arguments = named(given, function)
+        """Search with one leg, by the function for it."""
+        arguments = named(given, function, filled=False)
         return await self._answer(method, function, arguments, timeout)
 
     async def _batch(

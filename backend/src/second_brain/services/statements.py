@@ -94,7 +94,10 @@ SEARCHES: dict[str, LiteralString] = {
           query_embedding => %(query_embedding)s,
           match_count => %(match_count)s::integer,
           match_threshold => %(match_threshold)s::float8,
-          filter_type => %(filter_type)s::text
+          filter_type => %(filter_type)s::text,
+          viewer_id => %(viewer_id)s::uuid,
+          public_only => %(public_only)s::boolean,
+          viewer_groups => %(viewer_groups)s::text[]
         )
     """,
     "search_knowledge_chunks_fulltext": """
@@ -104,8 +107,22 @@ SEARCHES: dict[str, LiteralString] = {
           query_text => %(query_text)s::text,
           search_mode => %(search_mode)s::text,
           filter_type => %(filter_type)s::text,
-          match_count => %(match_count)s::integer
+          match_count => %(match_count)s::integer,
+          viewer_id => %(viewer_id)s::uuid,
+          public_only => %(public_only)s::boolean,
+          viewer_groups => %(viewer_groups)s::text[]
         )
+    """,
+    "read_knowledge_document": """
+        select public.read_knowledge_document(
+          document => %(document)s::uuid,
+          viewer_id => %(viewer_id)s::uuid,
+          viewer_groups => %(viewer_groups)s::text[],
+          public_only => %(public_only)s::boolean,
+          collections => %(collections)s::text[],
+          chunk_count => %(chunk_count)s::integer,
+          chunk_offset => %(chunk_offset)s::integer
+        ) as content
     """,
     "knowledge_embedding_models": """
         select model, dimensions, chunks from public.knowledge_embedding_models()

@@ -1,0 +1,209 @@
+"""Who asks, in the functions around the search: visitors, and the viewer of a single leg."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from conftest import Connect, Connection
+
+ME, YOU = UUID(int=1), UUID(int=2)
+OPEN, MINE, YOURS = "The open kiwi.", "My kiwi.", "Your kiwi."
+PUBLIC = "search_public_knowledge_chunks"
+
+
+@pytest.fixture
+def dsn(emptied_dsn: str) -> str:
+    """Stand in for the fixture of a database per test."""
+    return emptied_dsn
+
+
+@pytest.fixture(autouse=True)
+def corpus(connect: Connect) -> None:
+    """Three documents with the same embedding: a public one, mine, and another user's."""
+    service = connect("service_role")
+    for content, owner, visibility in (
+        (OPEN, None, "public"),
+        (MINE, ME, "private"),
+        (YOURS, YOU, "private"),
+    ):
+        document = {
+            "external_key": content,
+            "title": content,
+            "owner_id": owner and str(owner),
+            "visibility": visibility,
+        }
+        chunks = [
+            {"content": content, "embedding": [1, 0, 0], "embedding_model": "test"},
+            {"content": f"After that: {content}"},
+        ]
+        service.execute(
+            "select from public.upsert_knowledge_document(%s, %s)",
+            [json.dumps(document), json.dumps(chunks)],
+        )
+
+
+@pytest.fixture
+def visitor(connect: Connect) -> Iterator[Connection]:
+    """A connection of role anon, to which the project has granted the public search."""
+    owner = connect()
+    owner.execute(f"grant execute on function public.{PUBLIC} to anon".encode())
+    yield connect("anon")
+    owner.execute(f"revoke execute on function public.{PUBLIC} from anon".encode())
+
+
+def call(connection: Connection, function: str, **arguments: Any) -> list[dict[str, Any]]:
+    named = [
+        sql.SQL("{} => {}").format(sql.Identifier(name), sql.Placeholder(name))
+        for name in arguments
+    ]
+    cursor = connection.execute(
+        sql.SQL("select * from public.{}({})").format(
+            sql.Identifier(function), sql.SQL(", ").join(named)
+        ),
+        {
+            name: json.dumps(value) if isinstance(value, list | dict) else value
+            for name, value in arguments.items()
+        },
+    )
+    columns = [column.name for column in cursor.description or ()]
+    return [dict(zip(columns, row, strict=True)) for row in cursor]
+
+
+def contents(rows: list[dict[str, Any]]) -> set[str]:
+    return {row["content"] for row in rows if not row["content"].startswith("After")}
+
+
+@pytest.mark.parametrize("role", ["anon", "authenticated", "service_role"])
+def test_nobody_may_call_the_public_search_until_a_project_grants_it(
+    connect: Connect, role: Any
+) -> None:
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match=PUBLIC):
+        call(connect(role, uid=ME), PUBLIC, query_text="kiwi")
+
+
+def test_a_visitor_finds_public_rows_only(visitor: Connection) -> None:
+    for query in ({"query_text": "kiwi"}, {"query_embedding": "[1,0,0]"}):
+        rows = call(visitor, PUBLIC, **query, neighbor_window=1)
+        assert contents(rows) == {OPEN}
+        assert {row["title"] for row in rows} == {OPEN}
+        assert not any(
+            private in json.dumps(row, default=str) for row in rows for private in (MINE, YOURS)
+        )
+        assert rows[0]["total_count"] == len(rows)
+
+
+def test_a_visitor_cannot_name_a_viewer_or_ask_for_private_rows(visitor: Connection) -> None:
+    for argument in ("viewer_id", "public_only"):
+        with pytest.raises(psycopg.errors.UndefinedFunction):
+            call(visitor, PUBLIC, query_text="kiwi", **{argument: None})
+    private = [{"field": "visibility", "op": "eq", "value": "private"}]
+    assert call(visitor, PUBLIC, query_text="kiwi", filters=private) == []
+
+
+def test_a_visitor_may_not_call_the_search_itself(visitor: Connection) -> None:
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        call(visitor, "hybrid_search_knowledge_chunks", query_text="kiwi")
+
+
+def test_a_visitor_leaves_no_trace_of_the_search(visitor: Connection) -> None:
+    with visitor.transaction():
+        visitor.execute("set local knowledge_internal.tracing = 'on'")
+        assert call(visitor, PUBLIC, query_text="kiwi")
+        row = visitor.execute("select current_setting('knowledge_internal.trace', true)").fetchone()
+    assert row
+    assert not row[0]
+
+
+FORMULATION = {"query_text": "kiwi"}
+
+
+@pytest.mark.parametrize(
+    ("within", "beyond", "complaint"),
+    [
+        ({"match_count": 50}, {"match_count": 51}, "match_count must be between 1 and 50, not 51"),
+        ({"pool_size": 100}, {"pool_size": 101}, "pool_size must be between 1 and 100, not 101"),
+        (
+            {"match_offset": 200},
+            {"match_offset": 201},
+            "match_offset must be between 0 and 200, not 201",
+        ),
+        (
+            {"neighbor_window": 2},
+            {"neighbor_window": 3},
+            "neighbor_window must be between 0 and 2, not 3",
+        ),
+        (
+            {"collections": "{a,b,c,d,knowledge}"},
+            {"collections": "{a,b,c,d,e,knowledge}"},
+            "collections must be at most 5 names for visitors, not 6",
+        ),
+        (
+            {"formulations": [FORMULATION] * 2},
+            {"formulations": [FORMULATION] * 3},
+            "formulations must be an array of at most 2 objects for visitors, not 3",
+        ),
+        (
+            {"formulations": [{"query_embedding": "[1,0,0]"}] * 2},
+            {"formulations": [{"query_embedding": "[1,0,0]"}] * 3},
+            "formulations must be an array of at most 2 objects for visitors, not 3",
+        ),
+        (
+            {"query_text": "a" * 1000},
+            {"query_text": "a" * 1001},
+            "query_text must be at most 1000 characters long for visitors, not 1001",
+        ),
+        (
+            {"formulations": [FORMULATION, {"query_text": "b" * 1000}]},
+            {"formulations": [FORMULATION, {"query_text": "b" * 1001}]},
+            "formulations[].query_text must be at most 1000 characters long for visitors, not 1001",
+        ),
+        (
+            {"filters": {"a": "b" * 1990}},
+            {"filters": {"a": "b" * 1992}},
+            "filters must be at most 2000 characters of JSON for visitors, not 2001",
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_visitors_search_is_bounded(
+    visitor: Connection, within: dict[str, Any], beyond: dict[str, Any], complaint: str
+) -> None:
+    call(visitor, PUBLIC, **{"query_text": "kiwi", **within})
+    with pytest.raises(psycopg.errors.InvalidParameterValue) as refused:
+        call(visitor, PUBLIC, **{"query_text": "kiwi", **beyond})
+    assert refused.value.diag.message_primary == complaint
+
+
+LEGS = {
+    "match_knowledge_chunks": {"query_embedding": "[1,0,0]"},
+    "search_knowledge_chunks_fulltext": {"query_text": "kiwi"},
+}
+
+
+@pytest.mark.parametrize("function", LEGS)
+@pytest.mark.parametrize(
+    ("scope", "found"),
+    [
+        ({}, {OPEN, MINE, YOURS}),
+        ({"viewer_id": ME}, {OPEN, MINE}),
+        ({"viewer_id": YOU}, {OPEN, YOURS}),
+        ({"public_only": True}, {OPEN}),
+        ({"viewer_id": ME, "public_only": True}, {OPEN}),
+    ],
+    ids=["everything", "mine", "yours", "public", "mine and public only"],
+)
+def test_a_single_leg_keeps_to_the_viewer(
+    connect: Connect, function: str, scope: dict[str, Any], found: set[str]
+) -> None:
+    assert contents(call(connect("service_role"), function, **LEGS[function], **scope)) == found
+
+
+@pytest.mark.parametrize("function", LEGS)
+def test_a_single_leg_does_not_take_null_for_false(connect: Connect, function: str) -> None:
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="public_only"):
+        call(connect("service_role"), function, **LEGS[function], public_only=None)

@@ -1,0 +1,158 @@
+"""A backend reads a document for a user whom it names."""
+
+import json
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from conftest import Connect, Connection
+from second_brain.errors import InvalidInputError
+from second_brain.services.postgres import PostgresProvider
+
+ME, YOU = UUID(int=1), UUID(int=2)
+
+
+@pytest.fixture
+def dsn(emptied_dsn: str) -> str:
+    """Stand in for the fixture of a database per test."""
+    return emptied_dsn
+
+
+@pytest.fixture
+def service(connect: Connect) -> Connection:
+    return connect("service_role")
+
+
+@pytest.fixture
+def documents(service: Connection) -> dict[str, UUID]:
+    """A public document, mine and another user's, with two chunks each; mine is a memory."""
+    return {
+        key: store(service, key, owner, visibility, collection)
+        for key, owner, visibility, collection in (
+            ("public", None, "public", "knowledge"),
+            ("mine", ME, "private", "memory"),
+            ("yours", YOU, "private", "knowledge"),
+        )
+    }
+
+
+def store(
+    service: Connection, key: str, owner: UUID | None, visibility: str, collection: str
+) -> UUID:
+    document = {
+        "external_key": key,
+        "title": key,
+        "owner_id": owner and str(owner),
+        "visibility": visibility,
+        "collection": collection,
+    }
+    chunks = [{"content": f"{key} {number}"} for number in range(2)]
+    row = service.execute(
+        "select document_id from public.upsert_knowledge_document(%s, %s)",
+        [json.dumps(document), json.dumps(chunks)],
+    ).fetchone()
+    assert row
+    found: UUID = row[0]
+    return found
+
+
+def seen(service: Connection, documents: dict[str, UUID], **scope: Any) -> set[str]:
+    provider = PostgresProvider(service)
+    return {
+        key
+        for key, document in documents.items()
+        if provider.read_document(document, **scope) is not None
+    }
+
+
+@pytest.mark.parametrize(
+    ("scope", "keys"),
+    [
+        ({}, {"public", "mine", "yours"}),
+        ({"viewer_id": ME}, {"public", "mine"}),
+        ({"viewer_id": str(YOU)}, {"public", "yours"}),
+        ({"public_only": True}, {"public"}),
+        ({"viewer_id": ME, "public_only": True}, {"public"}),
+        ({"collections": ["memory"]}, {"mine"}),
+        ({"collections": ["knowledge"], "viewer_id": ME}, {"public"}),
+    ],
+)
+def test_a_document_is_read_within_the_scope(
+    service: Connection, documents: dict[str, UUID], scope: dict[str, Any], keys: set[str]
+) -> None:
+    assert seen(service, documents, **scope) == keys
+
+
+def test_a_document_is_read_with_its_chunks_in_order(
+    service: Connection, documents: dict[str, UUID]
+) -> None:
+    provider = PostgresProvider(service)
+    found = provider.read_document(documents["mine"], viewer_id=ME)
+    assert found is not None
+    assert (found.external_key, found.chunk_count, found.is_own) == ("mine", 2, True)
+    assert [chunk.content for chunk in found.chunks] == ["mine 0", "mine 1"]
+    page = provider.read_document(documents["mine"], chunk_count=1, chunk_offset=1)
+    assert page is not None
+    assert [chunk.content for chunk in page.chunks] == ["mine 1"]
+    assert (page.chunk_count, page.is_own) == (2, False)
+
+
+def test_the_chunks_keep_to_the_scope_too(service: Connection, documents: dict[str, UUID]) -> None:
+    service.execute(
+        "update public.knowledge_chunks set visibility = 'private' where content = 'public 0'"
+    )
+    service.execute(
+        "update public.knowledge_chunks set status = 'superseded' where content = 'yours 0'"
+    )
+    provider = PostgresProvider(service)
+    for key, scope in (("public", {"viewer_id": ME}), ("public", {"public_only": True})):
+        found = provider.read_document(documents[key], **scope)
+        assert found is not None
+        assert [chunk.content for chunk in found.chunks] == ["public 1"]
+    found = provider.read_document(documents["yours"])
+    assert found is not None
+    assert [chunk.content for chunk in found.chunks] == ["yours 1"]
+
+
+def test_an_unknown_document_is_none(service: Connection) -> None:
+    assert PostgresProvider(service).read_document(uuid4()) is None
+
+
+@pytest.mark.usefixtures("documents")
+def test_a_multi_tenant_provider_needs_a_viewer(service: Connection) -> None:
+    provider = PostgresProvider(service, multi_tenant=True)
+    with pytest.raises(InvalidInputError, match="viewer_id is missing"):
+        provider.read_document(uuid4())
+    assert provider.read_document(uuid4(), public_only=True) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"chunk_count": 0}, "chunk_count"),
+        ({"chunk_count": 501}, "chunk_count"),
+        ({"chunk_offset": -1}, "chunk_offset"),
+        ({"viewer_id": "ana"}, "viewer_id"),
+        ({"collections": "memory"}, "collections"),
+    ],
+)
+def test_a_wrong_argument_is_refused_by_name(
+    service: Connection, arguments: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=f"^{named}"):
+        PostgresProvider(service).read_document(uuid4(), **arguments)
+
+
+def test_a_text_that_is_no_uuid_is_refused_by_name(service: Connection) -> None:
+    with pytest.raises(InvalidInputError, match=r"^document_id must be a UUID, not 'keys'"):
+        PostgresProvider(service).read_document("keys")
+
+
+@pytest.mark.parametrize("role", ["anon", "authenticated"])
+def test_only_the_service_reads_for_others(connect: Connect, role: Any) -> None:
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="read_knowledge_document"):
+        connect(role, uid=ME).execute(
+            "select public.read_knowledge_document(gen_random_uuid(), viewer_id => %s)", [YOU]
+        )
