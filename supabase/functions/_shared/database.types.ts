@@ -291,6 +291,37 @@ export type Database = {
           },
         ];
       };
+      "knowledge_synonyms": {
+        Row: {
+          "collection": string;
+          "is_two_way": boolean;
+          "synonym": string;
+          "synonym_lexemes": (string)[];
+          "term": string;
+          "term_lexemes": (string)[];
+          "weight": number;
+        };
+        ComputedFields: never;
+        Insert: {
+          "collection"?: string;
+          "is_two_way"?: boolean;
+          "synonym": string;
+          "synonym_lexemes"?: (string)[];
+          "term": string;
+          "term_lexemes"?: (string)[];
+          "weight"?: number;
+        };
+        Update: {
+          "collection"?: string;
+          "is_two_way"?: boolean;
+          "synonym"?: string;
+          "synonym_lexemes"?: (string)[];
+          "term"?: string;
+          "term_lexemes"?: (string)[];
+          "weight"?: number;
+        };
+        Relationships: [];
+      };
       "knowledge_types": {
         Row: {
           "created_at": string;
@@ -328,6 +359,7 @@ export type Database = {
           "on_bad_embedding"?: string;
           "one_per_document"?: boolean;
           "pool_size"?: number;
+          "prefix_last"?: boolean;
           "public_only"?: boolean;
           "query_embedding"?: string;
           "query_text"?: string;
@@ -367,6 +399,7 @@ export type Database = {
           "on_bad_embedding"?: string;
           "one_per_document"?: boolean;
           "pool_size"?: number;
+          "prefix_last"?: boolean;
           "public_only"?: boolean;
           "query_embedding"?: string;
           "query_text"?: string;
@@ -396,8 +429,10 @@ export type Database = {
           "match_offset"?: number;
           "match_threshold"?: number;
           "neighbor_window"?: number;
+          "on_bad_embedding"?: string;
           "one_per_document"?: boolean;
           "pool_size"?: number;
+          "prefix_last"?: boolean;
           "public_only"?: boolean;
           "query_embedding"?: string;
           "query_text"?: string;
@@ -407,6 +442,7 @@ export type Database = {
           "snippet"?: boolean;
           "text_weight"?: number;
           "vector_weight"?: number;
+          "viewer_groups"?: (string)[];
           "viewer_id"?: string;
         };
         Returns: {
@@ -430,8 +466,10 @@ export type Database = {
           "match_offset"?: number;
           "match_threshold"?: number;
           "neighbor_window"?: number;
+          "on_bad_embedding"?: string;
           "one_per_document"?: boolean;
           "pool_size"?: number;
+          "prefix_last"?: boolean;
           "public_only"?: boolean;
           "query_embedding"?: string;
           "query_text"?: string;
@@ -464,6 +502,7 @@ export type Database = {
           "on_bad_embedding"?: string;
           "one_per_document"?: boolean;
           "pool_size"?: number;
+          "prefix_last"?: boolean;
           "public_only"?: boolean;
           "query_embedding"?: string;
           "query_text"?: string;
@@ -625,6 +664,7 @@ export type Database = {
           "on_bad_embedding"?: string;
           "one_per_document"?: boolean;
           "pool_size"?: number;
+          "prefix_last"?: boolean;
           "public_only"?: boolean;
           "query_embedding"?: string;
           "query_text"?: string;
@@ -659,6 +699,7 @@ export type Database = {
           "on_bad_embedding"?: string;
           "one_per_document"?: boolean;
           "pool_size"?: number;
+          "prefix_last"?: boolean;
           "query_embedding"?: string;
           "query_text"?: string;
           "recency_half_life"?: number;
