@@ -1,7 +1,8 @@
 -- 011_search_arguments: what repeats the arguments of the search.
 -- Adds: type search_arguments, functions default_search_arguments, search,
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
--- explain_hybrid_search, count_matching_knowledge_chunks.
+-- explain_hybrid_search, visible_words, matching_chunks, count_matching_knowledge_chunks,
+-- facet_knowledge_chunks, facet_my_knowledge_chunks.
 -- Locks nothing that exists.
 
 -- Written by `make variants` from 09_hybrid_search.sql and tools/variants.sql: edit those two.
@@ -199,6 +200,127 @@ comment on function public.explain_hybrid_search is
 revoke all on function public.explain_hybrid_search from public, anon, authenticated;
 grant execute on function public.explain_hybrid_search to service_role;
 
+create function knowledge_internal.visible_words(
+  words text[],
+  forms tsquery[],
+  wanted knowledge_internal.chunk_filter,
+  plan knowledge_internal.search_plan,
+  viewer_id uuid,
+  viewer_groups text[]
+)
+returns table (place bigint, has_form boolean, chunks bigint)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The plan depends on the viewer and on how common the words are.
+set plan_cache_mode = force_custom_plan
+-- The planner overestimates how many rows have a word. Compiling takes longer than looking.
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+  most_read constant integer := 20; -- chunks
+begin
+  return query
+  with
+@copy "  visible_chunks as" before "  matching_chunks as"
+  asked as (
+    select listed.*
+      from unnest(words, forms) with ordinality as listed (word, form, place)
+  )
+  select asked.place, count(found.id) > 0,
+         count(*) filter (
+           where asked.word in (
+             select of_chunk.word
+               from knowledge_internal.words_of(found.heading, found.content) as of_chunk (word)
+           )
+         )
+    from asked
+    left join lateral (
+           select stored.id, stored.heading, stored.content
+             from (
+               select chunk.id from visible_chunks as chunk
+                where chunk.content_tsv @@ asked.form
+                limit most_read
+             ) as visible
+             join public.knowledge_chunks as stored on stored.id = visible.id
+         ) as found on true
+   group by asked.place;
+end
+$$;
+
+comment on function knowledge_internal.visible_words is
+  'For each form of a word, whether a chunk that the viewer may see has it, and how many of the '
+  'first 20 such chunks have the word itself.';
+
+create function knowledge_internal.matching_chunks(
+  arguments knowledge_internal.search_arguments, needs_question boolean
+)
+returns table (id uuid, document_id uuid)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The plan depends on the values of the filters.
+set plan_cache_mode = force_custom_plan
+set standard_conforming_strings = on
+as $$
+declare
+  @name @type := arguments.@name;
+  questions knowledge_internal.search_question[];
+  analyses knowledge_internal.query_analysis[];
+  wanted knowledge_internal.chunk_filter;
+  plan knowledge_internal.search_plan;
+begin
+@copy "  perform knowledge_internal.check_search_arguments(" before "  questions := knowledge_internal"
+  if not needs_question and query_embedding is null and formulations is null
+     and coalesce(query_text, '') !~ '\S'
+  then
+    questions := '{}';
+  else
+@copy "  questions := knowledge_internal" before "  collections := knowledge"
+  end if;
+@copy "  collections := knowledge" before "  asked :="
+  return query
+  with
+@copy "  visible_chunks as" before "  sampled_chunks as"
+  in_scope as not materialized (
+    select chunk.*
+      from matching_chunks as chunk
+     where collections is null or chunk.collection = any (collections)
+  )
+  select chunk.id, chunk.document_id
+    from rows from (unnest(questions), unnest(analyses)) as question
+   cross join lateral (
+           -- What is required is required no more where no chunk has it.
+           select case
+                    when question.relaxed_query is null or exists (
+                      select from in_scope as strict
+                       where strict.content_tsv @@ question.matching_query
+                    ) then question.matching_query
+                    else question.relaxed_query
+                  end as query
+           offset 0
+         ) as words
+    join in_scope as chunk on chunk.content_tsv @@ words.query
+  union
+  select chunk.id, chunk.document_id
+    from unnest(questions) as question
+    join in_scope as chunk
+      on 1 - (chunk.embedding operator(extensions.<=>) question.embedding) >= match_threshold
+  union
+  select chunk.id, chunk.document_id
+    from in_scope as chunk
+   where questions = '{}';
+end
+$$;
+
+comment on function knowledge_internal.matching_chunks is
+  'The chunks that a search would find if its pools had no bound: active chunks that pass the '
+  'filters and have the words of query_text, or an embedding of at least match_threshold. Without '
+  'a question, all that pass the filters, unless needs_question. Raises 22023 as the search does.';
+
 create function public.count_matching_knowledge_chunks(
   @name @type default @default,
 )
@@ -208,33 +330,14 @@ stable
 -- definer: callers have no grant on the tables, the arguments decide which rows are counted.
 security definer
 set search_path = pg_catalog, pg_temp
--- The plan depends on the values of the filters.
-set plan_cache_mode = force_custom_plan
 as $$
 declare
-  questions knowledge_internal.search_question[];
-  analyses knowledge_internal.query_analysis[];
-  wanted knowledge_internal.chunk_filter;
-  plan knowledge_internal.search_plan;
+  arguments knowledge_internal.search_arguments;
 begin
-@copy "  perform knowledge_internal.check_search_arguments(" before "  asked :="
+  arguments.@name := count_matching_knowledge_chunks.@name;
   return (
-  with
-@copy "  visible_chunks as" before "  sampled_chunks as"
-  found as (
-    select chunk.id, chunk.document_id
-      from rows from (unnest(questions), unnest(analyses)) as question
-      join matching_chunks as chunk on chunk.content_tsv @@ question.matching_query
-     where collections is null or chunk.collection = any (collections)
-    union
-    select chunk.id, chunk.document_id
-      from unnest(questions) as question
-      join matching_chunks as chunk
-        on 1 - (chunk.embedding operator(extensions.<=>) question.embedding) >= match_threshold
-     where collections is null or chunk.collection = any (collections)
-  )
-  select count(distinct coalesce(case when one_per_document then found.document_id end, found.id))
-    from found
+    select count(distinct coalesce(case when one_per_document then found.document_id end, found.id))
+      from knowledge_internal.matching_chunks(arguments, true) as found
   );
 end
 $$;
@@ -248,5 +351,70 @@ comment on function public.count_matching_knowledge_chunks is
 
 revoke all on function public.count_matching_knowledge_chunks from public, anon, authenticated;
 grant execute on function public.count_matching_knowledge_chunks to service_role;
+
+create function public.facet_knowledge_chunks(
+  @name @type default @default,
+  facets text[] default '{knowledge_type,collection}',
+  facet_limit integer default 10
+)
+returns table (facet text, value jsonb, count bigint)
+language plpgsql
+stable
+-- definer: callers have no grant on the tables, the arguments decide which rows are counted.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.@name := facet_knowledge_chunks.@name;
+  return query
+  select counted.* from knowledge_internal.facet_counts(arguments, facets, facet_limit) as counted;
+end
+$$;
+
+comment on function public.facet_knowledge_chunks is
+  'For each facet, the values of the matching chunks and how many chunks have each, the most '
+  'frequent first. The arguments are those of hybrid_search_knowledge_chunks, and the chunks '
+  'counted are those of count_matching_knowledge_chunks; with neither query_text nor '
+  'query_embedding, all active chunks that pass the filters. With one_per_document, documents are '
+  'counted. facets: 1 to 20 of knowledge_type, collection, source_id, source_origin, language and '
+  'metadata. followed by a key or a path of keys; of an array, each element counts once. '
+  'facet_limit: values for each facet, 1 to 1000. value is JSON and can be used in a filter. '
+  'Raises 22023 for an argument out of bounds.';
+
+revoke all on function public.facet_knowledge_chunks from public, anon, authenticated;
+grant execute on function public.facet_knowledge_chunks to service_role;
+
+create function public.facet_my_knowledge_chunks(
+  @name @type default @default, -- except viewer_id, viewer_groups
+  facets text[] default '{knowledge_type,collection}',
+  facet_limit integer default 10
+)
+returns table (facet text, value jsonb, count bigint)
+language plpgsql
+stable
+-- definer: a signed-in user may not read the tables, nor choose a viewer_id.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.viewer_id := knowledge_internal.signed_in_viewer('facet_my_knowledge_chunks');
+  arguments.viewer_groups := knowledge_internal.current_viewer_groups();
+  arguments.@name := facet_my_knowledge_chunks.@name; -- except viewer_id, viewer_groups
+  return query
+  select counted.* from knowledge_internal.facet_counts(arguments, facets, facet_limit) as counted;
+end
+$$;
+
+comment on function public.facet_my_knowledge_chunks is
+  'facet_knowledge_chunks for the signed-in user: counts public rows, rows whose owner is '
+  'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. Raises 42501 if '
+  'nobody is signed in or the user id is not a UUID, and 22023 for an argument out of bounds.';
+revoke all on function public.facet_my_knowledge_chunks
+  from public, anon, authenticated, service_role;
+grant execute on function public.facet_my_knowledge_chunks to authenticated;
 
 notify pgrst, 'reload schema';

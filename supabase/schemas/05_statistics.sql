@@ -211,6 +211,7 @@ begin
          analysed_at = excluded.analysed_at,
          analysed_rows = excluded.analysed_rows,
          refreshed_at = now();
+  perform knowledge_internal.tidy_words();
   return true;
 end
 $$;

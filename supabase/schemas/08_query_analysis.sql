@@ -38,7 +38,8 @@ create type knowledge_internal.query_analysis as (
   document_count float8,
   mean_length float8,
   cosine_spread float8,
-  mutual_neighbours float8
+  mutual_neighbours float8,
+  replaced jsonb
 );
 
 comment on type knowledge_internal.query_analysis is
@@ -66,6 +67,17 @@ comment on type knowledge_internal.asked_words is
   'The words of all questions of a search as typed, without stop words, and the parts of compounds '
   'after their compound; the condition for each; the compound that a part is in, null for a word; '
   'and the lexemes of all.';
+
+create type knowledge_internal.expansion as (
+  typed text,
+  typed_lexeme text,
+  lexeme text,
+  share float8
+);
+
+comment on type knowledge_internal.expansion is
+  'Another reading of a typed word: a spelling with accents, a completion or a synonym. typed: the '
+  'word in lower case; typed_lexeme: its lexeme, null for a stop word; share: of its weight.';
 
 create type knowledge_internal.query_operand as (
   source text,
@@ -575,9 +587,31 @@ comment on function knowledge_internal.query_operands(text, text, integer) is
   'all of them are optional words and phrases. simple: each word is required. phrase: the text is '
   'one phrase.';
 
+create function knowledge_internal.expanded_query(
+  word text, expansions knowledge_internal.expansion[]
+)
+returns tsquery
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return (
+    select string_agg(distinct quote_literal(listed.lexeme), ' | ')::tsquery
+      from unnest(expansions) as listed
+     where listed.typed = lower(word)
+  );
+end
+$$;
+
+comment on function knowledge_internal.expanded_query(text, knowledge_internal.expansion[]) is
+  'The condition for the expansions of a word; null without any.';
+
 create function knowledge_internal.operand_conditions(
   operands knowledge_internal.query_operand[],
   configurations regconfig[],
+  expansions knowledge_internal.expansion[],
   out required tsquery,
   out excluded tsquery
 )
@@ -619,6 +653,10 @@ begin
         excluded := excluded || operand_query;
         continue;
       end if;
+      if not operand.is_phrase then
+        operand_query := operand_query
+          || coalesce(knowledge_internal.expanded_query(operand.source, expansions), '');
+      end if;
       if operand.alternatives is distinct from alternatives_group then
         required_here := required_here && alternatives;
         alternatives := '';
@@ -631,14 +669,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.operand_conditions(
-  knowledge_internal.query_operand[], regconfig[]
-) is
+comment on function knowledge_internal.operand_conditions is
   'What a row must have and must not have, read in each configuration; empty for nothing.';
 
 create function knowledge_internal.typed_words(
   wanted text,
   configurations regconfig[],
+  expansions knowledge_internal.expansion[],
   out words text[],
   out word_queries tsquery[],
   out compounds text[]
@@ -709,6 +746,9 @@ begin
                     union all
                     select plainto_tsquery(language.configuration, said.joined)
                      where said.joined <> ''
+                    union all
+                    select knowledge_internal.expanded_query(said.word, expansions)
+                     where said.compound is null and expansions <> '{}'
                   ) as alternative (query)
             where numnode(alternative.query) > 0
          ) as reading
@@ -716,7 +756,7 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.typed_words(text, regconfig[]) is
+comment on function knowledge_internal.typed_words is
   'The words of a text and the parts of its compounds, each once whatever its case, as in '
   'asked_words. What is typed as a word is no part. Of a long text, the first 600 parts divided by '
   'the number of configurations are listed.';
@@ -858,7 +898,11 @@ comment on function knowledge_internal.is_identifier(text) is
   'camelCase, a dotted name, a path, a version, or letters with a number of three digits.';
 
 create function knowledge_internal.weighed_readings(
-  wanted text, configurations regconfig[], corpus_is_small boolean, document_count float8
+  wanted text,
+  configurations regconfig[],
+  expansions knowledge_internal.expansion[],
+  corpus_is_small boolean,
+  document_count float8
 )
 returns table (
   lexeme text, document_frequency float8, weight float8, reading text, is_identifier boolean
@@ -876,8 +920,16 @@ declare
   few constant float8 := 20; -- chunks
 begin
   return query
-  with typed as materialized (
+  with read as materialized (
     select * from knowledge_internal.query_readings(wanted, configurations)
+  ),
+  typed as materialized (
+    select read.*, 1::float8 as share from read
+    union all
+    select coalesce(read.part, expansion.typed), 'word', coalesce(read.part, expansion.typed),
+           false, false, expansion.lexeme, coalesce(read.occurrences, 1), expansion.share
+      from unnest(expansions) as expansion
+      left join read on read.role = 'word' and read.lexeme = expansion.typed_lexeme
   ),
   known as materialized (
     select typed.*, frequency.document_frequency,
@@ -927,7 +979,7 @@ begin
   ),
   weighed as (
     select known.lexeme, known.document_frequency,
-           known.occurrences * knowledge_internal.inverse_document_frequency(
+           known.share * known.occurrences * knowledge_internal.inverse_document_frequency(
              document_count, known.group_frequency
            ) as weight,
            known.part as reading, false as is_identifier
@@ -954,9 +1006,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.weighed_readings(text, regconfig[], boolean, float8) is
+comment on function knowledge_internal.weighed_readings is
   'The lexemes of a text with their weights. A word''s weight is its idf times its occurrences, '
-  'with the chunks that have any of its readings. A compound counts as one word, with the idf of '
+  'with the chunks that have any of its readings; an expansion has a share of it. A compound '
+  'counts as one word, with the idf of '
   'its rarest reading: half of it for the whole, half for the parts by their idf; what is in no '
   'chunk has no share.';
 
@@ -1098,7 +1151,12 @@ comment on function knowledge_internal.exact_scores is
   'The best of the chunks by BM25 with bonuses, at most pool. Of the lexemes with the same reading '
   'only the best counts.';
 
-create function knowledge_internal.analyse_query(query_text text, search_mode text)
+create function knowledge_internal.analyse_query(
+  query_text text,
+  search_mode text,
+  collections text[] default null,
+  prefix_last boolean default false
+)
 returns knowledge_internal.query_analysis
 language plpgsql
 stable
@@ -1120,6 +1178,7 @@ declare
   drawing_factor constant float8 := 3; -- in a long chunk a word has a third of its usual score
   configurations constant regconfig[] := knowledge_internal.query_configurations();
   operands knowledge_internal.query_operand[];
+  expansions knowledge_internal.expansion[] := '{}';
   conditions record;
   required_rows float8;
   wanted text;
@@ -1147,9 +1206,16 @@ begin
      where not operand.is_excluded
   );
 
+  if search_mode <> 'phrase' then
+    expansions := knowledge_internal.expansions(
+      wanted, configurations, collections,
+      -- A word that is followed by a space is complete.
+      case when prefix_last then substring(query_text from '(?:^|\s)([[:alpha:]]+)$') end
+    );
+  end if;
   select typed.words, typed.word_queries, typed.compounds
     into analysis.words, analysis.word_queries, analysis.compounds
-    from knowledge_internal.typed_words(wanted, configurations) as typed;
+    from knowledge_internal.typed_words(wanted, configurations, expansions) as typed;
   if analysis.words is null then
     return analysis;
   end if;
@@ -1164,7 +1230,7 @@ begin
     select reading.*,
            row_number() over (order by reading.document_frequency, reading.lexeme) as place
       from knowledge_internal.weighed_readings(
-             wanted, configurations, corpus.is_small, corpus.document_count
+             wanted, configurations, expansions, corpus.is_small, corpus.document_count
            ) as reading
   ),
   kept as (
@@ -1231,7 +1297,9 @@ begin
     analysis.weight_vector := knowledge_internal.lexeme_vector(analysis.lexemes, analysis.weights);
   end if;
 
-  conditions := knowledge_internal.operand_conditions(operands, configurations);
+  conditions := knowledge_internal.operand_conditions(
+    operands, configurations, expansions
+  );
   if numnode(conditions.required) > 0 then
     if search_mode = 'websearch' then
       analysis.relaxed_query := analysis.matching_query;
@@ -1267,7 +1335,7 @@ begin
            as word (query, document_frequency)
      where conditions.required @> word.query
   );
-  if (required_rows <= scored_in_full) is not true then
+  if (required_rows <= scored_in_full and expansions = '{}') is not true then
     analysis.candidate_query := knowledge_internal.candidate_query(
       analysis.lexemes, analysis.document_frequencies, analysis.weights, analysis.required_query,
       analysis.document_count, 1
@@ -1279,8 +1347,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.analyse_query(text, text) is
-  'Reads a query''s text in every language of the corpus and weighs its words by idf. Of a long '
+comment on function knowledge_internal.analyse_query is
+  'Reads a query''s text in every language of the corpus and weighs its words by idf. collections: '
+  'those whose synonyms are used beside the general ones; prefix_last: the last word may be the '
+  'beginning of a word. Of a long '
   'text it reads the first 4,096 characters, 512 words (3,000 divided by the number of languages, '
   'where these are more than 5), and the 256 lexemes that weigh most.';
 

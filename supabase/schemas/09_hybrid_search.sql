@@ -98,7 +98,8 @@ comment on type public.knowledge_search_hit is
   'those in which the hit was found, with one_per_document those of all its chunks in the pools. '
   'document_chunks: how many visible chunks the document has, 0 without one. confidence: the '
   'fused score over the highest possible one, 0 to 1. notes: what the search did beside what was '
-  'asked, null for nothing; embedding: why the embedding was ignored.';
+  'asked, null for nothing; embedding: why the embedding was ignored; replaced: the words that no '
+  'visible chunk has, and what was searched instead.';
 
 create function knowledge_internal.check_range(
   argument text, given double precision, lowest double precision, highest double precision,
@@ -198,7 +199,8 @@ create function knowledge_internal.check_search_arguments(
   match_offset integer,
   snippet boolean,
   viewer_groups text[],
-  on_bad_embedding text
+  on_bad_embedding text,
+  prefix_last boolean
 )
 returns void
 language plpgsql
@@ -230,6 +232,7 @@ begin
           knowledge_internal.check_range('match_offset', match_offset, 0, 1000),
           knowledge_internal.check_flag('snippet', snippet),
           knowledge_internal.check_viewer_groups('viewer_groups', viewer_groups),
+          knowledge_internal.check_flag('prefix_last', prefix_last),
           knowledge_internal.check_choice(
             'on_bad_embedding', on_bad_embedding, array['error', 'text']
           );
@@ -460,7 +463,14 @@ comment on function knowledge_internal.checked_collections(text[], integer) is
   'many together with the formulations.';
 
 create function knowledge_internal.analyse_questions(
-  questions knowledge_internal.search_question[], search_mode text
+  questions knowledge_internal.search_question[],
+  search_mode text,
+  wanted knowledge_internal.chunk_filter,
+  plan knowledge_internal.search_plan,
+  viewer_id uuid,
+  viewer_groups text[],
+  collections text[],
+  prefix_last boolean
 )
 returns knowledge_internal.query_analysis[]
 language plpgsql
@@ -472,11 +482,27 @@ declare
   question knowledge_internal.search_question;
   analysis knowledge_internal.query_analysis;
   analyses knowledge_internal.query_analysis[];
+  replaced jsonb;
+  named constant text[] := coalesce(collections, wanted.collections);
 begin
   foreach question in array questions loop
     analysis := null;
     if question.query_text is not null then
-      analysis := knowledge_internal.analyse_query(question.query_text, search_mode);
+      analysis := knowledge_internal.analyse_query(
+        question.query_text, search_mode, named, prefix_last
+      );
+      if search_mode = 'websearch' then
+        replaced := knowledge_internal.respelled_words(
+          question.query_text, analysis, wanted, plan, viewer_id, viewer_groups
+        );
+        if replaced is not null then
+          analysis := knowledge_internal.analyse_query(
+            knowledge_internal.respelled(question.query_text, replaced), search_mode, named,
+            prefix_last
+          );
+          analysis.replaced := replaced;
+        end if;
+      end if;
     end if;
     analyses := array_append(analyses, analysis);
   end loop;
@@ -484,10 +510,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.analyse_questions(
-  knowledge_internal.search_question[], text
-) is
-  'analyse_query for each question, null for one without words.';
+comment on function knowledge_internal.analyse_questions is
+  'analyse_query for each question, null for one without words. Under websearch, words that no '
+  'visible chunk has are replaced by near ones.';
 
 create function knowledge_internal.best_fused_score(
   fusion text,
@@ -519,7 +544,9 @@ comment on function knowledge_internal.best_fused_score is
   'The fused score of a row that is the best of every list that it can be in.';
 
 create function knowledge_internal.search_notes(
-  questions knowledge_internal.search_question[], relaxed_parts text[]
+  questions knowledge_internal.search_question[],
+  analyses knowledge_internal.query_analysis[],
+  relaxed_parts text[]
 )
 returns jsonb
 language plpgsql
@@ -531,12 +558,18 @@ declare
   ignored_embeddings constant text := (
     select string_agg(question.ignored_embedding, '; ') from unnest(questions) as question
   );
+  replaced constant jsonb := (
+    select jsonb_object_agg(word.typed, word.replacement)
+      from unnest(analyses) as analysis
+     cross join jsonb_each(analysis.replaced) as word (typed, replacement)
+  );
 begin
   return nullif(
     jsonb_strip_nulls(
       jsonb_build_object(
         'embedding', 'ignored: ' || ignored_embeddings,
-        'relaxed', to_jsonb(nullif(relaxed_parts, '{}'))
+        'relaxed', to_jsonb(nullif(relaxed_parts, '{}')),
+        'replaced', replaced
       )
     ),
     '{}'
@@ -742,7 +775,8 @@ create function public.hybrid_search_knowledge_chunks(
   snippet boolean default false,
   formulations jsonb default null,
   viewer_groups text[] default null,
-  on_bad_embedding text default 'error'
+  on_bad_embedding text default 'error',
+  prefix_last boolean default false
 )
 returns setof public.knowledge_search_hit
 language plpgsql
@@ -775,7 +809,7 @@ begin
   perform knowledge_internal.check_search_arguments(
     match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
     rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-    snippet, viewer_groups, on_bad_embedding
+    snippet, viewer_groups, on_bad_embedding, prefix_last
   );
   wanted := knowledge_internal.compile_filter(
     filters, filter_type, date_from, date_to, public_only
@@ -790,7 +824,9 @@ begin
   plan := knowledge_internal.plan_search(
     pool_size, match_count, wanted, num_nonnulls(viewer_id, viewer_groups, collections) > 0
   );
-  analyses := knowledge_internal.analyse_questions(questions, search_mode);
+  analyses := knowledge_internal.analyse_questions(
+    questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
+  );
   asked := knowledge_internal.asked_words(analyses);
   callers := knowledge_internal.use_search_settings(plan);
 
@@ -894,8 +930,7 @@ begin
   ),
   -- Few rows match, or the index scan stopped early.
   compared_lists as materialized (
-    select lists.*
-      from lists
+    select * from lists
      where lists.embedding is not null
        and plan.index_rows > (select count(*) from nearest_by_index where list_id = lists.list_id)
   ),
@@ -926,9 +961,7 @@ begin
       from (
         select * from nearest_by_comparison
         union all
-        select by_index.*
-          from nearest_by_index as by_index
-         where by_index.list_id not in (select lists.list_id from compared_lists as lists)
+        select * from nearest_by_index where list_id not in (select list_id from compared_lists)
       ) as nearest
   ),
   vector_results as (
@@ -1201,7 +1234,7 @@ begin
            fusion, questions, vector_weight, text_weight, rrf_k
          )),
          knowledge_internal.search_notes(
-           questions, array(select distinct unnest(relaxed_parts) from last_draws)
+           questions, analyses, array(select distinct unnest(relaxed_parts) from last_draws)
          )
     from page
     join public.knowledge_chunks as chunk on chunk.id = page.id

@@ -1,7 +1,8 @@
 -- 011_search_arguments: what repeats the arguments of the search.
 -- Adds: type search_arguments, functions default_search_arguments, search,
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
--- explain_hybrid_search, count_matching_knowledge_chunks.
+-- explain_hybrid_search, visible_words, matching_chunks, count_matching_knowledge_chunks,
+-- facet_knowledge_chunks, facet_my_knowledge_chunks.
 -- Locks nothing that exists.
 
 -- Written by `make variants` from 09_hybrid_search.sql and tools/variants.sql: edit those two.
@@ -31,7 +32,8 @@ create type knowledge_internal.search_arguments as (
   snippet boolean,
   formulations jsonb,
   viewer_groups text[],
-  on_bad_embedding text
+  on_bad_embedding text,
+  prefix_last boolean
 );
 
 comment on type knowledge_internal.search_arguments is
@@ -72,6 +74,7 @@ begin
   arguments.formulations := null;
   arguments.viewer_groups := null;
   arguments.on_bad_embedding := 'error';
+  arguments.prefix_last := false;
   return arguments;
 end
 $$;
@@ -114,7 +117,8 @@ begin
            snippet => arguments.snippet,
            formulations => arguments.formulations,
            viewer_groups => arguments.viewer_groups,
-           on_bad_embedding => arguments.on_bad_embedding
+           on_bad_embedding => arguments.on_bad_embedding,
+           prefix_last => arguments.prefix_last
          ) as hit;
 end
 $$;
@@ -145,7 +149,8 @@ create function public.search_my_knowledge_chunks(
   match_offset integer default 0,
   snippet boolean default false,
   formulations jsonb default null,
-  on_bad_embedding text default 'error'
+  on_bad_embedding text default 'error',
+  prefix_last boolean default false
 )
 returns setof public.knowledge_search_hit
 language plpgsql
@@ -182,6 +187,7 @@ begin
   arguments.snippet := search_my_knowledge_chunks.snippet;
   arguments.formulations := search_my_knowledge_chunks.formulations;
   arguments.on_bad_embedding := search_my_knowledge_chunks.on_bad_embedding;
+  arguments.prefix_last := search_my_knowledge_chunks.prefix_last;
   -- A user may not read the trace that explain_hybrid_search reads.
   perform set_config('knowledge_internal.tracing', 'off', true);
   return query select hit.* from knowledge_internal.search(arguments) as hit;
@@ -274,7 +280,8 @@ create function public.search_public_knowledge_chunks(
   match_offset integer default 0,
   snippet boolean default false,
   formulations jsonb default null,
-  on_bad_embedding text default 'error'
+  on_bad_embedding text default 'error',
+  prefix_last boolean default false
 )
 returns setof public.knowledge_search_hit
 language plpgsql
@@ -309,6 +316,7 @@ begin
   arguments.snippet := search_public_knowledge_chunks.snippet;
   arguments.formulations := search_public_knowledge_chunks.formulations;
   arguments.on_bad_embedding := search_public_knowledge_chunks.on_bad_embedding;
+  arguments.prefix_last := search_public_knowledge_chunks.prefix_last;
   -- Before the search, so that a visitor cannot make it work for an argument that is refused.
   perform knowledge_internal.check_visitor_limits(arguments);
   -- A visitor may not read the trace that explain_hybrid_search reads.
@@ -351,7 +359,8 @@ create function public.explain_hybrid_search(
   snippet boolean default false,
   formulations jsonb default null,
   viewer_groups text[] default null,
-  on_bad_embedding text default 'error'
+  on_bad_embedding text default 'error',
+  prefix_last boolean default false
 )
 returns jsonb
 language plpgsql
@@ -388,6 +397,7 @@ begin
   arguments.formulations := explain_hybrid_search.formulations;
   arguments.viewer_groups := explain_hybrid_search.viewer_groups;
   arguments.on_bad_embedding := explain_hybrid_search.on_bad_embedding;
+  arguments.prefix_last := explain_hybrid_search.prefix_last;
   return knowledge_internal.explanation(arguments);
 end
 $$;
@@ -405,43 +415,117 @@ comment on function public.explain_hybrid_search is
 revoke all on function public.explain_hybrid_search from public, anon, authenticated;
 grant execute on function public.explain_hybrid_search to service_role;
 
-create function public.count_matching_knowledge_chunks(
-  query_embedding extensions.vector default null,
-  query_text text default null,
-  match_count integer default 10,
-  match_threshold double precision default 0.0,
-  vector_weight double precision default 1.0,
-  text_weight double precision default 1.0,
-  filter_type text default null,
-  search_mode text default 'websearch',
-  pool_size integer default 50,
-  rrf_k double precision default 60,
-  fusion text default null,
-  filters jsonb default null,
-  date_from date default null,
-  date_to date default null,
-  collections text[] default null,
-  viewer_id uuid default null,
-  public_only boolean default false,
-  one_per_document boolean default false,
-  neighbor_window integer default 0,
-  recency_half_life double precision default null,
-  match_offset integer default 0,
-  snippet boolean default false,
-  formulations jsonb default null,
-  viewer_groups text[] default null,
-  on_bad_embedding text default 'error'
+create function knowledge_internal.visible_words(
+  words text[],
+  forms tsquery[],
+  wanted knowledge_internal.chunk_filter,
+  plan knowledge_internal.search_plan,
+  viewer_id uuid,
+  viewer_groups text[]
 )
-returns bigint
+returns table (place bigint, has_form boolean, chunks bigint)
 language plpgsql
 stable
--- definer: callers have no grant on the tables, the arguments decide which rows are counted.
-security definer
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The plan depends on the viewer and on how common the words are.
+set plan_cache_mode = force_custom_plan
+-- The planner overestimates how many rows have a word. Compiling takes longer than looking.
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+  most_read constant integer := 20; -- chunks
+begin
+  return query
+  with
+  visible_chunks as not materialized (
+    select chunk.*
+      from knowledge_internal.searchable_chunks as chunk
+     where chunk.status = 'active'
+       and (
+         not plan.is_filtered
+         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
+             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
+           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
+           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
+             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
+           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
+             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
+           and (wanted.hidden is null or not wanted.hidden && array[
+             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
+             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
+           ])
+       )
+  ),
+  asked as (
+    select listed.*
+      from unnest(words, forms) with ordinality as listed (word, form, place)
+  )
+  select asked.place, count(found.id) > 0,
+         count(*) filter (
+           where asked.word in (
+             select of_chunk.word
+               from knowledge_internal.words_of(found.heading, found.content) as of_chunk (word)
+           )
+         )
+    from asked
+    left join lateral (
+           select stored.id, stored.heading, stored.content
+             from (
+               select chunk.id from visible_chunks as chunk
+                where chunk.content_tsv @@ asked.form
+                limit most_read
+             ) as visible
+             join public.knowledge_chunks as stored on stored.id = visible.id
+         ) as found on true
+   group by asked.place;
+end
+$$;
+
+comment on function knowledge_internal.visible_words is
+  'For each form of a word, whether a chunk that the viewer may see has it, and how many of the '
+  'first 20 such chunks have the word itself.';
+
+create function knowledge_internal.matching_chunks(
+  arguments knowledge_internal.search_arguments, needs_question boolean
+)
+returns table (id uuid, document_id uuid)
+language plpgsql
+stable
+security invoker
 set search_path = pg_catalog, pg_temp
 -- The plan depends on the values of the filters.
 set plan_cache_mode = force_custom_plan
+set standard_conforming_strings = on
 as $$
 declare
+  query_embedding extensions.vector := arguments.query_embedding;
+  query_text text := arguments.query_text;
+  match_count integer := arguments.match_count;
+  match_threshold double precision := arguments.match_threshold;
+  vector_weight double precision := arguments.vector_weight;
+  text_weight double precision := arguments.text_weight;
+  filter_type text := arguments.filter_type;
+  search_mode text := arguments.search_mode;
+  pool_size integer := arguments.pool_size;
+  rrf_k double precision := arguments.rrf_k;
+  fusion text := arguments.fusion;
+  filters jsonb := arguments.filters;
+  date_from date := arguments.date_from;
+  date_to date := arguments.date_to;
+  collections text[] := arguments.collections;
+  viewer_id uuid := arguments.viewer_id;
+  public_only boolean := arguments.public_only;
+  one_per_document boolean := arguments.one_per_document;
+  neighbor_window integer := arguments.neighbor_window;
+  recency_half_life double precision := arguments.recency_half_life;
+  match_offset integer := arguments.match_offset;
+  snippet boolean := arguments.snippet;
+  formulations jsonb := arguments.formulations;
+  viewer_groups text[] := arguments.viewer_groups;
+  on_bad_embedding text := arguments.on_bad_embedding;
+  prefix_last boolean := arguments.prefix_last;
   questions knowledge_internal.search_question[];
   analyses knowledge_internal.query_analysis[];
   wanted knowledge_internal.chunk_filter;
@@ -450,7 +534,7 @@ begin
   perform knowledge_internal.check_search_arguments(
     match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
     rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-    snippet, viewer_groups, on_bad_embedding
+    snippet, viewer_groups, on_bad_embedding, prefix_last
   );
   wanted := knowledge_internal.compile_filter(
     filters, filter_type, date_from, date_to, public_only
@@ -458,15 +542,23 @@ begin
   select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
     fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
   );
+  if not needs_question and query_embedding is null and formulations is null
+     and coalesce(query_text, '') !~ '\S'
+  then
+    questions := '{}';
+  else
   questions := knowledge_internal.search_questions(
     query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0, on_bad_embedding
   );
+  end if;
   collections := knowledge_internal.checked_collections(collections, cardinality(questions));
   plan := knowledge_internal.plan_search(
     pool_size, match_count, wanted, num_nonnulls(viewer_id, viewer_groups, collections) > 0
   );
-  analyses := knowledge_internal.analyse_questions(questions, search_mode);
-  return (
+  analyses := knowledge_internal.analyse_questions(
+    questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
+  );
+  return query
   with
   visible_chunks as not materialized (
     select chunk.*
@@ -524,20 +616,109 @@ begin
           and (wanted.metadata_conditions is null
             or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions))
   ),
-  found as (
-    select chunk.id, chunk.document_id
-      from rows from (unnest(questions), unnest(analyses)) as question
-      join matching_chunks as chunk on chunk.content_tsv @@ question.matching_query
-     where collections is null or chunk.collection = any (collections)
-    union
-    select chunk.id, chunk.document_id
-      from unnest(questions) as question
-      join matching_chunks as chunk
-        on 1 - (chunk.embedding operator(extensions.<=>) question.embedding) >= match_threshold
+  in_scope as not materialized (
+    select chunk.*
+      from matching_chunks as chunk
      where collections is null or chunk.collection = any (collections)
   )
-  select count(distinct coalesce(case when one_per_document then found.document_id end, found.id))
-    from found
+  select chunk.id, chunk.document_id
+    from rows from (unnest(questions), unnest(analyses)) as question
+   cross join lateral (
+           -- What is required is required no more where no chunk has it.
+           select case
+                    when question.relaxed_query is null or exists (
+                      select from in_scope as strict
+                       where strict.content_tsv @@ question.matching_query
+                    ) then question.matching_query
+                    else question.relaxed_query
+                  end as query
+           offset 0
+         ) as words
+    join in_scope as chunk on chunk.content_tsv @@ words.query
+  union
+  select chunk.id, chunk.document_id
+    from unnest(questions) as question
+    join in_scope as chunk
+      on 1 - (chunk.embedding operator(extensions.<=>) question.embedding) >= match_threshold
+  union
+  select chunk.id, chunk.document_id
+    from in_scope as chunk
+   where questions = '{}';
+end
+$$;
+
+comment on function knowledge_internal.matching_chunks is
+  'The chunks that a search would find if its pools had no bound: active chunks that pass the '
+  'filters and have the words of query_text, or an embedding of at least match_threshold. Without '
+  'a question, all that pass the filters, unless needs_question. Raises 22023 as the search does.';
+
+create function public.count_matching_knowledge_chunks(
+  query_embedding extensions.vector default null,
+  query_text text default null,
+  match_count integer default 10,
+  match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0,
+  text_weight double precision default 1.0,
+  filter_type text default null,
+  search_mode text default 'websearch',
+  pool_size integer default 50,
+  rrf_k double precision default 60,
+  fusion text default null,
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  viewer_id uuid default null,
+  public_only boolean default false,
+  one_per_document boolean default false,
+  neighbor_window integer default 0,
+  recency_half_life double precision default null,
+  match_offset integer default 0,
+  snippet boolean default false,
+  formulations jsonb default null,
+  viewer_groups text[] default null,
+  on_bad_embedding text default 'error',
+  prefix_last boolean default false
+)
+returns bigint
+language plpgsql
+stable
+-- definer: callers have no grant on the tables, the arguments decide which rows are counted.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.query_embedding := count_matching_knowledge_chunks.query_embedding;
+  arguments.query_text := count_matching_knowledge_chunks.query_text;
+  arguments.match_count := count_matching_knowledge_chunks.match_count;
+  arguments.match_threshold := count_matching_knowledge_chunks.match_threshold;
+  arguments.vector_weight := count_matching_knowledge_chunks.vector_weight;
+  arguments.text_weight := count_matching_knowledge_chunks.text_weight;
+  arguments.filter_type := count_matching_knowledge_chunks.filter_type;
+  arguments.search_mode := count_matching_knowledge_chunks.search_mode;
+  arguments.pool_size := count_matching_knowledge_chunks.pool_size;
+  arguments.rrf_k := count_matching_knowledge_chunks.rrf_k;
+  arguments.fusion := count_matching_knowledge_chunks.fusion;
+  arguments.filters := count_matching_knowledge_chunks.filters;
+  arguments.date_from := count_matching_knowledge_chunks.date_from;
+  arguments.date_to := count_matching_knowledge_chunks.date_to;
+  arguments.collections := count_matching_knowledge_chunks.collections;
+  arguments.viewer_id := count_matching_knowledge_chunks.viewer_id;
+  arguments.public_only := count_matching_knowledge_chunks.public_only;
+  arguments.one_per_document := count_matching_knowledge_chunks.one_per_document;
+  arguments.neighbor_window := count_matching_knowledge_chunks.neighbor_window;
+  arguments.recency_half_life := count_matching_knowledge_chunks.recency_half_life;
+  arguments.match_offset := count_matching_knowledge_chunks.match_offset;
+  arguments.snippet := count_matching_knowledge_chunks.snippet;
+  arguments.formulations := count_matching_knowledge_chunks.formulations;
+  arguments.viewer_groups := count_matching_knowledge_chunks.viewer_groups;
+  arguments.on_bad_embedding := count_matching_knowledge_chunks.on_bad_embedding;
+  arguments.prefix_last := count_matching_knowledge_chunks.prefix_last;
+  return (
+    select count(distinct coalesce(case when one_per_document then found.document_id end, found.id))
+      from knowledge_internal.matching_chunks(arguments, true) as found
   );
 end
 $$;
@@ -551,5 +732,166 @@ comment on function public.count_matching_knowledge_chunks is
 
 revoke all on function public.count_matching_knowledge_chunks from public, anon, authenticated;
 grant execute on function public.count_matching_knowledge_chunks to service_role;
+
+create function public.facet_knowledge_chunks(
+  query_embedding extensions.vector default null,
+  query_text text default null,
+  match_count integer default 10,
+  match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0,
+  text_weight double precision default 1.0,
+  filter_type text default null,
+  search_mode text default 'websearch',
+  pool_size integer default 50,
+  rrf_k double precision default 60,
+  fusion text default null,
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  viewer_id uuid default null,
+  public_only boolean default false,
+  one_per_document boolean default false,
+  neighbor_window integer default 0,
+  recency_half_life double precision default null,
+  match_offset integer default 0,
+  snippet boolean default false,
+  formulations jsonb default null,
+  viewer_groups text[] default null,
+  on_bad_embedding text default 'error',
+  prefix_last boolean default false,
+  facets text[] default '{knowledge_type,collection}',
+  facet_limit integer default 10
+)
+returns table (facet text, value jsonb, count bigint)
+language plpgsql
+stable
+-- definer: callers have no grant on the tables, the arguments decide which rows are counted.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.query_embedding := facet_knowledge_chunks.query_embedding;
+  arguments.query_text := facet_knowledge_chunks.query_text;
+  arguments.match_count := facet_knowledge_chunks.match_count;
+  arguments.match_threshold := facet_knowledge_chunks.match_threshold;
+  arguments.vector_weight := facet_knowledge_chunks.vector_weight;
+  arguments.text_weight := facet_knowledge_chunks.text_weight;
+  arguments.filter_type := facet_knowledge_chunks.filter_type;
+  arguments.search_mode := facet_knowledge_chunks.search_mode;
+  arguments.pool_size := facet_knowledge_chunks.pool_size;
+  arguments.rrf_k := facet_knowledge_chunks.rrf_k;
+  arguments.fusion := facet_knowledge_chunks.fusion;
+  arguments.filters := facet_knowledge_chunks.filters;
+  arguments.date_from := facet_knowledge_chunks.date_from;
+  arguments.date_to := facet_knowledge_chunks.date_to;
+  arguments.collections := facet_knowledge_chunks.collections;
+  arguments.viewer_id := facet_knowledge_chunks.viewer_id;
+  arguments.public_only := facet_knowledge_chunks.public_only;
+  arguments.one_per_document := facet_knowledge_chunks.one_per_document;
+  arguments.neighbor_window := facet_knowledge_chunks.neighbor_window;
+  arguments.recency_half_life := facet_knowledge_chunks.recency_half_life;
+  arguments.match_offset := facet_knowledge_chunks.match_offset;
+  arguments.snippet := facet_knowledge_chunks.snippet;
+  arguments.formulations := facet_knowledge_chunks.formulations;
+  arguments.viewer_groups := facet_knowledge_chunks.viewer_groups;
+  arguments.on_bad_embedding := facet_knowledge_chunks.on_bad_embedding;
+  arguments.prefix_last := facet_knowledge_chunks.prefix_last;
+  return query
+  select counted.* from knowledge_internal.facet_counts(arguments, facets, facet_limit) as counted;
+end
+$$;
+
+comment on function public.facet_knowledge_chunks is
+  'For each facet, the values of the matching chunks and how many chunks have each, the most '
+  'frequent first. The arguments are those of hybrid_search_knowledge_chunks, and the chunks '
+  'counted are those of count_matching_knowledge_chunks; with neither query_text nor '
+  'query_embedding, all active chunks that pass the filters. With one_per_document, documents are '
+  'counted. facets: 1 to 20 of knowledge_type, collection, source_id, source_origin, language and '
+  'metadata. followed by a key or a path of keys; of an array, each element counts once. '
+  'facet_limit: values for each facet, 1 to 1000. value is JSON and can be used in a filter. '
+  'Raises 22023 for an argument out of bounds.';
+
+revoke all on function public.facet_knowledge_chunks from public, anon, authenticated;
+grant execute on function public.facet_knowledge_chunks to service_role;
+
+create function public.facet_my_knowledge_chunks(
+  query_embedding extensions.vector default null,
+  query_text text default null,
+  match_count integer default 10,
+  match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0,
+  text_weight double precision default 1.0,
+  filter_type text default null,
+  search_mode text default 'websearch',
+  pool_size integer default 50,
+  rrf_k double precision default 60,
+  fusion text default null,
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  public_only boolean default false,
+  one_per_document boolean default false,
+  neighbor_window integer default 0,
+  recency_half_life double precision default null,
+  match_offset integer default 0,
+  snippet boolean default false,
+  formulations jsonb default null,
+  on_bad_embedding text default 'error',
+  prefix_last boolean default false,
+  facets text[] default '{knowledge_type,collection}',
+  facet_limit integer default 10
+)
+returns table (facet text, value jsonb, count bigint)
+language plpgsql
+stable
+-- definer: a signed-in user may not read the tables, nor choose a viewer_id.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.viewer_id := knowledge_internal.signed_in_viewer('facet_my_knowledge_chunks');
+  arguments.viewer_groups := knowledge_internal.current_viewer_groups();
+  arguments.query_embedding := facet_my_knowledge_chunks.query_embedding;
+  arguments.query_text := facet_my_knowledge_chunks.query_text;
+  arguments.match_count := facet_my_knowledge_chunks.match_count;
+  arguments.match_threshold := facet_my_knowledge_chunks.match_threshold;
+  arguments.vector_weight := facet_my_knowledge_chunks.vector_weight;
+  arguments.text_weight := facet_my_knowledge_chunks.text_weight;
+  arguments.filter_type := facet_my_knowledge_chunks.filter_type;
+  arguments.search_mode := facet_my_knowledge_chunks.search_mode;
+  arguments.pool_size := facet_my_knowledge_chunks.pool_size;
+  arguments.rrf_k := facet_my_knowledge_chunks.rrf_k;
+  arguments.fusion := facet_my_knowledge_chunks.fusion;
+  arguments.filters := facet_my_knowledge_chunks.filters;
+  arguments.date_from := facet_my_knowledge_chunks.date_from;
+  arguments.date_to := facet_my_knowledge_chunks.date_to;
+  arguments.collections := facet_my_knowledge_chunks.collections;
+  arguments.public_only := facet_my_knowledge_chunks.public_only;
+  arguments.one_per_document := facet_my_knowledge_chunks.one_per_document;
+  arguments.neighbor_window := facet_my_knowledge_chunks.neighbor_window;
+  arguments.recency_half_life := facet_my_knowledge_chunks.recency_half_life;
+  arguments.match_offset := facet_my_knowledge_chunks.match_offset;
+  arguments.snippet := facet_my_knowledge_chunks.snippet;
+  arguments.formulations := facet_my_knowledge_chunks.formulations;
+  arguments.on_bad_embedding := facet_my_knowledge_chunks.on_bad_embedding;
+  arguments.prefix_last := facet_my_knowledge_chunks.prefix_last;
+  return query
+  select counted.* from knowledge_internal.facet_counts(arguments, facets, facet_limit) as counted;
+end
+$$;
+
+comment on function public.facet_my_knowledge_chunks is
+  'facet_knowledge_chunks for the signed-in user: counts public rows, rows whose owner is '
+  'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. Raises 42501 if '
+  'nobody is signed in or the user id is not a UUID, and 22023 for an argument out of bounds.';
+revoke all on function public.facet_my_knowledge_chunks
+  from public, anon, authenticated, service_role;
+grant execute on function public.facet_my_knowledge_chunks to authenticated;
 
 notify pgrst, 'reload schema';

@@ -69,6 +69,7 @@ declare
   leg_alone knowledge_internal.search_arguments;
   summary record;
   analysis knowledge_internal.query_analysis;
+  replaced jsonb;
   candidates bigint;
   settled record;
 begin
@@ -106,9 +107,16 @@ begin
     leg_alone.query_embedding := null;
     leg_alone.query_text := arguments.query_text;
     begun_at := clock_timestamp();
-    perform from knowledge_internal.search(leg_alone);
+    select min(hit.notes ->> 'replaced')::jsonb
+      into replaced
+      from knowledge_internal.search(leg_alone) as hit;
     text_milliseconds := extract(epoch from clock_timestamp() - begun_at) * 1000;
-    analysis := knowledge_internal.analyse_query(arguments.query_text, arguments.search_mode);
+    analysis := knowledge_internal.analyse_query(
+      coalesce(
+        knowledge_internal.respelled(arguments.query_text, replaced), arguments.query_text
+      ),
+      arguments.search_mode, arguments.collections, arguments.prefix_last
+    );
     select count(*)
       into candidates
       from public.knowledge_chunks as chunk

@@ -193,6 +193,7 @@ def test_the_internal_schema_is_closed(connect: Connect, role: Any) -> None:
 VIEWER_GROUPS = "knowledge_viewer_groups"
 USERS_OWN = {
     "search_my_knowledge_chunks",
+    "facet_my_knowledge_chunks",
     "list_my_knowledge_documents",
     "read_my_knowledge_document",
     "delete_my_knowledge_document",

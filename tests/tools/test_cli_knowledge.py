@@ -232,6 +232,14 @@ def test_a_wrong_option_is_told(zoo: Run, options: list[str], code: int, named: 
     assert named in done.err
 
 
+def test_facets_are_counted_over_the_chunks_that_have_the_words(zoo: Run) -> None:
+    asked = ("search", "zebra", "--mode", "text", "--limit", "1", "--facet", "collection")
+    lines = [line.split() for line in zoo(*asked).out.splitlines()[-2:]]
+    assert lines == [["collection", "knowledge", "3"], ["collection", "history", "1"]]
+    counted = json.loads(zoo(*asked, "--json").out)["facets"]
+    assert counted[1] == {"facet": "collection", "value": "history", "count": 1}
+
+
 def test_a_page_says_where_it_stands(zoo: Run) -> None:
     done = zoo("search", "zebra", "--mode", "text", "--limit", "2", "--offset", "1")
     assert done.out.splitlines()[-1] == "Hits 2 to 3 of 4."

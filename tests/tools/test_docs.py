@@ -281,7 +281,9 @@ def reference_rows(text: str, function: str, first_header: str) -> list[list[str
     if shared:
         of_search = table_rows(section(text, SEARCH), first_header)
         left_out = re.findall(r"`(\w+)`", shared[1] or "")
-        rows += [row for row in of_search if row[0] not in left_out]
+        repeated = [row for row in of_search if row[0] not in left_out]
+        # A function's own arguments follow those of the search, its own columns precede them.
+        rows = [*repeated, *rows] if first_header == "argument" else [*rows, *repeated]
     return rows
 
 

@@ -291,6 +291,37 @@ export type Database = {
           },
         ];
       };
+      "knowledge_synonyms": {
+        Row: {
+          "collection": string;
+          "is_two_way": boolean;
+          "synonym": string;
+          "synonym_lexemes": (string)[];
+          "term": string;
+          "term_lexemes": (string)[];
+          "weight": number;
+        };
+        ComputedFields: never;
+        Insert: {
+          "collection"?: string;
+          "is_two_way"?: boolean;
+          "synonym": string;
+          "synonym_lexemes"?: (string)[];
+          "term": string;
+          "term_lexemes"?: (string)[];
+          "weight"?: number;
+        };
+        Update: {
+          "collection"?: string;
+          "is_two_way"?: boolean;
+          "synonym"?: string;
+          "synonym_lexemes"?: (string)[];
+          "term"?: string;
+          "term_lexemes"?: (string)[];
+          "weight"?: number;
+        };
+        Relationships: [];
+      };
       "knowledge_types": {
         Row: {
           "created_at": string;
@@ -328,6 +359,7 @@ export type Database = {
           "on_bad_embedding"?: string;
           "one_per_document"?: boolean;
           "pool_size"?: number;
+          "prefix_last"?: boolean;
           "public_only"?: boolean;
           "query_embedding"?: string;
           "query_text"?: string;
@@ -367,6 +399,7 @@ export type Database = {
           "on_bad_embedding"?: string;
           "one_per_document"?: boolean;
           "pool_size"?: number;
+          "prefix_last"?: boolean;
           "public_only"?: boolean;
           "query_embedding"?: string;
           "query_text"?: string;
@@ -380,6 +413,78 @@ export type Database = {
           "viewer_id"?: string;
         };
         Returns: Json;
+      };
+      "facet_knowledge_chunks": {
+        Args: {
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "facet_limit"?: number;
+          "facets"?: (string)[];
+          "filter_type"?: string;
+          "filters"?: Json;
+          "formulations"?: Json;
+          "fusion"?: string;
+          "match_count"?: number;
+          "match_offset"?: number;
+          "match_threshold"?: number;
+          "neighbor_window"?: number;
+          "on_bad_embedding"?: string;
+          "one_per_document"?: boolean;
+          "pool_size"?: number;
+          "prefix_last"?: boolean;
+          "public_only"?: boolean;
+          "query_embedding"?: string;
+          "query_text"?: string;
+          "recency_half_life"?: number;
+          "rrf_k"?: number;
+          "search_mode"?: string;
+          "snippet"?: boolean;
+          "text_weight"?: number;
+          "vector_weight"?: number;
+          "viewer_groups"?: (string)[];
+          "viewer_id"?: string;
+        };
+        Returns: {
+          "count": number;
+          "facet": string;
+          "value": Json;
+        }[];
+      };
+      "facet_my_knowledge_chunks": {
+        Args: {
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "facet_limit"?: number;
+          "facets"?: (string)[];
+          "filter_type"?: string;
+          "filters"?: Json;
+          "formulations"?: Json;
+          "fusion"?: string;
+          "match_count"?: number;
+          "match_offset"?: number;
+          "match_threshold"?: number;
+          "neighbor_window"?: number;
+          "on_bad_embedding"?: string;
+          "one_per_document"?: boolean;
+          "pool_size"?: number;
+          "prefix_last"?: boolean;
+          "public_only"?: boolean;
+          "query_embedding"?: string;
+          "query_text"?: string;
+          "recency_half_life"?: number;
+          "rrf_k"?: number;
+          "search_mode"?: string;
+          "snippet"?: boolean;
+          "text_weight"?: number;
+          "vector_weight"?: number;
+        };
+        Returns: {
+          "count": number;
+          "facet": string;
+          "value": Json;
+        }[];
       };
       "hybrid_search_knowledge_chunks": {
         Args: {
@@ -397,6 +502,7 @@ export type Database = {
           "on_bad_embedding"?: string;
           "one_per_document"?: boolean;
           "pool_size"?: number;
+          "prefix_last"?: boolean;
           "public_only"?: boolean;
           "query_embedding"?: string;
           "query_text"?: string;
@@ -576,6 +682,7 @@ export type Database = {
           "on_bad_embedding"?: string;
           "one_per_document"?: boolean;
           "pool_size"?: number;
+          "prefix_last"?: boolean;
           "public_only"?: boolean;
           "query_embedding"?: string;
           "query_text"?: string;
@@ -610,6 +717,7 @@ export type Database = {
           "on_bad_embedding"?: string;
           "one_per_document"?: boolean;
           "pool_size"?: number;
+          "prefix_last"?: boolean;
           "query_embedding"?: string;
           "query_text"?: string;
           "recency_half_life"?: number;

@@ -23,6 +23,7 @@ from second_brain.cli.database import STATE, DsnOption, SchemaOption, opened
 from second_brain.cli.ingestion import ingest_with_progress
 from second_brain.cli.tables import (
     cell,
+    facets_table,
     new_console,
     number,
     print_explanation,
@@ -42,7 +43,7 @@ from second_brain.services.arguments import Leg, SearchOptions, SupportsToList
 from second_brain.services.connections import connect
 from second_brain.services.install import SCHEMA, Database
 from second_brain.services.postgres import PostgresProvider
-from second_brain.services.results import MemorySearchResult
+from second_brain.services.results import FacetCount, MemorySearchResult
 
 FUSION = "stored_or_auto"
 
@@ -161,6 +162,15 @@ def _search(
         bool, typer.Option("--snippet", help="Show an excerpt with the matched words marked.")
     ] = False,
     offset: Annotated[int, typer.Option(min=0, max=1000, help="Hits to skip.")] = 0,
+    facets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--facet",
+            help="Count the values of this column or metadata.KEY over the chunks that have the "
+            "words; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     explain: Annotated[
         bool,
@@ -205,6 +215,7 @@ def _search(
             )
         else:
             results = _ask(database, question, mode, embedder, **options)
+            counts = _count_facets(database, question, facets, options)
             if not results and not as_json:
                 typer.echo(_why_nothing(database, options), err=True)
     first = offset + 1
@@ -215,7 +226,10 @@ def _search(
         print_explanation(explained, first)
     elif as_json:
         hits = [{"rank": rank, **asdict(hit)} for rank, hit in enumerate(results, start=first)]
-        typer.echo(json.dumps({"question": question, "mode": mode, "results": hits}, indent=2))
+        answer = {"question": question, "mode": mode, "results": hits}
+        if facets:
+            answer["facets"] = [asdict(count) for count in counts]
+        typer.echo(json.dumps(answer, indent=2))
     elif results:
         console = new_console()
         console.print(results_table(results, first, is_whole=snippet))
@@ -223,6 +237,9 @@ def _search(
         if total is not None and total > len(results):
             last = first + len(results) - 1
             console.print(f"\nHits {first} to {last} of {total}.", style="dim", highlight=False)
+        if counts:
+            console.print()
+            console.print(facets_table(counts))
 
 
 def _demo() -> None:
@@ -288,6 +305,13 @@ def _ask(
 
 def _provider(database: Database) -> PostgresProvider:
     return PostgresProvider(database.connection, schema=database.install.schema)
+
+
+def _count_facets(
+    database: Database, question: str, facets: list[str] | None, options: SearchOptions
+) -> list[FacetCount]:
+    # By words only: every chunk has some similarity.
+    return _provider(database).count_facets(None, question, facets, **options) if facets else []
 
 
 def _why_nothing(database: Database, options: SearchOptions) -> str:

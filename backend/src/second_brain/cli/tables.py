@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from second_brain.services.results import MemorySearchResult
+from second_brain.services.results import FacetCount, MemorySearchResult
 
 # Width of tables when the output is a file or a pipe.
 _PIPED_WIDTH = 100
@@ -80,6 +80,17 @@ def _lists_table(lists: Sequence[dict[str, Any]]) -> Table:
             text,
             *(f"{one['weights'][leg] or 0:.3f}" for leg in ("vector", "text")),
         )
+    return table
+
+
+def facets_table(counts: Sequence[FacetCount]) -> Table:
+    """Return the table of counts, facet by facet."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("facet", max_width=40)
+    table.add_column("value", max_width=40, no_wrap=True, overflow="ellipsis")
+    table.add_column("count", justify="right")
+    for one in counts:
+        table.add_row(Text(printable(one.facet)), Text(printable(str(one.value))), f"{one.count:,}")
     return table
 
 

@@ -55,6 +55,7 @@ class KeywordArguments(TypedDict, total=False):
     snippet: bool
     formulations: Sequence[Formulation] | None
     on_bad_embedding: Literal["error", "text"]
+    prefix_last: bool
 
 
 class HybridOptions(KeywordArguments, total=False):
@@ -123,6 +124,7 @@ KEYWORD_DEFAULTS: Mapping[str, object] = {
     "formulations": None,
     "viewer_groups": None,
     "on_bad_embedding": "error",
+    "prefix_last": False,
 }
 """Defaults of the keyword-only arguments. They are equal to those of the SQL function."""
 

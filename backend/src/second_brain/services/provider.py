@@ -34,12 +34,21 @@ from second_brain.services.results import (
     CutRows,
     Details,
     EmbeddingModel,
+    FacetCount,
     MemorySearchResult,
     Results,
     embedding_model,
     unreadable_metadata,
 )
-from second_brain.services.searches import BATCH, HYBRID, MINE, REMEDY_OF_CUT, Searches
+from second_brain.services.searches import (
+    BATCH,
+    FACETS,
+    HYBRID,
+    MINE,
+    MY_FACETS,
+    REMEDY_OF_CUT,
+    Searches,
+)
 
 
 class AsyncSearchProvider(Searches):
@@ -94,7 +103,8 @@ class AsyncSearchProvider(Searches):
         scaled to 0..1) or `auto` (the weights of the legs depend on their scores for the query).
         None is the setting stored for the collection, else `rrf`; `stored_or_auto` is that setting,
         else `auto`. `on_bad_embedding="text"` ignores an embedding of another size than the stored
-        ones or of length 0 when there is a text, and the details say so.
+        ones or of length 0 when there is a text, and the details say so. With `prefix_last`, the
+        last word of the text may be the beginning of a word.
 
         Arguments that select rows: `filters` (see `second_brain.filters`), `date_from` and
         `date_to` (of document_date, both inclusive), `viewer_id` and `viewer_groups` (only rows of
@@ -323,6 +333,42 @@ class AsyncSearchProvider(Searches):
         arguments = named(given, "explain_hybrid_search()")
         return await self._raising(self._explain(arguments, timeout))
 
+    async def count_facets(
+        self,
+        query_embedding: Embedding | None,
+        query_text: str | None,
+        facets: Sequence[str],
+        facet_limit: int = 10,
+        **options: Unpack[SearchOptions],
+    ) -> list[FacetCount]:
+        """Count the values of columns or metadata keys over the chunks that match a search.
+
+        `facets` are knowledge_type, collection, source_id, source_origin, language or `metadata.`
+        and a key; the most frequent values of each come first. Without an embedding and a text, all
+        chunks that pass the filters are counted; with an embedding, all that reach `threshold`. The
+        other arguments are those of `hybrid_search`. Raises a SecondBrainError on failure.
+        """
+        given, timeout = _question(query_embedding, query_text, options)
+        arguments = named(given, "count_facets()")
+        return await self._raising(
+            self._facets(FACETS, {**arguments, **_facets(facets, facet_limit)}, timeout)
+        )
+
+    async def count_my_facets(
+        self,
+        query_embedding: Embedding | None,
+        query_text: str | None,
+        facets: Sequence[str],
+        facet_limit: int = 10,
+        **options: Unpack[OwnSearchOptions],
+    ) -> list[FacetCount]:
+        """Count like `count_facets`, over the rows that the signed-in user may see."""
+        given, timeout = _question(query_embedding, query_text, options)
+        arguments = named(given, "count_my_facets()", without=VIEWER)
+        return await self._raising(
+            self._facets(MY_FACETS, {**arguments, **_facets(facets, facet_limit)}, timeout)
+        )
+
     async def read_document(
         self,
         document_id: UUID | str,
@@ -395,6 +441,8 @@ class SearchProvider(Searches):
     fulltext_search = blocking(AsyncSearchProvider.fulltext_search)
     hybrid_search_batch = blocking(AsyncSearchProvider.hybrid_search_batch)
     explain_hybrid_search = blocking(AsyncSearchProvider.explain_hybrid_search)
+    count_facets = blocking(AsyncSearchProvider.count_facets)
+    count_my_facets = blocking(AsyncSearchProvider.count_my_facets)
     read_document = blocking(AsyncSearchProvider.read_document)
     embedding_models = blocking(AsyncSearchProvider.embedding_models)
 
@@ -419,3 +467,9 @@ def _question(
     """Return the arguments for the database, and the timeout."""
     given = {**options, "query_embedding": query_embedding, "query_text": query_text}
     return given, given.pop("timeout", None)
+
+
+def _facets(facets: Sequence[str], facet_limit: int) -> dict[str, object]:
+    if isinstance(facets, str):
+        raise InvalidInputError(f"facets must be a list of names, not {facets[:100]!r}")
+    return {"facets": list(facets), "facet_limit": facet_limit}

@@ -17,6 +17,8 @@ Method = Literal["hybrid", "vector", "fulltext"]
 Source = Literal["supabase", "postgres"]
 """The provider that asked: over PostgREST, or over psycopg."""
 
+_FACET_COLUMNS = {"facet", "value", "count"}
+
 _ID_PREFIX: dict[Source, str] = {"supabase": "supa", "postgres": "pg"}
 
 
@@ -166,6 +168,18 @@ class EmbeddingModel:
     chunks: int
 
 
+@dataclass(frozen=True, slots=True)
+class FacetCount:
+    """A value of a facet, and how many chunks or documents have it.
+
+    `value` can be used in a filter: `{facet: value}`, or op `contains` for an element of an array.
+    """
+
+    facet: str
+    value: str | float | bool
+    count: int
+
+
 def normalize_rows(
     rows: Sequence[object], *, method: Method, source: Source, limit: object
 ) -> list[MemorySearchResult]:
@@ -207,6 +221,14 @@ def embedding_model(row: object) -> EmbeddingModel:
         return EmbeddingModel(**row)  # type: ignore[arg-type]
     except TypeError as error:
         raise UnexpectedAnswerError("a row does not describe an embedding model") from error
+
+
+def facet_count(row: object) -> FacetCount:
+    """Read a row of facet_knowledge_chunks()."""
+    count = FacetCount(**row) if isinstance(row, Mapping) and set(row) == _FACET_COLUMNS else None
+    if count is None or not isinstance(count.value, str | int | float):
+        raise UnexpectedAnswerError("a row does not describe the count of a facet")
+    return count
 
 
 class UnreadableJson:

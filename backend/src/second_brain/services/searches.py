@@ -29,11 +29,13 @@ from second_brain.services.calls import Deadline, call, checked_timeout
 from second_brain.services.results import (
     CutRows,
     Details,
+    FacetCount,
     FailureDetails,
     Method,
     Notes,
     Results,
     Source,
+    facet_count,
     has_pool_ended,
     integer,
     normalize_rows,
@@ -51,6 +53,8 @@ HYBRID = "hybrid_search_knowledge_chunks"
 MINE = "search_my_knowledge_chunks"
 BATCH = "hybrid_search_knowledge_chunks_batch"
 COUNT = "count_matching_knowledge_chunks"
+FACETS = "facet_knowledge_chunks"
+MY_FACETS = "facet_my_knowledge_chunks"
 
 REMEDY_OF_CUT = (
     "Search again: rows changed while the answer was fetched in parts. To have it in one part, ask "
@@ -201,6 +205,14 @@ class Searches(ABC):
         if not isinstance(answer, dict):
             raise UnexpectedAnswerError(f"expected an object, received {type(answer).__name__}")
         return answer
+
+    async def _facets(
+        self, function: str, given: Mapping[str, object], timeout: float | None
+    ) -> list[FacetCount]:
+        arguments = converted(given)
+        if function != MY_FACETS:
+            self._require_viewer(arguments)
+        return [facet_count(row) for row in await self._rows(function, arguments, timeout)]
 
     async def _rows(
         self, function: str, arguments: dict[str, Any], timeout: float | None

@@ -48,13 +48,16 @@ _OWN_ARGUMENTS = """
   match_offset => %(match_offset)s::integer,
   snippet => %(snippet)s::boolean,
   formulations => %(formulations)s::jsonb,
-  on_bad_embedding => %(on_bad_embedding)s::text
+  on_bad_embedding => %(on_bad_embedding)s::text,
+  prefix_last => %(prefix_last)s::boolean
 """
 
 _ARGUMENTS = f"""{_OWN_ARGUMENTS},
   viewer_id => %(viewer_id)s::uuid,
   viewer_groups => %(viewer_groups)s::text[]
 """
+
+_FACETS = "facets => %(facets)s::text[], facet_limit => %(facet_limit)s::integer"
 
 # The f-strings contain only the constants above.
 SEARCHES: dict[str, LiteralString] = {
@@ -77,6 +80,13 @@ SEARCHES: dict[str, LiteralString] = {
     "count_matching_knowledge_chunks": f"""
         select public.count_matching_knowledge_chunks({_ARGUMENTS}) as counted
     """,
+    "facet_knowledge_chunks": f"""
+        select facet, value, count from public.facet_knowledge_chunks({_ARGUMENTS}, {_FACETS})
+    """,  # noqa: S608
+    "facet_my_knowledge_chunks": f"""
+        select facet, value, count
+        from public.facet_my_knowledge_chunks({_OWN_ARGUMENTS}, {_FACETS})
+    """,  # noqa: S608
     "match_knowledge_chunks": """
         select
           id, content, knowledge_type, document_id, chunk_index, source_origin, metadata, similarity

@@ -1,0 +1,222 @@
+-- 020_synonyms: synonyms, spellings with accents, and completions of the words of a query.
+-- Adds: table knowledge_synonyms with its trigger, function expansions. Locks nothing that exists.
+-- Written from supabase/schemas/20_synonyms.sql by `make baseline`: edit that file.
+
+create table public.knowledge_synonyms (
+  collection text not null default '',
+  term text not null,
+  synonym text not null,
+  is_two_way boolean not null default true,
+  weight float8 not null default 0.8,
+  term_lexemes text[] not null default '{}',
+  synonym_lexemes text[] not null default '{}',
+  primary key (collection, term, synonym),
+  constraint term_is_one_word check (term ~ '^[[:alpha:]]{2,60}$'),
+  constraint synonym_is_one_word check (synonym ~ '^[[:alpha:]]{2,60}$'),
+  constraint synonym_is_another_word check (lower(term) <> lower(synonym)),
+  constraint weight_is_a_share check (weight > 0 and weight <= 1)
+);
+
+comment on table public.knowledge_synonyms is
+  'Words that mean the same. A search for term also finds chunks with synonym, and with is_two_way '
+  'the reverse. collection: empty for all searches, else for searches that name this collection. '
+  'weight: the share of the weight that the typed word has.';
+comment on column public.knowledge_synonyms.term_lexemes is
+  'The lexemes of term in all languages, set by the database.';
+comment on column public.knowledge_synonyms.synonym_lexemes is
+  'The lexemes of synonym in all languages, set by the database.';
+
+create index knowledge_synonyms_term on public.knowledge_synonyms
+  using gin (term_lexemes) with (fastupdate = off);
+create index knowledge_synonyms_synonym on public.knowledge_synonyms
+  using gin (synonym_lexemes) with (fastupdate = off);
+
+alter table public.knowledge_synonyms enable row level security;
+revoke all on table public.knowledge_synonyms from public, anon, authenticated;
+grant select, insert, update, delete on table public.knowledge_synonyms to service_role;
+
+create function knowledge_internal.complete_synonym()
+returns trigger
+language plpgsql
+-- definer: service_role may write synonyms and has no rights on the internal schema.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  configurations constant regconfig[] := array(
+    select configuration.oid::regconfig
+      from pg_catalog.pg_ts_config as configuration
+     where configuration.cfgnamespace = 'pg_catalog'::regnamespace
+  );
+begin
+  new.term_lexemes := array(
+    select distinct unnest(tsvector_to_array(to_tsvector(language.configuration, new.term)))
+      from unnest(configurations) as language (configuration)
+  );
+  new.synonym_lexemes := array(
+    select distinct unnest(tsvector_to_array(to_tsvector(language.configuration, new.synonym)))
+      from unnest(configurations) as language (configuration)
+  );
+  return new;
+end
+$$;
+
+comment on function knowledge_internal.complete_synonym() is
+  'Runs before a synonym is written: sets the lexemes by which searches find it.';
+
+create trigger complete_synonym
+  before insert or update on public.knowledge_synonyms
+  for each row execute function knowledge_internal.complete_synonym();
+
+create function knowledge_internal.completions(prefix text)
+returns setof text
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- Without statistics the planner takes the table of words for small.
+set enable_seqscan = off
+as $$
+declare
+  most_words constant integer := 20;
+  most_common constant integer := 20;
+  letters_for_rare_words constant integer := 3; -- fewer begin too many words
+  most_read constant integer := 2000; -- words
+  beginning constant text := knowledge_internal.without_accents(lower(prefix));
+  last_letter constant text := chr(1114111);
+  common text[];
+begin
+  common := array(
+    select listed.lexeme
+      from knowledge_internal.lexeme_statistics as listed
+     where listed.lexeme >= beginning
+       and listed.lexeme < beginning || last_letter
+       and listed.lexeme ~ '^[[:alpha:]]+$'
+     order by listed.frequency desc, listed.lexeme
+     limit most_common
+  );
+  return query select unnest(common);
+  if length(beginning) < letters_for_rare_words and cardinality(common) = most_common then
+    return;
+  end if;
+  return query
+  select found.word
+    from (
+      select distinct known.word
+        from (
+          select listed.word
+            from knowledge_internal.words as listed
+           where listed.folded >= beginning
+             and listed.folded < beginning || last_letter
+           limit most_read
+        ) as known
+    ) as found
+   order by length(found.word), found.word
+   limit most_words;
+end
+$$;
+
+comment on function knowledge_internal.completions(text) is
+  'Words and lexemes that begin with a prefix: the 20 most common ones, and the 20 shortest known '
+  'words if the prefix has three letters or there are fewer common ones.';
+
+create function knowledge_internal.expansions(
+  wanted text, configurations regconfig[], collections text[], prefix text
+)
+returns knowledge_internal.expansion[]
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The search sets force_custom_plan; the statements here are the same for every query. Without
+-- statistics the planner takes the tables for small.
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set standard_conforming_strings = on
+as $$
+declare
+  accent_share constant float8 := 0.8;
+  completion_share constant float8 := 0.9;
+  most_spellings constant integer := 8; -- of one word
+begin
+  return array(
+    with typed as materialized (
+      select word.typed, knowledge_internal.without_accents(word.typed) as folded,
+             language.configuration, lexeme.name
+        from (
+          select distinct lower(token.parts[1]) as typed
+            from regexp_matches(
+                   wanted, '(?<![^\s("“])([[:alpha:]]{2,30})(?![^\s.,;:!?)"”])', 'g'
+                 ) as token (parts)
+        ) as word
+       cross join unnest(configurations) as language (configuration)
+        left join lateral unnest(
+               tsvector_to_array(to_tsvector(language.configuration, word.typed))
+             ) as lexeme (name) on true
+    ),
+    other as (
+      select distinct on (word.typed, spelling.word)
+             word.typed, spelling.word, accent_share as share
+        from (select distinct typed.typed, typed.folded from typed) as word
+       cross join lateral (
+               select distinct known.word
+                 from knowledge_internal.words as known
+                where known.folded = word.folded
+                  and known.word <> word.typed
+                limit most_spellings
+             ) as spelling
+      union all
+      select lower(prefix), completion.word, completion_share
+        from knowledge_internal.completions(prefix) as completion (word)
+       where prefix is not null
+      union all
+      select typed.typed, stored.synonym, stored.weight
+        from typed
+        join public.knowledge_synonyms as stored
+          on stored.term_lexemes @> array[typed.name]
+         and typed.name = any (
+               tsvector_to_array(to_tsvector(typed.configuration, stored.term))
+             )
+       where stored.collection = '' or stored.collection = any (collections)
+      union all
+      select typed.typed, stored.term, stored.weight
+        from typed
+        join public.knowledge_synonyms as stored
+          on stored.synonym_lexemes @> array[typed.name]
+         and typed.name = any (
+               tsvector_to_array(to_tsvector(typed.configuration, stored.synonym))
+             )
+       where stored.is_two_way
+         and (stored.collection = '' or stored.collection = any (collections))
+    ),
+    reading as (
+      select other.typed, lexeme.name as lexeme, max(other.share) as share
+        from other
+       cross join unnest(configurations) as language (configuration)
+       cross join unnest(
+               tsvector_to_array(to_tsvector(language.configuration, other.word))
+             ) as lexeme (name)
+       where not exists (
+               select
+                 from typed
+                where typed.typed = other.typed
+                  and typed.name = lexeme.name
+             )
+       group by other.typed, lexeme.name
+    )
+    select row(
+             reading.typed,
+             (select min(typed.name) from typed where typed.typed = reading.typed),
+             reading.lexeme,
+             reading.share
+           )::knowledge_internal.expansion
+      from reading
+  );
+end
+$$;
+
+comment on function knowledge_internal.expansions(text, regconfig[], text[], text) is
+  'The other readings of the words of a text that have letters only: their spellings with other '
+  'accents, their synonyms in general and in the collections, and completions of prefix.';
+
+notify pgrst, 'reload schema';

@@ -1,0 +1,135 @@
+-- 018_facets: counts of the values of a column or metadata key, over the chunks that match.
+-- Adds: functions check_facets and facet_counts. Locks nothing that exists.
+
+create function knowledge_internal.check_facets(facets text[], facet_limit integer)
+returns void
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+declare
+  columns constant text[] := array[
+    'knowledge_type', 'collection', 'source_id', 'source_origin', 'language'
+  ];
+  most_facets constant integer := 20;
+  longest_path constant integer := 20; -- keys
+  facet text;
+begin
+  if (array_ndims(facets) = 1 and cardinality(facets) <= most_facets) is not true then
+    raise exception 'facets must be 1 to % names, not %',
+                    most_facets, coalesce(left(facets::text, 100), 'null')
+      using errcode = '22023';
+  end if;
+  foreach facet in array facets loop
+    if (
+      facet = any (columns)
+        or facet ~ '^metadata(\.[^.]+)+$'
+          and cardinality(string_to_array(facet, '.')) <= longest_path + 1
+    ) is not true then
+      raise exception 'facets must be %, or metadata. and a path of 1 to % keys, not %',
+                      array_to_string(columns, ', '), longest_path,
+                      coalesce(left(facet, 100), 'null')
+        using errcode = '22023';
+    end if;
+  end loop;
+  perform knowledge_internal.check_range('facet_limit', facet_limit, 1, 1000);
+end
+$$;
+
+comment on function knowledge_internal.check_facets(text[], integer) is
+  'Raises 22023 for facets that are not 1 to 20 names of columns or metadata paths, and for a '
+  'limit out of bounds.';
+
+create function knowledge_internal.facet_counts(
+  arguments knowledge_internal.search_arguments, facets text[], facet_limit integer
+)
+returns table (facet text, value jsonb, count bigint)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- Under a custom plan, only one of the two ways to count is planned.
+set plan_cache_mode = force_custom_plan
+as $$
+begin
+  perform knowledge_internal.check_facets(facets, facet_limit);
+  return query
+  with asked as (
+    select listed.name, min(listed.place) as place, (string_to_array(listed.name, '.'))[2:] as path
+      from unnest(facets) with ordinality as listed (name, place)
+     group by listed.name
+  ),
+  found as materialized (
+    select coalesce(
+             case when arguments.one_per_document then matching.document_id end, matching.id
+           ) as unit,
+           chunk.knowledge_type, chunk.collection, chunk.source_id, chunk.source_origin,
+           chunk.language, chunk.metadata
+      from knowledge_internal.matching_chunks(arguments, false) as matching
+      join public.knowledge_chunks as chunk on chunk.id = matching.id
+  ),
+  column_values as (
+    select asked.name, asked.place, found.unit,
+           case asked.name
+             when 'knowledge_type' then found.knowledge_type
+             when 'collection' then found.collection
+             when 'source_id' then found.source_id::text
+             when 'source_origin' then found.source_origin
+             when 'language' then found.language
+           end as content
+      from asked
+     cross join found
+     where asked.path = '{}'
+  ),
+  metadata_values as (
+    select asked.name, asked.place, found.unit, element.content
+      from asked
+     cross join found
+     cross join lateral (select found.metadata #> asked.path as content offset 0) as stored
+     cross join lateral (
+             select distinct listed.content
+               from jsonb_array_elements(
+                      case jsonb_typeof(stored.content)
+                        when 'array' then stored.content
+                        else jsonb_build_array(stored.content)
+                      end
+                    ) as listed (content)
+           ) as element
+     where asked.path <> '{}'
+       and stored.content is not null
+       and jsonb_typeof(element.content) in ('string', 'number', 'boolean')
+  ),
+  counted as (
+    select entry.name, entry.place, to_jsonb(entry.content) as content,
+           case when arguments.one_per_document then count(distinct entry.unit) else count(*) end
+             as units
+      from column_values as entry
+     where entry.content is not null
+     group by entry.name, entry.place, entry.content
+    union all
+    select entry.name, entry.place, entry.content,
+           case when arguments.one_per_document then count(distinct entry.unit) else count(*) end
+      from metadata_values as entry
+     group by entry.name, entry.place, entry.content
+  ),
+  ranked as (
+    select counted.*,
+           row_number() over (
+             partition by counted.name order by counted.units desc, counted.content
+           ) as place_in_facet
+      from counted
+  )
+  select ranked.name, ranked.content, ranked.units
+    from ranked
+   where ranked.place_in_facet <= facet_limit
+   order by ranked.place, ranked.place_in_facet;
+end
+$$;
+
+comment on function knowledge_internal.facet_counts(
+  knowledge_internal.search_arguments, text[], integer
+) is
+  'The counts of facet_knowledge_chunks. Of an array in metadata, each element counts once; '
+  'objects, nulls and missing keys are not counted.';

@@ -1,0 +1,470 @@
+-- 019_words: the words that the chunks have, for typos, accents and prefixes.
+-- Adds: table words, triggers on knowledge_chunks that keep it, functions that look words up.
+-- Locks knowledge_chunks against writes while a trigger is created.
+
+create table knowledge_internal.words (
+  word text collate "C" not null,
+  folded text collate "C" not null,
+  chunk_id uuid not null
+);
+
+comment on table knowledge_internal.words is
+  'Each word of the stored chunks in lower case, as written and without accents, and a chunk that '
+  'has it. When that chunk is deleted, another one that has the word takes its place, or the word '
+  'is deleted. A word that two transactions add at the same time is there twice.';
+
+-- The trigger functions are security definer, because roles that may write chunks have no rights on
+-- the table of words.
+
+-- No unique index: writers that add the same word would wait for each other, and could deadlock.
+create index words_folded on knowledge_internal.words (folded, word);
+create index words_reversed on knowledge_internal.words (reverse(folded) collate "C");
+create index words_chunk on knowledge_internal.words (chunk_id);
+
+alter table knowledge_internal.words enable row level security;
+revoke all on table knowledge_internal.words from public, anon, authenticated, service_role;
+
+create function knowledge_internal.without_accents(source text)
+returns text
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+begin
+  if octet_length(source) = length(source) then
+    return source;
+  end if;
+  -- Letters that Unicode does not decompose.
+  source := translate(source, 'øØłŁđĐħıðÐ', 'oOlLdDhidD');
+  if source ~ '[ßæÆœŒþÞ]' then
+    source := replace(replace(source, 'ß', 'ss'), 'þ', 'th');
+    source := replace(replace(source, 'æ', 'ae'), 'œ', 'oe');
+    source := replace(replace(replace(source, 'Æ', 'AE'), 'Œ', 'OE'), 'Þ', 'Th');
+  end if;
+  return normalize(regexp_replace(normalize(source, nfd), '[\u0300-\u036F]+', '', 'g'), nfc);
+end
+$$;
+
+comment on function knowledge_internal.without_accents(text) is
+  'The text without accents: café as cafe, Straße as Strasse, smørrebrød as smorrebrod.';
+
+create function knowledge_internal.words_of(heading text, content text)
+returns setof text
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+declare
+  longest_text constant integer := 100000; -- characters
+begin
+  -- Latin, Greek, Cyrillic, Armenian, Hebrew and Arabic letters. Scripts without spaces have none.
+  return query
+  select word.lexeme
+    from unnest(
+           tsvector_to_array(
+             to_tsvector(
+               'pg_catalog.simple',
+               knowledge_internal.normalised(
+                 left(concat_ws(E'\n', heading, content), longest_text)
+               )
+             )
+           )
+         ) as word (lexeme)
+   where word.lexeme ~ '^[a-z\u00DF-\u06FF\u1E00-\u1FFF]{2,30}$';
+end
+$$;
+
+comment on function knowledge_internal.words_of(text, text) is
+  'The words of a chunk as the table words has them: 2 to 30 letters.';
+
+create function knowledge_internal.add_words()
+returns trigger
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+-- The plan is made when the table is empty, and used when it has a million words.
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+begin
+  insert into knowledge_internal.words (word, folded, chunk_id)
+  select written.word, written.folded, new.id
+    from (
+      select word.lexeme as word, knowledge_internal.without_accents(word.lexeme) as folded
+        from knowledge_internal.words_of(new.heading, new.content) as word (lexeme)
+    ) as written
+   where not exists (
+           select
+             from knowledge_internal.words as known
+            where known.folded = written.folded
+              and known.word = written.word
+         );
+  return null;
+end
+$$;
+
+comment on function knowledge_internal.add_words() is
+  'Runs after a chunk is written: adds its words that are not known.';
+
+create trigger add_words
+  after insert on public.knowledge_chunks
+  for each row execute function knowledge_internal.add_words();
+
+create function knowledge_internal.word_query(word text, configurations regconfig[])
+returns tsquery
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- Postgres sends a NOTICE for a stop word.
+set client_min_messages = warning
+as $$
+begin
+  return (
+    select string_agg(distinct reading.query::text, ' | ')::tsquery
+      from unnest(configurations) as language (configuration)
+     cross join lateral plainto_tsquery(language.configuration, word) as reading (query)
+     where numnode(reading.query) > 0
+  );
+end
+$$;
+
+comment on function knowledge_internal.word_query(text, regconfig[]) is
+  'The condition for a word, read in each configuration; null for a word that all leave out.';
+
+create function knowledge_internal.release_words(chunk uuid, kept text[] default '{}')
+returns void
+language plpgsql
+volatile
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The planner overestimates how many rows have a word.
+set enable_seqscan = off
+as $$
+declare
+  most_read constant integer := 50; -- chunks
+  configurations regconfig[];
+  released record;
+  form tsquery;
+  other_chunk uuid;
+begin
+  for released in
+    select known.ctid as place, known.word
+      from knowledge_internal.words as known
+     where known.chunk_id = chunk
+       and known.word <> all (kept)
+  loop
+    configurations := coalesce(configurations, knowledge_internal.query_configurations());
+    form := knowledge_internal.word_query(released.word, configurations);
+    -- Chunks that have the lexeme of the word may have another form of it.
+    select found.id
+      into other_chunk
+      from (
+        select other.id, other.heading, other.content
+          from public.knowledge_chunks as other
+         where other.status = 'active'
+           and other.id <> chunk
+           and other.content_tsv @@ form
+         limit most_read
+      ) as found
+     where position(released.word in lower(concat_ws(' ', found.heading, found.content))) > 0
+       and released.word in (
+             select word.lexeme
+               from knowledge_internal.words_of(found.heading, found.content) as word (lexeme)
+           )
+     limit 1;
+    if other_chunk is null then
+      delete from knowledge_internal.words as known where known.ctid = released.place;
+    else
+      update knowledge_internal.words as known
+         set chunk_id = other_chunk
+       where known.ctid = released.place;
+    end if;
+  end loop;
+end
+$$;
+
+comment on function knowledge_internal.release_words(uuid, text[]) is
+  'For the words that are known by a chunk and that it no longer has: finds another chunk that has '
+  'the word, among 50 that have a form of it, or deletes the word.';
+
+create function knowledge_internal.keep_words()
+returns trigger
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  case tg_op
+    when 'TRUNCATE' then
+      truncate knowledge_internal.words;
+    when 'DELETE' then
+      perform knowledge_internal.release_words(old.id);
+    else
+      perform knowledge_internal.release_words(
+        old.id, array(select knowledge_internal.words_of(new.heading, new.content))
+      );
+  end case;
+  return null;
+end
+$$;
+
+comment on function knowledge_internal.keep_words() is
+  'Runs after a chunk is deleted or its text is changed: releases the words that it had.';
+
+create trigger keep_words
+  after delete on public.knowledge_chunks
+  for each row execute function knowledge_internal.keep_words();
+
+create trigger replace_words
+  after update on public.knowledge_chunks
+  for each row
+  when ((old.content, old.heading) is distinct from (new.content, new.heading))
+  execute function knowledge_internal.add_words();
+
+create trigger release_words
+  after update on public.knowledge_chunks
+  for each row
+  when ((old.content, old.heading) is distinct from (new.content, new.heading))
+  execute function knowledge_internal.keep_words();
+
+create trigger clear_words
+  after truncate on public.knowledge_chunks
+  for each statement execute function knowledge_internal.keep_words();
+
+create function knowledge_internal.tidy_words()
+returns void
+language plpgsql
+volatile
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  -- A row that another transaction holds is left to the next call.
+  delete from knowledge_internal.words as known
+   using (
+     select surplus.ctid as place
+       from knowledge_internal.words as surplus
+      where not exists (
+              select from public.knowledge_chunks as chunk where chunk.id = surplus.chunk_id
+            )
+         or exists (
+              select
+                from knowledge_internal.words as same
+               where same.folded = surplus.folded
+                 and same.word = surplus.word
+                 and same.ctid < surplus.ctid
+            )
+        for update skip locked
+   ) as tidied
+   where known.ctid = tidied.place;
+end
+$$;
+
+comment on function knowledge_internal.tidy_words() is
+  'Deletes what concurrent transactions leave: a word that is there twice, a word of a chunk that '
+  'is deleted. refresh_knowledge_statistics calls it.';
+
+create function knowledge_internal.near_words(word text, most_words integer)
+returns table (near text)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- Without statistics the planner takes the table for small.
+set enable_seqscan = off
+as $$
+declare
+  folded constant text := knowledge_internal.without_accents(word);
+  letters constant integer := length(folded);
+  half constant integer := letters / 2;
+  last_letter constant text := chr(1114111);
+  beginning constant text := left(folded, half);
+  ending constant text := reverse(right(folded, letters - half));
+  -- One letter left out, two exchanged: these are words themselves.
+  exact constant text[] := array(
+    select left(folded, place - 1) || right(folded, -place)
+      from generate_series(1, letters) as place
+    union
+    select left(folded, place - 1) || substr(folded, place + 1, 1) || substr(folded, place, 1)
+             || right(folded, -place - 1)
+      from generate_series(1, letters - 1) as place
+  );
+  -- One letter replaced or added, in the second half and in the first.
+  later constant text[] := array(
+    select left(folded, place - 1) || '_' || right(folded, -place)
+      from generate_series(half + 1, letters) as place
+    union all
+    select left(folded, place) || '_' || right(folded, -place)
+      from generate_series(half, letters) as place
+  );
+  earlier constant text[] := array(
+    select left(folded, place - 1) || '_' || right(folded, -place)
+      from generate_series(1, half) as place
+    union all
+    select left(folded, place) || '_' || right(folded, -place)
+      from generate_series(0, half) as place
+  );
+begin
+  return query
+  select distinct found.word
+    from (
+      select known.word
+        from knowledge_internal.words as known
+       where known.folded = any (exact)
+      union all
+      select known.word
+        from knowledge_internal.words as known
+       where known.folded >= beginning
+         and known.folded < beginning || last_letter
+         and known.folded like any (later)
+      union all
+      select known.word
+        from knowledge_internal.words as known
+       where reverse(known.folded) collate "C" >= ending
+         and reverse(known.folded) collate "C" < ending || last_letter
+         and known.folded like any (earlier)
+    ) as found
+   where found.word <> near_words.word
+   order by 1
+   limit most_words;
+end
+$$;
+
+comment on function knowledge_internal.near_words(text, integer) is
+  'The known words that differ from a word by one letter more, less or other, or by two '
+  'neighbouring letters exchanged; accents do not count. At most most_words, in their order.';
+
+create function knowledge_internal.respelled_words(
+  query_text text,
+  analysis knowledge_internal.query_analysis,
+  wanted knowledge_internal.chunk_filter,
+  plan knowledge_internal.search_plan,
+  viewer_id uuid,
+  viewer_groups text[]
+)
+returns jsonb
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The search sets force_custom_plan; the statements here are the same for every query.
+set plan_cache_mode = force_generic_plan
+set standard_conforming_strings = on
+as $$
+declare
+  fewest_letters constant integer := 5;
+  most_words constant integer := 8; -- looked up for one question
+  most_near constant integer := 12; -- for each of them
+  is_restricted constant boolean := num_nonnulls(
+    viewer_id, viewer_groups, wanted.visibilities, wanted.owner_ids, wanted.sensitivities,
+    wanted.hidden
+  ) > 0;
+  quoted constant text[] := array(
+    select regexp_split_to_table(phrase.parts[1], '\W+')
+      from regexp_matches(translate(left(query_text, 4096), '“”„‟«»', '""""""'), '"([^"]*)"', 'g')
+           as phrase (parts)
+  );
+  configurations regconfig[];
+  typed text[];
+  forms tsquery[];
+begin
+  -- Words outside quotation marks, without those that exclude.
+  select array_agg(word.typed), array_agg(word.form)
+    into typed, forms
+    from (
+      select analysis.words[place] as typed, analysis.word_queries[place] as form
+        from generate_subscripts(analysis.words, 1) as place
+       where analysis.compounds[place] is null
+         and length(analysis.words[place]) >= fewest_letters
+         and lower(analysis.words[place]) ~ '^[a-z\u00DF-\u06FF\u1E00-\u1FFF]{2,30}$'
+         and not analysis.words[place] = any (quoted)
+         and (
+           is_restricted
+           or not exists (
+             select
+               from unnest(analysis.lexeme_queries, analysis.document_frequencies)
+                    as lexeme (query, document_frequency)
+              where lexeme.document_frequency > 0
+                and analysis.word_queries[place] @> lexeme.query
+           )
+         )
+       order by place
+       limit most_words
+    ) as word;
+  if typed is null then
+    return null;
+  end if;
+  if is_restricted then
+    -- Whether a word is known must not depend on chunks that the viewer may not see.
+    select array_agg(typed[visible.place]), array_agg(forms[visible.place])
+      into typed, forms
+      from knowledge_internal.visible_words(
+             typed, forms, wanted, plan, viewer_id, viewer_groups
+           ) as visible
+     where not visible.has_form;
+    if typed is null then
+      return null;
+    end if;
+  end if;
+
+  configurations := knowledge_internal.query_configurations();
+  return (
+    with near as materialized (
+      select array_agg(asked.word) as typed, array_agg(found.near) as words,
+             array_agg(knowledge_internal.word_query(found.near, configurations)) as forms
+        from unnest(typed) as asked (word)
+       cross join knowledge_internal.near_words(lower(asked.word), most_near) as found (near)
+    ),
+    visible as (
+      select distinct on (near.typed[seen.place])
+             near.typed[seen.place] as typed, near.words[seen.place] as word
+        from near
+       cross join knowledge_internal.visible_words(
+               near.words, near.forms, wanted, plan, viewer_id, viewer_groups
+             ) as seen
+       where seen.chunks > 0
+       order by near.typed[seen.place], seen.chunks desc, near.words[seen.place]
+    )
+    select jsonb_object_agg(visible.typed, visible.word) from visible
+  );
+end
+$$;
+
+comment on function knowledge_internal.respelled_words is
+  'For the words of a question, of five letters or more, that no chunk has: the word by which each '
+  'is replaced, as an object; null for none. Of the near words the one is taken that most of the '
+  'first 20 chunks have, and only from chunks that the viewer may see.';
+
+create function knowledge_internal.respelled(query_text text, replaced jsonb)
+returns text
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+declare
+  replacement record;
+begin
+  query_text := left(query_text, 4096); -- analyse_query reads no more
+  for replacement in
+    select entry.key as typed, entry.value as word from jsonb_each_text(replaced) as entry
+  loop
+    query_text := regexp_replace(
+      query_text, '\m' || replacement.typed || '\M', replacement.word, 'gi'
+    );
+  end loop;
+  return query_text;
+end
+$$;
+
+comment on function knowledge_internal.respelled(text, jsonb) is
+  'The question with its words replaced. A word has letters only, so it is no pattern.';

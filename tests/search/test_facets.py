@@ -1,0 +1,175 @@
+"""Facets: counts beside a search, against a count by hand of what the same search returns."""
+
+import json
+from collections import Counter
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg.types.json import Jsonb
+from test_exact_total import QUERY, ROW
+from test_search import Row, call, search, store
+
+from conftest import Connect, Connection
+from second_brain import PostgresProvider
+from second_brain.errors import InvalidInputError
+from second_brain.services.results import FacetCount
+
+FACETS = ["knowledge_type", "collection", "language", "metadata.team", "metadata.tags"]
+OWNER, STRANGER = UUID(int=1), UUID(int=3)
+
+TAGGED_ROW = st.builds(
+    lambda row, tags, language: {
+        **row,
+        "metadata": {**row["metadata"], **tags},
+        "language": language,
+    },
+    ROW,
+    st.sampled_from(
+        [{}, {"tags": ["red", "blue", "red"]}, {"tags": "red"}, {"tags": [1, True, None, {"a": 1}]}]
+    ),
+    st.sampled_from(["english", "german"]),
+)
+
+
+def facet_counts(connection: Connection, **arguments: Any) -> dict[str, Counter[str]]:
+    counted: dict[str, Counter[str]] = {}
+    for row in call(connection, "facet_knowledge_chunks", **arguments):
+        counted.setdefault(row["facet"], Counter())[json.dumps(row["value"])] = row["count"]
+    return counted
+
+
+def values(row: Row, facet: str) -> set[str]:
+    """Return the values of a stored row that a facet counts, as JSON."""
+    name, _, key = facet.partition(".")
+    stored = row["metadata"].get(key) if key else row[name]
+    listed = stored if isinstance(stored, list) else [stored]
+    return {json.dumps(value) for value in listed if isinstance(value, str | int | bool)}
+
+
+def counted_by_hand(rows: list[Row]) -> dict[str, Counter[str]]:
+    counted = {facet: Counter(v for row in rows for v in values(row, facet)) for facet in FACETS}
+    return {facet: counts for facet, counts in counted.items() if counts}
+
+
+@given(rows=st.lists(TAGGED_ROW, max_size=12), query=QUERY)
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_facets_count_the_hits_of_a_list_that_no_pool_ends(
+    knowledge: Connection, rows: list[Row], query: dict[str, Any]
+) -> None:
+    with knowledge.transaction(force_rollback=True):
+        store(knowledge, *rows)
+        hits = search(knowledge, **query, match_count=1000)
+        found = [rows[hit["id"].int - 1] for hit in hits]
+        counted = facet_counts(knowledge, **query, facets=FACETS, facet_limit=1000)
+        assert counted == counted_by_hand(found)
+
+
+@given(rows=st.lists(TAGGED_ROW, max_size=12), viewer=st.sampled_from([None, OWNER, STRANGER]))
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_without_a_question_facets_count_all_rows_that_the_filters_let_through(
+    knowledge: Connection, rows: list[Row], viewer: UUID | None
+) -> None:
+    with knowledge.transaction(force_rollback=True):
+        store(knowledge, *rows)
+        visible = [
+            row
+            for row in rows
+            if viewer is None or row["visibility"] == "public" or row["owner_id"] == viewer
+        ]
+        allowed = [row for row in visible if row["metadata"].get("team") == "x"]
+        counted = facet_counts(
+            knowledge, viewer_id=viewer, filters=Jsonb({"team": "x"}), facets=FACETS
+        )
+        assert counted == counted_by_hand(allowed)
+
+
+def test_with_one_per_document_facets_count_documents(knowledge: Connection) -> None:
+    document = UUID(int=9)
+    knowledge.execute(
+        "insert into public.knowledge_documents (id, external_key) values (%s, 'd')", [document]
+    )
+    store(knowledge, {"document_id": document}, {"document_id": document}, {"collection": "other"})
+    counted = facet_counts(knowledge, facets=["language"], one_per_document=True)
+    assert counted == {"language": Counter({'"english"': 2})}
+
+
+def test_the_most_frequent_values_come_first_and_facet_limit_cuts_the_rest(
+    knowledge: Connection,
+) -> None:
+    store(knowledge, *[{"metadata": {"team": team}} for team in ("b", "a", "c", "c")])
+    rows = call(
+        knowledge, "facet_knowledge_chunks", facets=["metadata.team", "collection"], facet_limit=2
+    )
+    assert [(row["facet"], row["value"], row["count"]) for row in rows] == [
+        ("metadata.team", "c", 2),
+        ("metadata.team", "a", 1),
+        ("collection", "knowledge", 4),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"facets": []}, "facets"),
+        ({"facets": None}, "facets"),
+        ({"facets": ["content"]}, "content"),
+        ({"facets": ["owner_id"]}, "owner_id"),
+        ({"facets": ["metadata."]}, "metadata"),
+        ({"facets": ["language"] * 21}, "facets"),
+        ({"facet_limit": 0}, "facet_limit"),
+        ({"facet_limit": 1001}, "facet_limit"),
+        ({"search_mode": "fuzzy"}, "search_mode"),
+    ],
+)
+def test_a_wrong_argument_is_refused_by_name(
+    knowledge: Connection, wrong: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=named):
+        call(knowledge, "facet_knowledge_chunks", **wrong)
+
+
+def test_a_signed_in_user_gets_counts_of_visible_rows_only(
+    database: Connection, connect: Connect
+) -> None:
+    store(
+        database,
+        {"owner_id": OWNER, "metadata": {"team": "own"}},
+        {"owner_id": UUID(int=2), "metadata": {"team": "secret"}},
+        {"owner_id": UUID(int=2), "visibility": "public", "metadata": {"team": "public"}},
+    )
+    rows = call(
+        connect("authenticated", uid=OWNER), "facet_my_knowledge_chunks", facets=["metadata.team"]
+    )
+    assert [(row["value"], row["count"]) for row in rows] == [("own", 1), ("public", 1)]
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        call(connect("authenticated"), "facet_my_knowledge_chunks")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        call(connect("authenticated", uid=OWNER), "facet_knowledge_chunks")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        call(connect("anon"), "facet_my_knowledge_chunks")
+
+
+def test_the_provider_returns_counts_and_refuses_what_it_must(knowledge: Connection) -> None:
+    store(knowledge, {"metadata": {"size": 2}}, {"content": "other", "metadata": {"size": 3}})
+    provider = PostgresProvider(knowledge)
+    assert provider.count_facets(None, "text", ["metadata.size"]) == [
+        FacetCount("metadata.size", 2, 1)
+    ]
+    with pytest.raises(InvalidInputError, match="facets"):
+        provider.count_facets(None, "text", "metadata.size")
+    with pytest.raises(InvalidInputError, match="facet_limit"):
+        provider.count_facets(None, "text", ["language"], facet_limit=0)
+    with pytest.raises(InvalidInputError, match="viewer_id"):
+        PostgresProvider(knowledge, multi_tenant=True).count_facets(None, "text", ["language"])

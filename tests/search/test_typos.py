@@ -1,0 +1,175 @@
+"""Misspelt words: what is replaced, by what, and that nothing is learnt from hidden chunks."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+from uuid import UUID
+
+import psycopg
+import pytest
+from psycopg import sql
+from test_search import Row, call, chunk, numbers, search, store
+
+from conftest import Connect, Connection
+
+Role = Literal["anon", "authenticated", "service_role"]
+
+ME, OTHER = UUID(int=1), UUID(int=2)
+CAMERAS = "The recorder shows no cameras."
+
+
+def replaced(rows: list[Row]) -> Mapping[str, str] | None:
+    return (rows[0]["notes"] or {}).get("replaced") if rows else None
+
+
+def known_words(connection: Connection) -> list[str]:
+    rows = connection.execute("select distinct word from knowledge_internal.words order by 1")
+    return [word for (word,) in rows]
+
+
+def test_misspelt_words_are_replaced_named_and_marked(knowledge: Connection) -> None:
+    store(knowledge, {"content": CAMERAS}, {"content": "Something about invoices."})
+    hits = search(knowledge, query_text="recorrder Camras", snippet=True)
+    assert numbers(hits) == [1]
+    assert replaced(hits) == {"recorrder": "recorder", "Camras": "cameras"}
+    assert hits[0]["matched_terms"] == ["recorder", "cameras"]
+    assert hits[0]["snippet"] == "The <mark>recorder</mark> shows no <mark>cameras</mark>."
+
+
+@pytest.mark.parametrize("typo", ["camera", "camersa", "cameeras", "cmaeras", "xameras", "camerax"])
+def test_one_edit_anywhere_in_a_word_is_found(knowledge: Connection, typo: str) -> None:
+    store(knowledge, {"content": "Cameras", "language": "simple"})
+    assert replaced(search(knowledge, query_text=typo)) == {typo: "cameras"}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"query_text": "recorder cameras"},
+        {"query_text": 'recorder "camras"'},
+        {"query_text": "recorder “camras”"},
+        {"query_text": "recorder -camras"},
+        {"query_text": "recorder cams"},
+        {"query_text": "recorder camras-1"},
+        {"query_text": "recorder camras", "search_mode": "simple"},
+        {"query_text": "recorder camras", "search_mode": "phrase"},
+    ],
+)
+def test_what_is_known_quoted_excluded_or_short_is_not_replaced(
+    knowledge: Connection, query: dict[str, Any]
+) -> None:
+    store(knowledge, {"content": CAMERAS, "embedding": [1, 0, 0]})
+    hits = search(knowledge, **query, query_embedding=[1, 0, 0])
+    assert numbers(hits) == [1]
+    assert replaced(hits) is None
+
+
+def test_a_word_that_the_corpus_has_is_not_replaced(knowledge: Connection) -> None:
+    store(knowledge, {"content": CAMERAS}, {"content": "camras"})
+    hits = search(knowledge, query_text="camras")
+    assert (numbers(hits), replaced(hits)) == ([2], None)
+
+
+def test_of_several_near_words_the_most_frequent_is_taken(knowledge: Connection) -> None:
+    store(knowledge, *[{"content": word} for word in ("reading", "leading", "leading")])
+    assert replaced(search(knowledge, query_text="heading")) == {"heading": "leading"}
+
+
+HIDDEN = {"content": "The secret cameras of Project Zanzibar", "owner_id": OTHER}
+
+
+def as_user(connect: Connect, query_text: str) -> list[Row]:
+    return call(
+        connect("authenticated", uid=ME),
+        "search_my_knowledge_chunks",
+        query_text=query_text,
+        query_embedding=[1, 0, 0],
+    )
+
+
+def test_a_user_learns_no_word_of_a_chunk_that_is_hidden(
+    database: Connection, connect: Connect
+) -> None:
+    store(database, {"content": "mine", "owner_id": ME, "embedding": [1, 0, 0]}, HIDDEN)
+    assert replaced(as_user(connect, "zanzibat camras mine")) is None
+    assert replaced(search(database, query_text="zanzibat")) == {"zanzibat": "zanzibar"}
+
+
+@pytest.mark.parametrize("hides", [True, False], ids=["hidden", "absent"])
+def test_a_user_cannot_probe_whether_a_hidden_chunk_has_a_word(
+    database: Connection, connect: Connect, hides: bool
+) -> None:
+    mine = {"content": "zanzibat", "owner_id": ME, "embedding": [1, 0, 0]}
+    store(database, mine, *([HIDDEN] if hides else []))
+    # The word that a hidden chunk has is replaced like one that no chunk has.
+    assert replaced(as_user(connect, "zanzibar")) == {"zanzibar": "zanzibat"}
+
+
+def test_a_filter_on_owners_and_public_only_hide_words_too(knowledge: Connection) -> None:
+    store(knowledge, {"content": "mine", "visibility": "public"}, HIDDEN)
+    for restriction in ({"public_only": True}, {"viewer_id": ME}):
+        hits = search(knowledge, query_text="zanzibat mine", **restriction)
+        assert (numbers(hits), replaced(hits)) == ([1], None)
+
+
+@pytest.mark.parametrize("role", ["anon", "authenticated", "service_role"])
+def test_no_role_reads_the_known_words(connect: Connect, role: Role) -> None:
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        connect(role, uid=ME).execute("select from knowledge_internal.words")
+
+
+def test_a_deleted_owner_leaves_no_word_of_their_own(
+    database: Connection, service_role: Connection
+) -> None:
+    store(
+        database,
+        {"content": "zanzibar recordings shared", "owner_id": OTHER},
+        {"content": "shared record", "owner_id": ME},
+    )
+    assert known_words(database) == ["record", "recordings", "shared", "zanzibar"]
+    service_role.execute("select public.delete_knowledge_owner(%s)", [OTHER])
+    assert known_words(database) == ["record", "shared"]
+
+
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [
+        (sql.SQL("delete from public.knowledge_chunks where id = %(first)s"), ["lion", "zebra"]),
+        (
+            sql.SQL(
+                "update public.knowledge_chunks set content = 'lion horse' where id = %(first)s"
+            ),
+            ["horse", "lion", "zebra"],
+        ),
+        (
+            sql.SQL("update public.knowledge_chunks set knowledge_type = 'note'"),
+            ["giraffe", "lion", "zebra"],
+        ),
+        (sql.SQL("truncate public.knowledge_chunks"), []),
+    ],
+    ids=["delete", "content", "no content", "truncate"],
+)
+def test_the_known_words_are_those_of_the_stored_chunks(
+    knowledge: Connection, change: sql.SQL, left: list[str]
+) -> None:
+    store(knowledge, {"content": "zebra giraffe lion"}, {"content": "Lion zebra"})
+    knowledge.execute(change, {"first": chunk(1)})
+    assert known_words(knowledge) == left
+
+
+def test_writers_of_the_same_new_words_neither_wait_nor_fail(
+    database: Connection, connect: Connect
+) -> None:
+    one, other = connect(), connect()
+    for connection in (one, other):
+        connection.execute("set lock_timeout = '1s'")
+        connection.execute("begin")
+    insert = "insert into public.knowledge_chunks (content) values (%s)"
+    for connection, content in ((one, "zebra"), (other, "lion"), (one, "lion"), (other, "zebra")):
+        connection.execute(insert, [content])
+    one.execute("commit")
+    other.execute("commit")
+    count = "select count(*) from knowledge_internal.words"
+    assert database.execute(count).fetchone() == (4,)
+    database.execute("select knowledge_internal.tidy_words()")
+    assert known_words(database) == ["lion", "zebra"]
+    assert database.execute(count).fetchone() == (2,)
