@@ -527,6 +527,8 @@ language plpgsql
 immutable
 security invoker
 set search_path = pg_catalog, pg_temp
+-- The search sets force_custom_plan; the statements here are the same for every query.
+set plan_cache_mode = force_generic_plan
 as $$
 declare
   weights constant double precision := (
@@ -554,6 +556,8 @@ language plpgsql
 immutable
 security invoker
 set search_path = pg_catalog, pg_temp
+-- The search sets force_custom_plan; the statements here are the same for every query.
+set plan_cache_mode = force_generic_plan
 as $$
 declare
   ignored_embeddings constant text := (
@@ -876,11 +880,11 @@ begin
           and (plan.end_date is null or chunk.document_date < plan.end_date)
           and (wanted.created is null or chunk.created_at <@ wanted.created)
           and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
+          and (chunk.collection = any (wanted.excluded_collections)) is not true
           and (wanted.excluded is null or not wanted.excluded && array[
             'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
-            'collection=' || chunk.collection, 'language=' || chunk.language,
+            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
             'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
-            'document_id' || coalesce('=' || chunk.document_id, ''),
             'source_id' || coalesce('=' || chunk.source_id, '')
           ])
           and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
@@ -1230,13 +1234,13 @@ begin
          (
            select count(sibling.chunk_index)::integer from visible_chunks as sibling
             where sibling.document_id = chunk.document_id
-         ),
-         document.external_key, least(1, page.unit_score / knowledge_internal.best_fused_score(
+         ), document.external_key,
+         least(1, page.unit_score / (select knowledge_internal.best_fused_score( -- once, not by row
            fusion, questions, vector_weight, text_weight, rrf_k
-         )),
-         knowledge_internal.search_notes(
+         ))),
+         (select knowledge_internal.search_notes(
            questions, analyses, array(select distinct unnest(relaxed_parts) from last_draws)
-         )
+         ))
     from page
     join public.knowledge_chunks as chunk on chunk.id = page.id
     left join public.knowledge_documents as document

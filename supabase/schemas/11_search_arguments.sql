@@ -603,11 +603,11 @@ begin
           and (plan.end_date is null or chunk.document_date < plan.end_date)
           and (wanted.created is null or chunk.created_at <@ wanted.created)
           and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
+          and (chunk.collection = any (wanted.excluded_collections)) is not true
           and (wanted.excluded is null or not wanted.excluded && array[
             'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
-            'collection=' || chunk.collection, 'language=' || chunk.language,
+            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
             'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
-            'document_id' || coalesce('=' || chunk.document_id, ''),
             'source_id' || coalesce('=' || chunk.source_id, '')
           ])
           and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)

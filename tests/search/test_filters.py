@@ -192,6 +192,28 @@ def test_conditions_join_the_arguments_of_the_same_meaning(knowledge: Connection
     assert passing(knowledge, one("visibility", "ne", "private"), public_only=True) == {3}
 
 
+def test_excluded_collections_are_compared_only_where_they_have_chunks(
+    knowledge: Connection,
+) -> None:
+    store_alphas(knowledge, *COLUMNS)
+    excluding = "select knowledge_internal.compile_filter(%s, null, null, null, false) is null"
+    memory = one("collection", "ne", "memory")
+    assert knowledge.execute(excluding, [Jsonb(memory)]).fetchone() == (True,)
+    assert passing(knowledge, memory) == {1, 2, 3}
+    assert passing(knowledge, one("collection", "not_in", ["memory", "handbook"])) == {2, 3}
+    assert passing(knowledge, memory + one("collection", "ne", "handbook")) == {2, 3}
+    assert passing(knowledge, memory + one("knowledge_type", "ne", "note")) == {2, 3}
+    assert passing(knowledge, one("collection", "ne", None)) == {1, 2, 3}
+
+    knowledge.execute(
+        "update public.knowledge_chunks set collection = 'memory' where collection = 'handbook'"
+    )
+    assert knowledge.execute(excluding, [Jsonb(memory)]).fetchone() == (False,)
+    assert passing(knowledge, memory) == {2, 3}
+    assert passing(knowledge, memory, viewer_id=ME) == passing(knowledge, [], viewer_id=ME) - {1}
+    assert passing(knowledge, []) == {1, 2, 3}
+
+
 def test_the_op_may_be_called_operator_and_exists_needs_no_value(knowledge: Connection) -> None:
     store_alphas(knowledge, *COLUMNS)
     assert passing(knowledge, [{"field": "sensitivity", "operator": "eq", "value": "secret"}]) == {
