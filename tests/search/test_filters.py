@@ -779,6 +779,20 @@ def test_an_index_finds_the_rows_that_pass(
     assert index in {name for name in after if after[name] > before[name]}
 
 
+def test_excluding_few_or_most_chunks_leaves_the_others(many: Connection) -> None:
+    many.execute("select public.refresh_knowledge_statistics()")
+    names = [f"c{number}" for number in range(50)]
+    for excluded, are_most in ((["c7"], False), ([name for name in names if name != "c7"], True)):
+        assert many.execute(
+            "select knowledge_internal.has_most_chunks(%s)", [excluded]
+        ).fetchone() == (are_most,)
+        others = Jsonb(one("collection", "not_in", excluded))
+        for query in ({"query_embedding": NORTH}, {"query_text": "alpha"}):
+            found = search(many, **query, match_count=20, filters=others)
+            assert len(found) == 20
+            assert not {row["collection"] for row in found} & set(excluded)
+
+
 # Against a reference.
 
 KEYS = ("a", "b", "0", "o'\"\\$%")
