@@ -78,6 +78,21 @@ select 'function',
    and function.proname = any (%(names)s)
  order by function.proname, pg_get_function_identity_arguments(function.oid)
 """
+# As in migration 002, which keeps a function that the project has made.
+_PROJECTS_FUNCTION = "knowledge_viewer_groups"
+_UNUSABLE_PROJECTS_FUNCTION = """
+select from pg_catalog.pg_proc as function
+  join pg_catalog.pg_namespace as namespace on namespace.oid = function.pronamespace
+  join pg_catalog.pg_roles as role on role.oid = function.proowner
+ where namespace.nspname = %(schema)s
+   and function.proname = %(name)s
+   and function.pronargs = 0
+   and not (
+     (role.rolname = current_user or role.rolsuper)
+     and function.prorettype = 'text[]'::regtype
+     and not function.proretset
+   )
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,13 +227,24 @@ def _objects(
     for query, names in (
         (_RELATIONS, [name for kind, name in new if kind not in ("function", "schema")]),
         (_TYPES, [name for kind, name in new if kind in ("table", "view", "type", "domain")]),
-        (_FUNCTIONS, [name for kind, name in new if kind == "function"]),
+        (
+            _FUNCTIONS,
+            [name for kind, name in new if kind == "function" and name != _PROJECTS_FUNCTION],
+        ),
     ):
         rows = connection.execute(query, {"schema": schema, "names": names}).fetchall()
         for kind, name in rows:
             yield Obstacle(
                 f"{kind} {schema}.{name} exists and is not of second-brain",
                 f"Rename or drop it, {_ELSEWHERE}.",
+            )
+    if ("function", _PROJECTS_FUNCTION) in new:
+        wanted = {"schema": schema, "name": _PROJECTS_FUNCTION}
+        if connection.execute(_UNUSABLE_PROJECTS_FUNCTION, wanted).fetchone() is not None:
+            yield Obstacle(
+                f"function {schema}.{_PROJECTS_FUNCTION}() is of another role, or does not return "
+                "text[]",
+                "Searches call it with your rights: drop it, or create it as this role.",
             )
 
 
