@@ -86,7 +86,7 @@ def test_both_searches_take_the_user_public_only_and_at_most_20(
     provider = PostgresProvider(corpus)
     semantic, details = provider.search([0, 0, 1], 20, 0.6, **scope)
     assert [hit.content for hit in semantic] == keys
-    assert all(hit.metadata["similarity"] >= 0.6 for hit in semantic)
+    assert all((hit.metadata["similarity"] or 0) >= 0.6 for hit in semantic)
     assert (details["mode"], details["raw_count"]) == ("vector", len(keys))
     by_default, _ = provider.search([0, 0, 1], 20, **scope)
     assert by_default == semantic

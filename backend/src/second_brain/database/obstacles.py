@@ -30,7 +30,17 @@ select wanted.name
   from unnest(%s::text[]) as wanted (name)
  where not exists (select from pg_catalog.pg_namespace where nspname = wanted.name)
 """
-_HAS_VIEWER = "select to_regprocedure('auth.uid()') is not null"
+# From the catalogue: to_regprocedure raises 42501 where the role may not use schema auth.
+_HAS_VIEWER = """
+select exists (
+  select
+    from pg_catalog.pg_proc as function
+    join pg_catalog.pg_namespace as namespace on namespace.oid = function.pronamespace
+   where namespace.nspname = 'auth'
+     and function.proname = 'uid'
+     and function.pronargs = 0
+)
+"""
 _WITHOUT_USAGE = """
 select role.rolname
   from pg_catalog.pg_roles as role
