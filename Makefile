@@ -6,7 +6,7 @@ INSTALLED := .venv/.installed
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-slow test-chaos test-docker test-models lint format ci variants cli \
   baseline migration check-migrations freeze release \
-  bench bench-full benchmark-vector benchmark-index benchmark-text benchmark-quality \
+  bench bench-full benchmark-vector benchmark-index benchmark-text benchmark-long benchmark-quality \
   benchmark-features benchmark-service benchmark-before-after clean
 
 help: ## list the targets
@@ -84,11 +84,20 @@ benchmark-vector: $(INSTALLED) ## rows, recall and time of the vector leg at 100
 benchmark-index: $(INSTALLED) ## build time, size, recall and time of vector indexes by kind and parameters
 	$(BIN)/python -m benchmarks.vector_index
 
-benchmark-text: $(INSTALLED) ## time and exactness of the text leg; COLLECTIONS='DIR ...' in BEIR layout
+benchmark-text: $(INSTALLED) ## time and exactness of the text leg by kind of question; COLLECTIONS='DIR ...'
 	$(BIN)/python -m benchmarks.text_leg $(addprefix --collection ,$(COLLECTIONS))
+
+benchmark-long: $(INSTALLED) ## nDCG@10 of the text leg for long questions, beside exact BM25; COLLECTIONS='DIR ...'
+	$(BIN)/python -m benchmarks.long_questions $(COLLECTIONS)
 
 benchmark-quality: $(INSTALLED) ## nDCG@10 of each leg and fusion; COLLECTIONS='DIR ...' in BEIR layout
 	$(BIN)/python -m benchmarks.quality $(COLLECTIONS)
+
+benchmark-exact: $(INSTALLED) ## nDCG@10 of the text leg minus exact BM25; COLLECTIONS='DIR ...' in BEIR layout
+	$(BIN)/python -m benchmarks.text_quality $(COLLECTIONS)
+
+benchmark-identifiers: $(INSTALLED) ## questions for names of code and part numbers: right chunk first
+	$(BIN)/python -m benchmarks.identifiers
 
 benchmark-features: $(INSTALLED) ## what each feature of the search costs at 100,000 chunks
 	$(BIN)/python -m benchmarks.features

@@ -1,47 +1,53 @@
 """The exact results of each leg from a comparison of every row, for recall and overlap."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import psycopg
 from numpy.typing import NDArray
 
 from benchmarks.peers.system import POOL, Client, Corpus, PostgresSystem, Query
+
+Connection = psycopg.Connection[Any]
 
 COUNT = 10
 RECALL = ("vector only", "filtered 10 %", "filtered 0.1 %")
 OVERLAP = ("text only", "rare words", "common words", "filtered 10 %", "filtered 0.1 %")
 
 
-class Exact:
-    """The exact results over a corpus; call `read_words` before those of the text leg."""
+class Bm25:
+    """Exact BM25 over a loaded table, computed outside the database; rows are chunk indexes."""
 
-    def __init__(self, corpus: Corpus) -> None:
-        self._embeddings = corpus.embeddings
-        self._types = np.array(corpus.types)
+    def __init__(self) -> None:
         self._postings: dict[str, tuple[NDArray[np.int32], NDArray[np.float32]]] = {}
         self._lexemes: dict[str, dict[str, int]] = {}
-        self._least_similarity: dict[tuple[bytes, str | None], tuple[int, float]] = {}
+        self._rows = 0
 
-    def read_words(self, system: PostgresSystem, texts: set[str]) -> None:
-        """Read the occurrences of the queries' words from the project's loaded table."""
+    def read(self, connection: Connection, texts: Iterable[str]) -> None:
+        """Read the occurrences of the questions' words from the table."""
         for text in texts:
-            found = system.connection.execute(
-                "select lexeme, cardinality(positions) from unnest(to_tsvector('english', %s))",
+            found = connection.execute(
+                "select lexeme, cardinality(positions)"
+                "  from unnest(to_tsvector('english', knowledge_internal.apart_and_joined(%s)))",
                 [text],
             ).fetchall()
             self._lexemes[text] = dict(found)
         wanted = sorted({lexeme for found in self._lexemes.values() for lexeme in found})
-        lengths = np.zeros(len(self._types))
+        (self._rows,) = connection.execute(
+            "select count(*)::integer from public.knowledge_chunks"
+        ).fetchone() or (0,)
+        lengths = np.zeros(self._rows)
         # A server-side cursor and arrays as bytes: a million rows are too many for Python objects.
-        with system.connection.transaction():
-            with system.connection.cursor(name="lengths", binary=True) as cursor:
+        with connection.transaction():
+            with connection.cursor(name="lengths", binary=True) as cursor:
                 cursor.itersize = 50_000
                 cursor.execute("select chunk_index, text_length from public.knowledge_chunks")
                 for row, length in cursor:
                     lengths[row] = length
             norm = 1.2 * (0.25 + 0.75 * lengths / lengths.mean())
-            with system.connection.cursor(name="postings", binary=True) as cursor:
+            with connection.cursor(name="postings", binary=True) as cursor:
                 cursor.itersize = 10
                 cursor.execute(
                     "select word.lexeme,"
@@ -57,6 +63,44 @@ class Exact:
                     idf = np.log(1 + (len(lengths) - len(places) + 0.5) / (len(places) + 0.5))
                     weights = idf * occurrences * 2.2 / (occurrences + norm[places])
                     self._postings[lexeme] = (places, weights.astype(np.float32))
+
+    def scores(self, text: str) -> NDArray[np.float64]:
+        """Return the score of each row; 0 for a row without a word of the question."""
+        scores = np.zeros(self._rows)
+        for lexeme, times in self._lexemes.get(text, {}).items():
+            if lexeme in self._postings:
+                rows, weights = self._postings[lexeme]
+                scores[rows] += times * weights
+        return scores
+
+
+def overlap(scores: NDArray[np.float64], ids: Sequence[int]) -> tuple[float, float] | None:
+    """Return how much of the ten best rows is among the ids; None when no row has a score.
+
+    The first number is the share of rows, where a row that scores as high as the tenth counts; the
+    second is the summed score of the ids over that of the ten best.
+    """
+    wanted = min(COUNT, int(np.sum(scores > 0)))
+    if not wanted:
+        return None
+    best = np.partition(scores, -wanted)[-wanted:]
+    found = scores[np.array(ids, dtype=int)]
+    share = float(np.sum(found >= best.min() * (1 - 1e-4))) / wanted
+    return min(share, 1.0), float(found.sum() / best.sum())
+
+
+class Exact:
+    """The exact results over a corpus; call `read_words` before those of the text leg."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self._embeddings = corpus.embeddings
+        self._types = np.array(corpus.types)
+        self._bm25 = Bm25()
+        self._least_similarity: dict[tuple[bytes, str | None], tuple[int, float]] = {}
+
+    def read_words(self, system: PostgresSystem, texts: set[str]) -> None:
+        """Read the occurrences of the queries' words from the project's loaded table."""
+        self._bm25.read(system.connection, texts)
 
     def recall(self, query: Query, ids: Sequence[int]) -> float:
         """Return the share of the 50 nearest rows that is among the ids."""
@@ -81,18 +125,11 @@ class Exact:
     def overlap(self, query: Query, ids: Sequence[int]) -> float | None:
         """Return the share of the ten best rows that is among the ids; None without any."""
         assert query.text is not None
-        scores = np.zeros(len(self._types))
-        for lexeme, times in self._lexemes.get(query.text, {}).items():
-            if lexeme in self._postings:
-                rows, weights = self._postings[lexeme]
-                scores[rows] += times * weights
+        scores = self._bm25.scores(query.text)
         if query.kept:
             scores[self._types != query.kept] = 0
-        wanted = min(COUNT, int(np.sum(scores > 0)))
-        if not wanted:
-            return None
-        least = np.partition(scores, -wanted)[-wanted] * (1 - 1e-4)
-        return min(float(np.sum(scores[np.array(ids, dtype=int)] >= least)) / wanted, 1.0)
+        found = overlap(scores, ids)
+        return None if found is None else found[0]
 
     def mean_recall(self, client: Client, queries: Sequence[Query]) -> dict[str, float]:
         """Return the mean and the minimum recall of the vector leg alone for 50 rows."""

@@ -1,15 +1,17 @@
 """nDCG@10 of hybrid search and of its legs on test collections, with one setting for all of them.
 
-Each collection (BEIR's layout, in English) is loaded into an embedded scratch database, a chunk a
-document, and each of its queries is asked through the provider by vector alone, by text alone, and
-by both with the default arguments (fusion `auto`), with plain RRF (weights 1 and 1, k 60) and with
-`relative_score`. A search asks for 10 hits, as an application does, so the pools keep their default
-of 50; `second-brain eval` asks for 100, which raises them to 100 and changes what is fused.
+Each collection (BEIR's layout; a file `language` names another language than English) is loaded
+into an embedded scratch database, a chunk a document, and each of its queries is asked through the
+provider by vector alone, by text alone, and by both with fusion `auto`, with plain RRF (weights 1
+and 1, k 60) and with `relative_score`. A search asks for 10 hits, as an application does, so the
+pools keep their default of 50; `second-brain eval` asks for 100, which raises them to 100 and
+changes what is fused.
 
 The figures are means over the queries with a relevant document; every judgment counts as it is
-written. Beside them: the defaults minus the better leg (the one with the higher mean) with the
-p-value of the paired randomisation test, and the queries that the text leg returned nothing for.
-Latency is not measured here.
+written. Beside them: `auto` minus the better leg (the one with the higher mean) with the p-value of
+the paired randomisation test, and the queries that the text leg returned nothing for. The last line
+has the means over all collections and the worst difference. `make_collections.py` makes further
+collections, some of them in other languages. Latency is not measured here.
 """
 
 import argparse
@@ -29,19 +31,19 @@ from second_brain.services.arguments import Leg
 MEASURE = "nDCG@10"
 MATCH_COUNT = 10
 RRF = Settings(fusion="rrf", vector_weight=1.0, text_weight=1.0, rrf_k=60.0)
-DEFAULT = "hybrid default"
+DEFAULT = "auto"
 SEARCHES: dict[str, tuple[Leg, Settings]] = {
     "vector": ("vector", Settings()),
     "text": ("text", Settings()),
-    DEFAULT: ("hybrid", Settings()),
-    "hybrid rrf 1/1 k 60": ("hybrid", RRF),
-    "hybrid relative_score": ("hybrid", Settings(fusion="relative_score")),
+    DEFAULT: ("hybrid", Settings(fusion="auto")),
+    "rrf 1/1 k 60": ("hybrid", RRF),
+    "relative_score": ("hybrid", Settings(fusion="relative_score")),
 }
 HEADER = (
     "collection",
     "queries",
     *SEARCHES,
-    "default minus better leg",
+    "auto minus better leg",
     "p",
     "empty text answers",
 )
@@ -49,7 +51,7 @@ HEADER = (
 
 @dataclass(frozen=True)
 class Figures:
-    """A collection's means by search, and the defaults' differences from each leg."""
+    """A collection's means by search, and the differences of auto from each leg."""
 
     collection: str
     queries: int
@@ -81,10 +83,10 @@ def read(directory: Path, embeddings: str) -> tuple[Collection, Vectors]:
     return collection, collections.read_vectors(collection, documents, queries)
 
 
-def measure(collection: Collection, vectors: Vectors) -> Figures:
+def measure(collection: Collection, vectors: Vectors, language: str) -> Figures:
     """Load a collection into a scratch database, ask every query by every search, and judge."""
     with runs.scratch_database(vectors.dimensions) as connection:
-        runs.load(connection, collection, vectors, "english", lambda doing: None)
+        runs.load(connection, collection, vectors, language, lambda doing: None)
         searcher = runs.Searcher(connection, collection, vectors)
         answers: dict[str, Run] = {
             name: {
@@ -109,6 +111,21 @@ def measure(collection: Collection, vectors: Vectors) -> Figures:
     )
 
 
+def summary(measured: Sequence[Figures]) -> list[str]:
+    """Return the means over the collections, and the worst difference from the better leg."""
+    worst = min(measured, key=lambda one: one.default_minus[one.better_leg].mean)
+    gain = worst.default_minus[worst.better_leg]
+    means = [sum(one.means[name] for one in measured) / len(measured) for name in SEARCHES]
+    return [
+        "all: mean, worst",
+        str(sum(one.queries for one in measured)),
+        *(f"{mean:.4f}" for mean in means),
+        f"{gain.mean:+.4f} ({worst.collection})",
+        f"{gain.p_value:.4f}",
+        str(sum(one.empty_text_answers for one in measured)),
+    ]
+
+
 def line(cells: Sequence[str]) -> str:
     """Return a line of a Markdown table."""
     return f"| {' | '.join(cells)} |"
@@ -129,12 +146,18 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, with both differences")
     options = parser.parse_args()
 
+    measured: list[Figures] = []
     if not options.json:
         print(line(HEADER))
         print(line(["---"] * len(HEADER)), flush=True)
     for directory in options.collections:
-        figures = measure(*read(directory, options.embeddings))
+        named = directory / "language"
+        language = named.read_text("utf-8").strip() if named.is_file() else "english"
+        figures = measure(*read(directory, options.embeddings), language)
+        measured.append(figures)
         print(json.dumps(asdict(figures)) if options.json else line(figures.cells()), flush=True)
+    if not options.json:
+        print(line(summary(measured)))
 
 
 if __name__ == "__main__":

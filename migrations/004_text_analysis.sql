@@ -109,7 +109,7 @@ comment on function knowledge_internal.normalised(text) is
   'The text in Unicode NFKC, so that characters which look the same have one code: full-width '
   'letters, composed accents, ligatures; also hyphens.';
 
-create function knowledge_internal.apart(source text)
+create function knowledge_internal.separated(source text)
 returns text
 language plpgsql
 immutable
@@ -148,15 +148,56 @@ begin
     source := regexp_replace(source, '\m([[:alpha:]])\+\+', '\1plusplus ', 'g');
     source := regexp_replace(source, '\m([[:alpha:]])#(?![[:alnum:]])', '\1sharp ', 'g');
   end if;
+  return source;
+end
+$$;
+
+comment on function knowledge_internal.separated(text) is
+  'The normalised text, in which scripts without spaces are split into overlapping pairs of '
+  'letters, and C++ and C# are words.';
+
+create function knowledge_internal.apart(source text)
+returns text
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+begin
   -- Postgres' parser reads DS-7604 as a word and a negative number, a/b as a file name and
   -- List<String> as a tag.
-  return regexp_replace(source, '[-_/.@:\\#+<>&''’]+', ' ', 'g');
+  return regexp_replace(
+    knowledge_internal.separated(source), '[-_/.@:\\#+<>&''’]+', ' ', 'g'
+  );
 end
 $$;
 
 comment on function knowledge_internal.apart(text) is
   'The text with its compounds (part numbers, paths, snake_case, addresses) split into words. '
   'Scripts without spaces are split into overlapping pairs of letters. C++ and C# stay words.';
+
+create function knowledge_internal.one_word(compound text)
+returns text
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+begin
+  -- The point of a number stays as a letter, so that 3.11 is neither 311 nor 3.1.1.
+  if compound ~ '\d\.\d' then
+    compound := regexp_replace(compound, '(?<=\d)\.(?=\d)', 'p', 'g');
+  end if;
+  return regexp_replace(regexp_replace(compound, '^\.', 'dot'), '[^[:alnum:]]+', '', 'g');
+end
+$$;
+
+comment on function knowledge_internal.one_word(text) is
+  'A compound without its punctuation: DS-7604 as DS7604, 3.11 as 3p11, .NET as dotNET.';
 
 create function knowledge_internal.joined(source text)
 returns text
@@ -169,18 +210,10 @@ set standard_conforming_strings = on
 as $$
 begin
   return (
-    select coalesce(
-             string_agg(
-               regexp_replace(
-                 regexp_replace(compound.parts[1], '^\.', 'dot'), '[^[:alnum:]]+', '', 'g'
-               ),
-               ' '
-             ),
-             ''
-           )
+    select coalesce(string_agg(knowledge_internal.one_word(compound.parts[1]), ' '), '')
       from regexp_matches(
              knowledge_internal.normalised(source),
-             '[[:alnum:]]+(?:[-_/.@:\\][[:alnum:]]+)+|\d{1,3}(?:,\d{3})+'
+             '[[:alnum:]]+(?:(?:[-/.@:\\]_*|_+|::|://)[[:alnum:]]+)+|\d{1,3}(?:,\d{3})+'
                '|(?<![^\s(])\.[[:alpha:]]+',
              'g'
            ) as compound (parts)
@@ -208,6 +241,119 @@ comment on function knowledge_internal.apart_and_joined(text) is
   'The text in the form that is indexed and searched. A query finds a compound written with its '
   'punctuation, as separate words or as one word.';
 
+create function knowledge_internal.inner_compounds(source text)
+returns text
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+declare
+  most_parts constant integer := 12;
+  compound text;
+  parts text[];
+  segments text[];
+  found text[] := '{}';
+begin
+  -- Much faster than the search for the compounds.
+  if source !~ '[[:alnum:]][-_/.@:\\]+[[:alnum:]]+[-_/.@:\\]+[[:alnum:]]' then
+    return '';
+  end if;
+  for compound in
+    select matched.parts[1]
+      from regexp_matches(
+             source, '[[:alnum:]]+(?:(?:[-/.@:\\]_*|_+|::|://)[[:alnum:]]+){2,}', 'g'
+           ) as matched (parts)
+  loop
+    -- A version is one part, and so is its beginning.
+    if compound ~ '\d\.\d' then
+      compound := regexp_replace(compound, '(?<=\d)\.(?=\d)', 'p', 'g');
+      found := found || array(
+        select version.part
+          from regexp_split_to_table(compound, '[-_/.@:\\]+') as split (part)
+         cross join lateral (
+                 values (regexp_replace(split.part, 'p\d+$', '')), (nullif(split.part, compound))
+               ) as version (part)
+         where split.part ~ '^\d+(p\d+){1,4}$' and version.part ~ 'p'
+      );
+    end if;
+    parts := (regexp_split_to_array(compound, '[-_/.@:\\]+'))[:most_parts];
+    for place in 2 .. cardinality(parts) loop
+      if cardinality(parts) > 2 then
+        found := found || (parts[place - 1] || parts[place]);
+      end if;
+    end loop;
+    -- In a path or a dotted name: pandas.read_csv has read_csv.
+    if compound ~ '[-_]' and compound ~ '[/.@:\\]' then
+      segments := (regexp_split_to_array(compound, '[/.@:\\]+'))[:most_parts];
+      for place in 1 .. cardinality(segments) loop
+        if segments[place] ~ '[-_]' then
+          found := found || regexp_replace(segments[place], '[-_]+', '', 'g');
+        end if;
+        if place > 1 and cardinality(segments) > 2 then
+          found := found || regexp_replace(
+            segments[place - 1] || segments[place], '[-_]+', '', 'g'
+          );
+        end if;
+      end loop;
+    end if;
+  end loop;
+  return (
+    select coalesce(string_agg(distinct ' ' || inner_word.part, ''), '')
+      from unnest(found) as inner_word (part)
+  );
+end
+$$;
+
+comment on function knowledge_internal.inner_compounds(text) is
+  'The compounds inside the compounds of a text, each as one word, where the text has them: of '
+  'functools.lru_cache lrucache and functoolslru, of AB-12345/X AB12345, of 3.11.2 3p11.';
+
+create function knowledge_internal.pieces(source text)
+returns text
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+begin
+  if source !~ '[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]]' then
+    return '';
+  end if;
+  return (
+    select coalesce(
+             -- A single character is no word.
+             regexp_replace(
+               regexp_replace(
+                 string_agg(' ' || mixed.parts[1], ''),
+                 '(?<=[[:lower:]])(?=[[:upper:]])|(?<=[[:upper:]])(?=[[:upper:]][[:lower:]])'
+                   '|(?<=[[:alpha:]])(?=\d)|(?<=\d)(?=[[:alpha:]])',
+                 ' ',
+                 'g'
+               ),
+               ' [[:alnum:]](?![[:alnum:]])',
+               '',
+               'g'
+             ),
+             ''
+           )
+      from regexp_matches(
+             source,
+             '\m[[:alnum:]]*(?:[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]])[[:alnum:]]*',
+             'g'
+           ) as mixed (parts)
+  );
+end
+$$;
+
+comment on function knowledge_internal.pieces(text) is
+  'The pieces of words that mix capitals and small letters, or letters and digits: lru and Cache '
+  'of lruCache, AB and 12345 of AB12345.';
+
 create function knowledge_internal.inner_words(source text)
 returns text
 language plpgsql
@@ -233,29 +379,14 @@ begin
       'g'
     );
   end if;
-  if source ~ '[[:lower:]]{2}[[:upper:]][[:lower:]]' then
-    inner_words := inner_words || (
-      select coalesce(
-               string_agg(
-                 ' ' || regexp_replace(
-                   camel.parts[1], '(?<=[[:lower:][:digit:]])(?=[[:upper:]])', ' ', 'g'
-                 ),
-                 ''
-               ),
-               ''
-             )
-        from regexp_matches(
-               source, '\m[[:alpha:]]*[[:lower:]]{2}[[:upper:]][[:lower:]][[:alnum:]]*', 'g'
-             ) as camel (parts)
-    );
-  end if;
-  return inner_words;
+  return inner_words || knowledge_internal.pieces(source)
+    || knowledge_internal.inner_compounds(source);
 end
 $$;
 
 comment on function knowledge_internal.inner_words(text) is
   'Words inside the words of a normalised text, which are indexed too: Han and Hangul characters, '
-  'the parts of camelCase. A query is not split this way, so that exact words rank first.';
+  'pieces, inner compounds. A query is not split this way, so that exact words rank first.';
 
 create function knowledge_internal.lexemes(
   configuration regconfig, heading text, content text
@@ -275,30 +406,42 @@ declare
   source constant text := knowledge_internal.normalised(
     concat_ws(boundary, heading, content, heading)
   );
-  searchable text := concat_ws(
-    boundary,
-    knowledge_internal.apart(source),
-    knowledge_internal.joined(source),
-    knowledge_internal.inner_words(source)
+  words text := concat_ws(
+    boundary, knowledge_internal.apart(source), knowledge_internal.joined(source)
   );
+  -- Label C keeps these out of the length of the text.
+  inner_words text := boundary || knowledge_internal.inner_words(source);
 begin
   -- A tsvector has at most 1 MB. A text that exceeds it is halved until it fits, so its beginning
   -- stays searchable.
-  if octet_length(searchable) < 262144 then
-    return ts_delete(to_tsvector(configuration, searchable), gap);
+  if octet_length(words) + octet_length(inner_words) < 262144 then
+    return ts_delete(
+      case
+        when inner_words = boundary then to_tsvector(configuration, words)
+        else to_tsvector(configuration, words)
+          || setweight(to_tsvector(configuration, inner_words), 'C')
+      end,
+      gap
+    );
   end if;
   loop
     begin
-      return ts_delete(to_tsvector(configuration, searchable), gap);
+      return ts_delete(
+        to_tsvector(configuration, words)
+          || setweight(to_tsvector(configuration, inner_words), 'C'),
+        gap
+      );
     exception when program_limit_exceeded then
-      searchable := left(searchable, length(searchable) / 2);
+      words := left(words, length(words) / 2);
+      inner_words := left(inner_words, length(inner_words) / 2);
     end;
   end loop;
 end
 $$;
 
 comment on function knowledge_internal.lexemes(regconfig, text, text) is
-  'Lexemes of a heading and its content with their positions; the heading counts twice.';
+  'Lexemes of a heading and its content with their positions; the heading counts twice. Inner '
+  'words have label C.';
 
 create function knowledge_internal.text_length(content_tsv tsvector)
 returns integer
@@ -311,13 +454,14 @@ as $$
 begin
   return (
     select coalesce(sum(cardinality(posting.positions)), 0)::integer
-      from unnest(content_tsv) as posting
+      from unnest(ts_filter(content_tsv, '{d}')) as posting
   );
 end
 $$;
 
 comment on function knowledge_internal.text_length(tsvector) is
-  'Words in a tsvector, counted with repetition: the document length of BM25.';
+  'Words in a tsvector, counted with repetition and without inner words (label C): the document '
+  'length of BM25.';
 
 create function knowledge_internal.lexeme_vector(lexemes text[], weights float8[])
 returns extensions.sparsevec

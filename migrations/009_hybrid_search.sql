@@ -17,6 +17,7 @@ create type knowledge_internal.search_plan as (
   is_filtered boolean,
   is_indexed boolean,
   pool integer,
+  best_hits integer,
   typical_rank integer,
   index_rows integer,
   ef_search integer,
@@ -36,8 +37,9 @@ create type knowledge_internal.search_plan as (
 
 comment on type knowledge_internal.search_plan is
   'How a search finds its rows. is_filtered: not every active row may be returned; is_indexed: an '
-  'index finds the rows that may. pool: rows that each leg returns. typical_rank: the neighbour '
-  'whose similarity counts as ordinary. Vector leg: index_rows are asked of the index, with '
+  'index finds the rows that may. pool: rows that each leg returns. best_hits: how many of a leg '
+  'show what its best are like. typical_rank: the neighbour whose similarity counts as ordinary. '
+  'Vector leg: index_rows are asked of the index, with '
   'ef_search and scan_tuples as pgvector''s settings; with at most most_compared matching rows '
   '(of chunk_count) the index is not used: compared_by_bits rows are chosen by embedding_bits '
   '(null: all), and compared_exactly of them returned. Text leg: scored_exactly candidates get '
@@ -517,7 +519,9 @@ $$;
 comment on function knowledge_internal.best_fused_score is
   'The fused score of a row that is the best of every list that it can be in.';
 
-create function knowledge_internal.search_notes(questions knowledge_internal.search_question[])
+create function knowledge_internal.search_notes(
+  questions knowledge_internal.search_question[], relaxed_parts text[]
+)
 returns jsonb
 language plpgsql
 immutable
@@ -529,14 +533,19 @@ declare
     select string_agg(question.ignored_embedding, '; ') from unnest(questions) as question
   );
 begin
-  return case
-    when ignored_embeddings is not null
-      then jsonb_build_object('embedding', 'ignored: ' || ignored_embeddings)
-  end;
+  return nullif(
+    jsonb_strip_nulls(
+      jsonb_build_object(
+        'embedding', 'ignored: ' || ignored_embeddings,
+        'relaxed', to_jsonb(nullif(relaxed_parts, '{}'))
+      )
+    ),
+    '{}'
+  );
 end
 $$;
 
-comment on function knowledge_internal.search_notes(knowledge_internal.search_question[]) is
+comment on function knowledge_internal.search_notes is
   'What a search did beside what was asked, as in the column notes of knowledge_search_hit.';
 
 create function knowledge_internal.plan_search(
@@ -552,6 +561,7 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+  best_hits constant integer := 5;
   typical_rank constant integer := 50;
   small_corpus constant integer := 1000; -- chunks
   sample_size constant integer := 200; -- chunks
@@ -568,6 +578,7 @@ begin
   plan.is_small_corpus := plan.chunk_count <= small_corpus;
   plan.is_filtered := is_bounded or not wanted is null;
   plan.is_indexed := is_bounded or coalesce(wanted.is_indexed, false);
+  plan.best_hits := best_hits;
   plan.typical_rank := typical_rank;
   plan.pool := greatest(pool_size, match_count);
   -- The rows of a small corpus were written while its mean length still changed.
@@ -754,7 +765,7 @@ set enable_seqscan = off
 set cpu_index_tuple_cost = 0.5
 as $$
 declare
-  wider_effort constant double precision := 20; -- rows of the second draw, over those of the first
+  most_effort constant double precision := 20; -- rows of the second draw, over those of the first
   questions knowledge_internal.search_question[];
   analyses knowledge_internal.query_analysis[];
   asked knowledge_internal.asked_words;
@@ -927,28 +938,40 @@ begin
      where hit.vector_rank <= plan.pool and hit.similarity >= match_threshold
   ),
   -- Text leg. Draw 1 reads the rows of candidate_query, draw 2 those of a wider one, draw 3 every
-  -- row that matches. The next draw follows if the last one found fewer rows than the pool.
+  -- row that matches, draw 4 rows without what is required. The next draw follows if the last one
+  -- found fewer rows than the pool, draw 4 if there was no row.
   draws as (
-    select lists.list_id, 0 as draw, false as is_last, null::uuid[] as ids
+    select lists.list_id, 0 as draw, false as is_last, null::uuid[] as ids, null::tsquery as query
       from lists
      where lists.matching_query is not null
     union all
-    select lists.list_id, next.draw, next.draw = 3 or cardinality(best.ids) >= plan.pool, best.ids
+    select lists.list_id, next.draw,
+           next.draw = 4 or cardinality(best.ids) >= plan.pool
+             or (next.draw = 3 and (cardinality(best.ids) > 0 or lists.relaxed_query is null)),
+           best.ids, next.matching_query
       from draws
       join lists on lists.list_id = draws.list_id
      cross join lateral (
-             select case when lists.is_drawn then draws.draw + 1 else 3 end as draw offset 0
+             select case when lists.is_drawn or draws.draw = 3 then draws.draw + 1 else 3 end
+                      as draw,
+                    case when draws.draw = 3 then lists.relaxed_query else lists.matching_query end
+                      as matching_query
+             offset 0
            ) as next
      cross join lateral (
              select case
                       when next.draw = 1 then lists.candidate_query
-                      when next.draw = 2 then knowledge_internal.candidate_query(
-                        lists.lexemes, lists.document_frequencies, lists.weights,
-                        lists.required_query, lists.document_count, wider_effort
+                      when next.draw = 2 or (next.draw = 4 and not lists.is_narrow) then coalesce(
+                        knowledge_internal.candidate_query(
+                          lists.lexemes, lists.document_frequencies, lists.weights,
+                          case when next.draw = 2 then lists.required_query end,
+                          lists.document_count,
+                          least(most_effort, 5 + 4 * plan.pool / (1 + cardinality(draws.ids)))
+                        ),
+                        next.matching_query
                       )
-                      when not (lists.is_partial and lists.is_narrow) then lists.matching_query
-                    end as query
-            offset 0
+                      when not (lists.is_partial and lists.is_narrow) then next.matching_query
+                    end as query offset 0
            ) as words
      cross join lateral (
              select coalesce(array_agg(checked.id), '{}') as ids
@@ -972,52 +995,32 @@ begin
                      offset 0
                    ) as drawn
                   where words.query is not null and (lists.is_optional or next.draw = 3)
-                     or (drawn.content_tsv || ''::tsvector) @@ lists.matching_query
+                     or drawn.content_tsv @@ next.matching_query
                   order by drawn.product, drawn.id
                   limit plan.scored_exactly
                ) as checked
            ) as best
      where not draws.is_last
   ),
+  -- Where another collection has rows with what is required, it stays required in all.
+  last_draws as materialized (
+    select draws.list_id, draws.draw, draws.ids, draws.query,
+           case when min(draws.draw) over (partition by lists.ordinality) = 4
+             then lists.relaxed_parts end as relaxed_parts
+      from draws
+      join lists on lists.list_id = draws.list_id
+     where draws.is_last
+  ),
   text_results as (
-    select ranked.list_id, ranked.id, ranked.text_score, ranked.text_rank, ranked.embedding
-      from (
-        select weighed.*,
-               row_number() over (
-                 partition by weighed.list_id order by weighed.text_score desc, weighed.id
-               ) as text_rank
-          from (
-            select lists.list_id, chunk.id, chunk.embedding,
-                   (
-                     select sum(word.weight * occurrences.tf * (knowledge_internal.bm25_k1() + 1)
-                                / (occurrences.tf + chunk.length_factor))
-                       from unnest(lists.lexeme_queries, lists.weights) as word (query, weight)
-                      cross join lateral (
-                              select width_bucket(
-                                       ts_rank('{1,1,1,1}', chunk.content_tsv, word.query),
-                                       knowledge_internal.rank_steps()
-                                     ) as tf
-                              offset 0
-                            ) as occurrences
-                   ) as text_score
-              from draws
-              join lists on lists.list_id = draws.list_id
-             cross join unnest(draws.ids) as drawn (id)
-             cross join lateral (
-                     -- Concatenated with nothing, a tsvector outside its row is fetched once.
-                     select found.id, found.embedding,
-                            found.content_tsv || ''::tsvector as content_tsv,
-                            knowledge_internal.bm25_length_factor(
-                              found.text_length, lists.mean_length
-                            ) as length_factor
-                       from public.knowledge_chunks as found
-                      where found.id = drawn.id
-                     offset 0
-                   ) as chunk
-             where draws.is_last
-          ) as weighed
-      ) as ranked
-     where ranked.text_rank <= plan.pool
+    select last_draws.list_id, hit.id, hit.text_score, hit.text_rank, hit.embedding
+      from last_draws
+      join lists on lists.list_id = last_draws.list_id
+     cross join lateral knowledge_internal.exact_scores(
+             last_draws.ids, plan.pool, lists.lexeme_queries, lists.scored_weights,
+             lists.readings, lists.mean_length,
+             case when last_draws.draw = 4 then lists.relaxed_bonuses else lists.bonuses end
+           ) as hit
+     where last_draws.draw < 4 or last_draws.relaxed_parts is not null
   ),
   -- Fusion.
   combined as (
@@ -1034,8 +1037,18 @@ begin
              array(
                select similarity from neighbours where list_id = lists.list_id order by vector_rank
              ),
-             (select max(text_score) from text_results where list_id = lists.list_id),
-             plan.typical_rank, lists.cosine_spread, lists.weights
+             array(
+               select -(bm25 operator(extensions.<#>) lists.scored_vector)
+                 from neighbours where list_id = lists.list_id and vector_rank <= plan.best_hits
+             ),
+             array(
+               select text_score from text_results where list_id = lists.list_id order by text_rank
+             ),
+             knowledge_internal.has_every_word(
+               (select id from text_results where list_id = lists.list_id and text_rank = 1),
+               lists.lexeme_queries
+             ),
+             plan.typical_rank, lists.cosine_spread, lists.mutual_neighbours, lists.coverage_weights
            ) as leg
   ),
   -- auto adds scores, so a row needs the score of the leg that missed it too.
@@ -1044,65 +1057,61 @@ begin
            vector_weight * evidence.vector_evidence as cosine_weight,
            text_weight * evidence.text_evidence as bm25_weight,
            coalesce(
-             combined.similarity,
-             1 - (combined.embedding operator(extensions.<=>) lists.embedding),
-             evidence.typical_cosine,
-             0
+             combined.similarity, 1 - (combined.embedding operator(extensions.<=>) lists.embedding),
+             evidence.typical_cosine, 0
            ) as cosine,
            coalesce(
              combined.text_score,
-             case
-               when lists.is_optional or combined.content_tsv @@ lists.matching_query
-                 then -(combined.bm25 operator(extensions.<#>) lists.weight_vector)
-             end,
+             case when lists.is_optional or combined.content_tsv @@ last_draws.query
+               then -(combined.bm25 operator(extensions.<#>) lists.scored_vector)
+                      + knowledge_internal.bonus(combined.content_tsv, lists.bonuses) end,
              0
-           ) as bm25_score
+           ) as bm25_score,
+           coalesce((lists.bonuses).identifier_bonus, 'infinity') as identifier_bonus
       from combined
       join evidence on evidence.list_id = combined.list_id
       left join lists on fusion = 'auto' and lists.list_id = combined.list_id
+      left join last_draws on last_draws.list_id = lists.list_id
   ),
   ranges as (
     select hit.list_id, max(hit.bm25_score) as best_bm25_score,
            min(hit.similarity) as least_similarity, max(hit.similarity) as best_similarity,
            case when count(hit.similarity) = 0 then 0 else min(hit.text_score) end
              as least_text_score, max(hit.text_score) as best_text_score,
-           min(hit.cosine) as least_cosine, max(hit.cosine) as best_cosine
+           min(hit.cosine) as least_cosine, max(hit.cosine) as best_cosine,
+           1 + bool_or(hit.bm25_score >= hit.identifier_bonus)::integer as tiers
       from completed as hit
      group by hit.list_id
   ),
   scored as (
-    select completed.id,
-           min(completed.vector_rank) as vector_rank, min(completed.text_rank) as text_rank,
-           max(completed.similarity) as similarity, max(completed.text_score) as text_score,
+    select hit.id,
+           min(hit.vector_rank) as vector_rank, min(hit.text_rank) as text_rank,
+           max(hit.similarity) as similarity, max(hit.text_score) as text_score,
            sum(
              case fusion
-               when 'rrf' then
-                 coalesce(vector_weight / (rrf_k + completed.vector_rank), 0)
-                   + coalesce(text_weight / (rrf_k + completed.text_rank), 0)
+               when 'rrf' then coalesce(vector_weight / (rrf_k + hit.vector_rank), 0)
+                 + coalesce(text_weight / (rrf_k + hit.text_rank), 0)
                when 'relative_score' then
                  vector_weight * knowledge_internal.min_max(
-                   completed.similarity, ranges.least_similarity, ranges.best_similarity
+                   hit.similarity, least_similarity, best_similarity
                  )
                    + text_weight * knowledge_internal.min_max(
-                     completed.text_score, ranges.least_text_score, ranges.best_text_score
+                     hit.text_score, least_text_score, best_text_score
                    )
-               -- 1 is a row that is the best of both legs.
-               else coalesce(
-                 (
-                   completed.cosine_weight * (completed.cosine - ranges.least_cosine)
-                     + completed.bm25_weight * completed.bm25_score
-                 ) / nullif(
-                   completed.cosine_weight * (ranges.best_cosine - ranges.least_cosine)
-                     + completed.bm25_weight * ranges.best_bm25_score,
-                   0
-                 ),
-                 1
-               ) / cardinality(questions)
+               -- 1 is the best of both legs; rows with an identifier asked for have over 1/2.
+               else (
+                 coalesce(
+                   (cosine_weight * (cosine - least_cosine) + bm25_weight * bm25_score) / nullif(
+                     cosine_weight * (best_cosine - least_cosine) + bm25_weight * best_bm25_score, 0
+                   ),
+                   1
+                 ) + (bm25_score >= identifier_bonus)::integer
+               ) / tiers / cardinality(questions)
              end
            ) as rrf_score
-      from completed
-      join ranges on ranges.list_id = completed.list_id
-     group by completed.id
+      from completed as hit
+      join ranges using (list_id)
+     group by hit.id
   ),
   -- Page.
   ordered as (
@@ -1141,8 +1150,8 @@ begin
     select set_config('knowledge_internal.trace', jsonb_agg(told)::text, true)
       from (
         select lists.list_id, lists.ordinality as formulation, lists.collection, lists.is_narrow,
-               lists.is_partial, lists.is_drawn, draws.draw, plan.pool,
-               vector_weight * evidence.vector_evidence as vector_weight,
+               lists.is_partial, lists.is_drawn, last_draws.draw, last_draws.relaxed_parts,
+               plan.pool, vector_weight * evidence.vector_evidence as vector_weight,
                text_weight * evidence.text_evidence as text_weight,
                lists.embedding is not null as is_embedded,
                lists.list_id in (select list_id from compared_lists) as is_compared,
@@ -1150,7 +1159,7 @@ begin
                (select count(*) from text_results where list_id = lists.list_id) as text_rows
           from lists
           join evidence on evidence.list_id = lists.list_id
-          left join draws on draws.list_id = lists.list_id and draws.is_last
+          left join last_draws on last_draws.list_id = lists.list_id
          where current_setting('knowledge_internal.tracing', true) = 'on'
          order by lists.list_id
       ) as told
@@ -1192,7 +1201,9 @@ begin
          document.external_key, least(1, page.unit_score / knowledge_internal.best_fused_score(
            fusion, questions, vector_weight, text_weight, rrf_k
          )),
-         knowledge_internal.search_notes(questions)
+         knowledge_internal.search_notes(
+           questions, array(select distinct unnest(relaxed_parts) from last_draws)
+         )
     from page
     join public.knowledge_chunks as chunk on chunk.id = page.id
     left join public.knowledge_documents as document

@@ -162,7 +162,8 @@ declare
   -- Words that apart, joined or inner_words change; in a text that is not normalised also all words
   -- that are not ASCII. Postgres' parser reads every other word as one word.
   compounds constant text := '[^ ]*(?:[-_/\\@#+<>&]|[.:''’][[:alnum:]]'
-    '|[[:alnum:]][]!"$%()*,;=?[^`{|}~“”…—]+[[:alnum:]]|[[:lower:]]{2}[[:upper:]][[:lower:]])[^ ]*';
+    '|[[:alnum:]][]!"$%()*,;=?[^`{|}~“”…—]+[[:alnum:]]'
+    '|[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]])[^ ]*';
   not_ascii constant text := '[^ ]*[^\u0001-\u007F ][^ ]*';
   -- Letters that apart splits into pairs: Thai, Lao, Myanmar, Khmer, kana, Bopomofo, Han, Hangul.
   unspaced constant text := '[\u0E01-\u0E4E\u0E81-\u0ECE\u0EDC-\u0EDF\u1000-\u103F\u1050-\u108F'

@@ -13,6 +13,7 @@ as $$
 declare
   all_rows constant integer := 3;
   more_candidates constant integer := 2;
+  relaxed constant integer := 4;
 begin
   return jsonb_build_object(
     'formulation', (list ->> 'formulation')::integer - 1,
@@ -29,13 +30,15 @@ begin
     'text', jsonb_build_object(
       'strategy', case
         when list ->> 'draw' is null then 'not run'
+        when (list ->> 'draw')::integer = relaxed then 'relaxed: no row has what is required'
         when not (list ->> 'is_partial')::boolean then 'all rows'
         when not (list ->> 'is_drawn')::boolean then 'all rows: few pass the filters'
         when (list ->> 'draw')::integer = all_rows then 'all rows: too few candidates'
         when (list ->> 'draw')::integer = more_candidates then 'more candidates: too few at first'
         else 'candidates'
       end,
-      'rows', list -> 'text_rows'
+      'rows', list -> 'text_rows',
+      'relaxed', list -> 'relaxed_parts'
     ),
     'pool', list -> 'pool',
     'weights', jsonb_build_object(
@@ -163,7 +166,7 @@ begin
                  )
                  order by word.place
                )
-          from unnest(analysis.lexemes, analysis.document_frequencies, analysis.weights)
+          from unnest(analysis.lexemes, analysis.document_frequencies, analysis.scored_weights)
                with ordinality as word (lexeme, document_frequency, weight, place)
       )
     ),
@@ -173,7 +176,8 @@ begin
     ) || case settled.fusion
       when 'auto' then jsonb_build_object(
         'weights', case when jsonb_array_length(lists) = 1 then lists #> '{0,weights}' end,
-        'cosine_spread', analysis.cosine_spread
+        'cosine_spread', analysis.cosine_spread,
+        'mutual_neighbours', analysis.mutual_neighbours
       )
       else jsonb_build_object(
         'weights', jsonb_build_object(

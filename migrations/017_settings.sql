@@ -1,5 +1,6 @@
 -- 017_settings: what a corpus remembers of how it is searched.
--- Adds: table knowledge_settings, functions set_knowledge_settings and settled_fusion.
+-- Adds: table knowledge_settings, functions set_, list_ and reset_knowledge_settings,
+-- settled_fusion.
 -- Locks nothing that exists.
 -- Written from supabase/schemas/17_settings.sql by `make baseline`: edit that file.
 
@@ -105,6 +106,41 @@ comment on function public.set_knowledge_settings is
   'the stored embeddings. Raises 22023 for a value out of bounds.';
 revoke all on function public.set_knowledge_settings from public, anon, authenticated;
 grant execute on function public.set_knowledge_settings to service_role;
+
+create function public.list_knowledge_settings()
+returns setof public.knowledge_settings
+language sql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+  select settings.* from public.knowledge_settings as settings order by settings.collection
+$$;
+
+comment on function public.list_knowledge_settings() is
+  'The settings that are stored, in the order of their collections.';
+revoke all on function public.list_knowledge_settings() from public, anon, authenticated;
+grant execute on function public.list_knowledge_settings() to service_role;
+
+create function public.reset_knowledge_settings(collection text default '')
+returns boolean
+language plpgsql
+volatile
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  delete from public.knowledge_settings as settings
+   where settings.collection = reset_knowledge_settings.collection;
+  return found;
+end
+$$;
+
+comment on function public.reset_knowledge_settings(text) is
+  'Removes the settings of a collection ('''': those for all others), which is then searched as '
+  'without them. Returns whether there were any.';
+revoke all on function public.reset_knowledge_settings(text) from public, anon, authenticated;
+grant execute on function public.reset_knowledge_settings(text) to service_role;
 
 create function knowledge_internal.settled_fusion(
   inout fusion text,

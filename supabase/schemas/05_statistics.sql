@@ -1,4 +1,4 @@
--- 005_statistics: document frequencies and lengths for BM25, and the spread of cosines for fusion.
+-- 005_statistics: document frequencies and lengths for BM25, and what embeddings show for fusion.
 -- Adds: tables corpus_statistics and lexeme_statistics, functions that read and refresh them.
 -- Locks nothing that exists.
 
@@ -7,6 +7,7 @@ create table knowledge_internal.corpus_statistics (
   document_count float8 not null,
   mean_length float8 not null,
   cosine_spread float8 not null,
+  mutual_neighbours float8,
   sample uuid[] not null,
   analysed_at timestamptz,
   analysed_rows float8,
@@ -93,6 +94,60 @@ comment on function knowledge_internal.cosine_spread(integer) is
   'Standard deviation of the cosine similarity of random pairs of chunks. It makes the cosines of '
   'different models comparable. The default is 0.13 if the sample has fewer than 10 pairs.';
 
+create function knowledge_internal.mutual_neighbours(sample_size integer)
+returns float8
+language sql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+  with page as (
+    select greatest(facts.pages, 1)::float8 as pages from knowledge_internal.chunk_table() as facts
+  ),
+  sample as materialized (
+    select extensions.l2_normalize(sampled.embedding) as direction,
+           row_number() over () as place
+      from (
+        select chunk.embedding
+          from public.knowledge_chunks as chunk
+               tablesample system (least(100, (select 2000 * sample_size / page.pages from page)))
+               repeatable (2)
+         where chunk.status = 'active'
+           and chunk.embedding is not null
+         order by hashtextextended(chunk.id::text, 1), chunk.id
+         limit sample_size
+      ) as sampled
+  ),
+  nearest as materialized (
+    select one.place, one.direction, other.place as nearest_place,
+           other.direction as nearest_direction
+      from sample as one
+     cross join lateral (
+             select sample.place, sample.direction
+               from sample
+              where sample.place <> one.place
+              order by sample.direction operator(extensions.<#>) one.direction, sample.place
+              limit 1
+           ) as other
+     where 2 * one.place <= sample_size
+  )
+  select case when 5 * count(*) >= sample_size then avg((closer.chunks < 10)::integer) end
+    from nearest
+   cross join lateral (
+           select count(*) as chunks
+             from sample
+            where sample.place not in (nearest.place, nearest.nearest_place)
+              and sample.direction operator(extensions.<#>) nearest.nearest_direction
+                    < nearest.direction operator(extensions.<#>) nearest.nearest_direction
+         ) as closer
+$$;
+
+comment on function knowledge_internal.mutual_neighbours(integer) is
+  'The share of chunks in a random sample that are among the 10 nearest of their own nearest '
+  'chunk. A model that fits the corpus has few hubs, chunks near to many others, and a high '
+  'share (Radovanovic, Nanopoulos and Ivanovic 2010). Null for a sample with too few embeddings. '
+  'Half of the sample is asked.';
+
 -- Security definer, because service_role has no rights on the internal tables.
 create function public.refresh_knowledge_statistics()
 returns boolean
@@ -139,15 +194,19 @@ begin
   select listed.lexeme, listed.frequency from knowledge_internal.listed_frequencies() as listed;
 
   insert into knowledge_internal.corpus_statistics as corpus
-         (document_count, mean_length, cosine_spread, sample, analysed_at, analysed_rows)
+         (
+           document_count, mean_length, cosine_spread, mutual_neighbours, sample, analysed_at,
+           analysed_rows
+         )
   values (
            chunks.analysed_rows, greatest(sampled_mean, 1), knowledge_internal.cosine_spread(300),
-           kept, last_analysed_at, chunks.analysed_rows
+           knowledge_internal.mutual_neighbours(500), kept, last_analysed_at, chunks.analysed_rows
          )
       on conflict (id) do update
      set document_count = excluded.document_count,
          mean_length = excluded.mean_length,
          cosine_spread = excluded.cosine_spread,
+         mutual_neighbours = excluded.mutual_neighbours,
          sample = excluded.sample,
          analysed_at = excluded.analysed_at,
          analysed_rows = excluded.analysed_rows,
@@ -158,13 +217,17 @@ $$;
 
 comment on function public.refresh_knowledge_statistics() is
   'Copies document frequencies from the planner''s statistics after an ANALYZE, and samples mean '
-  'length and cosine_spread. Returns true if it copied new statistics. Every write to '
-  'knowledge_chunks calls it, so call it only after an ANALYZE without later writes.';
+  'length, cosine_spread and mutual_neighbours. Returns true if it copied new statistics. Every '
+  'write to knowledge_chunks calls it, so call it only after an ANALYZE without later writes.';
 revoke all on function public.refresh_knowledge_statistics() from public, anon, authenticated;
 grant execute on function public.refresh_knowledge_statistics() to service_role;
 
 create function knowledge_internal.corpus_size(
-  out document_count float8, out mean_length float8, out cosine_spread float8, out is_small boolean
+  out document_count float8,
+  out mean_length float8,
+  out cosine_spread float8,
+  out mutual_neighbours float8,
+  out is_small boolean
 )
 language plpgsql
 stable
@@ -176,8 +239,9 @@ as $$
 declare
   small constant integer := 1000;
 begin
-  select corpus.document_count, corpus.mean_length, corpus.cosine_spread, false
-    into document_count, mean_length, cosine_spread, is_small
+  select corpus.document_count, corpus.mean_length, corpus.cosine_spread, corpus.mutual_neighbours,
+         false
+    into document_count, mean_length, cosine_spread, mutual_neighbours, is_small
     from knowledge_internal.corpus_statistics as corpus
    where corpus.document_count > small;
   if found then
@@ -193,10 +257,10 @@ begin
        where active.status = 'active'
        limit small + 1
     ) as chunk;
-  cosine_spread := coalesce(
-    (select corpus.cosine_spread from knowledge_internal.corpus_statistics as corpus),
-    knowledge_internal.cosine_spread(48)
-  );
+  select corpus.cosine_spread, corpus.mutual_neighbours
+    into cosine_spread, mutual_neighbours
+    from knowledge_internal.corpus_statistics as corpus;
+  cosine_spread := coalesce(cosine_spread, knowledge_internal.cosine_spread(48));
   if not is_small then
     select greatest(facts.analysed_rows, document_count)
       into document_count
@@ -206,9 +270,9 @@ end
 $$;
 
 comment on function knowledge_internal.corpus_size() is
-  'Number of chunks, their mean text_length and cosine_spread, from refresh_knowledge_statistics. '
-  'Before its first run all are computed here. While there are at most 1,000 chunks, number and '
-  'mean length are always computed here.';
+  'Number of chunks, their mean text_length, cosine_spread and mutual_neighbours, from '
+  'refresh_knowledge_statistics. Before its first run all but the last are computed here. While '
+  'there are at most 1,000 chunks, number and mean length are always computed here.';
 
 create function knowledge_internal.document_frequencies(
   lexemes text[], corpus_is_small boolean, document_count float8

@@ -50,8 +50,8 @@ $$;
 
 comment on function public.match_knowledge_chunks is
   'Chunks nearest to an embedding, best first: the vector leg of hybrid_search_knowledge_chunks. '
-  'match_threshold is the least cosine similarity. viewer_id: rows that are public or the '
-  'viewer''s; public_only: public rows. Raises 22023 for an argument out of bounds.';
+  'match_threshold is the least cosine similarity. viewer_id, viewer_groups, public_only: as in '
+  'hybrid_search_knowledge_chunks. Raises 22023 for an argument out of bounds.';
 revoke all on function public.match_knowledge_chunks from public, anon, authenticated;
 grant execute on function public.match_knowledge_chunks to service_role;
 
@@ -101,8 +101,8 @@ $$;
 
 comment on function public.search_knowledge_chunks_fulltext is
   'Chunks with the words of a query, best first: the text leg of hybrid_search_knowledge_chunks; '
-  'rank is the BM25 score. viewer_id: rows that are public or the viewer''s; public_only: public '
-  'rows. Raises 22023 for an argument out of bounds.';
+  'rank is the BM25 score. viewer_id, viewer_groups, public_only: as in '
+  'hybrid_search_knowledge_chunks. Raises 22023 for an argument out of bounds.';
 revoke all on function public.search_knowledge_chunks_fulltext from public, anon, authenticated;
 grant execute on function public.search_knowledge_chunks_fulltext to service_role;
 

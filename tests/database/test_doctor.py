@@ -185,6 +185,11 @@ def test_damage_is_found_and_named_with_its_remedy(
             "pgvector",
             "pgvector is 0.7.4",
         ),
+        (
+            "alter function public.knowledge_viewer_groups() owner to authenticated",
+            "functions",
+            "public.knowledge_viewer_groups() belongs to authenticated",
+        ),
     ],
 )
 def test_damage_by_a_superuser_is_found_too(
@@ -195,6 +200,22 @@ def test_damage_by_a_superuser_is_found_too(
         connection.execute(damage.encode())
     (error,) = [one for one in examine(dsn) if one.status == "error"]
     assert (error.check, message in error.message) == (check, True)
+
+
+def test_the_function_that_a_project_replaces_is_in_order(dsn: str, database: Any) -> None:
+    database.execute(
+        "create or replace function public.knowledge_viewer_groups() returns text[]"
+        " language sql volatile as $$ select '{mine}'::text[] $$"
+    )
+    (warning,) = [one for one in examine(dsn) if one.status != "ok"]
+    assert (warning.status, warning.check) == ("warning", "functions")
+    assert "does not pin its search_path" in warning.message
+    assert warning.remedy is not None
+    database.execute(warning.remedy.removeprefix("Run: ").partition(";")[0])
+    assert {one.status for one in examine(dsn)} == {"ok"}
+    database.execute("drop function public.knowledge_viewer_groups()")
+    (missing,) = found(examine(dsn), "functions", "error")
+    assert missing.message == "function public.knowledge_viewer_groups() is missing"
 
 
 def test_findings_of_the_health_function_are_shown_with_severity_and_remedy(

@@ -62,7 +62,7 @@ def test_only_names_dimension_and_the_new_schema_differ_from_the_plain_files() -
     other = migrations.render(plain, 5, SCHEMA)
     text = "".join(one.sql for one in other)
     assert "extensions.vector(5)" in text
-    assert f"create schema {SCHEMA};" in text
+    assert f"create schema if not exists {SCHEMA};" in text
     assert naming.INTERNALS not in text
     names = naming.created_names(one.sql for one in plain)
     assert not any(f"public.{name}" in text for name in names)
@@ -173,3 +173,16 @@ def test_the_other_tests_of_the_search_pass_in_the_other_install(
     # test_hybrid_search.py reads the files; the commands of test_vector_index.py work on public.
     names = ("filters", "snippets", "languages", "search_properties")
     run_tests(pytestconfig, *(f"tests/search/test_{name}.py" for name in names))
+
+
+@pytest.mark.slow
+def test_the_clients_pass_their_tests_in_the_other_install(pytestconfig: pytest.Config) -> None:
+    run_tests(
+        pytestconfig,
+        "tests/providers/test_postgres_provider.py",
+        "tests/providers/test_provider_filters.py",
+        "tests/writing/test_writer.py",
+        "tests/writing/test_ingest.py",
+        "tests/tools/test_cli_knowledge.py",
+        "tests/tools/test_cli_ingest.py",
+    )

@@ -43,6 +43,19 @@ def test_the_script_removes_an_install_and_a_new_one_is_like_the_first(
     assert objects(dsn) == before
 
 
+def test_the_function_that_the_project_has_replaced_stays(dsn: str, plain_dsn: str) -> None:
+    function = "public.knowledge_viewer_groups()"
+    run(
+        dsn,
+        f"create or replace function {function} returns text[] language sql stable"
+        " set search_path = '' return array['mine']",
+    )
+    uninstall.apply(dsn)
+    assert objects(dsn).keys() - objects(plain_dsn).keys() == {f"function {function}"}
+    migrations.apply(dsn, dimensions=3)
+    assert run(dsn, f"select {function}") == [(["mine"],)]
+
+
 def test_the_script_says_what_is_lost(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         KnowledgeWriter(connection).upsert_document({"external_key": "a"}, [{"content": "zebra"}])
@@ -68,7 +81,7 @@ def test_objects_that_depend_on_the_install_are_listed_and_stay(dsn: str) -> Non
         "create view public.titles as select title from public.knowledge_documents",
         "create table public.notes (document uuid references public.knowledge_documents (id))",
         "create function public.first() returns setof public.knowledge_chunks language sql"
-        " as 'select null'",
+        " as 'select * from public.knowledge_chunks'",
     )
     before = objects(dsn)
     with pytest.raises(ForeignDependentsError) as refused:
@@ -101,20 +114,27 @@ def test_what_only_resembles_the_install_stays(dsn: str) -> None:
     assert "function public.match_knowledge_chunks(integer)" in left
 
 
-def test_a_schema_is_dropped_if_the_migrations_created_it_and_it_is_empty(plain_dsn: str) -> None:
-    exists = f"select to_regnamespace('{SCHEMA}') is not null"
-    migrations.apply(plain_dsn, dimensions=3, schema=SCHEMA)
-    uninstall.apply(plain_dsn, SCHEMA)
-    assert run(plain_dsn, exists) == [(False,)]
-    run(plain_dsn, f"create schema {SCHEMA}")
-    migrations.apply(plain_dsn, dimensions=3, schema=SCHEMA)
-    uninstall.apply(plain_dsn, SCHEMA)
-    assert run(plain_dsn, exists) == [(True,)]
-    run(plain_dsn, f"drop schema {SCHEMA}")
+def test_the_schema_of_an_install_stays_and_the_script_says_why(plain_dsn: str) -> None:
     migrations.apply(plain_dsn, dimensions=3, schema=SCHEMA)
     run(plain_dsn, f"create table {SCHEMA}.mine ()")
-    uninstall.apply(plain_dsn, SCHEMA)
+    script = plan(plain_dsn, SCHEMA).script
+    assert f"-- drop schema {SCHEMA};" in script
+    run(plain_dsn, script)
     assert run(plain_dsn, f"select count(*) from {SCHEMA}.mine") == [(0,)]
+    run(plain_dsn, f"drop table {SCHEMA}.mine", f"drop schema {SCHEMA}")
+
+
+def test_the_function_that_a_project_has_replaced_stays(dsn: str) -> None:
+    body = "begin return array['staff']; end"
+    run(
+        dsn,
+        "create or replace function public.knowledge_viewer_groups() returns text[]"
+        f" language plpgsql stable set search_path = pg_catalog, pg_temp as $${body}$$",
+    )
+    uninstall.apply(dsn)
+    assert "function public.knowledge_viewer_groups()" in objects(dsn)
+    migrations.apply(dsn, dimensions=3)
+    assert run(dsn, "select public.knowledge_viewer_groups()") == [(["staff"],)]
 
 
 def test_the_history_of_a_project_keeps_its_own_rows(plain_dsn: str, tmp_path: Any) -> None:

@@ -544,7 +544,9 @@ def test_a_database_without_the_migrations_is_told_so(plain_dsn: str) -> None:
         PostgresProvider(plain_dsn).hybrid_search([1, 0, 0], "zebra")[1],
         PostgresProvider(plain_dsn).fulltext_search("zebra")[1],
     ):
-        assert (details["code"], details["error_kind"]) == ("42883", "migration_missing")
+        # An install in another schema lacks its schema, too.
+        assert details["code"] in ("42883", "3F000")
+        assert details["error_kind"] == "migration_missing"
         assert "second-brain migrate" in details["remedy"]
 
 

@@ -1046,3 +1046,35 @@ def test_embedding_models_come_over_http(gateway: Gateway, side: Any) -> None:
         gateway.answer = Answer(body=odd)
         with pytest.raises(errors.UnexpectedAnswerError):
             side(gateway, lambda provider: provider.embedding_models())
+
+
+def test_the_schema_of_the_install_is_sent(gateway: Gateway) -> None:
+    gateway.answer = Answer(body=[HYBRID_ROW])
+    config = {"supabase_url": gateway.url, "supabase_key": token("service_role")}
+    for schema in (None, "knowledge_de"):
+        with SupabaseProvider(config, schema=schema) as provider:
+            provider.find(None, "zebra")
+
+        async def search(schema: str | None = schema) -> None:
+            async with AsyncSupabaseProvider(config, schema=schema) as provider:
+                await provider.find(None, "zebra")
+
+        asyncio.run(search())
+    assert gateway.schemas == ["public", "public", "knowledge_de", "knowledge_de"]
+
+
+def test_an_unexposed_schema_is_named_with_the_remedy(gateway: Gateway) -> None:
+    gateway.answer = error(
+        406, "PGRST106", "Invalid schema: knowledge_fr", "Only the following schemas are exposed"
+    )
+    config = {"supabase_url": gateway.url, "supabase_key": token("service_role")}
+    with SupabaseProvider(config, schema="knowledge_fr") as provider:
+        _, details = provider.hybrid_search(None, "zebra")
+    assert (details["code"], details["error_kind"]) == ("PGRST106", "migration_missing")
+    assert "knowledge_fr" in details["error_message"]
+    assert "exposed schemas" in details["remedy"]
+
+
+def test_an_invalid_schema_is_refused() -> None:
+    with pytest.raises(errors.InvalidInputError, match="schema must"):
+        SupabaseProvider(schema="no such; name")

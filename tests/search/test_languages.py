@@ -56,7 +56,7 @@ def test_a_phrase_has_its_letters_in_order(
 ) -> None:
     store(knowledge, {"content": text}, {"content": other})
     assert answers(knowledge, part, "phrase") == answers(knowledge, f'"{part}"') == [1]
-    assert answers(knowledge, turned, "phrase") == answers(knowledge, f'"{turned}"') == []
+    assert answers(knowledge, turned, "phrase") == []
 
 
 @pytest.mark.parametrize("language", ["english", "simple", "zh"])
@@ -186,7 +186,7 @@ def test_a_word_of_the_heading_counts_more_than_one_of_the_content(knowledge: Co
 def test_a_heading_is_no_phrase_with_itself(knowledge: Connection) -> None:
     store(knowledge, {"heading": "green lake", "content": "a deep one"})
     assert answers(knowledge, '"green lake"') == [1]
-    assert answers(knowledge, '"lake green"') == []
+    assert answers(knowledge, "lake green", "phrase") == []
 
 
 # Telling languages apart.

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from itertools import chain, product
+from statistics import mean
 from typing import Any
 from uuid import UUID
 
@@ -211,7 +212,7 @@ def idf(active: Mapping[int, Chunk], word: str) -> float:
 
 def bm25(active: Mapping[int, Chunk], query: str, mode: str | None) -> dict[int, float]:
     """Score the chunks with any word of the query, or all in mode simple: k1 1.2, b 0.75."""
-    mean = sum(len(one.words) for one in active.values()) / max(len(active), 1)
+    mean_length = sum(len(one.words) for one in active.values()) / max(len(active), 1)
     asked = Counter(query.split())
     weights = {word: times * idf(active, word) for word, times in asked.items()}
     # In the order of the function's own sum, so that both round alike and have the same ties.
@@ -220,7 +221,7 @@ def bm25(active: Mapping[int, Chunk], query: str, mode: str | None) -> dict[int,
     for number, one in active.items():
         found = [word in one.words for word in asked]
         if all(found) if mode == "simple" else any(found):
-            norm = 1.2 * (0.25 + 0.75 * len(one.words) / mean)
+            norm = 1.2 * (0.25 + 0.75 * len(one.words) / mean_length)
             tfs = [(word, one.words.count(word)) for word in rarest_first]
             scores[number] = sum(weights[word] * tf * 2.2 / (tf + norm) for word, tf in tfs)
     return scores
@@ -294,8 +295,34 @@ def ranked_list(
                 hits[number].rrf_score += weight * share
     if fusion == "auto" and hits:
         highest = 2.2 * sum(idf(active, word) for word in text.split())
-        weigh(hits, cosines, bm25s, weights, highest, corpus.cosine_spread)
+        nearest = best_first(cosines)[:5]
+        supporting = [bm25(active, text, None).get(number, 0.0) for number in nearest]
+        words = set(text.split())
+        if len(words) >= 3 and telling and words <= set(active[telling[0]].words):
+            highest /= math.sqrt(5)
+        told = [bm25s[number] for number in telling]
+        factors = evidence(list(cosines.values()), supporting, told, highest, corpus)
+        weigh(hits, cosines, bm25s, (weights[0] * factors[0], weights[1] * factors[1]))
     return hits
+
+
+def evidence(
+    cosines: list[float],
+    supporting: list[float],
+    bm25s: list[float],
+    highest: float,
+    corpus: Corpus,
+) -> tuple[float, float]:
+    """Return the factors of fusion auto; supporting are the BM25 scores of the nearest chunks."""
+    nearest = sorted(cosines, reverse=True) or [0.0]
+    ordinary = nearest[:50][-1]
+    if len(cosines) < 10:
+        return inverse(nearest[0] - ordinary), inverse(max(bm25s, default=0))
+    excess = (mean(nearest[:5]) - ordinary) / corpus.cosine_spread
+    support = mean(supporting) / mean(bm25s[:5]) if bm25s else 1
+    vector = 0.04 * 8 * max(excess, 0) ** 1.5 / corpus.cosine_spread * min(max(support, 0.1), 1)
+    text = ((bm25s[0] - (bm25s[49] if len(bm25s) > 49 else 0)) / highest) ** 2 if bm25s else 0
+    return vector, text
 
 
 def weigh(
@@ -303,20 +330,10 @@ def weigh(
     cosines: Mapping[int, float],
     bm25s: Mapping[int, float],
     weights: tuple[float, float],
-    highest: float,
-    cosine_spread: float,
 ) -> None:
-    """Score hits as fusion auto does; highest is the most that BM25 could give."""
-    nearest = sorted(cosines.values(), reverse=True) or [0.0]
-    ordinary = nearest[:50][-1]
-    best_bm25 = max(hit.text_score or 0 for hit in hits.values())
-    if len(cosines) < 10:
-        vector, text = inverse(nearest[0] - ordinary), inverse(best_bm25)
-    else:
-        z = (nearest[0] - ordinary) / cosine_spread
-        vector, text = 0.7 * z**2 / cosine_spread, best_bm25 * inverse(highest)
-    vector, text = vector * weights[0], text * weights[1]
-
+    """Score hits as fusion auto does, with the weights of the legs."""
+    vector, text = weights
+    ordinary = sorted(cosines.values(), reverse=True)[:50][-1] if cosines else 0.0
     similarities = {number: cosines.get(number, ordinary) for number in hits}
     least, most = min(similarities.values()), max(similarities.values())
     full = vector * (most - least) + text * max(bm25s.get(number, 0) for number in hits)

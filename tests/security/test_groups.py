@@ -346,6 +346,19 @@ def test_a_failing_function_of_the_project_shows_nothing(
         owner.execute("alter function public.gone() rename to knowledge_viewer_groups")
 
 
+def test_a_policy_asks_for_the_viewer_once_for_a_query(connect: Connect, owner: Connection) -> None:
+    fill(owner)
+    owner.execute("grant select on table public.knowledge_chunks to authenticated")
+    ben = signed_in(connect, BEN, "editors")
+    try:
+        plan = ben.execute("explain (verbose) select id from public.knowledge_chunks").fetchall()
+    finally:
+        owner.execute("revoke select on table public.knowledge_chunks from authenticated")
+    asking = [line for (line,) in plan if "current_viewer" in line]
+    assert len(asking) == 2
+    assert not [line for line in asking if "Filter" in line or "Cond" in line]
+
+
 def test_a_narrow_viewer_finds_all_rows(connect: Connect) -> None:
     owner = connect()
     with owner.transaction(), owner.cursor() as cursor:
@@ -412,8 +425,7 @@ def test_migrations_keep_a_function_that_is_there(plain_dsn: str) -> None:
 def test_migrations_refuse_a_function_that_is_another(plain_dsn: str, statement: str) -> None:
     with psycopg.connect(plain_dsn, autocommit=True) as connection:
         connection.execute(statement.encode())
-    with pytest.raises(migrations.MigrationError, match=r"public\.knowledge_viewer_groups\(\)"):
-        migrations.apply(plain_dsn, dimensions=3)
+    refused(plain_dsn)
 
 
 def test_migrations_refuse_a_function_of_somebody_else(plain_dsn: str, server: Server) -> None:
@@ -425,8 +437,18 @@ def test_migrations_refuse_a_function_of_somebody_else(plain_dsn: str, server: S
             "create function public.knowledge_viewer_groups() returns text[]"
             " language sql as $$ select '{board}'::text[] $$"
         )
-    with pytest.raises(migrations.MigrationError, match="is of another role"):
-        migrations.apply(plain_dsn, dimensions=3)
+    refused(plain_dsn)
+
+
+def refused(dsn: str) -> None:
+    """Check that neither `second-brain migrate` nor another runner of the files goes on."""
+    with pytest.raises(migrations.ObstacleError, match=r"public\.knowledge_viewer_groups\(\)"):
+        migrations.apply(dsn, dimensions=3)
+    (text,) = (one.sql for one in migrations.find() if one.name == "documents")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("create schema knowledge_internal")
+        with pytest.raises(psycopg.Error, match="is of another role, or does not return"):
+            connection.execute(text.encode())
 
 
 def test_no_migration_but_the_first_touches_the_projects_function() -> None:

@@ -5,6 +5,7 @@ The oracle is Viewer.sees of tests/corpora.py: public rows, the viewer's own, an
 
 import random
 from typing import Any, LiteralString
+from uuid import UUID
 
 import pytest
 from psycopg.types.json import Jsonb
@@ -38,6 +39,7 @@ def owner(connect: Connect) -> Connection:
 def questions(corpus: Corpus, viewer: Viewer, draw: random.Random) -> dict[str, Any]:
     """Ask for a word and for an embedding, as this viewer."""
     return {
+        "document": str(draw.choice(list(corpus.documents.values())).id),
         "word": draw.choice([*VOCABULARY, f"row{draw.choice(list(corpus.chunks))}x"]),
         "user": None if viewer.user is None else str(viewer.user),
         "groups": None if viewer.groups is None else sorted(viewer.groups),
@@ -76,9 +78,33 @@ select array(
                     match_count => 1000, pool_size => 1000
                   ) -> 'hits'
                 ) as hit (value)
+       ),
+       array(
+         select hit.id
+           from public.search_knowledge_chunks_fulltext(
+                  query_text => asked.word, match_count => 1000, viewer_id => asked."user",
+                  viewer_groups => asked.groups, public_only => asked.public_only
+                ) as hit
+       ),
+       array(
+         select hit.id
+           from public.match_knowledge_chunks(
+                  query_embedding => '[1,0,0]', match_count => 1000, match_threshold => -1,
+                  viewer_id => asked."user", viewer_groups => asked.groups,
+                  public_only => asked.public_only
+                ) as hit
+       ),
+       array(
+         select (chunk.value ->> 'id')::uuid
+           from jsonb_array_elements(
+                  public.read_knowledge_document(
+                    asked.document, viewer_id => asked."user", viewer_groups => asked.groups,
+                    public_only => asked.public_only, chunk_count => 500
+                  ) -> 'chunks'
+                ) as chunk (value)
        )
   from jsonb_to_recordset(%s) as asked (
-         word text, "user" uuid, groups text[], public_only boolean
+         word text, document uuid, "user" uuid, groups text[], public_only boolean
        )
 """
 AS_USER: tuple[LiteralString, ...] = (
@@ -135,7 +161,7 @@ def compare_corpus(
     asked = [questions(corpus, viewer, draw) for viewer in viewers]
     answers = service.execute(AS_SERVICE, [Jsonb(asked)], prepare=False).fetchall()
     for viewer, question, answer in zip(viewers, asked, answers, strict=True):
-        by_word, by_embedding, count, explained = answer
+        by_word, by_embedding, count, explained, fulltext, nearest, parts = answer
         seen = corpus.seen(viewer)
         matching = {one.id for one in seen if has_word(one, question["word"])}
         oracle.compare("text", viewer, set(by_word), matching)
@@ -143,6 +169,9 @@ def compare_corpus(
         oracle.compare("vector", viewer, set(by_embedding), embedded)
         oracle.compare("count", viewer, set(range(count)), set(range(len(matching))))
         oracle.compare("explain", viewer, set(explained), matching)
+        oracle.compare("fulltext", viewer, set(fulltext), matching)
+        oracle.compare("match", viewer, set(nearest), embedded)
+        oracle.compare("read", viewer, set(parts), parts_of(corpus, viewer, question["document"]))
     for viewer, question in zip(viewers, asked, strict=True):
         if viewer.user is not None:
             member = Viewer(viewer.user, groups=viewer.groups or frozenset())
@@ -173,8 +202,15 @@ def compare_user(
     oracle.compare("policy of chunks", viewer, chunks, {one.id for one in seen})
     oracle.compare("policy of documents", viewer, documents, seen_documents)
     oracle.compare("list_my", viewer, listed, seen_documents)
-    of_document = {one.id for one in seen if one.document == read.number}
-    oracle.compare("read_my", viewer, parts, of_document if viewer.sees(read) else set())
+    oracle.compare("read_my", viewer, parts, parts_of(corpus, viewer, str(read.id)))
+
+
+def parts_of(corpus: Corpus, viewer: Viewer, document: str) -> set[UUID]:
+    """List the chunks that a viewer reads of a document: none if the document is hidden."""
+    (one,) = (one for one in corpus.documents.values() if str(one.id) == document)
+    if not viewer.sees(one):
+        return set()
+    return {chunk.id for chunk in corpus.seen(viewer) if chunk.document == one.number}
 
 
 def has_word(chunk: Chunk, word: str) -> bool:

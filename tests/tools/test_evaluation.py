@@ -25,7 +25,10 @@ from second_brain.evaluation import collection as collections
 from second_brain.evaluation.collection import Collection, CollectionError, Query
 from second_brain.evaluation.metrics import PERMUTATIONS, compare, judge
 from second_brain.evaluation.runs import Settings
-from second_brain.evaluation.tuning import DEFAULT, Tuning, choose
+from second_brain.evaluation.tuning import DEFAULT, Tuning, choose, grid
+from second_brain.services.corpus_settings import CorpusSettings
+from second_brain.services.postgres import PostgresProvider
+from second_brain.services.write import KnowledgeWriter
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&<script>alert(2)</script>"
 
@@ -600,6 +603,85 @@ def test_a_setting_that_is_best_only_where_it_was_chosen_is_not_recommended() ->
     assert found.best == lucky
     assert found.validated == pytest.approx((0.5 + 0.45) / 2)
     assert found.recommended == DEFAULT
+
+
+def test_what_is_significantly_better_can_be_stored_with_weights_that_add_up_to_2() -> None:
+    better = Settings(fusion="auto", vector_weight=0.35, text_weight=0.65)
+    found = tuned(20, {DEFAULT: lambda _: 0.5, better: lambda _: 0.6}, vector=0.2)
+    assert found.storable == CorpusSettings(fusion="auto", vector_weight=0.7, text_weight=1.3)
+
+
+def test_what_is_not_significantly_better_is_not_stored() -> None:
+    better = Settings(fusion="rrf")
+    found = tuned(3, {DEFAULT: lambda _: 0.5, better: lambda _: 0.6}, vector=0.2)
+    assert found.recommended == better
+    assert not found.gains["default"].significant
+    assert found.storable is None
+
+
+def test_only_what_a_database_stores_is_tried_for_it() -> None:
+    tried = grid(storable=True)
+    assert {(one.rrf_k, one.pool_size) for one in tried} == {(None, None)}
+    assert {one.fusion for one in tried} == {None, "rrf", "relative_score", "auto"}
+
+
+def test_tune_stores_nothing_that_is_not_better(on_server: Run, dsn: str) -> None:
+    done = on_server("tune", "--apply", "--target", dsn)
+    assert done.code == 0, done.err
+    assert "Not stored: no setting is significantly better than the defaults." in done.out
+
+
+def test_tune_stores_what_is_better_and_searches_change(
+    on_server: Run, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = CorpusSettings(fusion="relative_score", vector_weight=0.4, text_weight=1.6)
+    # Two queries cannot show a significant gain.
+    monkeypatch.setattr(Tuning, "storable", property(lambda _: best))
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        KnowledgeWriter(connection).set_settings(
+            CorpusSettings(collection="fruit", embedding_model="one")
+        )
+        done = on_server("tune", "--apply", "--collection", "fruit", "--target", dsn)
+        assert done.code == 0, done.err
+        assert "Stored for collection 'fruit': fusion relative_score" in done.out
+        connection.execute(
+            "insert into public.knowledge_chunks (content, collection, embedding)"
+            " values ('apple', 'fruit', '[1,0,0]')"
+        )
+        provider = PostgresProvider(connection)
+        hits, _ = provider.find([1, 0, 0], "apple", collections=["fruit"])
+        assert hits[0].metadata["rrf_score"] == pytest.approx(2)
+        # A fusion that the caller gives is the caller's alone.
+        hits, _ = provider.find([1, 0, 0], "apple", collections=["fruit"], fusion="rrf")
+        assert hits[0].metadata["rrf_score"] == pytest.approx(2 / 61)
+        (stored,) = KnowledgeWriter(connection).settings()
+        assert stored.model_copy(update={"updated_at": None}) == best.model_copy(
+            update={"collection": "fruit", "embedding_model": "one"}
+        )
+
+
+def test_a_collection_without_apply_is_refused(run: Run, fruit: Path) -> None:
+    done = run("tune", "fruit", "--collection", "fruit")
+    assert done.code == 2
+    assert "--collection needs --apply" in done.err
+
+
+def test_settings_are_set_shown_and_reset(run: Run, dsn: str) -> None:
+    given = ("--dsn", dsn)
+    assert "Nothing is stored" in run("settings", "show", *given).out
+    done = run("settings", "set", "--fusion", "rrf", "--vector-weight", "0.5", *given)
+    assert done.code == 0, done.err
+    run("settings", "set", "--collection", "memory", "--text-weight", "2", *given)
+    assert run("settings", "show", *given).out.splitlines() == [
+        "all other collections: fusion rrf, vector weight 0.5, text weight 1",
+        "collection 'memory': fusion as the caller, vector weight 1, text weight 2",
+    ]
+    assert run("settings", "reset", "--collection", "memory", *given).out == "Removed.\n"
+    again = run("settings", "reset", "--collection", "memory", *given)
+    assert again.out == "There are no such settings.\n"
+    refused = run("settings", "set", "--vector-weight", "0", "--text-weight", "0", *given)
+    assert refused.code == 1
+    assert "both 0" in refused.err
 
 
 def test_the_defaults_win_a_tie() -> None:

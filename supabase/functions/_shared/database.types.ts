@@ -463,6 +463,23 @@ export type Database = {
       };
       "knowledge_search_health": { Args: Record<PropertyKey, never>; Returns: Json };
       "knowledge_viewer_groups": { Args: Record<PropertyKey, never>; Returns: (string)[] };
+      "list_knowledge_settings": {
+        Args: Record<PropertyKey, never>;
+        Returns: {
+          "collection": string;
+          "embedding_model": string | null;
+          "fusion": string | null;
+          "text_weight": number;
+          "updated_at": string;
+          "vector_weight": number;
+        }[];
+        SetofOptions: {
+          from: "*";
+          to: "knowledge_settings";
+          isOneToOne: false;
+          isSetofReturn: true;
+        };
+      };
       "list_my_knowledge_documents": {
         Args: {
           "after_key"?: string;
@@ -521,6 +538,7 @@ export type Database = {
         Returns: Json;
       };
       "refresh_knowledge_statistics": { Args: Record<PropertyKey, never>; Returns: boolean };
+      "reset_knowledge_settings": { Args: { "collection"?: string }; Returns: boolean };
       "search_knowledge_chunks_fulltext": {
         Args: {
           "filter_type"?: string;

@@ -338,11 +338,11 @@ def init(
             vector = pgvector.installed(database.connection)
         if vector is not None:
             vector_schema = vector_schema or vector.schema
+    vector_schema = vector_schema or migrations.written_vector_schema(into, schema)
     written = migrations.init(into, dimensions, schema=schema, vector_schema=vector_schema)
     if declarative:
-        into = into.parent / "schemas"
         written += migrations.declare(
-            into, dimensions, schema=schema, vector_schema=vector_schema or naming.EXTENSIONS
+            into.parent / "schemas", dimensions, schema=schema, vector_schema=vector_schema
         )
     for file in written:
         typer.echo(file)
@@ -400,6 +400,8 @@ def _uninstall(
         typer.confirm(f"Delete the install in schema {schema}?", abort=True, err=True)
     uninstall.apply(target, schema, cascade=cascade)
     typer.echo(f"The install in schema {schema} is removed.")
+    for line in found.remarks:
+        typer.echo(line, err=True)
 
 
 def _dev_server(major: int | None = None) -> EmbeddedPostgres:

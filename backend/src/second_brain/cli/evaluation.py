@@ -15,7 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from second_brain.cli.corpus import EmbedderOption
-from second_brain.cli.database import MajorOption
+from second_brain.cli.database import MajorOption, SchemaOption, resolve_dsn
+from second_brain.cli.settings import describe
 from second_brain.evaluation import metrics, report, runs, tuning
 from second_brain.evaluation.collection import Collection, Vectors, embed, load, read_vectors
 from second_brain.evaluation.metrics import MEASURES, Difference
@@ -23,6 +24,10 @@ from second_brain.evaluation.runs import Evaluation, Settings
 from second_brain.evaluation.tuning import Tuning
 from second_brain.models import load_embedder
 from second_brain.models.rerankers import RERANKER_NAMES, load_reranker
+from second_brain.services.connections import connect
+from second_brain.services.corpus_settings import CorpusSettings
+from second_brain.services.install import SCHEMA
+from second_brain.services.write import KnowledgeWriter
 
 _EVAL_EXAMPLES = """\b
 Examples:
@@ -37,6 +42,7 @@ _TUNE_EXAMPLES = """\b
 Examples:
   second-brain tune support
   second-brain tune support --qrels support/qrels/dev.tsv --max-queries 500
+  second-brain tune support --apply --collection support
 """
 
 _MAX_TUNED = 200
@@ -190,6 +196,30 @@ def _tune(
     seed: SeedOption = 0,
     dsn: ServerOption = None,
     postgres_major: MajorOption = None,
+    apply: Annotated[
+        bool,
+        typer.Option(
+            "--apply",
+            help="Store fusion and weights in your database, if their gain is significant.",
+        ),
+    ] = False,
+    applied_to: Annotated[
+        str,
+        typer.Option(
+            "--collection",
+            metavar="NAME",
+            help="Collection to store them for; without it, for all that have none.",
+            show_default=False,
+        ),
+    ] = "",
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="Database for --apply; the default is that of `second-brain search`.",
+            show_default=False,
+        ),
+    ] = None,
+    schema: SchemaOption = SCHEMA,
     as_json: JsonOption = False,
 ) -> None:
     """Find the best search arguments for a collection: fusion, weights, RRF constant, pool size.
@@ -197,22 +227,47 @@ def _tune(
     Every query runs with each setting, for ten hits, in a scratch database that is dropped at the
     end. The output compares the cross-validated nDCG@10 of the tuned settings with the defaults and
     with each leg alone, and says whether hybrid search beats both legs.
+
+    With --apply only fusion and weights are tried, because only they are stored. Every search whose
+    caller gives no fusion uses them. `second-brain settings` shows and removes them.
     """
+    if applied_to and not apply:
+        raise typer.BadParameter("--collection needs --apply")
+    dsn_applied = resolve_dsn(target) if apply else None
     collection, vectors = _prepare(
         directory, qrels, doc_embeddings, query_embeddings, embedder_name, max_queries, seed
     )
     if len(collection.queries) < 2:
         raise typer.BadParameter("tuning needs at least two queries with a relevant document")
-    settings = tuning.grid()
+    settings = tuning.grid(storable=apply)
     with (
         _loaded(collection, vectors, language, dsn, postgres_major) as connection,
         _progress("Searching by setting", len(settings) + 2) as advance,
     ):
         found = tuning.tune(connection, collection, vectors, settings, seed=seed, advance=advance)
+    stored = None
+    if dsn_applied is not None and found.storable is not None:
+        with connect(dsn_applied, autocommit=True) as connection:
+            stored = _stored(connection, schema, applied_to, found.storable)
     if as_json:
-        typer.echo(json.dumps(_tuning_json(found), indent=2))
-    else:
-        _print_tuning(found)
+        told = {"stored": stored and stored.arguments()} if apply else {}
+        typer.echo(json.dumps(_tuning_json(found) | told, indent=2))
+        return
+    _print_tuning(found)
+    if stored is not None:
+        typer.echo(f"Stored for {describe(stored)}")
+    elif apply:
+        typer.echo("Not stored: no setting is significantly better than the defaults.")
+
+
+def _stored(
+    connection: runs.Connection, schema: str, collection: str, tuned: CorpusSettings
+) -> CorpusSettings:
+    """Store what was tuned; the collection keeps the name of its embedding model."""
+    writer = KnowledgeWriter(connection, schema=schema)
+    models = {one.collection: one.embedding_model for one in writer.settings()}
+    update = {"collection": collection, "embedding_model": models.get(collection)}
+    return writer.set_settings(tuned.model_copy(update=update))
 
 
 def _prepare(

@@ -1,8 +1,8 @@
 """The objects of an install, read from the system catalogues of a database and compared.
 
-This module names one object, the function that a project replaces. The wheel has the catalogue of
-the current state as `manifest.json`, and `doctor` compares a database with it. It does not read
-rows of tables: settings and contents belong to the project.
+This module does not contain names of objects. The wheel has the catalogue of the current state as
+`manifest.json`, and `doctor` compares a database with it. It does not read rows of tables: settings
+and contents belong to the project.
 """
 
 import hashlib
@@ -26,9 +26,7 @@ Change = Literal["missing", "different", "left over"]
 
 MANIFEST = "manifest.json"
 
-REPLACED_BY_PROJECT = "function public.knowledge_viewer_groups()"
-"""The function that a project writes itself: migrations never replace it once it exists."""
-
+REPLACED_BY_PROJECT = f"function public.{naming.VIEWER_GROUPS}()"
 _FIXED_IN_REPLACEMENT = ("kind", "arguments", "returns")
 
 API_ROLES = ("public", "anon", "authenticated", "service_role")

@@ -185,7 +185,7 @@ def _definitions(connection: Connection, schema: str) -> Iterator[Finding]:
 def _viewer_groups(connection: Connection, schema: str) -> _Findings:
     """Report a project's function of groups that others could make return other groups."""
     caller = f"{naming.internals(schema)}.current_viewer_groups()"
-    name = f"{schema}.knowledge_viewer_groups()"
+    name = f"{schema}.{naming.VIEWER_GROUPS}()"
     found = connection.execute(_VIEWER_GROUPS, [caller, name]).fetchone()
     if found is None:
         return

@@ -67,15 +67,8 @@ _RENDERED_DIMENSION = re.compile(r"\b(\w+)\.vector\((\d+)\)")
 _DECLARED = "-- Written by `second-brain init --declarative`, which replaces this file.\n"
 # Added to the first file for another schema than public; Supabase does the same for public.
 _CREATE_SCHEMA = """
--- The schema of this install. `second-brain uninstall` drops it only if it has this comment.
-do $$
-begin
-  if to_regnamespace('{schema}') is null then
-    create schema {schema};
-    comment on schema {schema} is '{comment}';
-  end if;
-end
-$$;
+-- The schema of this install.
+create schema if not exists {schema};
 
 grant usage on schema {schema} to anon, authenticated, service_role;
 """
@@ -178,7 +171,7 @@ def render(
             replace(one, sql=naming.rename(one.sql, names, naming.SCHEMA, schema))
             for one in rendered
         ]
-        create = _CREATE_SCHEMA.format(schema=schema, comment=naming.SCHEMA_COMMENT)
+        create = _CREATE_SCHEMA.format(schema=schema)
         rendered[0] = replace(rendered[0], sql=rendered[0].sql + create)
     if not naming.is_plain(vector_schema):
         raise InvalidInputError(
@@ -233,7 +226,6 @@ def recorded(connection: "psycopg.Connection[Any]", schema: str = naming.SCHEMA)
 
     Those that `init` wrote are in the history of the Supabase CLI, under the names of their files.
     """
-    prefix = naming.handed_out_name(schema, "")
     packaged = {(one.version, one.name) for one in find()}
     found = []
     for of_schema in dict.fromkeys((naming.SCHEMA, schema)):
@@ -244,7 +236,7 @@ def recorded(connection: "psycopg.Connection[Any]", schema: str = naming.SCHEMA)
             found += [
                 Migration(version, name, ";\n".join(statements))
                 for version, name, statements in rows
-                if re.fullmatch(re.escape(prefix) + r"\d+_\w+", name)
+                if _is_handed_out(name, schema)
                 or (is_own and (schema != naming.SCHEMA or (version, name) in packaged))
             ]
     return found
@@ -255,9 +247,11 @@ def forget(
 ) -> list[str]:
     """Return the statements that remove these migrations, and only these, from the histories."""
     statements = []
-    if applied and _has_history(connection, naming.SCHEMA):
+    # Only an install in public has its own rows there under the names of the package.
+    pushed = [one for one in applied if schema == naming.SCHEMA or _is_handed_out(one.name, schema)]
+    if pushed and _has_history(connection, naming.SCHEMA):
         rows = sql.SQL(", ").join(
-            sql.SQL("({}, {})").format(one.version, one.name) for one in applied
+            sql.SQL("({}, {})").format(one.version, one.name) for one in pushed
         )
         statements.append(sql.SQL(_FORGET).format(rows=rows).as_string(connection))
     if schema != naming.SCHEMA and _has_history(connection, schema):
@@ -355,8 +349,7 @@ def init(
     present = find(into) if into.is_dir() else []
     ours = {_handed_out_name(migration, schema) for migration in packaged}
     for one in present:
-        for place, stored in _RENDERED_DIMENSION.findall(one.sql) if one.name in ours else ():
-            vector_schema = vector_schema or place
+        for _, stored in _RENDERED_DIMENSION.findall(one.sql) if one.name in ours else ():
             if int(stored) != dimensions:
                 raise ConfigurationError(
                     f"{into / one.file_name} has embeddings of {stored} dimensions, "
@@ -366,7 +359,8 @@ def init(
                         "and run this again."
                     ),
                 )
-    migrations = render(packaged, dimensions, schema, vector_schema or naming.EXTENSIONS)
+    vector_schema = vector_schema or written_vector_schema(into, schema)
+    migrations = render(packaged, dimensions, schema, vector_schema)
     names = {one.name for one in present}
     moments = _moments_after([one.version for one in present])
     written = []
@@ -378,6 +372,15 @@ def init(
             file.write_text(migration.sql, "utf-8")
             written.append(file)
     return written
+
+
+def written_vector_schema(into: Path, schema: str = naming.SCHEMA) -> str:
+    """Return the schema of pgvector in the files that `init` wrote; `extensions` without files."""
+    for one in find(into) if into.is_dir() else ():
+        written = _RENDERED_DIMENSION.search(one.sql) if _is_handed_out(one.name, schema) else None
+        if written is not None:
+            return written[1]
+    return naming.EXTENSIONS
 
 
 def declare(
@@ -562,6 +565,11 @@ def _history(connection: "psycopg.Connection[Any]", schema: str) -> dict[str, st
 
 def _handed_out_name(migration: Migration, schema: str) -> str:
     return naming.handed_out_name(schema, f"{migration.version}_{migration.name}")
+
+
+def _is_handed_out(name: str, schema: str) -> bool:
+    prefix = re.escape(naming.handed_out_name(schema, ""))
+    return re.fullmatch(prefix + r"\d+_\w+", name) is not None
 
 
 def _moments_after(versions: Sequence[str]) -> Iterator[str]:

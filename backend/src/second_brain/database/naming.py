@@ -23,7 +23,7 @@ __all__ = [
     "INTERNALS",
     "MAX_LENGTH",
     "SCHEMA",
-    "SCHEMA_COMMENT",
+    "VIEWER_GROUPS",
     "check_schema",
     "created",
     "created_names",
@@ -36,8 +36,8 @@ __all__ = [
     "without_vector",
 ]
 
-SCHEMA_COMMENT = "An install of second-brain."
-"""The comment of a schema that the migrations created."""
+VIEWER_GROUPS = "knowledge_viewer_groups"
+"""The function that a project replaces with its own: no migration changes it once it exists."""
 
 _EXTENSIONS = re.compile(
     rf"\b{EXTENSIONS}\.(?=\S)|(?<=schema ){EXTENSIONS}\b|(?<=')\b{EXTENSIONS}(?=')"

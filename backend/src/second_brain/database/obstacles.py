@@ -4,6 +4,7 @@ All obstacles are reported at once, each with its remedy. An object is foreign i
 of an object that a missing migration creates, and no applied migration has created it.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +12,13 @@ from typing import Any
 import psycopg
 from psycopg.rows import scalar_row
 
-from second_brain.database import naming, pgvector
+from second_brain.database import catalogue, naming, pgvector
 
 MINIMUM_SERVER = 15
 API_ROLES = ("anon", "authenticated", "service_role")
 
+# A project may have its own one before the installation, which the migrations then keep.
+_REPLACED = re.sub(r".*\.|\(.*", "", catalogue.REPLACED_BY_PROJECT)
 _ELSEWHERE = "or install into another schema with --schema NAME"
 _PRELUDE = "run `second-brain migrate --prelude` once as a superuser"
 
@@ -30,16 +33,15 @@ select wanted.name
   from unnest(%s::text[]) as wanted (name)
  where not exists (select from pg_catalog.pg_namespace where nspname = wanted.name)
 """
-# From the catalogue: to_regprocedure raises 42501 where the role may not use schema auth.
 _HAS_VIEWER = """
 select exists (
-  select
-    from pg_catalog.pg_proc as function
-    join pg_catalog.pg_namespace as namespace on namespace.oid = function.pronamespace
-   where namespace.nspname = 'auth'
-     and function.proname = 'uid'
-     and function.pronargs = 0
-)
+         select
+           from pg_catalog.pg_proc as function
+           join pg_catalog.pg_namespace as namespace on namespace.oid = function.pronamespace
+          where namespace.nspname = 'auth'
+            and function.proname = 'uid'
+            and function.pronargs = 0
+       )
 """
 _WITHOUT_USAGE = """
 select role.rolname
@@ -86,22 +88,19 @@ select 'function',
   join pg_catalog.pg_namespace as namespace on namespace.oid = function.pronamespace
  where namespace.nspname = %(schema)s
    and function.proname = any (%(names)s)
- order by function.proname, pg_get_function_identity_arguments(function.oid)
-"""
-# As in migration 002, which keeps a function that the project has made.
-_PROJECTS_FUNCTION = "knowledge_viewer_groups"
-_UNUSABLE_PROJECTS_FUNCTION = """
-select from pg_catalog.pg_proc as function
-  join pg_catalog.pg_namespace as namespace on namespace.oid = function.pronamespace
-  join pg_catalog.pg_roles as role on role.oid = function.proowner
- where namespace.nspname = %(schema)s
-   and function.proname = %(name)s
-   and function.pronargs = 0
    and not (
-     (role.rolname = current_user or role.rolsuper)
+     function.proname = %(replaced)s
+     and function.pronargs = 0
      and function.prorettype = 'text[]'::regtype
      and not function.proretset
+     and exists (
+           select
+             from pg_catalog.pg_roles as role
+            where role.oid = function.proowner
+              and (role.rolname = current_user or role.rolsuper)
+         )
    )
+ order by function.proname, pg_get_function_identity_arguments(function.oid)
 """
 
 
@@ -237,24 +236,14 @@ def _objects(
     for query, names in (
         (_RELATIONS, [name for kind, name in new if kind not in ("function", "schema")]),
         (_TYPES, [name for kind, name in new if kind in ("table", "view", "type", "domain")]),
-        (
-            _FUNCTIONS,
-            [name for kind, name in new if kind == "function" and name != _PROJECTS_FUNCTION],
-        ),
+        (_FUNCTIONS, [name for kind, name in new if kind == "function"]),
     ):
-        rows = connection.execute(query, {"schema": schema, "names": names}).fetchall()
+        arguments = {"schema": schema, "names": names, "replaced": _REPLACED}
+        rows = connection.execute(query, arguments).fetchall()
         for kind, name in rows:
             yield Obstacle(
                 f"{kind} {schema}.{name} exists and is not of second-brain",
                 f"Rename or drop it, {_ELSEWHERE}.",
-            )
-    if ("function", _PROJECTS_FUNCTION) in new:
-        wanted = {"schema": schema, "name": _PROJECTS_FUNCTION}
-        if connection.execute(_UNUSABLE_PROJECTS_FUNCTION, wanted).fetchone() is not None:
-            yield Obstacle(
-                f"function {schema}.{_PROJECTS_FUNCTION}() is of another role, or does not return "
-                "text[]",
-                "Searches call it with your rights: drop it, or create it as this role.",
             )
 
 

@@ -101,24 +101,11 @@ select classid::regclass::text, objid::bigint, refclassid::regclass::text, refob
 """
 _DESCRIBE = "select pg_catalog.pg_describe_object(%s::regclass, %s, 0)"
 _WITHOUT_PATH = "select set_config('search_path', 'pg_catalog', true)"
-_IS_EMPTY = """
-select obj_description(namespace.oid, 'pg_namespace') = %(comment)s
-       and not exists (
-             select from pg_catalog.pg_class as class
-              where class.relnamespace = namespace.oid and class.oid <> all (%(ours)s)
-                and class.relkind in ('r', 'p', 'v', 'm', 'S', 'f')
-           )
-       and not exists (
-             select from pg_catalog.pg_proc as function
-              where function.pronamespace = namespace.oid and function.oid <> all (%(ours)s)
-           )
-       and not exists (
-             select from pg_catalog.pg_type as type
-              where type.typnamespace = namespace.oid and type.oid <> all (%(ours)s)
-                and type.typtype in ('d', 'e', 'r') and type.typrelid = 0
-           )
-  from pg_catalog.pg_namespace as namespace
- where namespace.nspname = %(schema)s
+# The function of groups that the migrations create, before a project replaces it.
+_IS_DEFAULT = """
+select btrim(regexp_replace(function.prosrc, '\\s+', ' ', 'g')) = 'begin return ''{}''; end'
+  from pg_catalog.pg_proc as function
+ where function.oid = %s
 """
 _LOCK = "select pg_advisory_xact_lock(hashtext('second_brain migrations'))"
 _COUNT = "select count(*) from {table}"
@@ -138,6 +125,17 @@ class Uninstall:
     attached: tuple[str, ...]
 
     @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is left to do by hand."""
+        if self.schema == naming.SCHEMA:
+            return ()
+        return (
+            f"Schema {self.schema} stays: the REST API answers no request while it exposes a",
+            "schema that does not exist. Remove it from the exposed schemas, then run:",
+            f"drop schema {self.schema};",
+        )
+
+    @property
     def script(self) -> str:
         """The statements as a file, with what is lost in its comments."""
         lost = [f"--   {count:,} rows of {table}" for table, count in self.rows.items()]
@@ -149,6 +147,7 @@ class Uninstall:
                 *(lost or ["--   no rows"]),
                 "-- pgvector and the roles stay. If a project has migrations with the names",
                 f"-- *_{naming.handed_out_name(self.schema, '0')}*.sql, delete these files too.",
+                *(f"-- {line}" for line in self.remarks),
                 "",
                 "begin;",
                 "",
@@ -217,10 +216,6 @@ def _plan(connection: Connection, schema: str, cascade: bool) -> Uninstall:
         described = [_described(connection, one) for one in depends.foreign]
         raise ForeignDependentsError(sorted(described))
     statements = [*_drops(depends.in_order(), cascade=cascade)]
-    ours = [oid for catalogue_name, oid in nodes if catalogue_name != "pg_namespace"]
-    arguments = {"schema": schema, "ours": ours, "comment": naming.SCHEMA_COMMENT}
-    if schema != naming.SCHEMA and connection.execute(_IS_EMPTY, arguments).fetchone() == (True,):
-        statements.append(f"drop schema {schema}")
     statements += migrations.forget(connection, schema, recorded)
     statements.append("notify pgrst, 'reload schema'")
     return Uninstall(
@@ -258,7 +253,7 @@ def _nodes(
                 continue
             if kind == "function" and signatures is not None:
                 signature = f"{namespace}.{name}({_argument_types(connection, oid)})"
-                if signature not in signatures:
+                if signature not in signatures or _is_replaced(connection, schema, signature, oid):
                     continue
         found[(catalogue_name, oid)] = _Node(kind, identity)
         if kind == "table":
@@ -268,6 +263,14 @@ def _nodes(
         quoted = sql.Identifier(name).as_string(connection)
         found[(catalogue_name, oid)] = _Node(kind, quoted, table)
     return found, tables
+
+
+def _is_replaced(connection: Connection, schema: str, signature: str, oid: int) -> bool:
+    """Return whether this is the function that a project replaces, and it has done so."""
+    own = catalogue.REPLACED_BY_PROJECT.removeprefix(f"function {naming.SCHEMA}")
+    return signature == schema + own and (
+        connection.execute(_IS_DEFAULT, [oid]).fetchone() != (True,)
+    )
 
 
 def _argument_types(connection: Connection, oid: int) -> str:

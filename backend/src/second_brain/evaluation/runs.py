@@ -61,6 +61,7 @@ select api_roles.name
 # Objects that every Supabase database has and a new database lacks.
 _SETUP = (
     "create schema extensions",
+    "grant usage on schema extensions to anon, authenticated, service_role",
     "create extension vector with schema extensions",
     "create schema auth",
     "create function auth.uid() returns uuid language sql stable return null::uuid",
@@ -94,7 +95,7 @@ _FINISH = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The arguments of a search; None means the provider's default."""
+    """The arguments of a search; None means the default of the command line and the service."""
 
     fusion: str | None = None
     vector_weight: float | None = None
@@ -273,8 +274,9 @@ class Searcher:
         depth: int,
     ) -> list[MemorySearchResult]:
         text = None if leg == "vector" else query.text
+        arguments = {"fusion": "stored_or_auto", **settings.arguments(leg)}
         try:
-            hits, _ = self._provider.find(embedding, text, top_k=depth, **settings.arguments(leg))
+            hits, _ = self._provider.find(embedding, text, top_k=depth, **arguments)
         except SecondBrainError as error:
             error.args = (f"query {query.id!r}: {error}",)
             raise

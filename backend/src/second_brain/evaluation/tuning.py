@@ -13,6 +13,7 @@ from second_brain.evaluation.collection import Collection, Vectors
 from second_brain.evaluation.metrics import MEASURES, Difference, compare, judge
 from second_brain.evaluation.runs import LEGS, Connection, Run, Searcher, Settings, rankings
 from second_brain.services.arguments import Leg
+from second_brain.services.corpus_settings import CorpusSettings
 
 MEASURE = MEASURES[0]
 FOLDS = 5
@@ -51,6 +52,21 @@ class Tuning:
         return self.grid[DEFAULT]
 
     @property
+    def storable(self) -> CorpusSettings | None:
+        """What to store; None if the gain over the defaults is not significant.
+
+        The weights add up to 2, as the default weights do.
+        """
+        gain, best = self.gains["default"], self.recommended
+        if best == DEFAULT or not (gain.mean > 0 and gain.significant):
+            return None
+        return CorpusSettings(
+            fusion=best.fusion,
+            vector_weight=1.0 if best.vector_weight is None else round(2 * best.vector_weight, 9),
+            text_weight=1.0 if best.text_weight is None else round(2 * best.text_weight, 9),
+        )
+
+    @property
     def not_beaten(self) -> tuple[str, ...]:
         """The legs that the tuned hybrid does not significantly beat."""
         return tuple(
@@ -60,11 +76,17 @@ class Tuning:
         )
 
 
-def grid() -> list[Settings]:
-    """Return the settings to try, the defaults first."""
+def grid(*, storable: bool = False) -> list[Settings]:
+    """Return the settings to try, the defaults first.
+
+    With `storable`, only those that `set_knowledge_settings` stores: fusion and weights.
+    """
     settings = [DEFAULT]
+    pool_sizes: Sequence[int | None] = (None,) if storable else _POOL_SIZES
     for fusion in _FUSIONS:
-        ks: Sequence[float | None] = _RRF_KS if fusion == "rrf" else (None,)
+        ks: Sequence[float | None] = (None,)
+        if fusion == "rrf" and not storable:
+            ks = _RRF_KS
         settings += [
             Settings(
                 fusion=fusion,
@@ -73,7 +95,7 @@ def grid() -> list[Settings]:
                 rrf_k=k,
                 pool_size=pool_size,
             )
-            for share, k, pool_size in product(_VECTOR_SHARES, ks, _POOL_SIZES)
+            for share, k, pool_size in product(_VECTOR_SHARES, ks, pool_sizes)
         ]
     return settings
 

@@ -173,6 +173,26 @@ PURGE = """
     select public.purge_knowledge_chunks(older_than => %(older_than)s::interval)
 """
 
+SET_SETTINGS = """
+    select collection, fusion, vector_weight, text_weight, embedding_model, updated_at
+    from public.set_knowledge_settings(
+      collection => %(collection)s::text,
+      fusion => %(fusion)s::text,
+      vector_weight => %(vector_weight)s::float8,
+      text_weight => %(text_weight)s::float8,
+      embedding_model => %(embedding_model)s::text
+    )
+"""
+
+LIST_SETTINGS = """
+    select collection, fusion, vector_weight, text_weight, embedding_model, updated_at
+    from public.list_knowledge_settings()
+"""
+
+RESET_SETTINGS = """
+    select public.reset_knowledge_settings(collection => %(collection)s::text)
+"""
+
 REFRESH_STATISTICS = """
     select public.refresh_knowledge_statistics()
 """

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 from second_brain.errors import ClientUnavailableError, ConfigurationError, redacted
 from second_brain.services.arguments import without_defaults
 from second_brain.services.calls import RETRIES, Deadline
+from second_brain.services.corpus_settings import AsyncStoredSettings, StoredSettings
 from second_brain.services.install import check_schema
 from second_brain.services.own_documents import AsyncOwnDocuments, OwnDocuments
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
@@ -105,7 +106,9 @@ class _Project(ABC, Generic[AnyClient, AnyHttp]):
         return self._credentials()
 
 
-class SupabaseProvider(_Project["Client", "httpx.Client"], OwnDocuments, SearchProvider):
+class SupabaseProvider(
+    _Project["Client", "httpx.Client"], OwnDocuments, StoredSettings, SearchProvider
+):
     """Search through a Supabase project's REST API with the service role's key.
 
     `config` has `supabase_url` and `supabase_key`; missing values are read from SUPABASE_URL and
@@ -183,7 +186,10 @@ class SupabaseProvider(_Project["Client", "httpx.Client"], OwnDocuments, SearchP
 
 
 class AsyncSupabaseProvider(
-    _Project["AsyncClient", "httpx.AsyncClient"], AsyncOwnDocuments, AsyncSearchProvider
+    _Project["AsyncClient", "httpx.AsyncClient"],
+    AsyncOwnDocuments,
+    AsyncStoredSettings,
+    AsyncSearchProvider,
 ):
     """`SupabaseProvider` for an event loop, with supabase-py's AsyncClient; one for each loop."""
 

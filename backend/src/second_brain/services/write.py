@@ -14,7 +14,7 @@ from uuid import UUID
 
 import psycopg
 from psycopg.pq import TransactionStatus
-from psycopg.rows import AsyncRowFactory, RowFactory, class_row, scalar_row
+from psycopg.rows import AsyncRowFactory, RowFactory, class_row, kwargs_row, scalar_row
 from psycopg.types.json import Jsonb
 
 from second_brain.errors import redacted, translate
@@ -22,6 +22,7 @@ from second_brain.filters import json_default
 from second_brain.services import statements
 from second_brain.services.blocking import blocking
 from second_brain.services.calls import DEADLOCK, SERIALIZATION_FAILURE, pause_before
+from second_brain.services.corpus_settings import CorpusSettings
 from second_brain.services.install import SCHEMA, Install
 from second_brain.services.last_write import written
 
@@ -177,6 +178,21 @@ class AsyncKnowledgeWriter(_Writes):
         """Remove chunks that were superseded or deleted longer ago, and return how many."""
         return int(await self._written(scalar_row, statements.PURGE, {"older_than": older_than}))
 
+    async def set_settings(self, settings: CorpusSettings) -> CorpusSettings:
+        """Store how a collection is searched, in place of what was stored, and return it."""
+        return await self._written(
+            kwargs_row(CorpusSettings), statements.SET_SETTINGS, settings.arguments()
+        )
+
+    async def settings(self) -> list[CorpusSettings]:
+        """Return the stored settings in the order of their collections."""
+        return await self._rows(kwargs_row(CorpusSettings), statements.LIST_SETTINGS, {})
+
+    async def reset_settings(self, collection: str = "") -> bool:
+        """Remove the settings of a collection; return whether there were any."""
+        arguments = {"collection": collection}
+        return bool(await self._written(scalar_row, statements.RESET_SETTINGS, arguments))
+
     async def refresh_statistics(self) -> bool:
         """Renew the document frequencies that ranking reads, after ANALYZE."""
         return bool(await self._written(scalar_row, statements.REFRESH_STATISTICS, {}))
@@ -222,6 +238,9 @@ class KnowledgeWriter(_Writes):
     delete_document = blocking(AsyncKnowledgeWriter.delete_document)
     delete_owner = blocking(AsyncKnowledgeWriter.delete_owner)
     purge = blocking(AsyncKnowledgeWriter.purge)
+    set_settings = blocking(AsyncKnowledgeWriter.set_settings)
+    settings = blocking(AsyncKnowledgeWriter.settings)
+    reset_settings = blocking(AsyncKnowledgeWriter.reset_settings)
     refresh_statistics = blocking(AsyncKnowledgeWriter.refresh_statistics)
 
     async def _fetch(

@@ -1,0 +1,97 @@
+"""The command settings: how a corpus is searched where a caller gives no fusion."""
+
+from typing import Annotated, Literal
+
+import typer
+
+from second_brain.cli.database import DsnOption, SchemaOption, opened
+from second_brain.services.corpus_settings import CorpusSettings
+from second_brain.services.install import SCHEMA
+from second_brain.services.write import KnowledgeWriter
+
+CollectionOption = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Collection; without it, all that have no settings of their own.",
+        show_default=False,
+    ),
+]
+WeightOption = Annotated[float, typer.Option(help="Multiplies the weight of a caller.", min=0)]
+
+settings = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog="""\b
+Examples:
+  second-brain settings show
+  second-brain settings set --fusion auto --vector-weight 0.7
+  second-brain settings set --collection support --fusion relative_score
+  second-brain settings reset --collection support
+""",
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.add_typer(settings, name="settings", help="Fusion and weights that a corpus remembers.")
+
+
+def describe(stored: CorpusSettings) -> str:
+    """Return the settings in one line."""
+    name = f"collection {stored.collection!r}" if stored.collection else "all other collections"
+    model = f", embedding model {stored.embedding_model}" if stored.embedding_model else ""
+    return (
+        f"{name}: fusion {stored.fusion or 'as the caller'}, vector weight "
+        f"{stored.vector_weight:g}, text weight {stored.text_weight:g}{model}"
+    )
+
+
+@settings.command("show")
+def show_settings(dsn: DsnOption = None, schema: SchemaOption = SCHEMA) -> None:
+    """Show the stored settings."""
+    with opened(dsn, schema) as database:
+        stored = KnowledgeWriter(database.connection, schema=schema).settings()
+    for one in stored:
+        typer.echo(describe(one))
+    if not stored:
+        typer.echo("Nothing is stored: fusion is auto on the command line and in the service.")
+
+
+@settings.command("set")
+def set_settings(
+    collection: CollectionOption = "",
+    fusion: Annotated[
+        Literal["auto", "relative_score", "rrf"] | None,
+        typer.Option(help="Without it, the default of the caller.", show_default=False),
+    ] = None,
+    vector_weight: WeightOption = 1.0,
+    text_weight: WeightOption = 1.0,
+    embedding_model: Annotated[
+        str | None,
+        typer.Option(help="Model that the embeddings should have.", show_default=False),
+    ] = None,
+    dsn: DsnOption = None,
+    schema: SchemaOption = SCHEMA,
+) -> None:
+    """Store the settings of a collection in place of those that it has."""
+    given = CorpusSettings(
+        collection=collection,
+        fusion=fusion,
+        vector_weight=vector_weight,
+        text_weight=text_weight,
+        embedding_model=embedding_model,
+    )
+    with opened(dsn, schema) as database:
+        stored = KnowledgeWriter(database.connection, schema=schema).set_settings(given)
+    typer.echo(f"Stored for {describe(stored)}")
+
+
+@settings.command("reset")
+def reset_settings(
+    collection: CollectionOption = "", dsn: DsnOption = None, schema: SchemaOption = SCHEMA
+) -> None:
+    """Remove the settings of a collection."""
+    with opened(dsn, schema) as database:
+        found = KnowledgeWriter(database.connection, schema=schema).reset_settings(collection)
+    typer.echo("Removed." if found else "There are no such settings.")

@@ -1,0 +1,249 @@
+"""Questions as people write them: prose with quotation marks, identifiers in any spelling."""
+
+import math
+from typing import Any
+
+import pytest
+from test_search import NORTH, call, numbers, search, store
+
+from conftest import Connection
+
+PROSE = "Articles on text formatting systems, including {} systems"
+SAYINGS: list[dict[str, Any]] = [
+    {"content": "see what you get when you get what you formatting"},
+    {"content": "formatting of text where what you see is what you get"},
+    {"content": "text formatting systems, articles on systems"},
+    {"content": "a lazy afternoon"},
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (PROSE.format('"what you see is what you get"'), {1, 2, 3}),
+        ('is it "what you see is what you get"?', {1, 2}),
+        ("which text formatting systems have a lazy afternoon -articles", {1, 2, 3, 4}),
+        ("text formatting systems that were written for a lazy or afternoon", {1, 2, 3, 4}),
+        # A short query.
+        ('formatting "text where what you see"', {2}),
+        ("text formatting -articles", {1, 2}),
+        ('"text formatting" or "lazy afternoon"', {3, 4}),
+    ],
+)
+def test_operators_bind_in_a_short_query_and_not_in_prose(
+    knowledge: Connection, text: str, found: set[int]
+) -> None:
+    store(knowledge, *SAYINGS)
+    assert set(numbers(search(knowledge, query_text=text))) == found
+
+
+def test_a_phrase_in_prose_adds_to_the_score(knowledge: Connection) -> None:
+    store(
+        knowledge, {"content": "matches key leaked other"}, {"content": "leaked key other matches"}
+    )
+    plain = "how does one find out that there is a leaked key"
+    quoted = 'how does one find out that there is a "leaked key"'
+    first, second = search(knowledge, query_text=plain)
+    assert first["text_score"] == pytest.approx(second["text_score"])
+    first, second = search(knowledge, query_text=quoted)
+    assert (first["id"].int, second["id"].int) == (2, 1)
+    assert second["text_score"] == pytest.approx(
+        search(knowledge, query_text=plain)[0]["text_score"]
+    )
+
+
+RELAXED = '"zebra crossing" afternoon -articles'
+
+
+def test_required_parts_that_no_row_has_are_relaxed_and_named(knowledge: Connection) -> None:
+    store(knowledge, *SAYINGS, {"content": "a zebra has an afternoon in articles"})
+    rows = search(knowledge, query_text=RELAXED)
+    assert numbers(rows) == [4]  # an excluded word stays excluded
+    assert rows[0]["notes"] == {"relaxed": ['"zebra crossing"']}
+    assert search(knowledge, query_text="afternoon -articles")[0]["notes"] is None
+    # These modes never relax.
+    for mode in ("simple", "phrase"):
+        assert search(knowledge, query_text="crossing zebra afternoon", search_mode=mode) == []
+
+
+def test_required_parts_are_relaxed_within_the_filters_of_the_call(knowledge: Connection) -> None:
+    store(
+        knowledge,
+        {"content": "a lazy afternoon", "knowledge_type": "note"},
+        {"content": "an afternoon", "knowledge_type": "task"},
+    )
+    for kind, found, notes in (
+        ("note", [1], None),
+        ("task", [2], {"relaxed": ['"lazy afternoon"']}),
+    ):
+        rows = search(knowledge, query_text='"lazy afternoon"', filter_type=kind)
+        assert (numbers(rows), rows[0]["notes"]) == (found, notes)
+
+
+def test_what_one_collection_has_stays_required_in_the_others(knowledge: Connection) -> None:
+    store(
+        knowledge,
+        {"content": "a lazy afternoon", "collection": "one"},
+        {"content": "an afternoon", "collection": "other"},
+    )
+    rows = search(knowledge, query_text='"lazy afternoon"', collections=["one", "other"])
+    assert numbers(rows) == [1]
+    rows = search(knowledge, query_text='"an evening" afternoon', collections=["one", "other"])
+    assert set(numbers(rows)) == {1, 2}
+
+
+def test_the_explanation_says_what_was_relaxed(knowledge: Connection) -> None:
+    store(knowledge, *SAYINGS)
+    ((told,),) = knowledge.execute(
+        "select public.explain_hybrid_search(query_text => %s)", [RELAXED]
+    ).fetchall()
+    text = told["lists"][0]["text"]
+    assert text["strategy"] == "relaxed: no row has what is required"
+    assert text["relaxed"] == ['"zebra crossing"']
+
+
+def weights(connection: Connection, text: str) -> dict[str, float]:
+    """Return the weights of the lexemes of a question."""
+    rows = connection.execute(
+        "select word.lexeme, word.weight"
+        "  from knowledge_internal.analyse_query(%s, 'websearch') as analysis,"
+        "       unnest(analysis.lexemes, analysis.scored_weights) as word (lexeme, weight)",
+        [text],
+    )
+    return dict(rows.fetchall())
+
+
+def idf(count: int, having: int) -> float:
+    return math.log(1 + (count - having + 0.5) / (having + 0.5))
+
+
+def test_the_readings_of_a_compound_share_the_weight_of_one_word(knowledge: Connection) -> None:
+    store(
+        knowledge,
+        {"content": "the heat-transfer"},
+        {"content": "transfer of heat"},
+        {"content": "heat"},
+        {"content": "other"},
+    )
+    whole = idf(4, 1)
+    shares = {"heattransf": whole / 2}
+    parts = {"heat": idf(4, 3), "transfer": idf(4, 2)}
+    shares |= {part: whole / 2 * one / sum(parts.values()) for part, one in parts.items()}
+    assert weights(knowledge, "heat-transfer") == pytest.approx(shares)
+    # Twice typed, it counts twice.
+    assert weights(knowledge, "heat-transfer Heat-Transfer") == pytest.approx(
+        {lexeme: 2 * share for lexeme, share in shares.items()}
+    )
+
+
+def test_an_abbreviation_does_not_outweigh_the_question(knowledge: Connection) -> None:
+    store(
+        knowledge,
+        {"content": "e.g. this"},
+        {"content": "replace a pump"},
+        *({"content": f"pump {number}"} for number in range(3)),
+    )
+    assert weights(knowledge, "e.g. pump").keys() == {"eg", "pump"}
+    assert numbers(search(knowledge, query_text="replacing a pump, e.g. a big one"))[0] == 2
+
+
+def test_a_reading_in_no_chunk_has_no_weight(knowledge: Connection) -> None:
+    store(knowledge, {"content": "an LRU cache"}, {"content": "a cache"}, {"content": "other"})
+    known = weights(knowledge, "lru_cache")
+    assert known.keys() == {"lru", "cach"}
+    assert sum(known.values()) == pytest.approx(idf(3, 1))
+
+
+def test_a_word_read_in_several_languages_counts_once(knowledge: Connection) -> None:
+    store(
+        knowledge,
+        {"content": "houses and housing", "language": "english"},
+        {"content": "houses hous", "language": "klingon"},
+        {"content": "other things here", "language": "klingon"},
+    )
+    rows = search(knowledge, query_text="houses")
+    scores = {row["id"].int: row["text_score"] for row in rows}
+    # The second chunk has both readings, houses and hous; the better one counts.
+    ((mean,),) = knowledge.execute(
+        "select avg(text_length) from public.knowledge_chunks"
+    ).fetchall()
+    factor = 1.2 * (0.25 + 0.75 * 2 / float(mean))
+    weight = idf(3, 3)
+    assert scores[2] == pytest.approx(weight * 2.2 / (1 + factor))
+    assert scores[1] == pytest.approx(weight * 2 * 2.2 / (2 + factor))
+
+
+IDENTIFIERS = {
+    "the AB-12345/X relay": ["AB12345", "ab-12345", "AB 12345", "12345", "AB12345X", "ab12345-x"],
+    "call functools.lru_cache here": ["lru_cache", "functools.lru_cache", "lruCache", "lru-cache"],
+    "a ThreadPoolExecutor runs": ["thread_pool_executor", "ThreadPoolExecutor", "thread pool"],
+    "self._read_next_line() reads": ["_read_next_line", "read_next_line", "readNextLine"],
+    "since Python 3.11.2 only": ["3.11.2", "3.11", "python-3.11.2"],
+    "look at /etc/nginx/conf.d/site.conf": [
+        "/etc/nginx/conf.d/site.conf",
+        "nginx/conf.d",
+        "site.conf",
+    ],
+    "std::vector grows": ["std::vector", "vector"],
+    "order BC547B now": ["BC547B", "bc547b", "BC-547B", "547"],
+    "the parseHTTPResponse method": ["parse_http_response", "parseHTTPResponse", "HTTP"],
+    "run apt-get twice": ["apt-get", "apt_get", "aptget"],
+}
+
+
+@pytest.mark.parametrize(
+    ("content", "query"), [(content, one) for content, all_ in IDENTIFIERS.items() for one in all_]
+)
+def test_an_identifier_is_found_by_the_whole_a_part_and_another_spelling(
+    knowledge: Connection, content: str, query: str
+) -> None:
+    store(
+        knowledge,
+        {"content": content},
+        *({"content": one} for one in IDENTIFIERS if one != content),
+    )
+    rows = search(knowledge, query_text=query)
+    assert numbers(rows)[0] == 1
+    assert rows[0]["matched_terms"]
+
+
+@pytest.mark.parametrize("query", ["31.12", "3112", "3.1.1"])
+def test_a_number_with_a_point_is_no_other_number(knowledge: Connection, query: str) -> None:
+    store(knowledge, {"content": "version 3.11 of 311"}, {"content": "other"})
+    assert search(knowledge, query_text=query, search_mode="simple") == []
+
+
+@pytest.mark.parametrize(
+    ("fusion", "has_embeddings"), [("auto", True), ("auto", False), ("rrf", False)]
+)
+def test_a_chunk_with_the_identifier_asked_for_is_first(
+    knowledge: Connection, fusion: str, has_embeddings: bool
+) -> None:
+    question = "how do I clear the cache of functools.lru_cache between tests of threads"
+    near, far = (NORTH, [-1, 0.1, 0]) if has_embeddings else (None, None)
+    others = "clear the cache between tests of threads clear cache test thread lru functools"
+    store(
+        knowledge,
+        *({"content": f"{others} {number}", "embedding": near} for number in range(12)),
+        {"content": f"functools.lru_cache {' filler' * 80}", "embedding": far},
+    )
+    arguments: dict[str, Any] = {"query_text": question, "match_count": 5}
+    if has_embeddings:
+        arguments |= {"query_embedding": NORTH, "match_threshold": -1}
+    rows = call(knowledge, "hybrid_search_knowledge_chunks", fusion=fusion, **arguments)
+    assert numbers(rows)[0] == 13
+    scores = [row["rrf_score"] for row in rows]
+    assert scores == sorted(scores, reverse=True)
+    assert 0 <= scores[-1] <= scores[0] <= 1
+
+
+def test_inner_words_do_not_lengthen_a_chunk(knowledge: Connection) -> None:
+    store(knowledge, {"content": "functools.lru_cache of AB12345 parseHTTPResponse"})
+    ((length,),) = knowledge.execute("select text_length from public.knowledge_chunks").fetchall()
+    assert length == 6  # functools lru cache functoolslrucache AB12345 parseHTTPResponse
+
+
+def test_a_snippet_marks_an_identifier_in_another_spelling(knowledge: Connection) -> None:
+    store(knowledge, {"content": "order AB-12345/X today"})
+    (row,) = search(knowledge, query_text="AB12345", snippet=True)
+    assert row["snippet"] == "order <mark>AB-12345/X</mark> today"
