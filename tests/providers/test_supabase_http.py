@@ -371,6 +371,7 @@ HYBRID_ROW = {
     "snippet": None,
     "context": None,
     "total_count": 2,
+    "confidence": 1.0,
 }
 
 
