@@ -73,6 +73,7 @@ OWN_ARGUMENTS = {
 ARGUMENTS = {
     "hybrid_search_knowledge_chunks": {*OWN_ARGUMENTS, "viewer_id"},
     "search_my_knowledge_chunks": OWN_ARGUMENTS,
+    "search_public_knowledge_chunks": OWN_ARGUMENTS - {"public_only"},
     "explain_hybrid_search": {*OWN_ARGUMENTS, "viewer_id"},
     "hybrid_search_knowledge_chunks_batch": {"queries", "fuse"},
     "knowledge_embedding_models": set(),
