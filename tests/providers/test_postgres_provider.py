@@ -28,6 +28,7 @@ from second_brain.services.arguments import (
     FindOptions,
     HybridOptions,
     OwnSearchOptions,
+    PublicSearchOptions,
     SearchOptions,
 )
 from second_brain.services.postgres import PostgresProvider
@@ -407,6 +408,34 @@ def test_a_user_searches_what_the_token_says(
     assert "signed-in user" in details["error_message"]
 
 
+@pytest.mark.parametrize("multi_tenant", [True, False])
+def test_a_visitor_searches_public_rows_after_the_grant(
+    zoo: SearchProvider, connect: Connect, multi_tenant: bool
+) -> None:
+    def made(connection: Connection) -> SearchProvider:
+        if isinstance(zoo, PostgresProvider):
+            return PostgresProvider(connection, multi_tenant=multi_tenant)
+        client: Any = RestOverDatabase(connection)
+        return SupabaseProvider(client=client, multi_tenant=multi_tenant)
+
+    owner, visitor = connect(), made(connect("anon"))
+    refused, details = visitor.search_public_knowledge([1, 0, 0], None)
+    assert (refused, details["code"]) == ([], "42501")
+    assert "grant execute on function search_public_knowledge_chunks" in details["remedy"]
+    owner.execute("grant execute on function public.search_public_knowledge_chunks to anon")
+    results, details = visitor.search_public_knowledge([1, 0, 0], None, top_k=6)
+    assert "fallback_reason" not in details, details
+    public, _ = zoo.hybrid_search([1, 0, 0], None, 6, public_only=True)
+    everything, _ = zoo.hybrid_search([1, 0, 0], None, 6)
+    assert 0 < len(results) < len(everything)
+    assert names(results) == names(public)
+    _, details = visitor.search_public_knowledge(None, "zebra", top_k=51)
+    assert "match_count must be between 1 and 50" in details["error_message"]
+    with pytest.raises(TypeError, match="public_only"):
+        visitor.search_public_knowledge(None, "zebra", public_only=False)  # type: ignore[call-arg]
+    owner.execute("revoke execute on function public.search_public_knowledge_chunks from anon")
+
+
 def test_a_search_is_called_with_the_functions_own_names_and_defaults(
     database: Connection,
 ) -> None:
@@ -450,6 +479,8 @@ def test_the_options_of_every_search_have_the_types_of_hybrid_search() -> None:
     del hints["timeout"]
     assert get_type_hints(BatchQuery) == hints
     assert get_type_hints(SearchOptions).keys() - get_type_hints(OwnSearchOptions) == {*VIEWER}
+    own = get_type_hints(OwnSearchOptions).keys()
+    assert own - get_type_hints(PublicSearchOptions) == {"public_only"}
 
 
 @pytest.mark.parametrize(

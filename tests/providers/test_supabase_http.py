@@ -73,6 +73,7 @@ OWN_ARGUMENTS = {
 ARGUMENTS = {
     "hybrid_search_knowledge_chunks": {*OWN_ARGUMENTS, "viewer_id"},
     "search_my_knowledge_chunks": OWN_ARGUMENTS,
+    "search_public_knowledge_chunks": OWN_ARGUMENTS - {"public_only"},
     "explain_hybrid_search": {*OWN_ARGUMENTS, "viewer_id"},
     "hybrid_search_knowledge_chunks_batch": {"queries", "fuse"},
     "knowledge_embedding_models": set(),
@@ -371,6 +372,7 @@ HYBRID_ROW = {
     "snippet": None,
     "context": None,
     "total_count": 2,
+    "confidence": 1.0,
 }
 
 
@@ -957,6 +959,7 @@ def test_a_loop_gets_the_answers_that_a_thread_gets(gateway: Gateway, answer: An
     searches: list[Callable[[Any], Any]] = [
         lambda provider: provider.hybrid_search([1, 0, 0], "zebra", snippet=True),
         lambda provider: provider.search_my_knowledge(None, "zebra"),
+        lambda provider: provider.search_public_knowledge(None, "zebra"),
         lambda provider: provider.search([1, 0, 0], 3, 0.5),
         lambda provider: provider.fulltext_search("zebra", viewer_id=VIEWER),
         lambda provider: provider.hybrid_search_batch([{"query_text": "zebra"}], fuse=True),

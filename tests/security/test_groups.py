@@ -14,6 +14,7 @@ from psycopg.types.json import Jsonb
 from conftest import Connect, Connection, Server
 from corpora import ask_groups_of_token, sign_in
 from second_brain.database import doctor, migrations
+from second_brain.services.postgres import PostgresProvider
 
 ANA, BEN = UUID(int=1), UUID(int=2)
 DOCUMENTS: dict[str, dict[str, Any]] = {
@@ -147,6 +148,52 @@ def test_a_member_reads_and_lists_but_only_the_owner_deletes(
     ana = signed_in(connect, ANA)
     assert read(ana, "ana's for editors")[0]["allowed_groups"] == ["editors"]
     assert ana.execute(delete, [ids["ana's for editors"]]).fetchone() == (True,)
+
+
+VIEWERS = pytest.mark.parametrize(
+    ("viewer", "expected"),
+    [
+        ({}, sorted(DOCUMENTS)),
+        ({"viewer_id": BEN}, ["public"]),
+        ({"viewer_id": BEN, "viewer_groups": ["editors"]}, ["ana's for editors", "public"]),
+        ({"viewer_groups": ["staff"]}, ["of staff", "public"]),
+        ({"viewer_groups": []}, ["public"]),
+        ({"viewer_groups": ["board"], "public_only": True}, ["public"]),
+    ],
+    ids=str,
+)
+
+
+@VIEWERS
+def test_a_backend_reads_and_searches_one_leg_within_the_groups_that_it_names(
+    connect: Connect, viewer: dict[str, Any], expected: list[str]
+) -> None:
+    service = connect("service_role")
+    fill(service)
+    provider = PostgresProvider(service)
+    contents = [f"word of {key}" for key in expected]
+    near, _ = provider.search([1, 0, 0], 10, **viewer)
+    assert sorted(hit.content for hit in near) == contents
+    by_words, _ = provider.fulltext_search("word", 10, **viewer)
+    assert sorted(hit.content for hit in by_words) == contents
+    ids = service.execute("select external_key, id from public.knowledge_documents").fetchall()
+    read = [key for key, id_ in ids if provider.read_document(id_, **viewer) is not None]
+    assert sorted(read) == expected
+
+
+@pytest.mark.parametrize("groups", [[], ["board", "editors", "staff"]])
+def test_a_visitor_finds_no_row_of_a_group(
+    connect: Connect, owner: Connection, groups: list[str]
+) -> None:
+    fill(owner)
+    owner.execute("grant execute on function public.search_public_knowledge_chunks to anon")
+    visitor = connect("anon")
+    visitor.execute(
+        "select set_config('request.jwt.claims', %s, false)",
+        [json.dumps({"role": "anon", "app_metadata": {"groups": groups}})],
+    )
+    assert titles(visitor, "search_public") == ["public"]
+    owner.execute("revoke execute on function public.search_public_knowledge_chunks from anon")
 
 
 def test_a_change_of_the_groups_holds_for_the_chunks_at_once(connect: Connect) -> None:

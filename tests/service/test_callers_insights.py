@@ -1,9 +1,20 @@
 """A caller of the earlier insights search, with nothing but its names."""
 
 from typing import Any
+from uuid import UUID
 
 import pytest
-from test_retrieval import BY_HAND, LEAK, ROTATION, contents, fill, out_of_order
+from test_retrieval import (
+    ALICE,
+    BY_HAND,
+    CREDIT_NOTE,
+    LEAK,
+    REMINDER,
+    ROTATION,
+    contents,
+    fill,
+    out_of_order,
+)
 
 from second_brain import RetrievalService
 from second_brain.services.postgres import PostgresProvider
@@ -56,6 +67,34 @@ def test_a_bad_embedding_is_answered_by_words_inside_the_call(corpus: str) -> No
     )
     assert [hits[0].content for hits, _ in pages] == [LEAK, ROTATION]
     assert all("notes" in details for _, details in pages)
+
+
+@pytest.mark.parametrize(
+    ("scope", "keys", "invoices"),
+    [
+        ({}, [LEAK, ROTATION], {CREDIT_NOTE, REMINDER}),
+        ({"viewer_id": ALICE}, [LEAK, ROTATION], {CREDIT_NOTE, REMINDER}),
+        ({"viewer_id": UUID(int=1)}, [], {CREDIT_NOTE, REMINDER}),
+        ({"public_only": True}, [], {CREDIT_NOTE, REMINDER}),
+        ({"viewer_id": ALICE, "public_only": True}, [], {CREDIT_NOTE, REMINDER}),
+    ],
+    ids=["everything", "the owner", "a stranger", "public", "the owner and public only"],
+)
+def test_both_searches_take_the_user_public_only_and_at_most_20(
+    corpus: str, scope: dict[str, Any], keys: list[str], invoices: set[str]
+) -> None:
+    provider = PostgresProvider(corpus)
+    semantic, details = provider.search([0, 0, 1], 20, 0.6, **scope)
+    assert [hit.content for hit in semantic] == keys
+    assert all((hit.metadata["similarity"] or 0) >= 0.6 for hit in semantic)
+    assert (details["mode"], details["raw_count"]) == ("vector", len(keys))
+    by_default, _ = provider.search([0, 0, 1], 20, **scope)
+    assert by_default == semantic
+    keyword, details = provider.fulltext_search("leaked or reminder or invoice", 20, **scope)
+    assert {hit.content for hit in keyword} == {LEAK}.intersection(keys) | invoices
+    assert all(0 < hit.confidence <= 1 for hit in keyword)
+    (best,), _ = provider.fulltext_search("leaked or reminder", 1, **scope)
+    assert best.content in {LEAK, REMINDER}
 
 
 def test_the_service_answers_public_rows_with_a_threshold(corpus: str) -> None:

@@ -1,11 +1,13 @@
 """A caller of the earlier hybrid search RPC and its provider, with nothing but its names."""
 
+import psycopg
 import pytest
 from test_retrieval import LEAK, REMINDER, ROTATION, fill
 
 from second_brain.services.memory import MemorySearchResult
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.supabase import SupabaseProvider
+from second_brain.services.write import KnowledgeWriter
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +30,17 @@ def test_the_default_is_weighted_rrf_with_k_60(corpus: str) -> None:
 def test_results_are_importable_where_they_were(corpus: str) -> None:
     hits, _ = PostgresProvider(corpus).fulltext_search("leaked")
     assert [type(hit) for hit in hits] == [MemorySearchResult]
+
+
+@pytest.mark.parametrize("origin", ["zoom", "json", "text", "leadworks"])
+def test_the_earlier_source_origins_are_stored_and_found(dsn: str, origin: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        KnowledgeWriter(connection).upsert_document(
+            {"external_key": origin, "source_origin": origin}, [{"content": "A kiwi."}]
+        )
+    provider = PostgresProvider(dsn)
+    (hit,), _ = provider.hybrid_search(None, "kiwi", filters={"source_origin": origin})
+    assert hit.metadata["source_origin"] == origin
 
 
 def test_the_providers_config_is_readable() -> None:

@@ -310,6 +310,14 @@ EFFECTS: dict[str, tuple[dict[str, Any], Any, Callable[[Trial], Any], Any, Any]]
         "cross-encoder/other",
     ),
     "crossencoder_max_length": ({}, 128, lambda at: cross_encoder(at)[1], 512, 128),
+    # How often the model is called for the same question.
+    "rerank_cache_max_entries": (
+        {},
+        0,
+        lambda at: (at.reranked(5), at.reranked(5), len(at.passages))[-1],
+        1,
+        2,
+    ),
     "search_include_memory": (
         {},
         True,

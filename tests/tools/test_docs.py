@@ -192,7 +192,10 @@ def shell_commands(text: str) -> Iterator[list[str]]:
                 lexer.whitespace_split = True
                 words: list[str] = []
                 for word in lexer:
-                    if set(word) <= set(";|&()"):
+                    if set(word) <= set("<>"):
+                        # The file of a redirection is no argument.
+                        next(lexer)
+                    elif set(word) <= set(";|&()"):
                         yield words
                         words = []
                     else:

@@ -39,6 +39,7 @@ from second_brain.services.postgres import AsyncPostgresProvider
 from second_brain.services.write import KnowledgeWriter
 
 COMMAND = [sys.executable, "-c", "from second_brain.cli import main; main()", "mcp"]
+COUNTS = {"search_knowledge_base": "match_count", "hybrid_search": "limit"}
 ANA = "00000000-0000-0000-0000-000000000001"
 BEN = "00000000-0000-0000-0000-000000000002"
 SOURCE = "00000000-0000-0000-0000-00000000000a"
@@ -80,7 +81,16 @@ DOCUMENTS: Sequence[tuple[dict[str, Any], Sequence[str]]] = (
         (PREFERENCE,),
     ),
     ({"external_key": "hostile", "title": "A\n1. heron", "owner_id": BEN}, (HOSTILE,)),
-    ({"external_key": "long", "title": "Fruit", "owner_id": BEN}, (LONG,)),
+    (
+        {
+            "external_key": "long",
+            "title": "Fruit",
+            "owner_id": BEN,
+            "sensitivity": "confidential",
+            "allowed_groups": ["growers"],
+        },
+        (LONG,),
+    ),
 )
 
 
@@ -234,16 +244,30 @@ def test_a_hit_without_a_url_names_no_evidence(assistant: Assistant) -> None:
     assert "collection: tickets" in found.text
 
 
-def test_a_document_is_one_hit_of_the_hybrid_search_with_its_best_passage(
-    assistant: Assistant,
-) -> None:
-    found = assistant.ask("hybrid_search", query="a leaked key is revoked, keys are rotated")
+@pytest.mark.parametrize("tool", ["search_knowledge_base", "hybrid_search"])
+def test_a_document_is_one_hit_with_its_best_passage(assistant: Assistant, tool: str) -> None:
+    found = assistant.ask(tool, query="a leaked key is revoked, keys are rotated")
     documents = [hit["document_id"] for hit in found.content["results"]]
     assert len(documents) == len(set(documents))
     assert LEAKED in found.contents()
     assert KEYS not in found.contents()
-    passages = assistant.ask("search_knowledge_base", query="a leaked key is revoked, keys rotated")
-    assert {KEYS, LEAKED} <= passages.contents()
+
+
+@pytest.mark.parametrize("tool", ["search_knowledge_base", "hybrid_search"])
+def test_a_hit_shows_its_sensitivity(assistant: Assistant, tool: str) -> None:
+    found = assistant.ask(tool, query="kumquats")
+    assert found.content["results"][0]["sensitivity"] == "confidential"
+    assert "type: document; collection: knowledge; sensitivity: confidential" in found.text
+    assert "sensitivity" not in assistant.ask(tool, query="no cameras", **{COUNTS[tool]: 1}).text
+
+
+@pytest.mark.parametrize("tool", ["search_knowledge_base", "hybrid_search"])
+def test_the_id_in_the_text_is_the_one_that_fetch_reads(assistant: Assistant, tool: str) -> None:
+    found = assistant.ask(tool, query="kumquats")
+    (shown, *_) = re.findall(r"(?m)^id: (\S+);", found.text)
+    assert assistant.ask("fetch", id=shown).content["text"] == LONG
+    refused = assistant.ask("fetch", id=found.content["results"][0]["id"])
+    assert "give the document_id of a result (its id in the text)" in refused.text
 
 
 def test_an_answer_without_results_says_so(assistant: Assistant) -> None:
@@ -289,9 +313,9 @@ def test_a_filter_on_memories_does_not_bring_them_in(assistant: Assistant) -> No
 
 def test_source_id_keeps_to_one_source(assistant: Assistant) -> None:
     found = assistant.ask("search_knowledge_base", query="keys and cameras", source_id=SOURCE)
-    assert found.contents() == {KEYS, LEAKED}
+    assert [hit["title"] for hit in found.content["results"]] == ["API keys"]
     named = assistant.ask("search_knowledge_base", query="keys and cameras", source_id="wiki")
-    assert named.contents() == {KEYS, LEAKED}
+    assert named.content["results"] == found.content["results"]
     for unknown in (ANA, "intranet"):
         other = assistant.ask("search_knowledge_base", query="keys", source_id=unknown)
         assert other.text == "No results found."
@@ -458,24 +482,36 @@ def test_what_a_server_does_not_show_is_refused_and_not_overlooked(
     [
         (Scope(viewer_id=UUID(ANA)), {KEYS, LEAKED, RECORDER}),
         (Scope(viewer_groups=("staff",)), {KEYS, LEAKED}),
+        (Scope(viewer_groups=("growers",)), {KEYS, LEAKED, LONG}),
+        (Scope(viewer_id=UUID(ANA), viewer_groups=("growers",)), {KEYS, LEAKED, RECORDER, LONG}),
         (Scope(viewer_groups=()), {KEYS, LEAKED}),
         (Scope(public_only=True), {KEYS, LEAKED}),
     ],
-    ids=["a viewer", "groups", "no groups", "public only"],
+    ids=[
+        "a viewer",
+        "a group without documents",
+        "a group",
+        "a viewer and a group",
+        "no groups",
+        "public only",
+    ],
 )
 def test_a_limited_server_shows_no_more_whatever_is_asked(
     here: Here, scope: Scope, allowed: set[str]
 ) -> None:
     with here(scope) as assistant:
         everything = {"query": "keys, cameras, heron, kumquats, Mondays", "limit": 50}
-        # hybrid_search has one passage of each document.
         found = assistant.ask("hybrid_search", **everything, include_memory=True).contents()
-        assert found <= allowed
-        assert found >= allowed - {KEYS, LEAKED}
-        passages = {"query": everything["query"], "match_count": 50}
-        assert assistant.ask("search_knowledge_base", **passages).contents() == allowed
+        asked = {"query": everything["query"], "match_count": 50}
+        for passages in (found, assistant.ask("search_knowledge_base", **asked).contents()):
+            # One passage of each document.
+            assert passages <= allowed
+            assert passages >= allowed - {KEYS, LEAKED}
+            assert passages & {KEYS, LEAKED}
         bens = [{"field": "owner_id", "op": "eq", "value": BEN}]
-        assert assistant.ask("hybrid_search", **everything, filters=bens).contents() == set()
+        assert assistant.ask("hybrid_search", **everything, filters=bens).contents() == (
+            allowed & {LONG}
+        )
 
 
 class BrokenEmbedder(WordLlamaEmbedder):
@@ -753,6 +789,10 @@ def test_fetch_reads_only_what_the_server_shows(assistant: Assistant, here: Here
         Scope(): {"API keys", "Recorder", "Fruit", "Mia"},
         Scope(viewer_id=UUID(ANA)): {"API keys", "Recorder"},
         Scope(viewer_id=UUID(BEN)): {"API keys", "Fruit", "Mia"},
+        Scope(viewer_groups=("growers",)): {"API keys", "Fruit"},
+        Scope(viewer_id=UUID(ANA), viewer_groups=("growers",)): {"API keys", "Recorder", "Fruit"},
+        Scope(viewer_groups=()): {"API keys"},
+        Scope(viewer_groups=("growers",), public_only=True): {"API keys"},
         Scope(public_only=True): {"API keys"},
         Scope(collections=("tickets",)): {"Recorder"},
         Scope(collections=("knowledge",), viewer_id=UUID(ANA)): {"API keys"},

@@ -39,7 +39,7 @@ class Formulation(TypedDict, total=False):
 
 
 class KeywordArguments(TypedDict, total=False):
-    """The keyword-only arguments of `hybrid_search` except the viewer and `timeout`."""
+    """The keyword-only arguments of `hybrid_search` except those that say who asks."""
 
     rrf_k: float
     fusion: str | None
@@ -47,7 +47,6 @@ class KeywordArguments(TypedDict, total=False):
     date_from: date | str | None
     date_to: date | str | None
     collections: Sequence[str] | None
-    public_only: bool
     one_per_document: bool
     neighbor_window: int
     recency_half_life: float | None
@@ -63,12 +62,13 @@ class HybridOptions(KeywordArguments, total=False):
 
     viewer_id: UUID | str | None
     viewer_groups: Sequence[str] | None
+    public_only: bool
     exact_total: bool
     timeout: float | None
 
 
 class SearchArguments(KeywordArguments, total=False):
-    """All arguments of a search except the query, the viewer and the timeout."""
+    """All arguments of a search except the query, those that say who asks, and the timeout."""
 
     top_k: int
     threshold: float
@@ -79,10 +79,16 @@ class SearchArguments(KeywordArguments, total=False):
     pool_size: int
 
 
-class OwnSearchOptions(SearchArguments, total=False):
-    """The arguments of `search_my_knowledge` except the query."""
+class PublicSearchOptions(SearchArguments, total=False):
+    """The arguments of `search_public_knowledge` except the query."""
 
     timeout: float | None
+
+
+class OwnSearchOptions(PublicSearchOptions, total=False):
+    """The arguments of `search_my_knowledge` except the query."""
+
+    public_only: bool
 
 
 class SearchOptions(OwnSearchOptions, total=False):
@@ -105,6 +111,7 @@ class BatchQuery(SearchArguments, total=False):
     query_text: str | None
     viewer_id: UUID | str | None
     viewer_groups: Sequence[str] | None
+    public_only: bool
 
 
 KEYWORD_DEFAULTS: Mapping[str, object] = {

@@ -21,6 +21,7 @@ from second_brain.services.arguments import (
     FindOptions,
     HybridOptions,
     OwnSearchOptions,
+    PublicSearchOptions,
     SearchOptions,
     converted,
     named,
@@ -46,6 +47,7 @@ from second_brain.services.searches import (
     HYBRID,
     MINE,
     MY_FACETS,
+    PUBLIC,
     REMEDY_OF_CUT,
     Searches,
 )
@@ -203,6 +205,22 @@ class AsyncSearchProvider(Searches):
         given, timeout = _question(query_embedding, query_text, options)
         arguments = named(given, "search_my_knowledge()", without=VIEWER)
         return await self._answer("hybrid", MINE, arguments, timeout)
+
+    async def search_public_knowledge(
+        self,
+        query_embedding: Embedding | None,
+        query_text: str | None,
+        **options: Unpack[PublicSearchOptions],
+    ) -> Results:
+        """Search public rows as a visitor, for example with a project's public key.
+
+        Like `hybrid_search`, but it takes no viewer and has lower limits. The project must grant
+        the function `search_public_knowledge_chunks` first.
+        """
+        given, timeout = _question(query_embedding, query_text, options)
+        without = (*VIEWER, "public_only")
+        arguments = named(given, "search_public_knowledge()", without=without)
+        return await self._answer("hybrid", PUBLIC, arguments, timeout)
 
     async def search(
         self,
@@ -437,6 +455,7 @@ class SearchProvider(Searches):
     find = blocking(AsyncSearchProvider.find)
     search_pages = blocking_iterator(AsyncSearchProvider.search_pages)
     search_my_knowledge = blocking(AsyncSearchProvider.search_my_knowledge)
+    search_public_knowledge = blocking(AsyncSearchProvider.search_public_knowledge)
     search = blocking(AsyncSearchProvider.search)
     fulltext_search = blocking(AsyncSearchProvider.fulltext_search)
     hybrid_search_batch = blocking(AsyncSearchProvider.hybrid_search_batch)

@@ -51,6 +51,7 @@ Outcome = TypeVar("Outcome")
 
 HYBRID = "hybrid_search_knowledge_chunks"
 MINE = "search_my_knowledge_chunks"
+PUBLIC = "search_public_knowledge_chunks"
 BATCH = "hybrid_search_knowledge_chunks_batch"
 COUNT = "count_matching_knowledge_chunks"
 FACETS = "facet_knowledge_chunks"
@@ -60,6 +61,13 @@ REMEDY_OF_CUT = (
     "Search again: rows changed while the answer was fetched in parts. To have it in one part, ask "
     "for fewer rows or raise Max rows in the project's API settings."
 )
+
+_REMEDIES_OF_GRANTS = {
+    MINE: "Call with the token of a signed-in user (role authenticated): "
+    "with the service role, give hybrid_search a viewer_id.",
+    PUBLIC: f"Grant it as the owner: grant execute on function {PUBLIC} to anon. "
+    "With the service role, give hybrid_search public_only=True.",
+}
 
 
 class Searches(ABC):
@@ -95,7 +103,7 @@ class Searches(ABC):
         exact_total: bool = False,
     ) -> Results:
         arguments = converted(given)
-        if function != MINE:
+        if function not in (MINE, PUBLIC):
             self._require_viewer(arguments)
         timeout = self._timeout if timeout is None else checked_timeout(timeout)
         deadline = Deadline(timeout)
@@ -263,14 +271,10 @@ class Searches(ABC):
         )
         remedy = known.remedy
         if (
-            function == MINE
-            and isinstance(known, PermissionDeniedError)
+            isinstance(known, PermissionDeniedError)
             and remedy == PermissionDeniedError.default_remedy
         ):
-            remedy = (
-                "Call with the token of a signed-in user (role authenticated): "
-                "with the service role, give hybrid_search a viewer_id."
-            )
+            remedy = _REMEDIES_OF_GRANTS.get(function, remedy)
         return {
             "fallback_reason": "provider_error",
             "error_type": type(error).__name__,

@@ -25,7 +25,7 @@ _HIT_COLUMNS = """
   heading, sensitivity, collections, document_chunks, external_key, confidence, notes
 """
 
-_OWN_ARGUMENTS = """
+_PUBLIC_ARGUMENTS = """
   query_embedding => %(query_embedding)s,
   query_text => %(query_text)s::text,
   match_count => %(match_count)s::integer,
@@ -41,7 +41,6 @@ _OWN_ARGUMENTS = """
   date_from => %(date_from)s::date,
   date_to => %(date_to)s::date,
   collections => %(collections)s::text[],
-  public_only => %(public_only)s::boolean,
   one_per_document => %(one_per_document)s::boolean,
   neighbor_window => %(neighbor_window)s::integer,
   recency_half_life => %(recency_half_life)s::float8,
@@ -50,6 +49,10 @@ _OWN_ARGUMENTS = """
   formulations => %(formulations)s::jsonb,
   on_bad_embedding => %(on_bad_embedding)s::text,
   prefix_last => %(prefix_last)s::boolean
+"""
+
+_OWN_ARGUMENTS = f"""{_PUBLIC_ARGUMENTS},
+  public_only => %(public_only)s::boolean
 """
 
 _ARGUMENTS = f"""{_OWN_ARGUMENTS},
@@ -66,6 +69,9 @@ SEARCHES: dict[str, LiteralString] = {
     """,  # noqa: S608
     "search_my_knowledge_chunks": f"""
         select {_HIT_COLUMNS} from public.search_my_knowledge_chunks({_OWN_ARGUMENTS})
+    """,  # noqa: S608
+    "search_public_knowledge_chunks": f"""
+        select {_HIT_COLUMNS} from public.search_public_knowledge_chunks({_PUBLIC_ARGUMENTS})
     """,  # noqa: S608
     "hybrid_search_knowledge_chunks_batch": f"""
         select query_index, {_HIT_COLUMNS}
