@@ -39,6 +39,7 @@ create type knowledge_internal.chunk_filter as (
   updated tstzmultirange,
   or_null text[],
   excluded text[],
+  excluded_collections text[],
   hidden text[],
   required_metadata jsonb,
   alternative_metadata jsonb[],
@@ -55,7 +56,8 @@ comment on type knowledge_internal.chunk_filter is
   'A compiled filter; a chunk must meet all parts. A null part is no restriction; an empty array '
   'or multirange matches no value. knowledge_types to updated: the allowed values of that column. '
   'or_null: names of those columns where a row without a value also passes. excluded: column=value '
-  'pairs that a row must not have, or the column name alone to exclude rows without a value. '
+  'pairs that a row must not have, or the column name alone to exclude rows without a value; '
+  'excluded_collections: the same for collection, without those that have no chunks. '
   'hidden: the same for visibility, sensitivity and owner_id, which control access. '
   'required_metadata: metadata must contain it. alternative_metadata: metadata must contain one of '
   'them. metadata_conditions: conditions that these two cannot express. is_indexed: whether an '
@@ -628,6 +630,33 @@ comment on function knowledge_internal.with_metadata_condition(
   'Adds a condition on metadata to a filter: to required_metadata or alternative_metadata if they '
   'can express it, else to metadata_conditions.';
 
+create function knowledge_internal.stored_collections(names text[])
+returns text[]
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The search may set force_custom_plan; the statement here is the same for every query. Where all
+-- chunks are in one collection, the planner would look for another one in the whole table.
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+begin
+  return array(
+    select asked.name
+      from unnest(names) as asked (name)
+     cross join lateral (
+             select from public.knowledge_chunks as chunk
+              where chunk.collection = asked.name limit 1
+           ) as stored
+  );
+end
+$$;
+
+comment on function knowledge_internal.stored_collections(text[]) is
+  'Those of the collections that have chunks, active or not.';
+
 create function knowledge_internal.compile_filter(
   filters jsonb, filter_type text, date_from date, date_to date, public_only boolean
 )
@@ -660,6 +689,7 @@ declare
   part text;
   or_null text[] := '{}';
   excluded text[];
+  excluded_collections text[];
   hidden text[];
   negated text[];
 begin
@@ -682,6 +712,13 @@ begin
       continue;
     end if;
     part := parts ->> condition.field;
+
+    if condition.field = 'collection' and condition.op = 'not_in' then
+      excluded_collections := excluded_collections || array(
+        select jsonb_array_elements_text(condition.value)
+      );
+      continue;
+    end if;
 
     if condition.kind in ('text', 'uuid') and condition.op = 'not_in' then
       negated := array(
@@ -720,16 +757,23 @@ begin
     end if;
   end loop;
 
+  -- Callers exclude collections by habit. Without such chunks the search needs no filter.
+  if excluded_collections is not null then
+    excluded_collections := nullif(
+      knowledge_internal.stored_collections(excluded_collections), '{}'
+    );
+  end if;
   if passing = '{}'
     and num_nulls(
-      excluded, hidden, compiled.required_metadata, compiled.alternative_metadata,
-      compiled.metadata_conditions
-    ) = 5 then
+      excluded, excluded_collections, hidden, compiled.required_metadata,
+      compiled.alternative_metadata, compiled.metadata_conditions
+    ) = 6 then
     return null;
   end if;
   compiled := jsonb_populate_record(compiled, passing);
   compiled.or_null := or_null;
   compiled.excluded := excluded;
+  compiled.excluded_collections := excluded_collections;
   compiled.hidden := hidden;
   compiled.is_indexed := passing ?| indexed_parts
     or compiled.required_metadata is not null

@@ -36,7 +36,8 @@ create type knowledge_internal.search_plan as (
 );
 
 comment on type knowledge_internal.search_plan is
-  'How a search finds its rows. is_filtered: not every active row may be returned; is_indexed: an '
+  'How a search finds its rows. is_filtered: not every active row may be returned (for excluded '
+  'collections only, where they have most chunks); is_indexed: an '
   'index finds the rows that may. pool: rows that each leg returns. best_hits: how many of a leg '
   'show what its best are like. typical_rank: the neighbour whose similarity counts as ordinary. '
   'Vector leg: index_rows are asked of the index, with '
@@ -527,6 +528,8 @@ language plpgsql
 immutable
 security invoker
 set search_path = pg_catalog, pg_temp
+-- The search sets force_custom_plan; the statements here are the same for every query.
+set plan_cache_mode = force_generic_plan
 as $$
 declare
   weights constant double precision := (
@@ -554,6 +557,8 @@ language plpgsql
 immutable
 security invoker
 set search_path = pg_catalog, pg_temp
+-- The search sets force_custom_plan; the statements here are the same for every query.
+set plan_cache_mode = force_generic_plan
 as $$
 declare
   ignored_embeddings constant text := (
@@ -581,6 +586,34 @@ $$;
 comment on function knowledge_internal.search_notes is
   'What a search did beside what was asked, as in the column notes of knowledge_search_hit.';
 
+create function knowledge_internal.has_most_chunks(collections text[])
+returns boolean
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most constant float8 := 0.5;
+begin
+  if collections is null then
+    return false;
+  end if;
+  return coalesce(
+    (
+      select avg((chunk.collection = any (collections))::integer) > most
+        from knowledge_internal.corpus_statistics as corpus
+       cross join unnest(corpus.sample) as drawn (id)
+        join public.knowledge_chunks as chunk on chunk.id = drawn.id
+    ),
+    false
+  );
+end
+$$;
+
+comment on function knowledge_internal.has_most_chunks(text[]) is
+  'Whether more than half of the chunks are in these collections, by the sample of the statistics.';
+
 create function knowledge_internal.plan_search(
   pool_size integer,
   match_count integer,
@@ -605,11 +638,18 @@ declare
   most_read_by_filter constant integer := 20000; -- rows
   stored knowledge_internal.chunk_table;
   plan knowledge_internal.search_plan;
+  rest knowledge_internal.chunk_filter := wanted;
 begin
+  -- Planning the statement for collections that are excluded would cost more than it gains, unless
+  -- they have most chunks.
+  rest.excluded_collections := null;
+  rest.is_indexed := null;
+  rest.or_null := nullif(rest.or_null, '{}');
   stored := knowledge_internal.chunk_table();
   plan.chunk_count := stored.estimated_rows;
   plan.is_small_corpus := plan.chunk_count <= small_corpus;
-  plan.is_filtered := is_bounded or not wanted is null;
+  plan.is_filtered := is_bounded or not rest is null
+    or knowledge_internal.has_most_chunks(wanted.excluded_collections);
   plan.is_indexed := is_bounded or coalesce(wanted.is_indexed, false);
   plan.best_hits := best_hits;
   plan.typical_rank := typical_rank;
@@ -624,7 +664,8 @@ begin
   -- More than is wanted: the index orders by half precision, and an iterative scan, which filters
   -- lead to, returns rows in approximate order.
   plan.index_rows := ceil(
-    case when plan.is_filtered then 2 else 1.2 end * greatest(plan.pool, typical_rank)
+    case when is_bounded or not wanted is null then 2 else 1.2 end
+      * greatest(plan.pool, typical_rank)
   );
   -- With a low ef_search, HNSW can end in the wrong cluster of a large graph.
   plan.ef_search := least(
@@ -855,7 +896,8 @@ begin
   matching_chunks as not materialized (
     select chunk.*
       from visible_chunks as chunk
-     where not plan.is_filtered
+     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
+       and (not plan.is_filtered
         or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
           and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
           and (wanted.collections is null or chunk.collection = any (wanted.collections))
@@ -878,16 +920,15 @@ begin
           and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
           and (wanted.excluded is null or not wanted.excluded && array[
             'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
-            'collection=' || chunk.collection, 'language=' || chunk.language,
+            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
             'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
-            'document_id' || coalesce('=' || chunk.document_id, ''),
             'source_id' || coalesce('=' || chunk.source_id, '')
           ])
           and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
           and (wanted.alternative_metadata is null
             or chunk.metadata @> any (wanted.alternative_metadata))
           and (wanted.metadata_conditions is null
-            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions))
+            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
   ),
   sampled_chunks as materialized (
     select chunk.collection, count(*) as chunks
@@ -1230,13 +1271,13 @@ begin
          (
            select count(sibling.chunk_index)::integer from visible_chunks as sibling
             where sibling.document_id = chunk.document_id
-         ),
-         document.external_key, least(1, page.unit_score / knowledge_internal.best_fused_score(
+         ), document.external_key,
+         least(1, page.unit_score / (select knowledge_internal.best_fused_score( -- once, not by row
            fusion, questions, vector_weight, text_weight, rrf_k
-         )),
-         knowledge_internal.search_notes(
+         ))),
+         (select knowledge_internal.search_notes(
            questions, analyses, array(select distinct unnest(relaxed_parts) from last_draws)
-         )
+         ))
     from page
     join public.knowledge_chunks as chunk on chunk.id = page.id
     left join public.knowledge_documents as document

@@ -583,7 +583,8 @@ begin
   matching_chunks as not materialized (
     select chunk.*
       from visible_chunks as chunk
-     where not plan.is_filtered
+     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
+       and (not plan.is_filtered
         or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
           and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
           and (wanted.collections is null or chunk.collection = any (wanted.collections))
@@ -606,16 +607,15 @@ begin
           and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
           and (wanted.excluded is null or not wanted.excluded && array[
             'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
-            'collection=' || chunk.collection, 'language=' || chunk.language,
+            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
             'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
-            'document_id' || coalesce('=' || chunk.document_id, ''),
             'source_id' || coalesce('=' || chunk.source_id, '')
           ])
           and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
           and (wanted.alternative_metadata is null
             or chunk.metadata @> any (wanted.alternative_metadata))
           and (wanted.metadata_conditions is null
-            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions))
+            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
   ),
   in_scope as not materialized (
     select chunk.*

@@ -1489,6 +1489,8 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
+-- The search sets force_custom_plan; the statements here are the same for every query.
+set plan_cache_mode = force_generic_plan
 as $$
 declare
   fewest_words constant integer := 3;
@@ -1527,6 +1529,8 @@ language plpgsql
 immutable
 security invoker
 set search_path = pg_catalog, pg_temp
+-- The search sets force_custom_plan; the statements here are the same for every query.
+set plan_cache_mode = force_generic_plan
 as $$
 declare
   vector_factor constant float8 := 0.04;

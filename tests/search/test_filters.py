@@ -192,6 +192,28 @@ def test_conditions_join_the_arguments_of_the_same_meaning(knowledge: Connection
     assert passing(knowledge, one("visibility", "ne", "private"), public_only=True) == {3}
 
 
+def test_excluded_collections_are_compared_only_where_they_have_chunks(
+    knowledge: Connection,
+) -> None:
+    store_alphas(knowledge, *COLUMNS)
+    excluding = "select knowledge_internal.compile_filter(%s, null, null, null, false) is null"
+    memory = one("collection", "ne", "memory")
+    assert knowledge.execute(excluding, [Jsonb(memory)]).fetchone() == (True,)
+    assert passing(knowledge, memory) == {1, 2, 3}
+    assert passing(knowledge, one("collection", "not_in", ["memory", "handbook"])) == {2, 3}
+    assert passing(knowledge, memory + one("collection", "ne", "handbook")) == {2, 3}
+    assert passing(knowledge, memory + one("knowledge_type", "ne", "note")) == {2, 3}
+    assert passing(knowledge, one("collection", "ne", None)) == {1, 2, 3}
+
+    knowledge.execute(
+        "update public.knowledge_chunks set collection = 'memory' where collection = 'handbook'"
+    )
+    assert knowledge.execute(excluding, [Jsonb(memory)]).fetchone() == (False,)
+    assert passing(knowledge, memory) == {2, 3}
+    assert passing(knowledge, memory, viewer_id=ME) == passing(knowledge, [], viewer_id=ME) - {1}
+    assert passing(knowledge, []) == {1, 2, 3}
+
+
 def test_the_op_may_be_called_operator_and_exists_needs_no_value(knowledge: Connection) -> None:
     store_alphas(knowledge, *COLUMNS)
     assert passing(knowledge, [{"field": "sensitivity", "operator": "eq", "value": "secret"}]) == {
@@ -755,6 +777,20 @@ def test_an_index_finds_the_rows_that_pass(
     after = scans(many)
     assert found
     assert index in {name for name in after if after[name] > before[name]}
+
+
+def test_excluding_few_or_most_chunks_leaves_the_others(many: Connection) -> None:
+    many.execute("select public.refresh_knowledge_statistics()")
+    names = [f"c{number}" for number in range(50)]
+    for excluded, are_most in ((["c7"], False), ([name for name in names if name != "c7"], True)):
+        assert many.execute(
+            "select knowledge_internal.has_most_chunks(%s)", [excluded]
+        ).fetchone() == (are_most,)
+        others = Jsonb(one("collection", "not_in", excluded))
+        for query in ({"query_embedding": NORTH}, {"query_text": "alpha"}):
+            found = search(many, **query, match_count=20, filters=others)
+            assert len(found) == 20
+            assert not {row["collection"] for row in found} & set(excluded)
 
 
 # Against a reference.
