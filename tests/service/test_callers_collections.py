@@ -137,7 +137,7 @@ def test_one_hit_for_each_artifact_is_its_chunk_and_names_all_that_found_it(
         ({"time_range": {"start": date(2025, 3, 1), "end": "2025-03-31"}}, {RECORDER}),
         ({"document_date": {"gte": "2025-11-01"}, "team": "platform"}, {LEAK, ROTATION}),
     ],
-    ids=str,
+    ids=lambda given: str(sorted(given)) if isinstance(given, set) else str(given),
 )
 def test_a_dict_filters_by_type_label_and_time(
     make: Make, corpus: str, filters: Any, found: set[str]
