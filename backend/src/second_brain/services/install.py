@@ -9,12 +9,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, LiteralString, TypeAlias, cast
-
-import psycopg
-from psycopg import sql
+from typing import TYPE_CHECKING, Any, LiteralString, TypeAlias, cast
 
 from second_brain.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import psycopg
+    from psycopg.sql import Composable, Composed
 
 SCHEMA = "public"
 INTERNALS = "knowledge_internal"
@@ -105,8 +106,10 @@ class Install:
         """Return a constant of this package as a statement for this install."""
         return _statement(self, text)
 
-    def composed(self, text: LiteralString, **parts: sql.Composable) -> sql.Composed:
+    def composed(self, text: LiteralString, **parts: "Composable") -> "Composed":
         """Return a constant of this package with `parts` in its placeholders `{name}`."""
+        from psycopg import sql  # SupabaseProvider works without it
+
         names = {
             SCHEMA: self.schema,
             INTERNALS: self.internals,
@@ -134,12 +137,12 @@ def _statement(install: Install, text: LiteralString) -> bytes:
 class Database:
     """A connection to the database of an install, for constants of this package."""
 
-    connection: psycopg.Connection[Any]
+    connection: "psycopg.Connection[Any]"
     install: Install = Install()
 
     def execute(
-        self, text: LiteralString, arguments: Parameters | None = None, **parts: sql.Composable
-    ) -> psycopg.Cursor[Any]:
+        self, text: LiteralString, arguments: Parameters | None = None, **parts: "Composable"
+    ) -> "psycopg.Cursor[Any]":
         """Run a constant for this install; `parts` replace its placeholders `{name}`."""
         if parts:
             return self.connection.execute(self.install.composed(text, **parts), arguments)
