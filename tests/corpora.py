@@ -17,8 +17,16 @@ VOCABULARY = ("alpha", "beta", "gamma", "delta")
 TAGS = ("red", "green", "blue")
 GROUPS = ("board", "editors", "guests", "staff")
 
+# A word with digits would also be read in pieces, and a word of one other letter as a misspelling.
+_SYLLABLES = ("bab", "cec", "did", "fof", "gug", "hah", "jej", "kik", "lol", "mum")
+
 Row = dict[str, Any]
 Visibility = Literal["private", "public"]
+
+
+def own_word(kind: str, number: int) -> str:
+    """Return the word that one row alone has; two of them differ in at least two letters."""
+    return kind + "".join(_SYLLABLES[int(digit)] for digit in str(number)) + "x"
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,7 @@ class Chunk:
     @property
     def word(self) -> str:
         """The word that it alone has."""
-        return f"row{self.number}x"
+        return own_word("row", self.number)
 
 
 @dataclass(frozen=True)
@@ -102,15 +110,15 @@ class Corpus:
     def words(self, viewer: Viewer) -> set[str]:
         """List the words that may be in an answer to this viewer."""
         of_chunks = {
-            f"{kind}{one.number}x" for one in self.seen(viewer) for kind in ("row", "head")
+            own_word(kind, one.number) for one in self.seen(viewer) for kind in ("row", "head")
         }
         return of_chunks | {
-            f"doc{number}x" for number, one in self.documents.items() if viewer.sees(one)
+            own_word("doc", number) for number, one in self.documents.items() if viewer.sees(one)
         }
 
 
 def words_of(answer: object) -> set[str]:
-    return set(re.findall(r"(?:row|head|doc)\d+x", repr(answer)))
+    return set(re.findall(rf"(?:row|head|doc)(?:{'|'.join(_SYLLABLES)})+x", repr(answer)))
 
 
 def drawn(draw: random.Random) -> Corpus:
@@ -154,12 +162,12 @@ def store(owner: Connection, corpus: Corpus) -> None:
             [
                 (
                     one.id,
-                    *[f"doc{one.number}x"] * 4,
+                    *[own_word("doc", one.number)] * 4,
                     one.owner,
                     one.visibility,
                     one.sensitivity,
                     list(one.groups),
-                    Jsonb({"note": f"doc{one.number}x"}),
+                    Jsonb({"note": own_word("doc", one.number)}),
                 )
                 for one in corpus.documents.values()
             ],
@@ -173,7 +181,7 @@ def store(owner: Connection, corpus: Corpus) -> None:
                     one.id,
                     None if one.document is None else corpus.documents[one.document].id,
                     one.place,
-                    f"head{one.number}x",
+                    own_word("head", one.number),
                     " ".join([*one.words, one.word]),
                     Jsonb({"word": one.word, "tag": one.tag, "note": one.word}),
                     None if one.embedding is None else str(list(one.embedding)),

@@ -31,6 +31,7 @@ from corpora import (
     Viewer,
     ask_groups_of_token,
     drawn,
+    own_word,
     sign_in,
     store,
     words_of,
@@ -101,14 +102,14 @@ def vector(draw: random.Random) -> list[float]:
 
 
 def some_words(draw: random.Random, corpus: Corpus) -> str:
-    own = [f"row{number}x" for number in draw.choices(list(corpus.chunks), k=3)]
+    own = [own_word("row", number) for number in draw.choices(list(corpus.chunks), k=3)]
     return " ".join(draw.choices([*VOCABULARY, *own, "-beta", "or"], k=draw.randint(1, 5)))
 
 
 def simple_question(draw: random.Random, corpus: Corpus) -> Question:
     """Ask for all rows that have one word, or an embedding, and that pass simple filters."""
     arguments: Row = {"match_count": 1000, "pool_size": 1000}
-    word = draw.choice([*VOCABULARY, f"row{draw.choice(list(corpus.chunks))}x", None])
+    word = draw.choice([*VOCABULARY, own_word("row", draw.choice(list(corpus.chunks))), None])
     if word is not None:
         arguments["query_text"] = word
         arguments["search_mode"] = draw.choice(["websearch", "simple", "phrase"])
@@ -380,7 +381,7 @@ class Fuzz:
             "include_groups": shared,
         }
         if self.draw.random() < 0.3:
-            arguments["after_key"] = f"doc{self.draw.randrange(8)}x"
+            arguments["after_key"] = own_word("doc", self.draw.randrange(8))
         rows = self.ask(self.as_user(viewer), "list_my_knowledge_documents", arguments)
         if rows is None:
             return
@@ -391,7 +392,7 @@ class Fuzz:
             if one.owner == viewer.user
             or (public and one.visibility == "public")
             or (shared and not one.groups.isdisjoint(viewer.groups or ()))
-            if (key := f"doc{number}x") > arguments.get("after_key", "")
+            if (key := own_word("doc", number)) > arguments.get("after_key", "")
         )[: arguments["page_size"]]
         if [row["external_key"] for row in rows] != expected:
             self.trial.violated(f"not {expected} but {rows}: {self.statement}")
@@ -399,7 +400,7 @@ class Fuzz:
             chunks = [
                 one
                 for one in self.corpus.seen(viewer)
-                if f"doc{one.document}x" == row["external_key"]
+                if one.document is not None and own_word("doc", one.document) == row["external_key"]
             ]
             if row["chunk_count"] != len(chunks):
                 self.trial.violated(f"leak to {viewer}: chunk_count of {row}")

@@ -359,6 +359,7 @@ ROW = {
 HYBRID_ROW = {
     **ROW,
     "rrf_score": 1 / 61 + 1 / 61,
+    "confidence": 1,
     "vector_rank": 1,
     "text_rank": 1,
     "similarity": 1,

@@ -20,6 +20,7 @@ from corpora import (
     Viewer,
     ask_groups_of_token,
     drawn,
+    own_word,
     sign_in,
     store,
 )
@@ -40,7 +41,7 @@ def questions(corpus: Corpus, viewer: Viewer, draw: random.Random) -> dict[str, 
     """Ask for a word and for an embedding, as this viewer."""
     return {
         "document": str(draw.choice(list(corpus.documents.values())).id),
-        "word": draw.choice([*VOCABULARY, f"row{draw.choice(list(corpus.chunks))}x"]),
+        "word": draw.choice([*VOCABULARY, own_word("row", draw.choice(list(corpus.chunks)))]),
         "user": None if viewer.user is None else str(viewer.user),
         "groups": None if viewer.groups is None else sorted(viewer.groups),
         "public_only": viewer.public_only,

@@ -187,7 +187,7 @@ def shell_commands(text: str) -> Iterator[list[str]]:
     for block in blocks(text):
         if block.language == "sh":
             code = re.sub(r'"?\$\((.*?)\)"?', r"VALUE; \1;", block.code.replace("\\\n", " "))
-            for line in code.splitlines():
+            for line in re.sub(r" >>? ?\S+", "", code).splitlines():
                 lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
                 lexer.whitespace_split = True
                 words: list[str] = []
