@@ -373,7 +373,6 @@ HYBRID_ROW = {
     "snippet": None,
     "context": None,
     "total_count": 2,
-    "confidence": 1.0,
 }
 
 
