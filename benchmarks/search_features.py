@@ -26,7 +26,7 @@ from second_brain.evaluation import collection as collections
 
 DIMENSIONS = 1024
 UPSERT = "select public.upsert_knowledge_document(%s::jsonb, %s::jsonb)"
-TRIGGERS = ("add_words", "keep_words", "replace_words", "release_words")
+TRIGGERS = ("add_words", "keep_words", "replace_words")
 SEARCH: LiteralString = """
     select count(*) from public.hybrid_search_knowledge_chunks(
       query_text => %s, match_count => 10, prefix_last => %s
