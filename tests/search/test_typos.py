@@ -153,9 +153,10 @@ def test_a_deleted_owner_leaves_no_word_of_their_own(
             sql.SQL("update public.knowledge_chunks set knowledge_type = 'note'"),
             ["giraffe", "lion", "zebra"],
         ),
+        (sql.SQL("delete from public.knowledge_chunks"), []),
         (sql.SQL("truncate public.knowledge_chunks"), []),
     ],
-    ids=["delete", "content", "no content", "truncate"],
+    ids=["delete", "content", "no content", "delete all", "truncate"],
 )
 def test_the_known_words_are_those_of_the_stored_chunks(
     knowledge: Connection, change: sql.SQL, left: list[str]
