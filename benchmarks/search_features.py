@@ -2,8 +2,9 @@
 
 Passages of real sentences (documents of a collection in BEIR's layout) are stored in an embedded
 scratch database, a chunk each. Writing: blocks of documents of ten chunks with the triggers of the
-known words and without, in turns; the figure is the server's CPU time. Prefixes: the last word of
-two-word questions, cut to its first letters. Facets: against the search that they stand beside.
+known words and without, in turns; the figure is the server's CPU time. Deleting: random chunks, in
+turns too. Prefixes: the last word of two-word questions, cut to its first letters. Facets: against
+the search that they stand beside.
 
     python -m benchmarks.search_features FOLDER [--chunks 100000]
 """
@@ -26,7 +27,7 @@ from second_brain.evaluation import collection as collections
 
 DIMENSIONS = 1024
 UPSERT = "select public.upsert_knowledge_document(%s::jsonb, %s::jsonb)"
-TRIGGERS = ("add_words", "keep_words", "replace_words", "release_words")
+TRIGGERS = ("add_words", "keep_words", "replace_words")
 SEARCH: LiteralString = """
     select count(*) from public.hybrid_search_knowledge_chunks(
       query_text => %s, match_count => 10, prefix_last => %s
@@ -110,6 +111,28 @@ def fill(connection: psycopg.Connection[Any], texts: Sequence[str]) -> None:
     print(f"{size[0]:,} words, {size[1] / 1e6:.1f} MB of {size[2] / 1e6:.0f} MB")
 
 
+def deleting(connection: psycopg.Connection[Any], blocks: int, per_block: int) -> None:
+    """Print the CPU time of deleting random chunks with the known words and without."""
+    cpu = server_cpu(connection)
+    spent = {True: 0.0, False: 0.0}
+    for block in range(blocks):
+        is_kept = block % 2 == 0
+        state = "enable" if is_kept else "disable"
+        connection.execute(
+            f"alter table public.knowledge_chunks {state} trigger keep_words".encode()
+        )
+        begin = cpu()
+        connection.execute(
+            "delete from public.knowledge_chunks where id in"
+            " (select id from public.knowledge_chunks order by random() limit %s)",
+            [per_block],
+        )
+        spent[is_kept] += cpu() - begin
+    connection.execute("alter table public.knowledge_chunks enable trigger keep_words")
+    cost = 1000 * (spent[True] - spent[False]) / (blocks / 2 * per_block)
+    print(f"deleting: {cost:.2f} ms a chunk more than without known words")
+
+
 def times(
     connection: psycopg.Connection[Any], statement: LiteralString, calls: Sequence[Sequence[object]]
 ) -> str:
@@ -151,6 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         counted = [(" ".join(pair),) for pair in pairs]
         print(f"facets of two words: p50 / p95 {times(connection, FACETS, counted)}")
         print(f"facets of all chunks: p50 / p95 {times(connection, FACETS, [(None,)] * 5)}")
+        deleting(connection, 6, given.chunks // 60)
 
 
 if __name__ == "__main__":

@@ -96,10 +96,16 @@ set enable_mergejoin = off
 as $$
 begin
   insert into knowledge_internal.words (word, folded, chunk_id)
-  select written.word, written.folded, new.id
+  select written.word, written.folded, written.id
     from (
-      select word.lexeme as word, knowledge_internal.without_accents(word.lexeme) as folded
-        from knowledge_internal.words_of(new.heading, new.content) as word (lexeme)
+      select listed.word, listed.id,
+             knowledge_internal.without_accents(listed.word) as folded
+        from (
+          select distinct on (word.lexeme) word.lexeme as word, chunk.id
+            from written_chunks as chunk
+           cross join lateral knowledge_internal.words_of(chunk.heading, chunk.content)
+                 as word (lexeme)
+        ) as listed
     ) as written
    where not exists (
            select
@@ -112,11 +118,12 @@ end
 $$;
 
 comment on function knowledge_internal.add_words() is
-  'Runs after a chunk is written: adds its words that are not known.';
+  'Runs after chunks are inserted: adds their words that are not known.';
 
 create trigger add_words
   after insert on public.knowledge_chunks
-  for each row execute function knowledge_internal.add_words();
+  referencing new table as written_chunks
+  for each statement execute function knowledge_internal.add_words();
 
 create function knowledge_internal.word_query(word text, configurations regconfig[])
 returns tsquery
@@ -140,61 +147,87 @@ $$;
 comment on function knowledge_internal.word_query(text, regconfig[]) is
   'The condition for a word, read in each configuration; null for a word that all leave out.';
 
-create function knowledge_internal.release_words(chunk uuid, kept text[] default '{}')
+create function knowledge_internal.release_words(chunks uuid[], kept text[] default '{}')
 returns void
 language plpgsql
 volatile
 security invoker
 set search_path = pg_catalog, pg_temp
--- The planner overestimates how many rows have a word.
+-- The planner overestimates how many rows have a word. Compiling takes longer than looking.
 set enable_seqscan = off
+set jit = off
+set standard_conforming_strings = on
 as $$
 declare
-  most_read constant integer := 50; -- chunks
+  most_read constant integer := 20; -- chunks
   configurations regconfig[];
-  released record;
-  form tsquery;
-  other_chunk uuid;
+  places tid[];
+  released_words text[];
 begin
-  for released in
-    select known.ctid as place, known.word
-      from knowledge_internal.words as known
-     where known.chunk_id = chunk
-       and known.word <> all (kept)
-  loop
-    configurations := coalesce(configurations, knowledge_internal.query_configurations());
-    form := knowledge_internal.word_query(released.word, configurations);
-    -- Chunks that have the lexeme of the word may have another form of it.
-    select found.id
-      into other_chunk
-      from (
-        select other.id, other.heading, other.content
-          from public.knowledge_chunks as other
-         where other.status = 'active'
-           and other.id <> chunk
-           and other.content_tsv @@ form
-         limit most_read
-      ) as found
-     where position(released.word in lower(concat_ws(' ', found.heading, found.content))) > 0
-       and released.word in (
-             select word.lexeme
-               from knowledge_internal.words_of(found.heading, found.content) as word (lexeme)
-           )
-     limit 1;
-    if other_chunk is null then
-      delete from knowledge_internal.words as known where known.ctid = released.place;
-    else
-      update knowledge_internal.words as known
-         set chunk_id = other_chunk
-       where known.ctid = released.place;
-    end if;
-  end loop;
+  select array_agg(known.ctid), array_agg(known.word)
+    into places, released_words
+    from knowledge_internal.words as known
+   where known.chunk_id = any (chunks)
+     and known.word <> all (kept);
+  if places is null then
+    return;
+  end if;
+  configurations := knowledge_internal.query_configurations();
+  with released as (
+    select listed.place, listed.word
+      from unnest(places, released_words) as listed (place, word)
+  ),
+  -- A word that is a lexeme of another chunk needs no look at the text of that chunk.
+  by_lexeme as materialized (
+    select released.place, released.word, found.id
+      from released
+      left join lateral (
+             select other.id
+               from public.knowledge_chunks as other
+              where other.status = 'active'
+                and other.content_tsv @@ released.word::tsquery
+              limit 1
+           ) as found on true
+  ),
+  kept_by as materialized (
+    select by_lexeme.place, coalesce(by_lexeme.id, found.id) as id
+      from by_lexeme
+      left join lateral (
+             -- Chunks that have the lexeme of the word may have another form of it.
+             select form.id
+               from (
+                 select other.id, other.heading, other.content
+                   from public.knowledge_chunks as other
+                  where other.status = 'active'
+                    and other.content_tsv
+                          @@ knowledge_internal.word_query(by_lexeme.word, configurations)
+                  limit most_read
+               ) as form
+              where position(by_lexeme.word in lower(concat_ws(' ', form.heading, form.content)))
+                      > 0
+                and lower(concat_ws(' ', form.heading, form.content))
+                      ~ ('\m' || by_lexeme.word || '\M')
+              limit 1
+           ) as found on by_lexeme.id is null
+  ),
+  forgotten as (
+    delete from knowledge_internal.words as known
+     using kept_by
+     where known.ctid = kept_by.place
+       and kept_by.id is null
+  )
+  update knowledge_internal.words as known
+     set chunk_id = kept_by.id
+    from kept_by
+   where known.ctid = kept_by.place
+     and kept_by.id is not null;
 end
 $$;
 
-comment on function knowledge_internal.release_words(uuid, text[]) is
-  'For the words that are known by a chunk and that it no longer has: finds another chunk that has '
-  'the word, among 50 that have a form of it, or deletes the word.';
+comment on function knowledge_internal.release_words(uuid[], text[]) is
+  'For the words that are known by one of these chunks and that it no longer has: finds another '
+  'chunk that has the word as a lexeme, or as it is among 20 that have a form of it, or deletes '
+  'the word.';
 
 create function knowledge_internal.keep_words()
 returns trigger
@@ -203,38 +236,61 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  case tg_op
-    when 'TRUNCATE' then
-      truncate knowledge_internal.words;
-    when 'DELETE' then
-      perform knowledge_internal.release_words(old.id);
-    else
-      perform knowledge_internal.release_words(
-        old.id, array(select knowledge_internal.words_of(new.heading, new.content))
-      );
-  end case;
+  if tg_op = 'TRUNCATE' then
+    truncate knowledge_internal.words;
+  else
+    perform knowledge_internal.release_words(array(select chunk.id from deleted_chunks as chunk));
+  end if;
   return null;
 end
 $$;
 
 comment on function knowledge_internal.keep_words() is
-  'Runs after a chunk is deleted or its text is changed: releases the words that it had.';
+  'Runs after chunks are deleted: releases the words that they had.';
 
 create trigger keep_words
   after delete on public.knowledge_chunks
-  for each row execute function knowledge_internal.keep_words();
+  referencing old table as deleted_chunks
+  for each statement execute function knowledge_internal.keep_words();
+
+create function knowledge_internal.replace_words()
+returns trigger
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+-- As in add_words.
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+  words constant text[] := array(select knowledge_internal.words_of(new.heading, new.content));
+begin
+  perform knowledge_internal.release_words(array[old.id], words);
+  insert into knowledge_internal.words (word, folded, chunk_id)
+  select written.word, written.folded, new.id
+    from (
+      select listed.word, knowledge_internal.without_accents(listed.word) as folded
+        from unnest(words) as listed (word)
+    ) as written
+   where not exists (
+           select
+             from knowledge_internal.words as known
+            where known.folded = written.folded
+              and known.word = written.word
+         );
+  return null;
+end
+$$;
+
+comment on function knowledge_internal.replace_words() is
+  'Runs after the text of a chunk is changed: releases the words that it had, adds those it has.';
 
 create trigger replace_words
   after update on public.knowledge_chunks
   for each row
   when ((old.content, old.heading) is distinct from (new.content, new.heading))
-  execute function knowledge_internal.add_words();
-
-create trigger release_words
-  after update on public.knowledge_chunks
-  for each row
-  when ((old.content, old.heading) is distinct from (new.content, new.heading))
-  execute function knowledge_internal.keep_words();
+  execute function knowledge_internal.replace_words();
 
 create trigger clear_words
   after truncate on public.knowledge_chunks
@@ -363,7 +419,8 @@ as $$
 declare
   fewest_letters constant integer := 5;
   most_words constant integer := 8; -- looked up for one question
-  most_near constant integer := 12; -- for each of them
+  most_near constant integer := 200; -- for each of them, of which the first visible ones count
+  most_visible constant integer := 12;
   is_restricted constant boolean := num_nonnulls(
     viewer_id, viewer_groups, wanted.visibilities, wanted.owner_ids, wanted.sensitivities,
     wanted.hidden
@@ -376,6 +433,11 @@ declare
   configurations regconfig[];
   typed text[];
   forms tsquery[];
+  asked text;
+  near text[];
+  visible_near text[];
+  chunk_counts bigint[];
+  replaced jsonb;
 begin
   -- Words outside quotation marks, without those that exclude.
   select array_agg(word.typed), array_agg(word.form)
@@ -417,32 +479,50 @@ begin
   end if;
 
   configurations := knowledge_internal.query_configurations();
-  return (
-    with near as materialized (
-      select array_agg(asked.word) as typed, array_agg(found.near) as words,
-             array_agg(knowledge_internal.word_query(found.near, configurations)) as forms
-        from unnest(typed) as asked (word)
-       cross join knowledge_internal.near_words(lower(asked.word), most_near) as found (near)
-    ),
-    visible as (
-      select distinct on (near.typed[seen.place])
-             near.typed[seen.place] as typed, near.words[seen.place] as word
-        from near
+  foreach asked in array typed loop
+    near := array(select knowledge_internal.near_words(lower(asked), most_near));
+    visible_near := '{}';
+    chunk_counts := '{}';
+    -- In parts, so that hidden words do not crowd out visible ones, at a bounded cost.
+    for start in 1 .. cardinality(near) by most_visible loop
+      select visible_near || array_agg(part.words[seen.place] order by seen.place),
+             chunk_counts || array_agg(seen.chunks order by seen.place)
+        into visible_near, chunk_counts
+        from (
+          select array_agg(listed.word order by listed.place) as words,
+                 array_agg(
+                   knowledge_internal.word_query(listed.word, configurations)
+                   order by listed.place
+                 ) as forms
+            from unnest(near[start : start + most_visible - 1]) with ordinality
+                 as listed (word, place)
+        ) as part
        cross join knowledge_internal.visible_words(
-               near.words, near.forms, wanted, plan, viewer_id, viewer_groups
+               part.words, part.forms, wanted, plan, viewer_id, viewer_groups
              ) as seen
-       where seen.chunks > 0
-       order by near.typed[seen.place], seen.chunks desc, near.words[seen.place]
-    )
-    select jsonb_object_agg(visible.typed, visible.word) from visible
-  );
+       where seen.chunks > 0;
+      exit when cardinality(visible_near) >= most_visible;
+    end loop;
+    -- Which words count must not depend on the parts, and so on hidden words.
+    replaced := coalesce(
+      (
+        select coalesce(replaced, '{}') || jsonb_build_object(asked, visible.word)
+          from unnest(visible_near[:most_visible], chunk_counts[:most_visible])
+               as visible (word, chunks)
+         order by visible.chunks desc, visible.word
+         limit 1
+      ),
+      replaced
+    );
+  end loop;
+  return replaced;
 end
 $$;
 
 comment on function knowledge_internal.respelled_words is
   'For the words of a question, of five letters or more, that no chunk has: the word by which each '
-  'is replaced, as an object; null for none. Of the near words the one is taken that most of the '
-  'first 20 chunks have, and only from chunks that the viewer may see.';
+  'is replaced, as an object; null for none. Of the first 12 near words that the viewer may see, '
+  'the one is taken that most of the first 20 chunks have.';
 
 create function knowledge_internal.respelled(query_text text, replaced jsonb)
 returns text

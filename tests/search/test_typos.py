@@ -111,6 +111,15 @@ def test_a_filter_on_owners_and_public_only_hide_words_too(knowledge: Connection
         assert (numbers(hits), replaced(hits)) == ([1], None)
 
 
+def test_hidden_near_words_do_not_crowd_out_a_visible_one(
+    database: Connection, connect: Connect
+) -> None:
+    mine = {"content": "zebrz", "owner_id": ME, "embedding": [1, 0, 0]}
+    near = " ".join(f"{letter}ebra" for letter in "abcdefghijklmnopqrstuvwxy")
+    store(database, mine, HIDDEN | {"content": near})
+    assert replaced(as_user(connect, "zebra")) == {"zebra": "zebrz"}
+
+
 @pytest.mark.parametrize("role", ["anon", "authenticated", "service_role"])
 def test_no_role_reads_the_known_words(connect: Connect, role: Role) -> None:
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
@@ -144,9 +153,10 @@ def test_a_deleted_owner_leaves_no_word_of_their_own(
             sql.SQL("update public.knowledge_chunks set knowledge_type = 'note'"),
             ["giraffe", "lion", "zebra"],
         ),
+        (sql.SQL("delete from public.knowledge_chunks"), []),
         (sql.SQL("truncate public.knowledge_chunks"), []),
     ],
-    ids=["delete", "content", "no content", "truncate"],
+    ids=["delete", "content", "no content", "delete all", "truncate"],
 )
 def test_the_known_words_are_those_of_the_stored_chunks(
     knowledge: Connection, change: sql.SQL, left: list[str]
