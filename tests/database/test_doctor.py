@@ -49,6 +49,7 @@ def test_a_fresh_database_is_in_order(dsn: str) -> None:
         "statistics",
         "dead rows",
         "memory",
+        "settings",
     ]
 
 
@@ -228,6 +229,32 @@ def test_findings_of_the_health_function_are_shown_with_severity_and_remedy(
     assert sorted((one.status, one.check, one.message, one.remedy) for one in shown) == sorted(
         (one["severity"], one["check"], one["what"], one["remedy"]) for one in told[0]
     )
+
+
+def test_stored_settings_are_shown_and_compared_with_the_model_of_the_chunks(
+    dsn: str, database: Any
+) -> None:
+    ingest(database, "a", embedded("one", "m"), embedded("two", "m"), {"content": "three"})
+    store = "select public.set_knowledge_settings(%s, %s, %s, embedding_model => %s)"
+    database.execute(store, ["", "auto", 1, "other"])
+    database.execute(store, ["knowledge", None, 0.5, "m"])
+    # The chunks are of the collection that has settings of its own.
+    assert [one for one in examine(dsn) if one.check == "settings"] == [
+        Finding(
+            "settings", "ok", "all other collections: fusion auto, vector_weight 1, text_weight 1"
+        ),
+        Finding(
+            "settings",
+            "ok",
+            "collection knowledge: fusion of the caller, vector_weight 0.5, text_weight 1",
+        ),
+    ]
+    database.execute("select public.reset_knowledge_settings('knowledge')")
+    (warning,) = found(examine(dsn), "settings", "warning")
+    assert warning.message == (
+        "all other collections: embedding_model is other, but chunks have embeddings of m"
+    )
+    assert "tune --apply" in (warning.remedy or "")
 
 
 def test_without_the_health_function_the_other_checks_run(dsn: str, database: Any) -> None:

@@ -33,6 +33,7 @@ from second_brain import errors
 from second_brain.errors import ClientUnavailableError
 from second_brain.filters import FilterBuilder
 from second_brain.services.arguments import SearchOptions
+from second_brain.services.corpus_settings import CorpusSettings
 from second_brain.services.results import EmbeddingModel
 from second_brain.services.supabase import AsyncSupabaseProvider, SupabaseProvider
 from second_brain.services.write import KnowledgeWriter
@@ -77,6 +78,11 @@ ARGUMENTS = {
     "explain_hybrid_search": {*OWN_ARGUMENTS, "viewer_id"},
     "hybrid_search_knowledge_chunks_batch": {"queries", "fuse"},
     "knowledge_embedding_models": set(),
+    "list_knowledge_settings": set(),
+    "reset_knowledge_settings": {"collection"},
+    "set_knowledge_settings": {
+        *("collection", "fusion", "vector_weight", "text_weight", "embedding_model")
+    },
     "list_my_knowledge_documents": {
         *("page_size", "after_key", "include_public", "include_groups")
     },
@@ -607,6 +613,61 @@ def test_without_credentials_an_explanation_says_so(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ClientUnavailableError) as caught:
         SupabaseProvider().explain_hybrid_search(None, "zebra")
     assert "SUPABASE_URL" in caught.value.remedy
+
+
+KEPT = {
+    "collection": "knowledge",
+    "fusion": "auto",
+    "vector_weight": 0.5,
+    "text_weight": 1,
+    "embedding_model": "mine",
+    "updated_at": "2026-02-01T10:00:00.123456+00:00",
+}
+KEEP = "select public.set_knowledge_settings('knowledge', 'auto', 0.5, 1, 'mine')"
+
+
+def without_time(settings: CorpusSettings) -> CorpusSettings:
+    assert settings.updated_at is not None
+    return settings.model_copy(update={"updated_at": None})
+
+
+def test_settings_are_stored_and_returned(rest: Rest) -> None:
+    rest.given(Answer(body=KEPT))
+    wanted = CorpusSettings(
+        collection="knowledge", fusion="auto", vector_weight=0.5, embedding_model="mine"
+    )
+    assert without_time(rest.provider().set_settings(wanted)) == wanted
+    sent = {name: value for name, value in KEPT.items() if name != "updated_at"}
+    assert rest.gateway.bodies == [sent]
+
+
+def test_stored_settings_are_listed(rest: Rest) -> None:
+    rest.given(Answer(body=[KEPT]), KEEP)
+    (stored,) = rest.provider().settings()
+    assert without_time(stored) == CorpusSettings(
+        collection="knowledge", fusion="auto", vector_weight=0.5, embedding_model="mine"
+    )
+
+
+@pytest.mark.parametrize(("collection", "removed"), [("knowledge", True), ("memory", False)])
+def test_settings_are_reset_if_there_were_any(rest: Rest, collection: str, removed: bool) -> None:
+    rest.given(Answer(body=removed), KEEP)
+    assert rest.provider().reset_settings(collection) is removed
+
+
+def test_refused_settings_are_an_invalid_input(rest: Rest) -> None:
+    message = "fusion must be one of rrf, relative_score, auto, or null, not best"
+    rest.given(error(400, "22023", message))
+    with pytest.raises(errors.InvalidInputError, match="fusion must be one of rrf"):
+        rest.provider().set_settings(CorpusSettings(fusion="best"))
+
+
+def test_settings_need_the_key_of_the_service(rest: Rest) -> None:
+    message = "permission denied for function list_knowledge_settings"
+    rest.given(error(403, "42501", message))
+    with pytest.raises(errors.SecondBrainError) as refused:
+        rest.provider("authenticated").settings()
+    assert refused.value.code == "42501"
 
 
 def test_a_token_without_a_user_cannot_search_as_a_viewer(rest: Rest) -> None:

@@ -49,6 +49,32 @@ select function.proowner in (caller.proowner, 10), function.proowner::regrole::t
  where function.oid = to_regprocedure(%s)
 """
 _HEALTH = "select {schema}.knowledge_search_health()"
+# Bounded: a collection can have millions of chunks.
+_SETTINGS = """
+select settings.collection, settings.fusion, settings.vector_weight, settings.text_weight,
+       settings.embedding_model,
+       array(
+         select distinct coalesce(sampled.embedding_model, 'unnamed')
+           from (
+             select chunk.embedding_model
+               from {schema}.knowledge_chunks as chunk
+              where settings.embedding_model is not null
+                and chunk.status = 'active'
+                and chunk.embedding is not null
+                and (
+                  chunk.collection = settings.collection
+                  or settings.collection = '' and chunk.collection not in (
+                    select own.collection from {schema}.knowledge_settings as own
+                  )
+                )
+              limit 1000
+           ) as sampled
+          where sampled.embedding_model is distinct from settings.embedding_model
+          order by 1
+       ) as other_models
+  from {schema}.knowledge_settings as settings
+ order by settings.collection
+"""
 
 
 @dataclass(frozen=True)
@@ -81,6 +107,7 @@ def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding
         *_guarded("functions", lambda: _definitions(connection, schema)),
         *_run("functions", lambda: _viewer_groups(connection, schema)),
         *_guarded("health", lambda: _health(connection, schema)),
+        *_run("settings", lambda: _settings(connection, schema)),
     ]
 
 
@@ -355,3 +382,27 @@ def _summary(health: dict[str, Any]) -> dict[str, str]:
         "memory": f"{memory['vector_index']} of vector index,"
         f" {memory['shared_buffers']} of shared_buffers",
     }
+
+
+def _settings(connection: Connection, schema: str) -> _Findings:
+    """Report how each collection is searched, and embeddings of another model than the stored."""
+    query = sql.SQL(_SETTINGS).format(schema=sql.Identifier(schema))
+    stored = connection.execute(query).fetchall()
+    if not stored:
+        yield "ok", "none stored: each caller has the default fusion", None
+    for collection, fusion, vector_weight, text_weight, model, other_models in stored:
+        name = f"collection {collection}" if collection else "all other collections"
+        yield (
+            "ok",
+            f"{name}: fusion {fusion or 'of the caller'},"
+            f" vector_weight {vector_weight:g}, text_weight {text_weight:g}",
+            None,
+        )
+        if other_models:
+            yield (
+                "warning",
+                f"{name}: embedding_model is {model}, but chunks have embeddings of"
+                f" {', '.join(other_models)}",
+                "Tune again (`second-brain tune --apply`), or embed the chunks with the stored"
+                " model (`second-brain reembed`).",
+            )
