@@ -143,8 +143,8 @@ def make_next_version(checkout: Checkout) -> None:
     edit(
         checkout,
         "create function public.match_knowledge_chunks(",
-        "filter_type text default null\n)",
-        "filter_type text default null,\n  added boolean default false\n)",
+        "viewer_groups text[] default null\n)",
+        "viewer_groups text[] default null,\n  added boolean default false\n)",
     )
     edit(
         checkout,
