@@ -554,9 +554,10 @@ def test_a_statement_timeout_is_told_so(database: Connection, corpus: UUID) -> N
     database.execute(
         "create or replace function public.match_knowledge_chunks(query_embedding"
         " extensions.vector, match_count integer default 5, match_threshold float8 default 0.6,"
-        " filter_type text default null) returns table (id uuid, content text, knowledge_type text,"
-        " document_id uuid, chunk_index integer, source_origin text, metadata jsonb, similarity"
-        " float8) language plpgsql as 'begin perform pg_sleep(60); end'"
+        " filter_type text default null, viewer_id uuid default null, public_only boolean default"
+        " false, viewer_groups text[] default null) returns table (id uuid, content text,"
+        " knowledge_type text, document_id uuid, chunk_index integer, source_origin text, metadata"
+        " jsonb, similarity float8) language plpgsql as 'begin perform pg_sleep(60); end'"
     )
     database.execute("set statement_timeout = '50ms'")
     _, details = PostgresProvider(database).search([1, 0, 0])

