@@ -1492,10 +1492,8 @@ set search_path = pg_catalog, pg_temp
 -- The search sets force_custom_plan; the statements here are the same for every query.
 set plan_cache_mode = force_generic_plan
 as $$
-declare
-  fewest_words constant integer := 3;
 begin
-  return cardinality(word_queries) >= fewest_words and (
+  return (
     select bool_and(found.content_tsv @@ word.query)
       from (
         -- Concatenated with nothing, a tsvector outside its row is fetched once.
@@ -1510,7 +1508,7 @@ end
 $$;
 
 comment on function knowledge_internal.has_every_word(uuid, tsquery[]) is
-  'Whether a chunk has every word of a query that has at least three.';
+  'Whether a chunk has every word of a query.';
 
 create function knowledge_internal.leg_evidence(
   similarities float8[],

@@ -134,7 +134,7 @@ def test_the_text_leg_counts_more_where_a_hit_has_every_word(knowledge: Connecti
     assert evidence(knowledge, is_complete=True)["text"] == pytest.approx(5 * usual["text"])
 
 
-def test_a_hit_is_complete_with_three_words_or_more(knowledge: Connection) -> None:
+def test_a_hit_is_complete_with_every_word(knowledge: Connection) -> None:
     store(knowledge, ["alpha beta gamma delta"], [[1, 0, 0]])
 
     def complete(*words: str) -> Any:
@@ -144,8 +144,8 @@ def test_a_hit_is_complete_with_three_words_or_more(knowledge: Connection) -> No
         return found
 
     assert complete("alpha", "beta", "gamma")
+    assert complete("alpha")
     assert not complete("alpha", "beta", "omega")
-    assert not complete("alpha", "beta")
 
 
 def test_equal_similarities_and_scores_are_no_error(knowledge: Connection) -> None:
