@@ -298,7 +298,7 @@ def ranked_list(
         nearest = best_first(cosines)[:5]
         supporting = [bm25(active, text, None).get(number, 0.0) for number in nearest]
         words = set(text.split())
-        if len(words) >= 3 and telling and words <= set(active[telling[0]].words):
+        if telling and words <= set(active[telling[0]].words):
             highest /= math.sqrt(5)
         told = [bm25s[number] for number in telling]
         factors = evidence(list(cosines.values()), supporting, told, highest, corpus)
