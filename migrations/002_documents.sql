@@ -360,6 +360,7 @@ create table public.knowledge_documents (
   collection text not null default 'knowledge' check (length(collection) between 1 and 200),
   metadata jsonb not null default '{}' check (jsonb_typeof(metadata) = 'object'),
   content_hash text,
+  source_row jsonb check (jsonb_typeof(source_row) = 'object'),
   created_at timestamptz not null default now(),
   updated_at timestamptz not null default now()
 );
@@ -381,6 +382,9 @@ comment on column public.knowledge_documents.language is
   'an unknown value means simple.';
 comment on column public.knowledge_documents.content_hash is
   'Digest of the chunks'' hashes in their order.';
+comment on column public.knowledge_documents.source_row is
+  'The row of an adopted table that the document is made of: {"table": its name, "key": {column: '
+  'value}, "types": {column: type}}; null for other documents.';
 
 create trigger check_metadata
   before insert or update of metadata on public.knowledge_documents

@@ -87,6 +87,7 @@ create type public.knowledge_search_hit as (
   collections text[],
   document_chunks integer,
   external_key text,
+  source_row jsonb,
   confidence double precision,
   notes jsonb
 );
@@ -98,10 +99,11 @@ comment on type public.knowledge_search_hit is
   'chunks around it. total_count: hits in the list that match_offset pages through. pool_ended: a '
   'leg returned as many rows as its pool holds, so rows beyond the list may match. collections: '
   'those in which the hit was found, with one_per_document those of all its chunks in the pools. '
-  'document_chunks: how many visible chunks the document has, 0 without one. confidence: the '
-  'fused score over the highest possible one, 0 to 1. notes: what the search did beside what was '
-  'asked, null for nothing; embedding: why the embedding was ignored; replaced: the words that no '
-  'visible chunk has, and what was searched instead.';
+  'document_chunks: how many visible chunks the document has, 0 without one. source_row: the row '
+  'of an adopted table that the document is made of. confidence: the fused score over the highest '
+  'possible one, 0 to 1. notes: what the search did beside what was asked, null for nothing; '
+  'embedding: why the embedding was ignored; replaced: the words that no visible chunk has, and '
+  'what was searched instead.';
 
 create function knowledge_internal.check_range(
   argument text, given double precision, lowest double precision, highest double precision,
@@ -1271,7 +1273,7 @@ begin
          (
            select count(sibling.chunk_index)::integer from visible_chunks as sibling
             where sibling.document_id = chunk.document_id
-         ), document.external_key,
+         ), document.external_key, document.source_row,
          least(1, page.unit_score / (select knowledge_internal.best_fused_score( -- once, not by row
            fusion, questions, vector_weight, text_weight, rrf_k
          ))),

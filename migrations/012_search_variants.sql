@@ -140,6 +140,7 @@ returns table (
   collections text[],
   document_chunks integer,
   external_key text,
+  source_row jsonb,
   confidence double precision,
   notes jsonb
 )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import hypothesis
 import psycopg
 import pytest
 from psycopg import sql
@@ -53,6 +54,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # The suite draws the same examples in each run, so that it fails only where something has
+    # changed; the slow run draws new ones.
+    is_slow = config.option.markexpr == "slow"
+    hypothesis.settings.register_profile("suite", derandomize=not is_slow)
+    hypothesis.settings.load_profile("suite")
     schema = config.getoption("--install-schema")
     if schema:
         config.stash[_rendering] = Rendering(schema)

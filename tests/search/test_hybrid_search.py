@@ -439,6 +439,7 @@ def test_the_first_result_columns_keep_their_order() -> None:
         ("collections", "text[]"),
         ("document_chunks", "integer"),
         ("external_key", "text"),
+        ("source_row", "jsonb"),
         ("confidence", "double precision"),
         ("notes", "jsonb"),
     ]
@@ -808,6 +809,7 @@ def test_hybrid_search_includes_rank_metadata() -> None:
             "heading": None,
             "sensitivity": None,
             "external_key": None,
+            "source_row": None,
             "is_chunk": True,
             "document_chunks": None,
             "document_date": "2026-01-31",
@@ -863,6 +865,7 @@ def test_an_odd_row_is_normalized(row: object) -> None:
             "heading": None,
             "sensitivity": None,
             "external_key": None,
+            "source_row": None,
             "is_chunk": True,
             "document_chunks": None,
             "collection": None,

@@ -142,6 +142,7 @@ export type Database = {
           "sensitivity": string | null;
           "source_id": string | null;
           "source_origin": string;
+          "source_row": Json | null;
           "source_url": string | null;
           "title": string | null;
           "updated_at": string;
@@ -164,6 +165,7 @@ export type Database = {
           "sensitivity"?: string | null;
           "source_id"?: string | null;
           "source_origin"?: string;
+          "source_row"?: Json | null;
           "source_url"?: string | null;
           "title"?: string | null;
           "updated_at"?: string;
@@ -185,6 +187,7 @@ export type Database = {
           "sensitivity"?: string | null;
           "source_id"?: string | null;
           "source_origin"?: string;
+          "source_row"?: Json | null;
           "source_url"?: string | null;
           "title"?: string | null;
           "updated_at"?: string;
@@ -550,6 +553,7 @@ export type Database = {
           "similarity": number;
           "snippet": string;
           "source_origin": string;
+          "source_row": Json;
           "source_url": string;
           "text_rank": number;
           "text_score": number;
@@ -819,6 +823,7 @@ export type Database = {
         "collections": (string)[] | null;
         "document_chunks": number | null;
         "external_key": string | null;
+        "source_row": Json | null;
         "confidence": number | null;
         "notes": Json | null;
       };

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 
 from second_brain.retrieval.settings import Mode
 from second_brain.services.arguments import Leg
-from second_brain.services.results import MemorySearchResult, Notes, saturated, unit
+from second_brain.services.results import MemorySearchResult, Notes, saturated, source_key, unit
 
 
 class SearchResult(BaseModel):
@@ -47,6 +47,7 @@ class SearchResult(BaseModel):
     heading: str | None
     sensitivity: str | None
     external_key: str | None
+    source_row: dict[str, Any] | None
     document_chunks: int | None
     document_date: date | None
     snippet: str | None
@@ -69,6 +70,11 @@ class SearchResult(BaseModel):
     def distance(self) -> float | None:
         """The cosine distance, 0 to 2; None when the vector leg did not find it."""
         return None if self.similarity is None else 1 - self.similarity
+
+    @property
+    def source_key(self) -> dict[str, Any] | None:
+        """The key of the row of an adopted table that it is made of, with the table's types."""
+        return source_key(self.source_row)
 
     @property
     def is_chunk(self) -> bool:
@@ -206,6 +212,7 @@ _COLUMNS = (
     "heading",
     "sensitivity",
     "external_key",
+    "source_row",
     "document_chunks",
     "snippet",
     "context",

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
+from uuid import UUID
 
 from second_brain.errors import UnexpectedAnswerError
 
@@ -46,6 +47,8 @@ class HitMetadata(TypedDict, total=False):
     """Title and section path, which are searched with the text."""
     sensitivity: str | None
     external_key: str | None
+    source_row: dict[str, Any] | None
+    """The row of an adopted table: `table`, `key` and `types`; `source_key` reads it."""
     is_chunk: bool
     """False for a whole document, which is stored without a position in it."""
     document_chunks: int | None
@@ -287,6 +290,7 @@ def _normalize(
         **{key: _text(row.get(key)) for key in ("collection", "document_date")},
         "collections": _texts(row.get("collections")),
         **{key: _text(row.get(key)) for key in ("heading", "sensitivity", "external_key")},
+        "source_row": row.get("source_row"),
         "is_chunk": row.get("chunk_index", 0) is not None,
         "document_chunks": integer(row.get("document_chunks")),
         # Always there: the row's own metadata must not pass for an escaped snippet.
@@ -302,6 +306,21 @@ def _normalize(
         confidence=unit(confidence),
         metadata=metadata,
     )
+
+
+def source_key(source_row: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the key of a row of an adopted table, column by column, with the table's types.
+
+    An integer column gives int, uuid gives UUID, and any other type the text that Postgres prints.
+    None for a hit that comes from no adopted table.
+    """
+    if not source_row:
+        return None
+    types = source_row.get("types", {})
+    return {
+        column: UUID(value) if types.get(column) == "uuid" else value
+        for column, value in source_row["key"].items()
+    }
 
 
 def _number(value: object) -> float | None:

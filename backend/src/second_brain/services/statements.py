@@ -22,7 +22,8 @@ _HIT_COLUMNS = """
   rrf_score, vector_rank, text_rank,
   similarity, text_score, match_type, matched_terms, title, source_url,
   collection, document_date, snippet, context, total_count, pool_ended,
-  heading, sensitivity, collections, document_chunks, external_key, confidence, notes
+  heading, sensitivity, collections, document_chunks, external_key, source_row, confidence,
+  notes
 """
 
 _PUBLIC_ARGUMENTS = """
