@@ -12,13 +12,12 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg.rows import dict_row
 
-from conftest import Connection
-
 Row = dict[str, Any]
+Connection = psycopg.Connection[Row]
 OWNERS = (UUID(int=1), UUID(int=2))
 SCORES = ("rrf_score", "similarity", "text_score", "confidence")
 
@@ -127,6 +126,7 @@ def search(connection: Connection, given: Row, tracing: str) -> list[Row]:
         return rows
 
 
+@settings(deadline=None, max_examples=100)
 @given(arguments)
 def test_both_statements_return_the_same_rows(corpus: Connection, given: Row) -> None:
     common, general = (search(corpus, given, tracing) for tracing in ("off", "on"))
