@@ -19,16 +19,12 @@ import argparse
 import statistics
 import sys
 import tempfile
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
-
-from psycopg import sql
-from psycopg.types.json import Jsonb
+from typing import ClassVar
 
 from benchmarks import bench_report
 from benchmarks.bench import commit, record, systems
@@ -38,12 +34,12 @@ from benchmarks.exact import COUNT
 from benchmarks.features import Library
 from benchmarks.loading import Keeping, Loaded, locked, said
 from benchmarks.memory import private_bytes
+from benchmarks.mixed import mixed_calls, search
 from benchmarks.peers.ours import BareRows, Hybrid, SecondBrain
 from benchmarks.peers.system import Client, Query, System
 from benchmarks.timing import Series, throughput, time_kind
 from benchmarks.workload import (
     CORPUS_SEED,
-    MOST,
     QUERY_SEED,
     SPACE_SEED,
     TENTH,
@@ -195,29 +191,6 @@ def auto(bench: Bench) -> Found:
     return Found(percentile(ours, "p50") - percentile(rrf, "p50"), 0.3, series=(ours, rrf))
 
 
-def mixed_calls(queries: Queries) -> Iterator[dict[str, Any]]:
-    """Yield the arguments of searches of all kinds, without end."""
-    viewer = uuid.UUID(int=1)
-    extras: list[dict[str, Any]] = [
-        {},
-        {"snippet": True},
-        {"filter_type": TENTH},
-        {"filters": Jsonb([{"field": "knowledge_type", "op": "in", "value": [MOST, TENTH]}])},
-        {"viewer_id": viewer},
-        {"viewer_id": viewer, "filter_type": MOST, "snippet": True},
-    ]
-    number = 0
-    while True:
-        for kind, asked in queries.items():
-            for extra in extras:
-                query = asked[number % len(asked)]
-                number += 1
-                text = f'"{query.text}"' if query.phrase else query.text
-                given = {"query_embedding": query.embedding, "query_text": text, "fusion": "auto"}
-                kept = {"filter_type": query.kept} if kind.startswith("filtered") else {}
-                yield {**given, **kept, **extra}
-
-
 def memory(bench: Bench) -> Found:
     """Return the private memory of a connection after mixed calls."""
     with bench.running() as (loaded,):
@@ -225,13 +198,7 @@ def memory(bench: Bench) -> Found:
         assert isinstance(ours, Hybrid)
         assert isinstance(bare, BareRows)
         for _, given in zip(range(CALLS), mixed_calls(bench.queries), strict=False):
-            statement = sql.SQL("select * from public.hybrid_search_knowledge_chunks({})").format(
-                sql.SQL(", ").join(
-                    sql.SQL("{} => {}").format(sql.Identifier(name), sql.Placeholder(name))
-                    for name in given
-                )
-            )
-            ours.connection.execute(statement, given, prepare=False).fetchall()
+            search(ours.connection, given)
         vectors = bench.queries["vector only"]
         for number in range(CALLS):
             bare.search(vectors[number % len(vectors)], COUNT)
