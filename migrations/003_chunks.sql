@@ -281,6 +281,8 @@ create index knowledge_chunks_groups on public.knowledge_chunks
   using gin (allowed_groups) with (fastupdate = off)
   where allowed_groups is not null;
 create index knowledge_chunks_content_hash on public.knowledge_chunks (content_hash);
+create index knowledge_chunks_pending on public.knowledge_chunks (id)
+  where status = 'active' and embedding is null;
 create index knowledge_chunks_status on public.knowledge_chunks (status, updated_at)
   where status <> 'active';
 
