@@ -38,7 +38,9 @@ ASKED = st.fixed_dictionaries(
         "filter_type": st.just("note"),
         "collections": st.sampled_from([["a"], ["a", "c"]]),
         "date_from": st.just("2026-01-01"),
-        "filters": st.sampled_from([{"team": "x"}, [{"field": "collection", "op": "ne", "value": "a"}]]),
+        "filters": st.sampled_from(
+            [{"team": "x"}, [{"field": "collection", "op": "ne", "value": "a"}]]
+        ),
     },
 )
 
@@ -81,9 +83,7 @@ def test_the_count_is_that_of_the_rows_that_the_viewer_may_see(
     assert counted == sum(is_counted(row, asked) for row in rows)
 
 
-def test_a_user_counts_own_public_and_group_chunks(
-    dsn: str, connect: Connect
-) -> None:
+def test_a_user_counts_own_public_and_group_chunks(dsn: str, connect: Connect) -> None:
     owner = connect()
     owner.execute(
         "create or replace function public.knowledge_viewer_groups() returns text[]"

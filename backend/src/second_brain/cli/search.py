@@ -233,7 +233,7 @@ def _search(
         print_explanation(explained, first)
     elif as_json:
         hits = [{"rank": rank, **asdict(hit)} for rank, hit in enumerate(results, start=first)]
-        answer = {"question": question, "mode": mode, "results": hits}
+        answer: dict[str, Any] = {"question": question, "mode": mode, "results": hits}
         if facets:
             answer["facets"] = [asdict(count) for count in counts]
         if pending is not None:

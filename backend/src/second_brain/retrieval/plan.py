@@ -172,7 +172,8 @@ def search_options(
         for given, default in zip(weights, of_settings, strict=True)
     )
     return {
-        **row_options(plan),
+        # mypy wants every key of FindOptions in what is unpacked.
+        **row_options(plan),  # type: ignore[typeddict-item]
         "top_k": plan.window,
         "threshold": plan.threshold,
         # A leg that is alone has no other to be weighed against.
