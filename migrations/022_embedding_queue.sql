@@ -314,6 +314,51 @@ comment on function knowledge_internal.check_claim(text, integer, interval, text
   'Raises 22023 for an argument of claim_knowledge_embeddings or store_knowledge_embeddings that '
   'is out of bounds.';
 
+create function knowledge_internal.check_model_in_use(wanted_model text)
+returns void
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- Each query reads one entry of the index, whatever the statistics say.
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+  other_model text;
+begin
+  if exists (
+    select from public.knowledge_settings as settings where settings.embedding_model = wanted_model
+  ) or exists (
+    select
+      from public.knowledge_chunks as chunk
+     where chunk.status = 'active'
+       and chunk.embedding is not null
+       and coalesce(chunk.embedding_model, '') = wanted_model
+  ) then
+    return;
+  end if;
+  select coalesce(chunk.embedding_model, '')
+    into other_model
+    from public.knowledge_chunks as chunk
+   where chunk.status = 'active'
+     and chunk.embedding is not null
+     and coalesce(chunk.embedding_model, '') > ''
+   order by 1
+   limit 1;
+  if found then
+    raise exception 'model is %, but the stored embeddings are of %, and they are not comparable',
+                    wanted_model, other_model
+      using errcode = '22023',
+            hint = 'Embed with the stored model, change the model of the corpus with '
+                   '`second-brain reembed start`, or name it in set_knowledge_settings.';
+  end if;
+end
+$$;
+
+comment on function knowledge_internal.check_model_in_use(text) is
+  'Raises 22023 if all named embeddings are of other models, and no setting names this model.';
+
 create function knowledge_internal.most_embedding_attempts()
 returns integer
 language plpgsql
@@ -364,6 +409,9 @@ declare
   ids uuid[];
 begin
   perform knowledge_internal.check_claim(model, max_chunks, lease, worker, collections);
+  if not is_next then
+    perform knowledge_internal.check_model_in_use(model);
+  end if;
   dimensions := case
     when is_next then running.dimensions
     else (select facts.dimensions from knowledge_internal.chunk_table() as facts)
@@ -471,7 +519,8 @@ comment on function public.claim_knowledge_embeddings(text, integer, interval, t
   'its embedding. content: heading, line feed and content, the text to embed. Chunks with the same '
   'text are one row. dimensions: those of the column. A call returns at most max_chunks texts '
   '(1000) and about 8 MB. A text that is claimed for the third time without a result is handed out '
-  'alone, and fails after the fifth. Raises 22023 for a value out of bounds.';
+  'alone, and fails after the fifth. Raises 22023 for a value out of bounds, and for a model that '
+  'neither a setting names nor any chunk has, if the chunks have another.';
 revoke all on function public.claim_knowledge_embeddings(text, integer, interval, text, text[])
   from public, anon, authenticated;
 grant execute on function public.claim_knowledge_embeddings(text, integer, interval, text, text[])
