@@ -202,9 +202,7 @@ def compare_user(
             connection.execute(statement, {"word": word, "document": read.id})
             for statement in AS_USER
         ]
-    mine, chunks, documents, listed, parts, pending = (
-        set(one.fetchall()[0][0]) for one in cursors
-    )
+    mine, chunks, documents, listed, parts, pending = (set(one.fetchall()[0][0]) for one in cursors)
     seen = corpus.seen(viewer)
     seen_documents = {one.id for one in corpus.documents.values() if viewer.sees(one)}
     matching = {one.id for one in seen if has_word(one, word)}
