@@ -13,9 +13,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from second_brain.errors import (
     AuthenticationError,
     ConfigurationError,
@@ -41,6 +38,7 @@ from second_brain.services.embedding_queue import (
     EmbeddingQueue,
     EmbeddingResult,
     StoredCounts,
+    vector_literal,
 )
 
 logger = logging.getLogger(__name__)
@@ -251,7 +249,7 @@ class EmbeddingWorker:
         else:
             for one, vector in zip(texts, vectors, strict=True):
                 # A zero vector, too: the database records that the text has no direction.
-                work.finish(EmbeddingResult(one.content_hash, embedding=_literal(vector)))
+                work.finish(EmbeddingResult(one.content_hash, embedding=vector_literal(vector)))
 
     def _check_dimensions(self, needed: int) -> None:
         if needed != self._embedder.dimensions:
@@ -333,8 +331,3 @@ def _refusal(error: Exception) -> SecondBrainError:
     if isinstance(error, SecondBrainError):
         return error
     return SecondBrainError(f"{type(error).__name__}: {safe_message(error)}")
-
-
-def _literal(vector: NDArray[np.float32]) -> str:
-    # Nine digits are exact for float32.
-    return "[" + ",".join([f"{number:.9g}" for number in vector.tolist()]) + "]"

@@ -10,7 +10,7 @@ import secrets
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import count
@@ -142,6 +142,11 @@ class EmbeddingResult:
             error = {"error": self.error, "is_final": self.is_final}
             return {"content_hash": self.content_hash, **error}
         return {"content_hash": self.content_hash, "release": True}
+
+
+def vector_literal(vector: Iterable[float]) -> str:
+    """Return a float32 vector in pgvector's text form, exactly."""
+    return "[" + ",".join([f"{number:.9g}" for number in map(float, vector)]) + "]"
 
 
 class EmbeddingQueue(ABC):
