@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-untyped, unused-ignore]
 import psycopg
 from psycopg.conninfo import make_conninfo
 
@@ -184,9 +185,7 @@ def cost(connection: psycopg.Connection[Any], rows: Rows, rounds: int) -> None:
                     "es": embeddings,
                 }
                 text = statement.format(name=name).encode()
-                times.append(
-                    measured(lambda text=text, given=given: connection.execute(text, given))
-                )
+                times.append(measured(partial(connection.execute, text, given)))
         # The clock of CPU time ticks in hundredths of a second: the mean, not the median.
         figures = [
             value / size
