@@ -73,7 +73,7 @@ GUIDE_SEARCHES = {
 OURS: dict[str, dict[str, Any]] = {
     "adopted, `auto`": {"fusion": "auto"},
     "adopted, `rrf`": {"fusion": "rrf"},
-    "adopted, vector leg": {"match_threshold": -1.0},
+    "adopted, vector leg": {"threshold": -1.0},
 }
 
 Rankings = dict[str, list[str]]

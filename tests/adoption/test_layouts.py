@@ -5,8 +5,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-
 from adopted import adopt, backfill, compare, contents, documents, reasons
+
 from conftest import Connection
 from second_brain.database.adoption.layouts import LAYOUTS
 from second_brain.services.postgres import PostgresProvider
