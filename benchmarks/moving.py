@@ -200,7 +200,7 @@ def rest(server: EmbeddedPostgres) -> Iterator[dict[str, Any]]:
     """Run PostgREST; yield what a Supabase client is created with."""
     import jwt
 
-    from postgrest_server import JWT_SECRET, PostgREST  # type: ignore[import-not-found]
+    from postgrest_server import JWT_SECRET, PostgREST
 
     binary = os.environ["POSTGREST_BIN"]
     with tempfile.TemporaryDirectory() as place:
