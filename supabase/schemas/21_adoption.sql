@@ -219,8 +219,12 @@ begin
                     coalesce(chunk_overlap::text, 'null')
       using errcode = '22023';
   end if;
+  -- A cast to character, the name of bpchar without a length, keeps one character.
   select array_agg(
-           pg_catalog.format_type(attribute.atttypid, attribute.atttypmod) order by listed.place
+           case attribute.atttypid when 'bpchar'::regtype then 'bpchar'
+             else pg_catalog.format_type(attribute.atttypid, null)
+           end
+           order by listed.place
          )
     into types
     from unnest(key_columns) with ordinality as listed (name, place)
@@ -245,9 +249,9 @@ $$;
 comment on function knowledge_internal.adopt_table(
   text, regclass, text[], text, integer, integer
 ) is
-  'Registers an adoption, or changes it. A migration of `second-brain adopt` calls it, then creates '
-  'the view and the triggers. Raises 22023 for a table that cannot be adopted, and for a value '
-  'that is not allowed.';
+  'Registers an adoption, or changes it. A migration of `second-brain adopt` calls it, then '
+  'creates the view and the triggers. Raises 22023 for a table that cannot be adopted, and for a '
+  'value that is not allowed.';
 
 create function knowledge_internal.adopted_key(
   adoption knowledge_internal.adoptions, key jsonb
@@ -511,7 +515,8 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  changes constant jsonb := given.document || jsonb_build_object('external_key', given.external_key);
+  changes constant jsonb :=
+    given.document || jsonb_build_object('external_key', given.external_key);
   document public.knowledge_documents;
   chunks jsonb;
 begin
@@ -786,7 +791,8 @@ $$;
 
 comment on function knowledge_internal.carry_over_changes() is
   'Runs after a statement that writes an adopted table: carries the changed rows over, by their '
-  'keys. Its argument is the name of the adoption; the transition tables are old_rows and new_rows.';
+  'keys. Its argument is the name of the adoption. The transition tables are old_rows and '
+  'new_rows.';
 
 create function knowledge_internal.lock_source_rows(
   adoption knowledge_internal.adoptions, keys jsonb, waits boolean

@@ -67,13 +67,14 @@ delete from public.knowledge_documents as document
    and document.source_row ->> 'adoption' = %(name)s
 """
 _TRIGGERS = """
-select trigger.tgname
+select trigger.tgname, trigger.tgenabled in ('O', 'A')
   from pg_catalog.pg_trigger as trigger
  where trigger.tgfoid = to_regprocedure('knowledge_internal.carry_over_changes()')
    and trigger.tgargs = convert_to(%(name)s, 'UTF8') || '\\x00'
    and trigger.tgrelid = to_regclass(%(source)s)
  order by trigger.tgname
 """
+_HAS_VIEW = "select to_regclass(%(view)s) is not null"
 _DROP_TRIGGER = "drop trigger {trigger} on {source}"
 _DROP_VIEW = "drop view if exists knowledge_internal.{view}"
 _FORGET = "delete from knowledge_internal.adoptions where name = {name}"
@@ -236,6 +237,24 @@ def problems(database: Database, name: str) -> list[Problem]:
     return [Problem(key, is_carried_over, reason) for key, is_carried_over, reason, _ in rows]
 
 
+def faults(database: Database, adoption: Adoption) -> list[str]:
+    """List what is missing of an adoption, or switched off."""
+    install = database.install
+    view = f"{install.internals}.{migration.view_name(adoption.name)}"
+    found: list[str] = []
+    if database.execute(_HAS_VIEW, {"view": view}).fetchone() != (True,):
+        found.append(f"the view {view} does not exist")
+    triggers = dict(
+        database.execute(_TRIGGERS, {"name": adoption.name, "source": adoption.source}).fetchall()
+    )
+    for event in migration.EVENTS:
+        trigger = migration.trigger_name(adoption.name, event, install.schema)
+        if not triggers.get(trigger, False):
+            fault = "is disabled" if trigger in triggers else "does not exist"
+            found.append(f"the trigger {trigger} on {adoption.source} {fault}")
+    return found
+
+
 def removal(database: Database, name: str, *, delete_documents: bool = False) -> list[str]:
     """Return the statements that remove an adoption; its source is then as it was before."""
     adoption = named(database, name)
@@ -245,7 +264,7 @@ def removal(database: Database, name: str, *, delete_documents: bool = False) ->
     composed = database.install.composed
     statements = [
         composed(_DROP_TRIGGER, trigger=sql.Identifier(trigger), source=source)
-        for (trigger,) in found
+        for trigger, _ in found
     ]
     statements.append(composed(_DROP_VIEW, view=sql.Identifier(migration.view_name(name))))
     if delete_documents:

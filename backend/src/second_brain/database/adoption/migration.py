@@ -58,6 +58,8 @@ _REFERENCING = {
     "delete": "\n  referencing old table as old_rows",
     "truncate": "",
 }
+EVENTS = tuple(_REFERENCING)
+"""The writes of a table that an adoption has a trigger for."""
 
 
 @dataclass(frozen=True)
