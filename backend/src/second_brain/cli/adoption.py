@@ -123,7 +123,13 @@ def adopt(
         str | None,
         typer.Option(help="Name of the adoption; default: of the table.", show_default=False),
     ] = None,
-    collection: Annotated[str, typer.Option(help="Collection of the documents.")] = "knowledge",
+    collection: Annotated[
+        str | None,
+        typer.Option(
+            help="Collection of the documents; default: knowledge, or the layout's.",
+            show_default=False,
+        ),
+    ] = None,
     visibility: Annotated[
         Visibility, typer.Option(help="Visibility of the documents.")
     ] = Visibility.private,
@@ -176,6 +182,7 @@ def adopt(
                 "owner": owner,
                 "groups": groups,
                 "updated": updated,
+                "collection": None if collection is None else proposal.NOT_MAPPED,
             }
             proposed = proposal.propose(
                 database,
@@ -192,7 +199,7 @@ def adopt(
                 )
             choices = migration.Choices(
                 name=name or migration.default_name(proposed.table.name),
-                collection=collection,
+                collection=collection or migration.Choices.collection,
                 visibility=visibility.value,
                 language=language,
                 model=model,

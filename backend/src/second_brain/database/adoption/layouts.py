@@ -12,11 +12,14 @@ class Layout:
     """How the columns of a known kind of table become fields of a document.
 
     `required` must exist in the table. Of `optional`, what the table does not have is left out.
+    `{schema}` in an expression is the schema of the table. With `keeps_other_columns`, columns that
+    are not named here are keys of the metadata.
     """
 
     summary: str
     required: Mapping[str, str]
     optional: Mapping[str, str] = field(default_factory=dict)
+    keeps_other_columns: bool = False
 
 
 LAYOUTS = {
@@ -38,18 +41,28 @@ LAYOUTS = {
             "title": "langchain_metadata ->> 'title'",
             "url": "langchain_metadata ->> 'source'",
         },
+        # Its metadata_columns.
+        keeps_other_columns=True,
     ),
     "pgvector": Layout(
         "LangChain's PGVector: langchain_pg_embedding, the former class of langchain-postgres",
         {"key": "id", "content": "document", "embedding": "embedding", "metadata": "cmetadata"},
-        {"title": "cmetadata ->> 'title'", "url": "cmetadata ->> 'source'"},
+        {
+            "title": "cmetadata ->> 'title'",
+            "url": "cmetadata ->> 'source'",
+            # One table has the rows of all its collections.
+            "collection": "coalesce((select collection.name"
+            " from {schema}.langchain_pg_collection as collection"
+            " where collection.uuid = source.collection_id), 'knowledge')",
+        },
     ),
     "llamaindex": Layout(
         "LlamaIndex's PGVectorStore: data_<name>",
         {"key": "id", "content": "text", "embedding": "embedding"},
         {
-            # _node_content repeats the text.
-            "metadata": "metadata_::jsonb - array['_node_content', '_node_type']",
+            # _node_content is the node again, without its text. node_id is its name in LlamaIndex.
+            "metadata": "(coalesce(metadata_::jsonb, '{}') - array['_node_content', '_node_type'])"
+            " || jsonb_strip_nulls(jsonb_build_object('node_id', node_id))",
             "title": "coalesce(metadata_ ->> 'title', metadata_ ->> 'file_name')",
         },
     ),

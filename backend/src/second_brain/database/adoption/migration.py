@@ -156,8 +156,9 @@ def _columns(proposal: Proposal, choices: Choices) -> sql.Composable:
     lines += [
         _line(one.expression, one.name, f"{one.name}: {one.reason}") for one in proposal.fields
     ]
+    if proposal.field("collection") is None:
+        lines.append(_line(sql.Literal(choices.collection), "collection"))
     lines += [
-        _line(sql.Literal(choices.collection), "collection"),
         _line(sql.Literal(choices.visibility), "visibility"),
         _line(sql.Literal("other"), "source_origin"),
     ]

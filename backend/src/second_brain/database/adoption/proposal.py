@@ -3,6 +3,7 @@
 It only reads. `migration` writes the SQL.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +16,19 @@ from second_brain.database.adoption.layouts import LAYOUTS, USUAL_NAMES
 from second_brain.errors import ConfigurationError, MigrationMissingError
 from second_brain.services.install import Database
 
-FIELDS = ("key", "content", "embedding", "metadata", "title", "url", "owner", "groups", "updated")
-"""What can be mapped, by the names of the options."""
+FIELDS = (
+    "key",
+    "content",
+    "embedding",
+    "metadata",
+    "title",
+    "url",
+    "owner",
+    "groups",
+    "updated",
+    "collection",
+)
+"""What can be mapped, by the names of the options; only layouts map the collection."""
 
 _TABLE = """
 select class.oid, class.relkind::text, namespace.nspname, class.relname,
@@ -87,6 +99,7 @@ _DOCUMENT_FIELDS = {
     "metadata": "metadata",
     "content": "content",
     "embedding": "embedding",
+    "collection": "collection",
 }
 NOT_MAPPED = "none"
 """The value of an option that leaves a field out."""
@@ -184,10 +197,9 @@ def propose(
     Raises ConfigurationError for a table that cannot be adopted, with what to do.
     """
     table = read_table(database, table_name)
-    chosen = _of_layout(table, layout) if layout else {}
-    for name, value in given.items():
-        if value is not None:
-            chosen[name] = (value, f"--{name}")
+    options = {name: value for name, value in given.items() if value is not None}
+    chosen = _of_layout(table, layout, options) if layout else {}
+    chosen.update({name: (value, f"--{name}") for name, value in options.items()})
     key, key_reason = _key(table, chosen.pop("key", None))
     mapped = [one for name in FIELDS[1:] if (one := _field(table, name, chosen, key, layout))]
     if not uses_embeddings:
@@ -232,28 +244,47 @@ def read_table(database: Database, name: str) -> Table:
     )
 
 
-def _of_layout(table: Table, name: str) -> dict[str, tuple[str, str]]:
+def _of_layout(table: Table, name: str, options: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     layout = LAYOUTS[name]
-    missing = [one for one in layout.required.values() if table.column(one) is None]
+    required = {field: value for field, value in layout.required.items() if field not in options}
+    missing = [one for one in required.values() if table.column(one) is None]
     if missing:
         raise ConfigurationError(
             f"{table} is not of the layout {name} ({layout.summary}): it has no column "
             f"{', '.join(missing)}",
             remedy="Leave out --from, or name the columns (--key, --content, --embedding, ...).",
         )
-    reason = f"the layout {name}"
+    columns = {column.name for column in table.columns}
+    schema = sql.Identifier(table.schema).as_string(None)
     fields = {
-        field: value
-        for field, value in layout.optional.items()
-        if any(column.name == _first_word(value) for column in table.columns)
+        field: value.replace("{schema}", schema)
+        for field, value in {**required, **layout.optional}.items()
+        if columns.intersection(_words(value))
     }
-    return {field: (value, reason) for field, value in {**layout.required, **fields}.items()}
+    if layout.keeps_other_columns and "metadata" in fields:
+        used = {word for value in (*fields.values(), *options.values()) for word in _words(value)}
+        others = [
+            one.name
+            for one in table.columns
+            if one.name not in used and one.kind not in (*_VECTORS, "tsvector")
+        ]
+        if others:
+            fields["metadata"] = _with_columns(fields["metadata"], others)
+    return {field: (value, f"the layout {name}") for field, value in fields.items()}
 
 
-def _first_word(expression: str) -> str:
-    inner = expression.removeprefix("coalesce(")
-    end = next((i for i, one in enumerate(inner) if not (one.isalnum() or one == "_")), len(inner))
-    return inner[:end]
+def _words(expression: str) -> Sequence[str]:
+    return re.findall(r"\w+", re.sub("'[^']*'", "", expression))
+
+
+def _with_columns(metadata: str, columns: Sequence[str]) -> str:
+    pairs = sql.SQL(", ").join(
+        sql.SQL("{}, source.{}").format(sql.Literal(name), sql.Identifier(name)) for name in columns
+    )
+    return (
+        f"coalesce({metadata}::jsonb, '{{}}')"
+        f" || jsonb_strip_nulls(jsonb_build_object({pairs.as_string(None)}))"
+    )
 
 
 def _key(table: Table, given: tuple[str, str] | None) -> tuple[Sequence[str], str]:
@@ -308,7 +339,7 @@ def _field(
         if source == NOT_MAPPED:
             return None
         return Mapped(name, source, reason, table.column(source))
-    if layout is not None:
+    if layout is not None or name not in USUAL_NAMES:
         return None
     usable = [one for one in table.columns if one.kind in _TYPES[name] and one.name not in key]
     for usual in USUAL_NAMES[name]:
