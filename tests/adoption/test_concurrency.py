@@ -118,10 +118,8 @@ def contents_of(connection: Connection) -> dict[str, list[str]]:
 
 
 def test_a_killed_backfill_is_continued(source: Connection, dsn: str) -> None:
-    command = [
-        Path(sys.executable).with_name("second-brain"), "adopt", "--backfill", "--dsn", dsn,
-        "--batch-size", "2",
-    ]  # fmt: skip
+    program = str(Path(sys.executable).with_name("second-brain"))
+    command = [program, "adopt", "--backfill", "--batch-size", "2", "--dsn", dsn]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as killed:
         deadline = time.monotonic() + 60
         while not contents(source) and time.monotonic() < deadline:
