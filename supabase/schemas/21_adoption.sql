@@ -519,6 +519,7 @@ declare
     given.document || jsonb_build_object('external_key', given.external_key);
   document public.knowledge_documents;
   chunks jsonb;
+  counts knowledge_internal.chunk_counts;
 begin
   if given.content is null then
     raise exception 'content is null' using errcode = '22023';
@@ -562,19 +563,20 @@ begin
              ) with ordinality as part (text, place)
     );
   end if;
-  perform knowledge_internal.store_chunks(document, chunks, 'replace');
-  -- store_chunks keeps the embedding of an unchanged text; here, the source's holds.
-  update public.knowledge_chunks as chunk
-     set embedding = given.embedding,
-         embedding_model = given.embedding_model
-   where given.embedding is not null
-     and chunk.document_id = document.id
-     and chunk.status = 'active'
-     and chunk.chunk_index = 0
-     and (
-       chunk.embedding_model is distinct from given.embedding_model
-       or (chunk.embedding operator(extensions.=) given.embedding) is not true
-     );
+  counts := knowledge_internal.store_chunks(document, chunks, 'replace');
+  if counts.unchanged > 0 and given.embedding is not null then
+    -- store_chunks keeps the embedding of an unchanged text; here, the source's holds.
+    update public.knowledge_chunks as chunk
+       set embedding = given.embedding,
+           embedding_model = given.embedding_model
+     where chunk.document_id = document.id
+       and chunk.status = 'active'
+       and chunk.chunk_index = 0
+       and (
+         chunk.embedding_model is distinct from given.embedding_model
+         or (chunk.embedding operator(extensions.=) given.embedding) is not true
+       );
+  end if;
   perform knowledge_internal.store_content_hash(document.id);
   if given.embedding_is_empty then
     perform knowledge_internal.note_adoption_problem(

@@ -35,13 +35,12 @@ def test_a_wrong_row_is_listed_and_the_others_are_stored(
 ) -> None:
     source.execute("insert into public.documents (id, content) values (1, 'a'), (2, 'b'), (3, 'c')")
     assert len(documents(source)) == 3
-    source.execute(
-        f"update public.documents set content = content || '!', {column} = case id when 2"
-        f" then %s else {column} end".encode()
-        if column != "content"
-        else b"update public.documents set content = case id when 2 then %s else content || '!' end",
-        [value],
+    assignment = (
+        "content = case id when 2 then %s else content || '!' end"
+        if column == "content"
+        else f"content = content || '!', {column} = case id when 2 then %s end"
     )
+    source.execute(f"update public.documents set {assignment}".encode(), [value])
     assert contents(source) == {"documents/1": ["a!"], "documents/3": ["c!"]}
     assert list(reasons(source)) == ["2"]
     assert reason in reasons(source)["2"]

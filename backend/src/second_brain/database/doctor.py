@@ -279,7 +279,7 @@ def _check(difference: Difference) -> str:
 def _left_over(difference: Difference, expected: Catalogue, found: Catalogue) -> Finding | None:
     """Return the finding for an object that is not in the manifest; None if it is a project's."""
     check, what = _check(difference), f"{difference.kind} {difference.name}"
-    if difference.kind == "view" and difference.name.startswith(_VIEWS_OF_ADOPTIONS):
+    if difference.kind in ("view", "column") and difference.name.startswith(_VIEWS_OF_ADOPTIONS):
         return None
     internal = difference.name.startswith(f"{naming.INTERNALS}.")
     if difference.kind == "function":

@@ -26,13 +26,16 @@ Key = list[str]
 
 _EXISTS = "select to_regclass('knowledge_internal.adoptions') is not null"
 _LIST = """
-select adoption.name, adoption.source::text, adoption.key_columns, adoption.embedding_model,
+select adoption.name, format('%I.%I', namespace.nspname, class.relname),
+       adoption.key_columns, adoption.embedding_model,
        (
          select count(*)
            from knowledge_internal.adoption_problems as problem
           where problem.adoption_name = adoption.name
        )
   from knowledge_internal.adoptions as adoption
+  left join pg_catalog.pg_class as class on class.oid = adoption.source
+  left join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
  order by adoption.name
 """
 _COUNT = "select count(*) from knowledge_internal.{view}"
