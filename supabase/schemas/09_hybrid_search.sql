@@ -1192,7 +1192,9 @@ begin
              combined.text_score,
              case when lists.is_optional or combined.content_tsv @@ last_draws.query
                then -(combined.bm25 operator(extensions.<#>) lists.scored_vector)
-                      + knowledge_internal.bonus(combined.content_tsv, lists.bonuses) end,
+                      + case when lists.bonuses is null then 0
+                          else knowledge_internal.bonus(combined.content_tsv, lists.bonuses) end
+             end,
              0
            ) as bm25_score,
            coalesce((lists.bonuses).identifier_bonus, 'infinity') as identifier_bonus
@@ -1248,11 +1250,9 @@ begin
       from scored
       left join public.knowledge_chunks as chunk
         on (one_per_document or recency_half_life is not null) and chunk.id = scored.id
-     cross join lateral (
-             select scored.rrf_score * knowledge_internal.recency_factor(
-                      chunk.document_date, recency_half_life
-                    ) as score
-           ) as aged
+     cross join lateral knowledge_internal.aged_score(
+             scored.rrf_score, chunk.document_date, recency_half_life
+           ) as aged (score)
   ),
   -- A document takes the place and the score of its best hit, and shows its best chunk.
   units as (

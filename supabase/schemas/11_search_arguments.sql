@@ -709,7 +709,9 @@ begin
              combined.text_score,
              case when lists.is_optional or combined.content_tsv @@ last_draws.query
                then -(combined.bm25 operator(extensions.<#>) lists.scored_vector)
-                      + knowledge_internal.bonus(combined.content_tsv, lists.bonuses) end,
+                      + case when lists.bonuses is null then 0
+                          else knowledge_internal.bonus(combined.content_tsv, lists.bonuses) end
+             end,
              0
            ) as bm25_score,
            coalesce((lists.bonuses).identifier_bonus, 'infinity') as identifier_bonus
