@@ -150,6 +150,8 @@ def test_both_statements_return_the_same_rows(corpus: Connection, given: Row) ->
         {"viewer_id": str(OWNERS[0])},
         {"viewer_groups": ["red"]},
         {"public_only": True},
+        {"filters": '{"ticket": true}'},
+        {"filter_type": "note"},
         {"snippet": True},
         {"filters": '[{"field": "collection", "op": "ne", "value": "artifacts"}]'},
     ],
@@ -162,7 +164,6 @@ def test_the_common_search_answers(corpus: Connection, given: Row) -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        {"filters": '{"ticket": true}'},
         {"one_per_document": True},
         {"neighbor_window": 1},
         {"recency_half_life": 30},
