@@ -691,11 +691,12 @@ comment on function knowledge_internal.phrase_bonuses is
   'A condition for each phrase of at least two words, and what it adds to the score of a chunk '
   'that has it.';
 
-create function knowledge_internal.analyse_query(
+create function knowledge_internal.full_reading(
   query_text text,
   search_mode text,
-  collections text[] default null,
-  prefix_last boolean default false
+  collections text[],
+  prefix_last boolean,
+  configurations regconfig[]
 )
 returns knowledge_internal.query_analysis
 language plpgsql
@@ -716,7 +717,6 @@ declare
   most_lexemes constant integer := 256;
   highest_factor constant float8 := knowledge_internal.bm25_k1() + 1;
   drawing_factor constant float8 := 3; -- in a long chunk a word has a third of its usual score
-  configurations constant regconfig[] := knowledge_internal.query_configurations();
   operands knowledge_internal.query_operand[];
   expansions knowledge_internal.expansion[] := '{}';
   conditions record;
@@ -726,9 +726,6 @@ declare
   bonuses knowledge_internal.query_bonuses;
   analysis knowledge_internal.query_analysis;
 begin
-  if configurations is null then
-    return analysis;
-  end if;
   operands := knowledge_internal.query_operands(
     left(
       knowledge_internal.normalised(
@@ -875,7 +872,151 @@ begin
            as word (query, document_frequency)
      where conditions.required @> word.query
   );
-  if (required_rows <= scored_in_full and expansions = '{}') is not true then
+  if required_rows <= scored_in_full and expansions = '{}' then
+    analysis.is_partial := false;
+  end if;
+  return analysis;
+end
+$$;
+
+comment on function knowledge_internal.full_reading is
+  'The parts of analyse_query without the candidates. is_partial is false where all rows that '
+  'match are candidates, else null.';
+
+create function knowledge_internal.plain_reading(query_text text, configuration regconfig)
+returns knowledge_internal.query_analysis
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The search sets force_custom_plan; the statements here are the same for every query.
+set plan_cache_mode = force_generic_plan
+-- Without statistics the planner takes the table of words for small.
+set enable_seqscan = off
+set standard_conforming_strings = on
+as $$
+declare
+  longest_text constant integer := 1000; -- characters
+  most_words constant integer := 200;
+  words text[];
+  corpus record;
+  analysis knowledge_internal.query_analysis;
+begin
+  if length(query_text) > longest_text
+     or octet_length(query_text) <> length(query_text)
+     or query_text !~ '^\s*(?:(?:[A-Za-z][a-z]*|[A-Z]+)[.,;:!?]*(?:\s+|$))+$'
+     or query_text ~* '\mor\M'
+     or exists (select from public.knowledge_synonyms)
+  then
+    return null;
+  end if;
+  words := string_to_array(btrim(regexp_replace(query_text, '[^A-Za-z]+', ' ', 'g')), ' ');
+  if cardinality(words) > most_words
+     or exists (
+       select
+         from knowledge_internal.words as known
+        where known.folded = any (string_to_array(lower(array_to_string(words, ' ')), ' '))
+          and known.word <> known.folded
+     )
+  then
+    return null;
+  end if;
+
+  select array_agg(typed.word order by typed.place),
+         array_agg(typed.query order by typed.place),
+         array_agg(null::text)
+    into analysis.words, analysis.word_queries, analysis.compounds
+    from (
+      select distinct on (lower(listed.word))
+             listed.word, listed.place, plainto_tsquery(configuration, listed.word) as query
+        from unnest(words) with ordinality as listed (word, place)
+       order by lower(listed.word), listed.place
+    ) as typed
+   where numnode(typed.query) > 0;
+  if analysis.words is null then
+    return null;
+  end if;
+
+  select * into corpus from knowledge_internal.corpus_size();
+  analysis.document_count := corpus.document_count;
+  analysis.mean_length := corpus.mean_length;
+  analysis.cosine_spread := corpus.cosine_spread;
+  analysis.mutual_neighbours := corpus.mutual_neighbours;
+  with asked as materialized (
+    select found.lexeme, cardinality(found.positions) as occurrences
+      from unnest(to_tsvector(configuration, array_to_string(words, ' '))) as found
+  ),
+  ordered as (
+    select asked.lexeme, frequency.document_frequency,
+           asked.occurrences * knowledge_internal.inverse_document_frequency(
+             corpus.document_count, least(frequency.document_frequency, corpus.document_count)
+           ) as weight,
+           row_number() over (order by frequency.document_frequency, asked.lexeme) as place,
+           quote_literal(asked.lexeme)::tsquery as query
+      from asked
+      join knowledge_internal.document_frequencies(
+             array(select asked.lexeme from asked), corpus.is_small, corpus.document_count
+           ) as frequency on frequency.lexeme = asked.lexeme
+  )
+  select array_agg(ordered.lexeme order by ordered.place),
+         array_agg(ordered.query order by ordered.place),
+         array_agg(ordered.document_frequency order by ordered.place),
+         array_agg(ordered.weight order by ordered.place),
+         array_agg(ordered.place order by ordered.place),
+         string_agg(ordered.query::text, ' | ')::tsquery
+    into analysis.lexemes, analysis.lexeme_queries, analysis.document_frequencies,
+         analysis.scored_weights, analysis.readings, analysis.matching_query
+    from ordered;
+  analysis.weights := analysis.scored_weights;
+  analysis.coverage_weights := analysis.scored_weights;
+  analysis.scored_vector := knowledge_internal.lexeme_vector(
+    analysis.lexemes, analysis.scored_weights
+  );
+  analysis.weight_vector := analysis.scored_vector;
+  analysis.is_optional := true;
+  return analysis;
+end
+$$;
+
+comment on function knowledge_internal.plain_reading(text, regconfig) is
+  'What full_reading says of a query of words only, in one language: at most 200 words of ASCII '
+  'letters, which have no synonym and no spelling with accents. Null for any other query.';
+
+create function knowledge_internal.analyse_query(
+  query_text text,
+  search_mode text,
+  collections text[] default null,
+  prefix_last boolean default false
+)
+returns knowledge_internal.query_analysis
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- Postgres sends a NOTICE for a query of stop words only.
+set client_min_messages = warning
+-- The search sets force_custom_plan; the statements here are the same for every query.
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+  configurations constant regconfig[] := knowledge_internal.query_configurations();
+  analysis knowledge_internal.query_analysis;
+begin
+  if configurations is null then
+    return analysis;
+  end if;
+  if search_mode = 'websearch' and not prefix_last and cardinality(configurations) = 1 then
+    analysis := knowledge_internal.plain_reading(query_text, configurations[1]);
+  end if;
+  if analysis.lexemes is null then
+    analysis := knowledge_internal.full_reading(
+      query_text, search_mode, collections, prefix_last, configurations
+    );
+  end if;
+  if analysis.lexemes is null then
+    return analysis;
+  end if;
+  if analysis.is_partial is null then
     analysis.candidate_query := knowledge_internal.candidate_query(
       analysis.lexemes, analysis.document_frequencies, analysis.weights, analysis.required_query,
       analysis.document_count, 1

@@ -33,7 +33,10 @@ create type knowledge_internal.search_plan as (
   end_date date,
   sample uuid[],
   sample_weight double precision,
-  sampled_collections text[]
+  sampled_collections text[],
+  near_ids uuid[],
+  text_ids uuid[],
+  is_empty boolean
 );
 
 comment on type knowledge_internal.search_plan is
@@ -48,7 +51,9 @@ comment on type knowledge_internal.search_plan is
   'their exact BM25; with at most most_read_by_filter matching rows all of them are candidates. '
   'first_date and end_date: the bounds of document_date, for its index. sample: ids of chunks '
   'drawn at random, each for sample_weight chunks, by which the matching rows are counted; '
-  'sampled_collections: the collections of those of them that match.';
+  'sampled_collections: the collections of those of them that match. near_ids and text_ids: what '
+  'with_narrow_rows found for the two legs, null where the index of the leg is read; is_empty: it '
+  'found that no row matches.';
 
 create type knowledge_internal.search_settings as (
   ef_search text,
@@ -754,18 +759,13 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   return not plan.is_small_corpus
-    and current_setting('knowledge_internal.tracing', true) is distinct from 'on'
-    and coalesce(
-      knowledge_internal.estimated_chunks(plan)
-        > greatest(plan.most_compared, plan.most_read_by_filter),
-      true
-    );
+    and current_setting('knowledge_internal.tracing', true) is distinct from 'on';
 end
 $$;
 
 comment on function knowledge_internal.is_common_search(knowledge_internal.search_plan) is
-  'Whether the indexes of both legs find enough rows of one list, so that common_search answers: '
-  'a large corpus, no filter or one that many rows pass, and nobody reads a trace.';
+  'Whether common_search answers a search of one list: the corpus is large, and nobody reads a '
+  'trace.';
 
 create function knowledge_internal.indexed_direction(embedding extensions.vector)
 returns extensions.vector
@@ -923,15 +923,16 @@ begin
   );
   asked := knowledge_internal.asked_words(analyses);
   callers := knowledge_internal.use_search_settings(plan);
-  if collections is null and formulations is null and recency_half_life is null
-     and neighbor_window = 0 and not one_per_document
-     and knowledge_internal.is_common_search(plan)
-  then
+  if num_nonnulls(collections, formulations, recency_half_life) = 0 and neighbor_window = 0
+     and not one_per_document and knowledge_internal.is_common_search(plan) then
+    plan := knowledge_internal.with_narrow_rows(
+      plan, wanted, questions[1], analyses[1], viewer_id, viewer_groups
+    );
     return query select hit.* from knowledge_internal.common_search(
       questions[1], analyses[1], asked, wanted, plan, match_count, match_threshold, vector_weight,
       text_weight, rrf_k, fusion, viewer_id, public_only, match_offset, snippet, viewer_groups
     ) as hit;
-    if found then
+    if found or plan.is_empty then
       perform knowledge_internal.restore_settings(callers);
       return;
     end if;
@@ -998,8 +999,7 @@ begin
   -- Lists. Each question is ranked by itself in each collection.
   lists as materialized (
     select row_number() over (order by question.ordinality, scope.collection) as list_id,
-           question.*,
-           scope.collection,
+           question.*, scope.collection,
            knowledge_internal.indexed_direction(question.embedding) as direction,
            knowledge_internal.embedding_bits(question.embedding) as embedding_bits,
            coalesce(matching.chunks <= plan.most_compared, plan.is_small_corpus) as is_narrow,
@@ -1193,7 +1193,9 @@ begin
              combined.text_score,
              case when lists.is_optional or combined.content_tsv @@ last_draws.query
                then -(combined.bm25 operator(extensions.<#>) lists.scored_vector)
-                      + knowledge_internal.bonus(combined.content_tsv, lists.bonuses) end,
+                      + case when lists.bonuses is null then 0
+                          else knowledge_internal.bonus(combined.content_tsv, lists.bonuses) end
+             end,
              0
            ) as bm25_score,
            coalesce((lists.bonuses).identifier_bonus, 'infinity') as identifier_bonus
@@ -1249,11 +1251,9 @@ begin
       from scored
       left join public.knowledge_chunks as chunk
         on (one_per_document or recency_half_life is not null) and chunk.id = scored.id
-     cross join lateral (
-             select scored.rrf_score * knowledge_internal.recency_factor(
-                      chunk.document_date, recency_half_life
-                    ) as score
-           ) as aged
+     cross join lateral knowledge_internal.aged_score(
+             scored.rrf_score, chunk.document_date, recency_half_life
+           ) as aged (score)
   ),
   -- A document takes the place and the score of its best hit, and shows its best chunk.
   units as (

@@ -1,9 +1,10 @@
 -- 011_search_arguments: what repeats the arguments of the search.
 -- Adds: type search_arguments, functions default_search_arguments, search,
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
--- explain_hybrid_search, sampled_collections, common_search, visible_words, matching_chunks,
--- count_matching_knowledge_chunks, facet_knowledge_chunks, facet_my_knowledge_chunks,
--- pending_embeddings, count_pending_knowledge_embeddings, count_my_pending_knowledge_embeddings.
+-- explain_hybrid_search, sampled_collections, with_narrow_rows, common_search, visible_words,
+-- matching_chunks, count_matching_knowledge_chunks, facet_knowledge_chunks,
+-- facet_my_knowledge_chunks, pending_embeddings, count_pending_knowledge_embeddings,
+-- count_my_pending_knowledge_embeddings.
 -- Locks nothing that exists.
 
 -- Written by `make variants` from 09_hybrid_search.sql and tools/variants.sql: edit those two.
@@ -232,6 +233,87 @@ $$;
 comment on function knowledge_internal.sampled_collections is
   'The collection of each chunk of the plan''s sample that passes the filter.';
 
+create function knowledge_internal.with_narrow_rows(
+  plan knowledge_internal.search_plan,
+  wanted knowledge_internal.chunk_filter,
+  question knowledge_internal.search_question,
+  analysis knowledge_internal.query_analysis,
+  viewer_id uuid,
+  viewer_groups text[]
+)
+returns knowledge_internal.search_plan
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The plans depend on the values of the filters.
+set plan_cache_mode = force_custom_plan
+as $$
+declare
+  matching constant float8 := knowledge_internal.estimated_chunks(plan);
+  is_narrow constant boolean := coalesce(matching <= plan.most_compared, false);
+  reads_all constant boolean := coalesce(matching <= plan.most_read_by_filter, false)
+    or is_narrow and analysis.is_partial is false;
+  bits bit varying;
+begin
+  if is_narrow and question.embedding is not null then
+    bits := knowledge_internal.embedding_bits(question.embedding);
+    plan.near_ids := array(
+      with
+@copy "  visible_chunks as" before "  -- Lists."
+      nearest as (
+        select chunk.id
+          from matching_chunks as chunk
+         where chunk.embedding is not null
+         order by chunk.embedding_bits operator(extensions.<~>) bits, chunk.id
+         limit plan.compared_by_bits
+      )
+      select nearest.id from nearest
+    );
+  end if;
+  if reads_all and is_narrow and analysis.is_partial then
+    plan.text_ids := array(
+      with
+@copy "  visible_chunks as" before "  -- Lists."
+      drawn as materialized (
+        select chunk.id, chunk.content_tsv,
+               chunk.bm25 operator(extensions.<#>) analysis.weight_vector as product
+          from matching_chunks as chunk
+         where chunk.bm25 operator(extensions.<#>) analysis.weight_vector < 0
+      )
+      select drawn.id
+        from drawn
+       where drawn.content_tsv @@ analysis.matching_query
+       order by drawn.product, drawn.id
+       limit plan.scored_exactly
+    );
+  elsif reads_all and analysis.matching_query is not null then
+    plan.text_ids := array(
+      with
+@copy "  visible_chunks as" before "  -- Lists."
+      drawn as materialized (
+        select chunk.id, chunk.bm25 operator(extensions.<#>) analysis.weight_vector as product
+          from matching_chunks as chunk
+         where chunk.content_tsv @@ analysis.matching_query
+      )
+      select drawn.id from drawn order by drawn.product, drawn.id limit plan.scored_exactly
+    );
+  end if;
+  plan.is_empty := is_narrow
+    and (question.embedding is null or plan.near_ids = '{}')
+    and (
+      analysis.matching_query is null
+        or plan.text_ids = '{}' and analysis.relaxed_query is null
+    );
+  return plan;
+end
+$$;
+
+comment on function knowledge_internal.with_narrow_rows is
+  'The plan of a common search with the rows that its filter leaves to each leg, where these are '
+  'few enough to be compared: for the vector leg the nearest by embedding_bits, for the text leg '
+  'the best by their weights.';
+
 create function knowledge_internal.common_search(
   question knowledge_internal.search_question,
   analysis knowledge_internal.query_analysis,
@@ -255,8 +337,8 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- One plan serves all calls, filtered or not: many rows pass the filter, so the best plan does not
--- depend on it.
+-- One plan serves all calls, filtered or not: where few rows pass the filter, with_narrow_rows has
+-- found them.
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 as $$
@@ -284,7 +366,22 @@ begin
               order by chunk.indexed_embedding operator(extensions.<=>) lists.direction
               limit plan.index_rows
            ) as found
-     where lists.embedding is not null
+     where lists.embedding is not null and plan.near_ids is null
+    union all
+    (
+      select near.id, near.content_tsv, near.bm25,
+             near.embedding operator(extensions.<=>) lists.embedding as distance
+        from lists
+       cross join unnest(plan.near_ids) as listed (id)
+       cross join lateral (
+               select stored.id, stored.content_tsv, stored.bm25, stored.embedding
+                 from public.knowledge_chunks as stored
+                where stored.id = listed.id
+               offset 0
+             ) as near
+       order by distance, id
+       limit plan.compared_exactly
+    )
   ),
   neighbours as materialized (
     select lists.list_id, nearest.*, 1 - nearest.distance as similarity,
@@ -298,7 +395,7 @@ begin
            null::text[] as relaxed_parts
       from lists
      cross join lateral (
-             select array(
+             select coalesce(plan.text_ids, array(
                       select drawn.id
                         from (
                           select chunk.id, chunk.content_tsv,
@@ -311,17 +408,20 @@ begin
                           or drawn.content_tsv @@ lists.matching_query
                        order by drawn.product, drawn.id
                        limit plan.scored_exactly
-                    ) as ids
+                    )) as ids
              offset 0
            ) as best
      where lists.matching_query is not null
   ),
   -- Where an index gives too few rows, this returns none, and the search goes on to read more.
   enough as materialized (
-    select (lists.embedding is null or (select count(*) from nearest) >= plan.index_rows)
+    select (
+             lists.embedding is null or plan.near_ids is not null
+               or (select count(*) from nearest) >= plan.index_rows
+           )
              and coalesce(
                cardinality(last_draws.ids) >= plan.pool
-                 or not lists.is_partial
+                 or (not lists.is_partial or plan.text_ids is not null)
                    and (cardinality(last_draws.ids) > 0 or lists.relaxed_query is null),
                true
              ) as is_enough
@@ -361,8 +461,8 @@ end
 $$;
 
 comment on function knowledge_internal.common_search is
-  'hybrid_search_knowledge_chunks for one list without grouping, context or recency, where the '
-  'indexes of both legs find enough rows. It returns the same rows as the statement of the search, '
+  'hybrid_search_knowledge_chunks for one list without grouping, context or recency. '
+  'It returns the same rows as the statement of the search, '
   'or no row where an index finds too few.';
 
 create function knowledge_internal.visible_words(

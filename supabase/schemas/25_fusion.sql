@@ -1,5 +1,5 @@
 -- 025_fusion: what fuses the two legs.
--- Adds: functions min_max, recency_factor, has_every_word and leg_evidence.
+-- Adds: functions min_max, aged_score, has_every_word and leg_evidence.
 -- Locks nothing that exists.
 
 create function knowledge_internal.min_max(score float8, least_score float8, best_score float8)
@@ -21,7 +21,9 @@ $$;
 comment on function knowledge_internal.min_max(float8, float8, float8) is
   'A score scaled to 0..1 over its list; 1 when all scores of the list are equal, 0 for null.';
 
-create function knowledge_internal.recency_factor(document_date date, half_life float8)
+create function knowledge_internal.aged_score(
+  score float8, document_date date, half_life float8
+)
 returns float8
 language plpgsql
 stable
@@ -31,16 +33,17 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   if document_date is null or half_life is null then
-    return 1;
+    return score;
   end if;
-  return 0.5 ^ least(
+  return score * 0.5 ^ least(
     greatest((now() at time zone 'UTC')::date - document_date, 0) / greatest(half_life, 1e-6), 500
   );
 end
 $$;
 
-comment on function knowledge_internal.recency_factor(date, float8) is
-  '0.5 ^ (age / half-life), both in days; 1 without a date or a half-life.';
+comment on function knowledge_internal.aged_score(float8, date, float8) is
+  'A score times 0.5 ^ (age / half-life), both in days; the score itself without a date or a '
+  'half-life.';
 
 create function knowledge_internal.has_every_word(chunk_id uuid, word_queries tsquery[])
 returns boolean
@@ -102,13 +105,12 @@ declare
   neighbours constant integer := cardinality(similarities);
   best_cosine constant float8 := similarities[1];
   best_bm25 constant float8 := text_scores[1];
-  highest_bm25 constant float8 := (knowledge_internal.bm25_k1() + 1)
-    * (select sum(word.weight) from unnest(query_weights) as word (weight));
   odds constant float8 := least(
     coalesce(mutual_neighbours / nullif(1 - mutual_neighbours, 0), highest_odds), highest_odds
   );
+  means record;
+  highest_bm25 float8;
   excess float8;
-  support float8;
 begin
   typical_cosine := similarities[least(neighbours, typical_rank)];
   if neighbours < fewest_neighbours then
@@ -117,16 +119,23 @@ begin
     return;
   end if;
   cosine_spread := coalesce(cosine_spread, usual_spread);
-  excess := (
-    select greatest(avg(hit.similarity) - typical_cosine, 0)
-      from unnest(similarities[:best_hits]) as hit (similarity)
-  ) / cosine_spread;
-  support := (select avg(hit.score) from unnest(nearest_scores) as hit (score))
-    / (select nullif(avg(hit.score), 0) from unnest(text_scores[:best_hits]) as hit (score));
+  select (select avg(hit.similarity) from unnest(similarities[:best_hits]) as hit (similarity))
+           as similarity,
+         (select avg(hit.score) from unnest(nearest_scores) as hit (score)) as nearest_score,
+         (select avg(hit.score) from unnest(text_scores[:best_hits]) as hit (score)) as text_score,
+         (select sum(word.weight) from unnest(query_weights) as word (weight)) as weights
+    into means;
+  highest_bm25 := (knowledge_internal.bm25_k1() + 1) * means.weights;
+  excess := greatest(means.similarity - typical_cosine, 0) / cosine_spread;
   vector_evidence := coalesce(
     vector_factor * case when mutual_neighbours is null then usual_odds else odds end
       * excess ^ 1.5 / cosine_spread
-      * least(greatest(coalesce(support, 1), least_support), 1),
+      * least(
+        greatest(
+          coalesce(means.nearest_score / nullif(means.text_score, 0), 1), least_support
+        ),
+        1
+      ),
     0
   );
   text_evidence := coalesce(

@@ -2,7 +2,8 @@
 
 A search of one list in a large corpus is answered by common_search, every other one by the
 statement of hybrid_search_knowledge_chunks itself. A search that is traced, as by
-explain_hybrid_search, is always answered by the second.
+explain_hybrid_search, is always answered by the second. In the same way, a question of plain words
+is read by plain_reading, every other one by full_reading.
 """
 
 import json
@@ -29,6 +30,9 @@ insert into public.knowledge_chunks
 select ('00000000-0000-0000-0000-' || lpad(row.number::text, 12, '0'))::uuid,
        (
          select string_agg(
+                  (array['word', 'alpha', 'beta', 'gamma', 'runs'])[1 + (random() * 8)::integer],
+                  ' '
+                ) || ' ' || string_agg(
                   'word' || (random() * random() * 500)::integer || case
                     when random() < 0.02 then '-part' || (random() * 50)::integer else '' end,
                   ' '
@@ -146,6 +150,8 @@ def test_both_statements_return_the_same_rows(corpus: Connection, given: Row) ->
         {"viewer_id": str(OWNERS[0])},
         {"viewer_groups": ["red"]},
         {"public_only": True},
+        {"filters": '{"ticket": true}'},
+        {"filter_type": "note"},
         {"snippet": True},
         {"filters": '[{"field": "collection", "op": "ne", "value": "artifacts"}]'},
     ],
@@ -158,7 +164,6 @@ def test_the_common_search_answers(corpus: Connection, given: Row) -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        {"filters": '{"ticket": true}'},
         {"one_per_document": True},
         {"neighbor_window": 1},
         {"recency_half_life": 30},
@@ -183,3 +188,57 @@ def how_answered(connection: Connection, given: Row) -> str:
         except psycopg.errors.UndefinedFunction:
             return "common"
     return "general"
+
+
+plain_words = st.one_of(
+    words, st.sampled_from(["word", "Words", "WORD", "Alpha,", "beta; ", "gamma?", "running", "a"])
+)
+plain_questions = st.lists(plain_words, max_size=8).map(" ".join)
+READ = {
+    "plain": "select to_jsonb(knowledge_internal.plain_reading(%s, 'english')) as read",
+    "full": "select to_jsonb(knowledge_internal.full_reading("
+    "%s, 'websearch', null, false, '{english}')) as read",
+}
+
+
+def reading(connection: Connection, kind: str, question: str) -> Row:
+    row = connection.execute(READ[kind].encode(), [question]).fetchone()
+    read: Row = (row and row["read"]) or {}
+    # Their sum counts, not their order.
+    read["coverage_weights"] = sorted(read.get("coverage_weights") or [])
+    read["bonuses"] = {name: bonus for name, bonus in (read.get("bonuses") or {}).items() if bonus}
+    return read
+
+
+@settings(deadline=None, max_examples=100)
+@given(plain_questions)
+def test_plain_words_are_read_alike(corpus: Connection, question: str) -> None:
+    plain = reading(corpus, "plain", question)
+    if plain.get("lexemes"):
+        assert plain == reading(corpus, "full", question)
+
+
+@pytest.mark.parametrize(
+    ("question", "is_plain"),
+    [
+        ("How are words running?", True),
+        ("alpha, BETA: gamma!", True),
+        ("alpha or beta", False),
+        ("alpha -beta", False),
+        ('"alpha beta"', False),
+        ("word3", False),
+        ("camelCase", False),
+        ("café", False),
+        ("cafe", False),
+        ("fast", False),
+        ("the", False),
+    ],
+)
+def test_the_words_of_a_plain_question(corpus: Connection, question: str, is_plain: bool) -> None:
+    with corpus.transaction(force_rollback=True):
+        corpus.execute("insert into public.knowledge_chunks (content) values ('café')")
+        if question == "fast":
+            corpus.execute(
+                "insert into public.knowledge_synonyms (term, synonym) values ('fast', 'quick')"
+            )
+        assert bool(reading(corpus, "plain", question).get("lexemes")) is is_plain
