@@ -194,7 +194,7 @@ def in_turns_tables(size: Results) -> Iterator[str]:
             cells.append(f"{rates[0] / rates[1]:.2f}" if percentile == "p50" else "")
             rows.append([peer["client"], *cells])
         header = (
-            f"{OURS} over each peer, in turns, {percentile}",
+            f"{OURS} over each peer, in turns, {percentile.replace('_', ' ')}",
             *kinds,
             "questions/s, 4 clients",
         )
