@@ -171,23 +171,22 @@ def kind_tables(size: Results) -> Iterator[str]:
 
 
 def in_turns_tables(size: Results) -> Iterator[str]:
-    """Yield the tables of the project's p50 and p95 over those of each peer."""
+    """Yield the tables of the project's p50, p95 and p50 of CPU time over each peer's."""
     peers = [search for search in size["searches"] if "in_turns" in search]
     if not peers:
         return
     kinds: dict[str, Any] = max((peer["kinds"] for peer in peers), key=len)
     faster: list[str] = []
-    for percentile in ("p50", "p95"):
+    for percentile in ("p50", "p95", "cpu_p50"):
         rows = []
         for peer in peers:
             cells = []
             for kind in kinds:
-                if kind not in peer["kinds"]:
+                both = [found["kinds"].get(kind, {}) for found in (peer["in_turns"], peer)]
+                if any(percentile not in figures for figures in both):
                     cells.append("-")
                     continue
-                ratio = (
-                    peer["in_turns"]["kinds"][kind][percentile] / peer["kinds"][kind][percentile]
-                )
+                ratio = both[0][percentile] / both[1][percentile]
                 cells.append(f"{ratio:.2f}")
                 if ratio > 1 and percentile == "p50":
                     faster.append(f"{peer['client']} ({kind}, {ratio:.2f})")
@@ -195,7 +194,7 @@ def in_turns_tables(size: Results) -> Iterator[str]:
             cells.append(f"{rates[0] / rates[1]:.2f}" if percentile == "p50" else "")
             rows.append([peer["client"], *cells])
         header = (
-            f"{OURS} over each peer, in turns, {percentile}",
+            f"{OURS} over each peer, in turns, {percentile.replace('_', ' ')}",
             *kinds,
             "questions/s, 4 clients",
         )
