@@ -7,8 +7,9 @@ retriever that the layout comes with, at the settings of its documentation and w
 pools that it allows. Then the command line adopts the table, and each question is asked of
 hybrid_search with the same embedding.
 
-Printed are nDCG@10, the questions without an answer, and how many of the first ten documents the
-layout's own best search had too. `--questions` prints the first documents of single questions.
+Printed are nDCG@10, the questions without an answer, and beside the layout's own best search: how
+many of the first ten documents it had too, the difference, and how many questions are better and
+worse. `--questions` prints the first documents of single questions.
 SupabaseVectorStore needs a PostgREST: its binary in POSTGREST_BIN, and tests/ in PYTHONPATH.
 """
 
@@ -311,14 +312,19 @@ def report(name: str, before: dict[str, Rankings], ours: dict[str, Rankings], qr
     for search, found in (before | ours).items():
         values = judged[search]
         shared = [len({*found[one]} & {*before[best][one]}) for one in values]
-        difference = metrics.compare(values, judged[best])
+        against = judged[best]
+        difference = metrics.compare(values, against)
+        better = sum(values[one] > against[one] for one in values)
+        worse = sum(values[one] < against[one] for one in values)
+        is_best = search == best
         cells = [
             name,
             search,
             f"{sum(values.values()) / len(values):.3f}",
             str(sum(not ids for ids in found.values())),
-            "" if search == best else f"{sum(shared) / len(shared):.1f}",
-            "" if search == best else f"{difference.mean:+.3f} (p {difference.p_value:.3f})",
+            "" if is_best else f"{sum(shared) / len(shared):.1f}",
+            "" if is_best else f"{difference.mean:+.3f} (p {difference.p_value:.4f})",
+            "" if is_best else f"{better} / {worse}",
         ]
         print(line(cells), flush=True)
 
@@ -345,7 +351,15 @@ def main() -> None:
     material = Material(*read(options.collection, "minilm384"))
     dimensions = material.vectors.dimensions
 
-    header = ("layout", "search", MEASURE, "no answer", "shared with best before", "difference")
+    header = (
+        "layout",
+        "search",
+        MEASURE,
+        "no answer",
+        "shared with best before",
+        "difference",
+        "better / worse",
+    )
     print(line(header))
     print(line(["---"] * len(header)), flush=True)
 

@@ -66,3 +66,9 @@ def test_each_kind_of_write_is_carried_over(source: Connection) -> None:
     source.execute("truncate public.documents")
     assert contents(source) == {}
     assert compare(source).differences == 0
+
+
+def test_a_backfill_renews_the_statistics(source: Connection) -> None:
+    statement = "select document_count from knowledge_internal.corpus_statistics"
+    backfill(source)
+    assert source.execute(statement).fetchall() == [(3,)]

@@ -64,6 +64,10 @@ select key, is_carried_over, reason, recorded_at
  where adoption_name = %(name)s
  order by recorded_at, key::text
 """
+_STATISTICS = (
+    "analyze public.knowledge_chunks",
+    "select public.refresh_knowledge_statistics()",
+)
 _DELETE_LEFT_OVER = """
 delete from public.knowledge_documents as document
  where document.external_key = any (%(external_keys)s)
@@ -166,7 +170,8 @@ def backfill(
     """Carry over the rows that have no document yet, in batches of one transaction each.
 
     Writes of the source continue. After an interruption, run it again: it reads which rows are
-    missing. A row that cannot be carried over is listed in the comparison's `problems`.
+    missing. A row that cannot be carried over is listed in the comparison's `problems`. After
+    many rows, the statistics that the text leg and fusion `auto` read are renewed.
     """
     done = Backfill()
     left: list[Key] = []
@@ -180,6 +185,9 @@ def backfill(
             left += keys
         on_progress(Progress(f"Backfill of {name}", min(done.read / max(total, 1), 1)))
     done.waited_for = _wait_for(database, name, left)
+    if done.stored > total / 10:
+        for statement in _STATISTICS:
+            database.execute(statement)
     return done
 
 
