@@ -9,7 +9,7 @@ KEEP ?= .second-brain/bench
 .PHONY: help install demo test test-slow test-chaos test-docker test-models stores test-layouts lint format ci variants cli \
   baseline migration check-migrations freeze release \
   bench bench-full figures soak benchmark-vector benchmark-index benchmark-text benchmark-long benchmark-quality \
-  benchmark-moving benchmark-features benchmark-service benchmark-before-after clean
+  benchmark-moving benchmark-adoption benchmark-features benchmark-service benchmark-before-after clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -116,6 +116,9 @@ benchmark-moving: $(INSTALLED) stores ## nDCG@10 of other stores, and after `ado
 
 benchmark-features: $(INSTALLED) ## what each feature of the search costs at 100,000 chunks
 	$(BIN)/python -m benchmarks.features
+
+benchmark-adoption: $(INSTALLED) ## an adopted table: backfill, comparison, cost of the triggers; ROWS=100000
+	$(BIN)/python -m benchmarks.adoption $(if $(ROWS),--rows $(ROWS) --without-index)
 
 benchmark-service: $(INSTALLED) ## what the retrieval service adds to the provider's call
 	$(BIN)/python -m benchmarks.service
