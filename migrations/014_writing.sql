@@ -701,6 +701,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   deleted_chunks integer;
+  hashes text[];
 begin
   if document_key is null then
     raise exception 'document_key must be the external_key of a document, not null'
@@ -716,12 +717,14 @@ begin
     delete from public.knowledge_chunks as chunk
      using locked
      where chunk.document_id = locked.id
-    returning chunk.id
+    returning chunk.content_hash
   ),
   documents as (
     delete from public.knowledge_documents as document using locked where document.id = locked.id
   )
-  select count(*) into deleted_chunks from chunks;
+  select count(*), array_agg(chunks.content_hash) into deleted_chunks, hashes from chunks;
+  delete from knowledge_internal.embedding_claims as claim
+   where claim.content_hash = any (hashes);
   return deleted_chunks;
 end
 $$;
@@ -741,6 +744,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   locked_documents uuid[];
+  hashes text[];
 begin
   if owner is null then
     raise exception 'owner must be the id of a user, not null' using errcode = '22023';
@@ -781,10 +785,15 @@ begin
     delete from public.knowledge_chunks as chunk
      using locked_chunks
      where chunk.id = locked_chunks.id
-    returning chunk.id
+    returning chunk.content_hash
   )
-  select (select count(*) from documents), (select count(*) from chunks)
-    into documents_deleted, chunks_deleted;
+  select (select count(*) from documents), count(*), array_agg(chunks.content_hash)
+    into documents_deleted, chunks_deleted, hashes
+    from chunks;
+  -- The reason of a failure can quote the text. If another owner has the same text, it loses only
+  -- a lease.
+  delete from knowledge_internal.embedding_claims as claim
+   where claim.content_hash = any (hashes);
   return next;
 end
 $$;

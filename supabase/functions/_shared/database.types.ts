@@ -346,6 +346,23 @@ export type Database = {
       [_ in never]: never;
     };
     Functions: {
+      "claim_knowledge_embeddings": {
+        Args: {
+          "collections"?: (string)[];
+          "lease"?: string;
+          "max_chunks"?: number;
+          "model": string;
+          "worker"?: string;
+        };
+        Returns: {
+          "attempt": number;
+          "chunk_id": string;
+          "collection": string;
+          "content": string;
+          "content_hash": string;
+          "dimensions": number;
+        }[];
+      };
       "count_matching_knowledge_chunks": {
         Args: {
           "collections"?: (string)[];
@@ -372,6 +389,30 @@ export type Database = {
           "snippet"?: boolean;
           "text_weight"?: number;
           "vector_weight"?: number;
+          "viewer_groups"?: (string)[];
+          "viewer_id"?: string;
+        };
+        Returns: number;
+      };
+      "count_my_pending_knowledge_embeddings": {
+        Args: {
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "filter_type"?: string;
+          "filters"?: Json;
+          "public_only"?: boolean;
+        };
+        Returns: number;
+      };
+      "count_pending_knowledge_embeddings": {
+        Args: {
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "filter_type"?: string;
+          "filters"?: Json;
+          "public_only"?: boolean;
           "viewer_groups"?: (string)[];
           "viewer_id"?: string;
         };
@@ -487,6 +528,18 @@ export type Database = {
           "count": number;
           "facet": string;
           "value": Json;
+        }[];
+      };
+      "failed_knowledge_embeddings": {
+        Args: { "max_rows"?: number };
+        Returns: {
+          "attempts": number;
+          "chunk_id": string;
+          "collection": string;
+          "document_key": string;
+          "failed_at": string;
+          "model": string;
+          "reason": string;
         }[];
       };
       "hybrid_search_knowledge_chunks": {
@@ -630,6 +683,17 @@ export type Database = {
         Args: { "content_hashes": (string)[]; "model": string };
         Returns: (string)[];
       };
+      "pending_knowledge_embeddings": {
+        Args: Record<PropertyKey, never>;
+        Returns: {
+          "claimed": number;
+          "collection": string;
+          "failed": number;
+          "model": string;
+          "oldest": string;
+          "pending": number;
+        }[];
+      };
       "purge_knowledge_chunks": { Args: { "older_than"?: string }; Returns: number };
       "read_knowledge_document": {
         Args: {
@@ -649,6 +713,7 @@ export type Database = {
       };
       "refresh_knowledge_statistics": { Args: Record<PropertyKey, never>; Returns: boolean };
       "reset_knowledge_settings": { Args: { "collection"?: string }; Returns: boolean };
+      "retry_knowledge_embeddings": { Args: { "model"?: string }; Returns: number };
       "search_knowledge_chunks_fulltext": {
         Args: {
           "filter_type"?: string;
@@ -762,6 +827,18 @@ export type Database = {
           isOneToOne: true;
           isSetofReturn: false;
         };
+      };
+      "store_knowledge_embeddings": {
+        Args: { "model": string; "results": Json; "worker"?: string };
+        Returns: {
+          "chunks": number;
+          "failed": number;
+          "outdated": number;
+          "released": number;
+          "repeated": number;
+          "retried": number;
+          "stored": number;
+        }[];
       };
       "upsert_knowledge_document": {
         Args: { "chunks": Json; "document": Json; "fields"?: string };

@@ -30,6 +30,7 @@ COMMANDS = {
     "doctor": ("database", "Check a database, and print a remedy for each problem."),
     "ingest": ("ingestion", "Read documents, split and embed them, and store new chunks."),
     "delete": ("ingestion", "Delete documents with all their chunks."),
+    "embed-worker": ("embedding", "Embed chunks that wait for an embedding, until stopped."),
     "search": ("search", "Search, and show ranks and scores of each hit."),
     "demo": ("search", "Search the standard library's documentation in a dev database."),
     "eval": ("evaluation", "Measure search on a test collection."),

@@ -83,6 +83,20 @@ select settings.collection, settings.fusion, settings.vector_weight, settings.te
 """
 
 
+_PENDING = """
+select waiting.collection, waiting.model, waiting.pending, waiting.failed,
+       waiting.oldest < now() - interval '1 hour'
+  from {schema}.pending_knowledge_embeddings() as waiting
+"""
+_FAILED = """
+select failure.collection, failure.model, failure.reason, count(*), min(failure.document_key)
+  from {schema}.failed_knowledge_embeddings(1000) as failure
+ group by failure.collection, failure.model, failure.reason
+ order by count(*) desc, failure.reason
+ limit 10
+"""
+
+
 @dataclass(frozen=True)
 class Finding:
     """The result of one check; `remedy` is the action to take, None if there is none."""
@@ -114,6 +128,7 @@ def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding
         *_run("functions", lambda: _viewer_groups(connection, schema)),
         *_guarded("health", lambda: _health(connection, schema)),
         *_run("settings", lambda: _settings(connection, schema)),
+        *_run("queue", lambda: _queue(connection, schema)),
         *_run("adoptions", lambda: _adoptions(connection, schema)),
     ]
 
@@ -415,6 +430,31 @@ def _settings(connection: Connection, schema: str) -> _Findings:
                 "Tune again (`second-brain tune --apply`), or embed the chunks with the stored"
                 " model (`second-brain reembed`).",
             )
+
+
+def _queue(connection: Connection, schema: str) -> _Findings:
+    """Report chunks that wait for an embedding too long, and those that could not be embedded."""
+    name = sql.Identifier(schema)
+    waiting = connection.execute(sql.SQL(_PENDING).format(schema=name)).fetchall()
+    count = sum(pending - failed for _, _, pending, failed, _ in waiting)
+    yield "ok", f"{count} chunks wait for an embedding", None
+    for collection, model, pending, failed, is_old in waiting:
+        if is_old:
+            yield (
+                "warning",
+                f"collection {collection}: {pending - failed} chunks wait for an embedding of"
+                f" {model or 'any model'}, some for more than an hour",
+                "Run `second-brain embed-worker` with this model, or look into its log.",
+            )
+    failures = connection.execute(sql.SQL(_FAILED).format(schema=name)).fetchall()
+    for collection, model, reason, chunks, document in failures:
+        where = f", such as of document {document}" if document else ""
+        yield (
+            "warning",
+            f"collection {collection}: {chunks} chunks could not be embedded with {model}{where}:"
+            f" {safe_message(reason)}",
+            "Change the text, or try again: `second-brain embed-worker --retry-failed`.",
+        )
 
 
 def _adoptions(connection: Connection, schema: str) -> _Findings:
