@@ -333,27 +333,6 @@ $$;
 comment on function knowledge_internal.adopted_key_hash(knowledge_internal.adoptions, jsonb) is
   'The SHA-256 of the external_key of a row.';
 
-create function knowledge_internal.adopted_model(chunk_collection text)
-returns text
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  return (
-    select settings.embedding_model
-      from public.knowledge_settings as settings
-     where settings.collection in (coalesce(chunk_collection, 'knowledge'), '')
-     order by settings.collection desc
-     limit 1
-  );
-end
-$$;
-
-comment on function knowledge_internal.adopted_model(text) is
-  'The embedding model that the settings of a collection name; null: none.';
-
 create function knowledge_internal.ends_the_write(code text)
 returns boolean
 language plpgsql
@@ -487,7 +466,9 @@ begin
                    select null where $1.embedding_model is null
                  ) as given_embedding (embedding)
            cross join lateral (
-                   select knowledge_internal.adopted_model(source.fields ->> 'collection')
+                   select knowledge_internal.model_of_collection(
+                     coalesce(source.fields ->> 'collection', 'knowledge')
+                   )
                  ) as corpus (corpus_model)
         ) as mapped
     $query$,

@@ -35,10 +35,11 @@ def test_a_wrong_row_is_listed_and_the_others_are_stored(
 ) -> None:
     source.execute("insert into public.documents (id, content) values (1, 'a'), (2, 'b'), (3, 'c')")
     assert len(documents(source)) == 3
+    kind = {"metadata": "jsonb", "embedding": "extensions.vector"}.get(column, "text")
     assignment = (
         "content = case id when 2 then %s else content || '!' end"
         if column == "content"
-        else f"content = content || '!', {column} = case id when 2 then %s end"
+        else f"content = content || '!', {column} = (case id when 2 then %s end)::{kind}"
     )
     source.execute(f"update public.documents set {assignment}".encode(), [value])
     assert contents(source) == {"documents/1": ["a!"], "documents/3": ["c!"]}
