@@ -128,3 +128,42 @@ def test_deleting_a_collection_deletes_its_documents(tables: Connection) -> None
     tables.execute("delete from public.langchain_pg_collection where name = 'handbook'")
     assert list(contents(tables).values()) == [["Water the plants."]]
     assert compare(tables, "adopted").differences == 0
+
+
+@pytest.mark.parametrize(
+    ("table", "statement"),
+    [
+        (
+            "data_passages",
+            "insert into public.data_passages (text, metadata_) values ('a', 'null')",
+        ),
+        (
+            "passages_hybrid",
+            "insert into public.passages_hybrid values ('t1', 'a', '[1,0,0]', '', null, 'null')",
+        ),
+    ],
+)
+def test_metadata_can_be_null_in_json(tables: Connection, table: str, statement: str) -> None:
+    tables.execute(statement.encode())
+    adopt(tables, f"public.{table}", layout=LAYOUT[table], name="adopted")
+    backfill(tables, "adopted")
+    assert reasons(tables, "adopted") == {}
+    assert [one["metadata"] for one in documents(tables).values()] == [{}]
+
+
+def test_an_option_replaces_a_column_of_the_layout(tables: Connection) -> None:
+    # The table of langchain-community's PGVector, before langchain-postgres.
+    tables.execute("alter table public.langchain_pg_embedding rename id to uuid")
+    tables.execute(
+        "insert into public.langchain_pg_embedding (uuid, document) values ('a', 'Keys')"
+    )
+    options: dict[str, str | None] = {"key": "uuid"}
+    adopt(
+        tables,
+        "public.langchain_pg_embedding",
+        layout="pgvector",
+        name="adopted",
+        options=options,
+    )
+    backfill(tables, "adopted")
+    assert contents(tables) == {"adopted/a": ["Keys"]}

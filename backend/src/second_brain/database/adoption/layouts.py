@@ -61,7 +61,8 @@ LAYOUTS = {
         {"key": "id", "content": "text", "embedding": "embedding"},
         {
             # _node_content is the node again, without its text. node_id is its name in LlamaIndex.
-            "metadata": "(coalesce(metadata_::jsonb, '{}') - array['_node_content', '_node_type'])"
+            "metadata": "(coalesce(nullif(metadata_::jsonb, 'null'), '{}')"
+            " - array['_node_content', '_node_type'])"
             " || jsonb_strip_nulls(jsonb_build_object('node_id', node_id))",
             "title": "coalesce(metadata_ ->> 'title', metadata_ ->> 'file_name')",
         },

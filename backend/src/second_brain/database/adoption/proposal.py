@@ -282,7 +282,7 @@ def _with_columns(metadata: str, columns: Sequence[str]) -> str:
         sql.SQL("{}, source.{}").format(sql.Literal(name), sql.Identifier(name)) for name in columns
     )
     return (
-        f"coalesce({metadata}::jsonb, '{{}}')"
+        f"coalesce(nullif({metadata}::jsonb, 'null'), '{{}}')"
         f" || jsonb_strip_nulls(jsonb_build_object({pairs.as_string(None)}))"
     )
 
