@@ -51,6 +51,7 @@ def test_a_fresh_database_is_in_order(dsn: str) -> None:
         "memory",
         "settings",
         "queue",
+        "adoptions",
     ]
 
 

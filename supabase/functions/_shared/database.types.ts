@@ -394,6 +394,30 @@ export type Database = {
         };
         Returns: number;
       };
+      "count_my_pending_knowledge_embeddings": {
+        Args: {
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "filter_type"?: string;
+          "filters"?: Json;
+          "public_only"?: boolean;
+        };
+        Returns: number;
+      };
+      "count_pending_knowledge_embeddings": {
+        Args: {
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "filter_type"?: string;
+          "filters"?: Json;
+          "public_only"?: boolean;
+          "viewer_groups"?: (string)[];
+          "viewer_id"?: string;
+        };
+        Returns: number;
+      };
       "delete_knowledge_document": { Args: { "document_key": string }; Returns: number };
       "delete_knowledge_owner": {
         Args: { "owner": string };

@@ -13,9 +13,11 @@ import psycopg
 from psycopg import sql
 
 from second_brain.database import catalogue, migrations, naming, pgvector
+from second_brain.database.adoption import carrying
 from second_brain.database.catalogue import Catalogue, Definition, Difference
 from second_brain.database.obstacles import API_ROLES, MINIMUM_SERVER
 from second_brain.errors import SecondBrainError, safe_message
+from second_brain.services.install import Database, Install
 
 Connection = psycopg.Connection[Any]
 Status = Literal["ok", "info", "warning", "error"]
@@ -31,8 +33,12 @@ _LEG_INDEXES = re.compile(r"index public\.knowledge_chunks_(embedding|content_ts
 _RELATIONS = ("table", "view", "type")
 # Granted to nobody by the migrations, and to visitors by a project that wants it.
 _FOR_VISITORS = "public.search_public_knowledge_chunks("
+_VIEWS_OF_ADOPTIONS = f"{naming.INTERNALS}.adopted_"
 _HARMLESS = {"comment"}
 _SLOWER = {"comment", "storage", "statistics", "options", "toast_options", "compression", "cost"}
+
+# Rows of each adopted table that are compared: `adopt --check` compares all.
+_COMPARED = 1000
 
 _SERVER = "select current_setting('server_version_num')::int / 10000"
 _ROLES = "select rolname from pg_catalog.pg_roles where rolname = any(%s)"
@@ -123,6 +129,7 @@ def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding
         *_guarded("health", lambda: _health(connection, schema)),
         *_run("settings", lambda: _settings(connection, schema)),
         *_run("queue", lambda: _queue(connection, schema)),
+        *_run("adoptions", lambda: _adoptions(connection, schema)),
     ]
 
 
@@ -287,6 +294,8 @@ def _check(difference: Difference) -> str:
 def _left_over(difference: Difference, expected: Catalogue, found: Catalogue) -> Finding | None:
     """Return the finding for an object that is not in the manifest; None if it is a project's."""
     check, what = _check(difference), f"{difference.kind} {difference.name}"
+    if difference.kind in ("view", "column") and difference.name.startswith(_VIEWS_OF_ADOPTIONS):
+        return None
     internal = difference.name.startswith(f"{naming.INTERNALS}.")
     if difference.kind == "function":
         name = difference.name.partition("(")[0]
@@ -446,3 +455,42 @@ def _queue(connection: Connection, schema: str) -> _Findings:
             f" {safe_message(reason)}",
             "Change the text, or try again: `second-brain embed-worker --retry-failed`.",
         )
+
+
+def _adoptions(connection: Connection, schema: str) -> _Findings:
+    """Report adoptions that do not follow their tables, and rows that could not be carried over."""
+    vector = pgvector.installed(connection)
+    extensions = naming.EXTENSIONS if vector is None else vector.schema
+    database = Database(connection, Install(schema, extensions))
+    adoptions = carrying.listed(database)
+    if not adoptions:
+        yield "ok", "no table is adopted", None
+    option = "" if schema == naming.SCHEMA else f" --schema {schema}"
+    for one in adoptions:
+        check = f"second-brain adopt --check {one.name}{option}"
+        about = f"{one.name} ({one.source})"
+        faults = carrying.faults(database, one)
+        if faults:
+            yield (
+                "error",
+                f"{about}: {'; '.join(faults)}",
+                f"Adopt the table again, then repair what was missed: {check} --repair",
+            )
+            continue
+        compared = carrying.compare(database, one.name, most=_COMPARED)
+        if compared.differences:
+            yield (
+                "warning",
+                f"{about}: {compared.differences} of {compared.compared} compared rows differ from"
+                " their documents",
+                f"Repair them: {check} --repair",
+            )
+        lost = sum(not problem.is_carried_over for problem in compared.problems)
+        if lost:
+            yield (
+                "warning",
+                f"{about}: {lost} rows cannot be carried over",
+                f"List them with their reasons: {check}",
+            )
+        if not compared.differences and not lost:
+            yield "ok", f"{about}: {compared.compared} rows compared, none differs", None

@@ -53,6 +53,8 @@ class Reading:
         self._is_value = function in (
             "explain_hybrid_search",
             "count_matching_knowledge_chunks",
+            "count_pending_knowledge_embeddings",
+            "count_my_pending_knowledge_embeddings",
             "read_knowledge_document",
         )
         self._remedy_of_loss = remedy_of_loss
