@@ -91,6 +91,15 @@ begin
      or new.content_tsv is null
   then
     new.content_hash := public.knowledge_content_hash(new.heading, new.content);
+    -- The embedding is of the old text, unless this update gives another one.
+    if tg_op = 'UPDATE'
+       and new.content_hash <> old.content_hash
+       and new.embedding operator(extensions.=) old.embedding
+    then
+      new.embedding := null;
+      new.embedding_model := null;
+      new.embedding_bits := null;
+    end if;
     new.content_tsv := knowledge_internal.lexemes(
       knowledge_internal.text_configuration(new.language), new.heading, new.content
     );
@@ -123,8 +132,8 @@ $$;
 
 comment on function knowledge_internal.complete_chunk() is
   'Runs before a chunk is written: copies the columns of its document to a new or restored chunk, '
-  'analyses text and embedding, and sets hash and time. An update that sets content_tsv to null '
-  'analyses the text again.';
+  'analyses text and embedding, and sets hash and time. An update of the text that gives no new '
+  'embedding removes the old one. An update that sets content_tsv to null analyses the text again.';
 
 create trigger complete_chunk
   before insert or update on public.knowledge_chunks

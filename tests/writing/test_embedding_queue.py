@@ -263,6 +263,32 @@ def test_a_bad_vector_fails_only_its_own_text(
     assert claim(knowledge) == []
 
 
+def test_a_change_of_the_text_removes_the_embedding_of_the_old_text(
+    knowledge: Connection,
+) -> None:
+    add(knowledge, "one", "two", "three")
+    for text in ("one", "two", "three"):
+        embed(knowledge, text, "m")
+    knowledge.execute(
+        "update public.knowledge_chunks set content = content || '!' where content = 'one'"
+    )
+    knowledge.execute(
+        "update public.knowledge_chunks set content = 'four', embedding = '[3,2,1]'"
+        " where content = 'two'"
+    )
+    knowledge.execute("update public.knowledge_chunks set language = 'german'")
+    rows = knowledge.execute(
+        "select content, embedding::text, embedding_model, embedding_bits is null"
+        "  from public.knowledge_chunks order by content"
+    )
+    assert rows.fetchall() == [
+        ("four", "[3,2,1]", "m", False),
+        ("one!", None, None, True),
+        ("three", "[1,2,3]", "m", False),
+    ]
+    assert claim(knowledge) == ["one!"]
+
+
 def test_a_change_of_the_text_ends_a_failure(knowledge: Connection) -> None:
     add(knowledge, "one")
     claim(knowledge)

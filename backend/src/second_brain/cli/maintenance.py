@@ -169,7 +169,8 @@ def start_reembedding(
     typer.echo(f"{report.embedded:,} chunks embedded; {model.model} is now in use.")
     if report.without_direction:
         typer.echo(
-            f"{report.without_direction:,} texts got a zero vector; only the text leg finds them.",
+            f"{report.without_direction:,} texts have no embedding, only the text leg finds them; "
+            "`second-brain doctor` lists the reasons.",
             err=True,
         )
     if report.old_is_kept:
