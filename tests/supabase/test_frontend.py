@@ -104,9 +104,12 @@ def test_the_function_is_typed_formatted_and_linted(tmp_path: Path) -> None:
 
 
 @needs_deno
-def test_the_code_of_the_page_is_typed(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "clients.md").read_text("utf-8")
-    examples = re.findall(r"^```ts\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+def test_the_code_of_the_pages_is_typed(tmp_path: Path) -> None:
+    examples = [
+        code
+        for page in sorted((ROOT / "docs").glob("*.md"))
+        for code in re.findall(r"^```ts\n(.*?)^```$", page.read_text("utf-8"), re.M | re.DOTALL)
+    ]
     assert examples
     shutil.copy(ROOT / "package.json", tmp_path)
     shutil.copy(TYPES, tmp_path)

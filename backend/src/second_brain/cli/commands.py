@@ -36,6 +36,7 @@ COMMANDS = {
     "eval": ("evaluation", "Measure search on a test collection."),
     "tune": ("evaluation", "Find the best search arguments for a collection."),
     "settings": ("settings", "Fusion and weights that a corpus remembers."),
+    "adopt": ("adoption", "Search a table that you already have, and follow its changes."),
     "mcp": ("serving", "Serve search tools to assistants over the Model Context Protocol."),
     "dev": ("database", "An embedded Postgres for this folder, in .second-brain/."),
     "index": ("maintenance", "The vector index: show, build another kind, drop."),

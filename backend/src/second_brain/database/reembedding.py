@@ -475,8 +475,7 @@ class _Run:
             check_session(self.database)
             while self.embed_batch():
                 begun = time.monotonic()
-                share = min(self.embedded / self.chunks, 1) if self.chunks else None
-                self.on_progress(Progress(f"embedding: {self.embedded:,} chunks", share))
+                self._tell()
             if not self.left(1):
                 return
             if time.monotonic() - begun > LOCK_PATIENCE:
@@ -484,6 +483,7 @@ class _Run:
                     "chunks stayed locked by other transactions, or claimed by workers",
                     remedy="End long transactions, then run it again.",
                 )
+            self._tell()
             pause(0.2)
 
     def embed_late(self) -> None:
@@ -502,6 +502,10 @@ class _Run:
         """Count the chunks that are left to embed, up to `limit`."""
         arguments = {"model": self.embedder.model, "limit": limit}
         return len(self.database.execute(self._is_left, arguments).fetchall())
+
+    def _tell(self) -> None:
+        share = min(self.embedded / self.chunks, 1) if self.chunks else None
+        self.on_progress(Progress(f"embedding: {self.embedded:,} chunks", share))
 
     def failed(self) -> int:
         """Count the texts that have no embedding because they could not be embedded."""
