@@ -118,8 +118,9 @@ def compare_counts(
                 {"external_key": "pending"},
                 [{"content": f"waits {number}"} for number in range(pending)],
             )
-            ways = [partial(one.search, limit=LIMIT, viewer_id=VIEWER) for one in (kept, counting)]
-            print(row(str(pending), *paired(questions, *ways, rounds)), flush=True)
+            without: Search = partial(kept.search, limit=LIMIT, viewer_id=VIEWER)
+            with_it: Search = partial(counting.search, limit=LIMIT, viewer_id=VIEWER)
+            print(row(str(pending), *paired(questions, without, with_it, rounds)), flush=True)
 
 
 def main() -> None:
