@@ -2,8 +2,9 @@
 -- Adds: type search_arguments, functions default_search_arguments, search,
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
 -- explain_hybrid_search, sampled_collections, with_narrow_rows, common_search, visible_words,
--- matching_chunks,
--- count_matching_knowledge_chunks, facet_knowledge_chunks, facet_my_knowledge_chunks.
+-- matching_chunks, count_matching_knowledge_chunks, facet_knowledge_chunks,
+-- facet_my_knowledge_chunks, pending_embeddings, count_pending_knowledge_embeddings,
+-- count_my_pending_knowledge_embeddings.
 -- Locks nothing that exists.
 -- Written from supabase/schemas/11_search_arguments.sql by `make baseline`: edit that file.
 
@@ -1564,5 +1565,205 @@ comment on function public.facet_my_knowledge_chunks is
 revoke all on function public.facet_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function public.facet_my_knowledge_chunks to authenticated;
+
+create function knowledge_internal.pending_embeddings(
+  arguments knowledge_internal.search_arguments
+)
+returns integer
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The plan depends on the values of the filters.
+set plan_cache_mode = force_custom_plan
+set standard_conforming_strings = on
+as $$
+declare
+  most_counted constant integer := 1000;
+  filter_type text := arguments.filter_type;
+  filters jsonb := arguments.filters;
+  date_from date := arguments.date_from;
+  date_to date := arguments.date_to;
+  collections text[] := arguments.collections;
+  viewer_id uuid := arguments.viewer_id;
+  public_only boolean := arguments.public_only;
+  viewer_groups text[] := arguments.viewer_groups;
+  wanted knowledge_internal.chunk_filter;
+  plan knowledge_internal.search_plan;
+  counted integer;
+begin
+  perform knowledge_internal.check_flag('public_only', public_only),
+          knowledge_internal.check_viewer_groups('viewer_groups', viewer_groups);
+  if filter_type is not null then
+    perform knowledge_internal.check_choice(
+      'filter_type', filter_type, knowledge_internal.knowledge_type_names()
+    );
+  end if;
+  wanted := knowledge_internal.compile_filter(
+    filters, filter_type, date_from, date_to, public_only
+  );
+  collections := knowledge_internal.checked_collections(collections, 0);
+  -- Usually nothing is pending, and the statement below takes longer to plan than this one to run.
+  if not exists (
+    select from public.knowledge_chunks as chunk
+     where chunk.status = 'active' and chunk.embedding is null
+  ) then
+    return 0;
+  end if;
+  plan := knowledge_internal.plan_search(1, 1, wanted, viewer_id, viewer_groups, collections);
+  with
+  visible_chunks as not materialized (
+    select chunk.*
+      from knowledge_internal.searchable_chunks as chunk
+     where chunk.status = 'active'
+       and (
+         not plan.is_filtered
+         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
+             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
+           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
+           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
+             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
+           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
+             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
+           and (wanted.hidden is null or not wanted.hidden && array[
+             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
+             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
+           ])
+       )
+  ),
+  matching_chunks as not materialized (
+    select chunk.*
+      from visible_chunks as chunk
+     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
+       and (not plan.is_filtered
+        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
+          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
+          and (wanted.collections is null or chunk.collection = any (wanted.collections))
+          and (wanted.languages is null or chunk.language = any (wanted.languages))
+          and (wanted.embedding_models is null
+            or chunk.embedding_model = any (wanted.embedding_models)
+            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
+          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
+            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
+          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
+            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
+          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
+            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
+          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
+            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
+          -- The index on document_date serves these two, not the multirange above.
+          and (plan.first_date is null or chunk.document_date >= plan.first_date)
+          and (plan.end_date is null or chunk.document_date < plan.end_date)
+          and (wanted.created is null or chunk.created_at <@ wanted.created)
+          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
+          and (wanted.excluded is null or not wanted.excluded && array[
+            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
+            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
+            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
+            'source_id' || coalesce('=' || chunk.source_id, '')
+          ])
+          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
+          and (wanted.alternative_metadata is null
+            or chunk.metadata @> any (wanted.alternative_metadata))
+          and (wanted.metadata_conditions is null
+            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
+  ),
+  pending_chunks as (
+    select chunk.id
+      from matching_chunks as chunk
+     where chunk.embedding is null
+       and (collections is null or chunk.collection = any (collections))
+     limit most_counted
+  )
+  select count(*) into counted from pending_chunks;
+  return counted;
+end
+$$;
+
+comment on function knowledge_internal.pending_embeddings(knowledge_internal.search_arguments) is
+  'The number of active chunks without an embedding that pass the filters of a search, at most '
+  '1000. Raises 22023 as the search does.';
+
+create function public.count_pending_knowledge_embeddings(
+  filter_type text default null,
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  viewer_id uuid default null,
+  public_only boolean default false,
+  viewer_groups text[] default null
+)
+returns integer
+language plpgsql
+stable
+-- definer: callers have no grant on the tables, the arguments decide which rows are counted.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.filter_type := count_pending_knowledge_embeddings.filter_type;
+  arguments.filters := count_pending_knowledge_embeddings.filters;
+  arguments.date_from := count_pending_knowledge_embeddings.date_from;
+  arguments.date_to := count_pending_knowledge_embeddings.date_to;
+  arguments.collections := count_pending_knowledge_embeddings.collections;
+  arguments.viewer_id := count_pending_knowledge_embeddings.viewer_id;
+  arguments.public_only := count_pending_knowledge_embeddings.public_only;
+  arguments.viewer_groups := count_pending_knowledge_embeddings.viewer_groups;
+  return knowledge_internal.pending_embeddings(arguments);
+end
+$$;
+
+comment on function public.count_pending_knowledge_embeddings is
+  'The number of active chunks that have no embedding yet, so that a search finds them by their '
+  'words only. The arguments are those of hybrid_search_knowledge_chunks that select rows; chunks '
+  'that these exclude change nothing. It counts to 1000, which means 1000 or more. Raises 22023 '
+  'as the search does.';
+
+revoke all on function public.count_pending_knowledge_embeddings
+  from public, anon, authenticated;
+grant execute on function public.count_pending_knowledge_embeddings to service_role;
+
+create function public.count_my_pending_knowledge_embeddings(
+  filter_type text default null,
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  public_only boolean default false
+)
+returns integer
+language plpgsql
+stable
+-- definer: a signed-in user may not read the tables, nor choose a viewer_id.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.viewer_id := knowledge_internal.signed_in_viewer(
+    'count_my_pending_knowledge_embeddings'
+  );
+  arguments.viewer_groups := knowledge_internal.current_viewer_groups();
+  arguments.filter_type := count_my_pending_knowledge_embeddings.filter_type;
+  arguments.filters := count_my_pending_knowledge_embeddings.filters;
+  arguments.date_from := count_my_pending_knowledge_embeddings.date_from;
+  arguments.date_to := count_my_pending_knowledge_embeddings.date_to;
+  arguments.collections := count_my_pending_knowledge_embeddings.collections;
+  arguments.public_only := count_my_pending_knowledge_embeddings.public_only;
+  return knowledge_internal.pending_embeddings(arguments);
+end
+$$;
+
+comment on function public.count_my_pending_knowledge_embeddings is
+  'count_pending_knowledge_embeddings for the signed-in user: counts public rows, rows whose owner '
+  'is auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. Raises 42501 if '
+  'nobody is signed in or the user id is not a UUID, and 22023 for an argument out of bounds.';
+revoke all on function public.count_my_pending_knowledge_embeddings
+  from public, anon, authenticated, service_role;
+grant execute on function public.count_my_pending_knowledge_embeddings to authenticated;
 
 notify pgrst, 'reload schema';

@@ -17,7 +17,9 @@ select lexeme,
 
 def test_lexemes_of_one_dimension_add_their_weights(database: Connection) -> None:
     database.execute(FILL, [" ".join((*SAME_DIMENSION, "kettle", "kettle", "lid"))])
-    found = dict(database.execute(WEIGHTS, [[*SAME_DIMENSION, "kettle", "lid"]]).fetchall())
+    found: dict[str, float] = dict(
+        database.execute(WEIGHTS, [[*SAME_DIMENSION, "kettle", "lid"]]).fetchall()
+    )
     # A chunk of the mean length: k1 = 1.2.
     assert found["lid"] == pytest.approx(1)
     assert found["kettle"] == pytest.approx(2 * 2.2 / (2 + 1.2))
@@ -28,7 +30,7 @@ def test_a_text_of_more_words_than_a_sparsevec_can_hold_keeps_the_heaviest(
     database: Connection,
 ) -> None:
     database.execute(FILL, ["kettle kettle " + " ".join(f"a{n}z" for n in range(16_001))])
-    found = dict(database.execute(WEIGHTS, [["kettle"]]).fetchall())
+    found: dict[str, float] = dict(database.execute(WEIGHTS, [["kettle"]]).fetchall())
     assert found["kettle"] > 1
 
 
