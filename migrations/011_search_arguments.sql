@@ -1,8 +1,8 @@
 -- 011_search_arguments: what repeats the arguments of the search.
 -- Adds: type search_arguments, functions default_search_arguments, search,
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
--- explain_hybrid_search, visible_words, matching_chunks, count_matching_knowledge_chunks,
--- facet_knowledge_chunks, facet_my_knowledge_chunks.
+-- explain_hybrid_search, explain_missing_knowledge_chunk, visible_words, matching_chunks,
+-- count_matching_knowledge_chunks, facet_knowledge_chunks, facet_my_knowledge_chunks.
 -- Locks nothing that exists.
 -- Written from supabase/schemas/11_search_arguments.sql by `make baseline`: edit that file.
 
@@ -415,6 +415,89 @@ comment on function public.explain_hybrid_search is
 
 revoke all on function public.explain_hybrid_search from public, anon, authenticated;
 grant execute on function public.explain_hybrid_search to service_role;
+
+create function public.explain_missing_knowledge_chunk(
+  query_embedding extensions.vector default null,
+  query_text text default null,
+  match_count integer default 10,
+  match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0,
+  text_weight double precision default 1.0,
+  filter_type text default null,
+  search_mode text default 'websearch',
+  pool_size integer default 50,
+  rrf_k double precision default 60,
+  fusion text default null,
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  viewer_id uuid default null,
+  public_only boolean default false,
+  one_per_document boolean default false,
+  neighbor_window integer default 0,
+  recency_half_life double precision default null,
+  match_offset integer default 0,
+  snippet boolean default false,
+  formulations jsonb default null,
+  viewer_groups text[] default null,
+  on_bad_embedding text default 'error',
+  prefix_last boolean default false,
+  chunk_id uuid default null,
+  document_key text default null
+)
+returns jsonb
+language plpgsql
+stable
+-- definer: service_role has no rights on the internal schema.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.query_embedding := explain_missing_knowledge_chunk.query_embedding;
+  arguments.query_text := explain_missing_knowledge_chunk.query_text;
+  arguments.match_count := explain_missing_knowledge_chunk.match_count;
+  arguments.match_threshold := explain_missing_knowledge_chunk.match_threshold;
+  arguments.vector_weight := explain_missing_knowledge_chunk.vector_weight;
+  arguments.text_weight := explain_missing_knowledge_chunk.text_weight;
+  arguments.filter_type := explain_missing_knowledge_chunk.filter_type;
+  arguments.search_mode := explain_missing_knowledge_chunk.search_mode;
+  arguments.pool_size := explain_missing_knowledge_chunk.pool_size;
+  arguments.rrf_k := explain_missing_knowledge_chunk.rrf_k;
+  arguments.fusion := explain_missing_knowledge_chunk.fusion;
+  arguments.filters := explain_missing_knowledge_chunk.filters;
+  arguments.date_from := explain_missing_knowledge_chunk.date_from;
+  arguments.date_to := explain_missing_knowledge_chunk.date_to;
+  arguments.collections := explain_missing_knowledge_chunk.collections;
+  arguments.viewer_id := explain_missing_knowledge_chunk.viewer_id;
+  arguments.public_only := explain_missing_knowledge_chunk.public_only;
+  arguments.one_per_document := explain_missing_knowledge_chunk.one_per_document;
+  arguments.neighbor_window := explain_missing_knowledge_chunk.neighbor_window;
+  arguments.recency_half_life := explain_missing_knowledge_chunk.recency_half_life;
+  arguments.match_offset := explain_missing_knowledge_chunk.match_offset;
+  arguments.snippet := explain_missing_knowledge_chunk.snippet;
+  arguments.formulations := explain_missing_knowledge_chunk.formulations;
+  arguments.viewer_groups := explain_missing_knowledge_chunk.viewer_groups;
+  arguments.on_bad_embedding := explain_missing_knowledge_chunk.on_bad_embedding;
+  arguments.prefix_last := explain_missing_knowledge_chunk.prefix_last;
+  return knowledge_internal.missing_explanation(arguments, chunk_id, document_key);
+end
+$$;
+
+comment on function public.explain_missing_knowledge_chunk is
+  'Why hybrid_search_knowledge_chunks does not return a chunk, or a document (the chunk of it that '
+  'is nearest to the query), for the same arguments, as one JSON object. is_found: it is on the '
+  'page; place: in the whole list. vector and text: rank and score in each leg alone, without '
+  'threshold and beyond the pool. causes: each with the argument and the reason. change: the '
+  'arguments with which the search returns it, found by searching (is_verified, place), or what '
+  'must change in its row. It searches up to about twenty times. It tells of rows that a viewer '
+  'may not see, so only service_role may call it. Raises 22023 as the search does, and unless '
+  'exactly one of chunk_id and document_key is given.';
+
+revoke all on function public.explain_missing_knowledge_chunk from public, anon, authenticated;
+grant execute on function public.explain_missing_knowledge_chunk to service_role;
 
 create function knowledge_internal.visible_words(
   words text[],
