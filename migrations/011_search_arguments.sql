@@ -1,8 +1,10 @@
 -- 011_search_arguments: what repeats the arguments of the search.
 -- Adds: type search_arguments, functions default_search_arguments, search,
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
--- explain_hybrid_search, explain_missing_knowledge_chunk, visible_words, matching_chunks,
--- count_matching_knowledge_chunks, facet_knowledge_chunks, facet_my_knowledge_chunks.
+-- explain_hybrid_search, explain_missing_knowledge_chunk, sampled_collections, common_search,
+-- visible_words, matching_chunks, count_matching_knowledge_chunks, facet_knowledge_chunks,
+-- facet_my_knowledge_chunks, pending_embeddings, count_pending_knowledge_embeddings,
+-- count_my_pending_knowledge_embeddings.
 -- Locks nothing that exists.
 -- Written from supabase/schemas/11_search_arguments.sql by `make baseline`: edit that file.
 
@@ -499,6 +501,409 @@ comment on function public.explain_missing_knowledge_chunk is
 revoke all on function public.explain_missing_knowledge_chunk from public, anon, authenticated;
 grant execute on function public.explain_missing_knowledge_chunk to service_role;
 
+create function knowledge_internal.sampled_collections(
+  wanted knowledge_internal.chunk_filter,
+  plan knowledge_internal.search_plan,
+  viewer_id uuid,
+  viewer_groups text[]
+)
+returns text[]
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The statement looks up ids, whatever the filter.
+set plan_cache_mode = force_generic_plan
+as $$
+begin
+  return array(
+    with
+  visible_chunks as not materialized (
+    select chunk.*
+      from knowledge_internal.searchable_chunks as chunk
+     where chunk.status = 'active'
+       and (
+         not plan.is_filtered
+         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
+             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
+           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
+           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
+             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
+           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
+             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
+           and (wanted.hidden is null or not wanted.hidden && array[
+             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
+             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
+           ])
+       )
+  ),
+  matching_chunks as not materialized (
+    select chunk.*
+      from visible_chunks as chunk
+     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
+       and (not plan.is_filtered
+        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
+          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
+          and (wanted.collections is null or chunk.collection = any (wanted.collections))
+          and (wanted.languages is null or chunk.language = any (wanted.languages))
+          and (wanted.embedding_models is null
+            or chunk.embedding_model = any (wanted.embedding_models)
+            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
+          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
+            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
+          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
+            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
+          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
+            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
+          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
+            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
+          -- The index on document_date serves these two, not the multirange above.
+          and (plan.first_date is null or chunk.document_date >= plan.first_date)
+          and (plan.end_date is null or chunk.document_date < plan.end_date)
+          and (wanted.created is null or chunk.created_at <@ wanted.created)
+          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
+          and (wanted.excluded is null or not wanted.excluded && array[
+            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
+            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
+            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
+            'source_id' || coalesce('=' || chunk.source_id, '')
+          ])
+          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
+          and (wanted.alternative_metadata is null
+            or chunk.metadata @> any (wanted.alternative_metadata))
+          and (wanted.metadata_conditions is null
+            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
+  ),
+    drawn as (
+      select listed.id from unnest(plan.sample) as listed (id)
+    )
+    select chunk.collection
+      from drawn
+      join matching_chunks as chunk on chunk.id = drawn.id
+  );
+end
+$$;
+
+comment on function knowledge_internal.sampled_collections is
+  'The collection of each chunk of the plan''s sample that passes the filter.';
+
+create function knowledge_internal.common_search(
+  question knowledge_internal.search_question,
+  analysis knowledge_internal.query_analysis,
+  asked knowledge_internal.asked_words,
+  wanted knowledge_internal.chunk_filter,
+  plan knowledge_internal.search_plan,
+  match_count integer,
+  match_threshold double precision,
+  vector_weight double precision,
+  text_weight double precision,
+  rrf_k double precision,
+  fusion text,
+  viewer_id uuid,
+  public_only boolean,
+  match_offset integer,
+  snippet boolean,
+  viewer_groups text[]
+)
+returns setof public.knowledge_search_hit
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- One plan serves all calls, filtered or not: many rows pass the filter, so the best plan does not
+-- depend on it.
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+as $$
+declare
+  -- As the search names them.
+  questions constant knowledge_internal.search_question[] := array[question];
+  analyses constant knowledge_internal.query_analysis[] := array[analysis];
+begin
+  return query
+  with
+  visible_chunks as not materialized (
+    select chunk.*
+      from knowledge_internal.searchable_chunks as chunk
+     where chunk.status = 'active'
+       and (
+         not plan.is_filtered
+         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
+             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
+           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
+           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
+             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
+           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
+             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
+           and (wanted.hidden is null or not wanted.hidden && array[
+             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
+             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
+           ])
+       )
+  ),
+  matching_chunks as not materialized (
+    select chunk.*
+      from visible_chunks as chunk
+     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
+       and (not plan.is_filtered
+        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
+          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
+          and (wanted.collections is null or chunk.collection = any (wanted.collections))
+          and (wanted.languages is null or chunk.language = any (wanted.languages))
+          and (wanted.embedding_models is null
+            or chunk.embedding_model = any (wanted.embedding_models)
+            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
+          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
+            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
+          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
+            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
+          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
+            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
+          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
+            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
+          -- The index on document_date serves these two, not the multirange above.
+          and (plan.first_date is null or chunk.document_date >= plan.first_date)
+          and (plan.end_date is null or chunk.document_date < plan.end_date)
+          and (wanted.created is null or chunk.created_at <@ wanted.created)
+          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
+          and (wanted.excluded is null or not wanted.excluded && array[
+            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
+            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
+            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
+            'source_id' || coalesce('=' || chunk.source_id, '')
+          ])
+          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
+          and (wanted.alternative_metadata is null
+            or chunk.metadata @> any (wanted.alternative_metadata))
+          and (wanted.metadata_conditions is null
+            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
+  ),
+  lists as materialized (
+    select 1::bigint as list_id, asked_here.*,
+           knowledge_internal.indexed_direction(asked_here.embedding) as direction
+      from rows from (unnest(questions), unnest(analyses)) as asked_here
+  ),
+  nearest as materialized (
+    select found.*
+      from lists
+     cross join lateral (
+             select chunk.id, chunk.content_tsv, chunk.bm25,
+                    chunk.embedding operator(extensions.<=>) lists.embedding as distance
+               from matching_chunks as chunk
+              where chunk.embedding is not null
+              order by chunk.indexed_embedding operator(extensions.<=>) lists.direction
+              limit plan.index_rows
+           ) as found
+     where lists.embedding is not null
+  ),
+  neighbours as materialized (
+    select lists.list_id, nearest.*, 1 - nearest.distance as similarity,
+           row_number() over (order by nearest.distance, nearest.id) as vector_rank
+      from nearest
+     cross join lists
+  ),
+  vector_results as (
+    select hit.list_id, hit.id, hit.similarity, hit.vector_rank, hit.content_tsv, hit.bm25
+      from neighbours as hit
+     where hit.vector_rank <= plan.pool and hit.similarity >= match_threshold
+  ),
+  last_draws as materialized (
+    select lists.list_id, 1 as draw, best.ids, lists.matching_query as query,
+           null::text[] as relaxed_parts
+      from lists
+     cross join lateral (
+             select array(
+                      select drawn.id
+                        from (
+                          select chunk.id, chunk.content_tsv,
+                                 chunk.bm25 operator(extensions.<#>) lists.weight_vector as product
+                            from matching_chunks as chunk
+                           where chunk.content_tsv @@ lists.candidate_query
+                          offset 0
+                        ) as drawn
+                       where not lists.is_partial or lists.is_optional
+                          or drawn.content_tsv @@ lists.matching_query
+                       order by drawn.product, drawn.id
+                       limit plan.scored_exactly
+                    ) as ids
+             offset 0
+           ) as best
+     where lists.matching_query is not null
+  ),
+  -- Where an index gives too few rows, this returns none, and the search goes on to read more.
+  enough as materialized (
+    select (lists.embedding is null or (select count(*) from nearest) >= plan.index_rows)
+             and coalesce(
+               cardinality(last_draws.ids) >= plan.pool
+                 or not lists.is_partial
+                   and (cardinality(last_draws.ids) > 0 or lists.relaxed_query is null),
+               true
+             ) as is_enough
+      from lists
+      left join last_draws on last_draws.list_id = lists.list_id
+  ),
+  text_results as (
+    select last_draws.list_id, hit.id, hit.text_score, hit.text_rank, hit.embedding
+      from last_draws
+      join lists on lists.list_id = last_draws.list_id
+     cross join lateral knowledge_internal.exact_scores(
+             last_draws.ids, plan.pool, lists.lexeme_queries, lists.scored_weights,
+             lists.readings, lists.mean_length,
+             case when last_draws.draw = 4 then lists.relaxed_bonuses else lists.bonuses end
+           ) as hit
+     where last_draws.draw < 4 or last_draws.relaxed_parts is not null
+  ),
+  -- Fusion.
+  combined as (
+    select list_id, id, vector_results.vector_rank, text_results.text_rank,
+           vector_results.similarity, text_results.text_score,
+           vector_results.content_tsv, vector_results.bm25, text_results.embedding
+      from vector_results
+      full outer join text_results using (list_id, id)
+  ),
+  evidence as materialized (
+    select lists.list_id, leg.*
+      from lists
+      left join lateral knowledge_internal.leg_evidence(
+             array(
+               select similarity from neighbours where list_id = lists.list_id order by vector_rank
+             ),
+             array(
+               select -(bm25 operator(extensions.<#>) lists.scored_vector)
+                 from neighbours where list_id = lists.list_id and vector_rank <= plan.best_hits
+             ),
+             array(
+               select text_score from text_results where list_id = lists.list_id order by text_rank
+             ),
+             knowledge_internal.has_every_word(
+               (select id from text_results where list_id = lists.list_id and text_rank = 1),
+               lists.lexeme_queries
+             ),
+             plan.typical_rank, lists.cosine_spread, lists.mutual_neighbours, lists.coverage_weights
+           ) as leg on fusion = 'auto'
+  ),
+  -- auto adds scores, so a row needs the score of the leg that missed it too.
+  completed as (
+    select combined.*,
+           vector_weight * evidence.vector_evidence as cosine_weight,
+           text_weight * evidence.text_evidence as bm25_weight,
+           coalesce(
+             combined.similarity, 1 - (combined.embedding operator(extensions.<=>) lists.embedding),
+             evidence.typical_cosine, 0
+           ) as cosine,
+           coalesce(
+             combined.text_score,
+             case when lists.is_optional or combined.content_tsv @@ last_draws.query
+               then -(combined.bm25 operator(extensions.<#>) lists.scored_vector)
+                      + knowledge_internal.bonus(combined.content_tsv, lists.bonuses) end,
+             0
+           ) as bm25_score,
+           coalesce((lists.bonuses).identifier_bonus, 'infinity') as identifier_bonus
+      from combined
+      join evidence on evidence.list_id = combined.list_id
+      left join lists on fusion = 'auto' and lists.list_id = combined.list_id
+      left join last_draws on last_draws.list_id = lists.list_id
+  ),
+  ranges as (
+    select hit.list_id, max(hit.bm25_score) as best_bm25_score,
+           min(hit.similarity) as least_similarity, max(hit.similarity) as best_similarity,
+           case when count(hit.similarity) = 0 then 0 else min(hit.text_score) end
+             as least_text_score, max(hit.text_score) as best_text_score,
+           min(hit.cosine) as least_cosine, max(hit.cosine) as best_cosine,
+           1 + bool_or(hit.bm25_score >= hit.identifier_bonus)::integer as tiers
+      from completed as hit
+     group by hit.list_id
+  ),
+  scored as (
+    select hit.id,
+           min(hit.vector_rank) as vector_rank, min(hit.text_rank) as text_rank,
+           max(hit.similarity) as similarity, max(hit.text_score) as text_score,
+           sum(
+             case fusion
+               when 'rrf' then coalesce(vector_weight / (rrf_k + hit.vector_rank), 0)
+                 + coalesce(text_weight / (rrf_k + hit.text_rank), 0)
+               when 'relative_score' then vector_weight
+                 * knowledge_internal.min_max(hit.similarity, least_similarity, best_similarity)
+                 + text_weight
+                 * knowledge_internal.min_max(hit.text_score, least_text_score, best_text_score)
+               -- 1 is the best of both legs; rows with an identifier asked for have over 1/2.
+               else (
+                 coalesce(
+                   (cosine_weight * (cosine - least_cosine) + bm25_weight * bm25_score) / nullif(
+                     cosine_weight * (best_cosine - least_cosine) + bm25_weight * best_bm25_score, 0
+                   ),
+                   1
+                 ) + (bm25_score >= identifier_bonus)::integer
+               ) / tiers / cardinality(questions)
+             end
+           ) as rrf_score
+      from completed as hit
+      join ranges using (list_id)
+     group by hit.id
+  ),
+  page as (
+    select scored.id, scored.vector_rank, scored.text_rank, scored.similarity, scored.text_score,
+           scored.rrf_score as unit_score, null::text[] as collections,
+           row_number() over (
+             order by scored.rrf_score desc, least(scored.vector_rank, scored.text_rank), scored.id
+           ) as unit_place,
+           count(*) over () as total_count
+      from scored
+     where (select enough.is_enough from enough)
+     order by unit_place
+     limit match_count offset match_offset
+  )
+  select chunk.id, chunk.content, chunk.knowledge_type, chunk.document_id, chunk.chunk_index,
+         chunk.source_origin, chunk.metadata, page.unit_score, page.vector_rank, page.text_rank,
+         page.similarity, page.text_score,
+         case when page.text_rank is null then 'vector' when page.vector_rank is null then 'text'
+           else 'both' end,
+         knowledge_internal.matched_words(chunk.content_tsv, asked),
+         document.title, document.source_url, chunk.collection, chunk.document_date,
+         case
+           when snippet then knowledge_internal.marked_snippet(
+             chunk.content, chunk.content_tsv, chunk.language, asked
+           )
+         end,
+         null::text,
+         page.total_count, plan.pool in (select greatest(vector_rank, text_rank) from completed),
+         chunk.heading, chunk.sensitivity,
+         coalesce(knowledge_internal.distinct_names(page.collections), array[chunk.collection]),
+         (
+           select count(sibling.chunk_index)::integer from visible_chunks as sibling
+            where sibling.document_id = chunk.document_id
+         ), document.external_key, document.source_row,
+         least(1, page.unit_score / (select knowledge_internal.best_fused_score( -- once, not by row
+           fusion, questions, vector_weight, text_weight, rrf_k
+         ))),
+         (select knowledge_internal.search_notes(
+           questions, analyses, array(select distinct unnest(relaxed_parts) from last_draws)
+         ))
+    from page
+   -- Without offset 0, the generic plan would read the whole table.
+   cross join lateral (
+           select stored.id, stored.content, stored.knowledge_type, stored.document_id,
+                  stored.chunk_index, stored.source_origin, stored.metadata, stored.content_tsv,
+                  stored.collection, stored.document_date, stored.language, stored.heading,
+                  stored.sensitivity
+             from public.knowledge_chunks as stored
+            where stored.id = page.id
+           offset 0
+         ) as chunk
+    left join public.knowledge_documents as document
+      on document.id = chunk.document_id
+     and (document.visibility = 'public' or not public_only and (
+       num_nonnulls(viewer_id, viewer_groups) = 0 or document.owner_id = viewer_id
+         or document.allowed_groups && viewer_groups))
+   order by page.unit_place;
+end
+$$;
+
+comment on function knowledge_internal.common_search is
+  'hybrid_search_knowledge_chunks for one list without grouping, context or recency, where the '
+  'indexes of both legs find enough rows. It returns the same rows as the statement of the search, '
+  'or no row where an index finds too few.';
+
 create function knowledge_internal.visible_words(
   words text[],
   forms tsquery[],
@@ -637,7 +1042,7 @@ begin
   end if;
   collections := knowledge_internal.checked_collections(collections, cardinality(questions));
   plan := knowledge_internal.plan_search(
-    pool_size, match_count, wanted, num_nonnulls(viewer_id, viewer_groups, collections) > 0
+    pool_size, match_count, wanted, viewer_id, viewer_groups, collections
   );
   analyses := knowledge_internal.analyse_questions(
     questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
@@ -977,5 +1382,207 @@ comment on function public.facet_my_knowledge_chunks is
 revoke all on function public.facet_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function public.facet_my_knowledge_chunks to authenticated;
+
+create function knowledge_internal.pending_embeddings(
+  arguments knowledge_internal.search_arguments
+)
+returns integer
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The plan depends on the values of the filters.
+set plan_cache_mode = force_custom_plan
+set standard_conforming_strings = on
+as $$
+declare
+  most_counted constant integer := 1000;
+  filter_type text := arguments.filter_type;
+  filters jsonb := arguments.filters;
+  date_from date := arguments.date_from;
+  date_to date := arguments.date_to;
+  collections text[] := arguments.collections;
+  viewer_id uuid := arguments.viewer_id;
+  public_only boolean := arguments.public_only;
+  viewer_groups text[] := arguments.viewer_groups;
+  wanted knowledge_internal.chunk_filter;
+  plan knowledge_internal.search_plan;
+  counted integer;
+begin
+  perform knowledge_internal.check_flag('public_only', public_only),
+          knowledge_internal.check_viewer_groups('viewer_groups', viewer_groups);
+  if filter_type is not null then
+    perform knowledge_internal.check_choice(
+      'filter_type', filter_type, knowledge_internal.knowledge_type_names()
+    );
+  end if;
+  wanted := knowledge_internal.compile_filter(
+    filters, filter_type, date_from, date_to, public_only
+  );
+  collections := knowledge_internal.checked_collections(collections, 0);
+  -- Usually nothing is pending, and the statement below takes longer to plan than this one to run.
+  if not exists (
+    select from public.knowledge_chunks as chunk
+     where chunk.status = 'active' and chunk.embedding is null
+  ) then
+    return 0;
+  end if;
+  plan := knowledge_internal.plan_search(
+    1, 1, wanted, num_nonnulls(viewer_id, viewer_groups, collections) > 0
+  );
+  with
+  visible_chunks as not materialized (
+    select chunk.*
+      from knowledge_internal.searchable_chunks as chunk
+     where chunk.status = 'active'
+       and (
+         not plan.is_filtered
+         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
+             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
+           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
+           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
+             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
+           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
+             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
+           and (wanted.hidden is null or not wanted.hidden && array[
+             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
+             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
+           ])
+       )
+  ),
+  matching_chunks as not materialized (
+    select chunk.*
+      from visible_chunks as chunk
+     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
+       and (not plan.is_filtered
+        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
+          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
+          and (wanted.collections is null or chunk.collection = any (wanted.collections))
+          and (wanted.languages is null or chunk.language = any (wanted.languages))
+          and (wanted.embedding_models is null
+            or chunk.embedding_model = any (wanted.embedding_models)
+            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
+          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
+            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
+          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
+            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
+          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
+            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
+          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
+            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
+          -- The index on document_date serves these two, not the multirange above.
+          and (plan.first_date is null or chunk.document_date >= plan.first_date)
+          and (plan.end_date is null or chunk.document_date < plan.end_date)
+          and (wanted.created is null or chunk.created_at <@ wanted.created)
+          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
+          and (wanted.excluded is null or not wanted.excluded && array[
+            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
+            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
+            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
+            'source_id' || coalesce('=' || chunk.source_id, '')
+          ])
+          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
+          and (wanted.alternative_metadata is null
+            or chunk.metadata @> any (wanted.alternative_metadata))
+          and (wanted.metadata_conditions is null
+            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
+  ),
+  pending_chunks as (
+    select chunk.id
+      from matching_chunks as chunk
+     where chunk.embedding is null
+       and (collections is null or chunk.collection = any (collections))
+     limit most_counted
+  )
+  select count(*) into counted from pending_chunks;
+  return counted;
+end
+$$;
+
+comment on function knowledge_internal.pending_embeddings(knowledge_internal.search_arguments) is
+  'The number of active chunks without an embedding that pass the filters of a search, at most '
+  '1000. Raises 22023 as the search does.';
+
+create function public.count_pending_knowledge_embeddings(
+  filter_type text default null,
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  viewer_id uuid default null,
+  public_only boolean default false,
+  viewer_groups text[] default null
+)
+returns integer
+language plpgsql
+stable
+-- definer: callers have no grant on the tables, the arguments decide which rows are counted.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.filter_type := count_pending_knowledge_embeddings.filter_type;
+  arguments.filters := count_pending_knowledge_embeddings.filters;
+  arguments.date_from := count_pending_knowledge_embeddings.date_from;
+  arguments.date_to := count_pending_knowledge_embeddings.date_to;
+  arguments.collections := count_pending_knowledge_embeddings.collections;
+  arguments.viewer_id := count_pending_knowledge_embeddings.viewer_id;
+  arguments.public_only := count_pending_knowledge_embeddings.public_only;
+  arguments.viewer_groups := count_pending_knowledge_embeddings.viewer_groups;
+  return knowledge_internal.pending_embeddings(arguments);
+end
+$$;
+
+comment on function public.count_pending_knowledge_embeddings is
+  'The number of active chunks that have no embedding yet, so that a search finds them by their '
+  'words only. The arguments are those of hybrid_search_knowledge_chunks that select rows; chunks '
+  'that these exclude change nothing. It counts to 1000, which means 1000 or more. Raises 22023 '
+  'as the search does.';
+
+revoke all on function public.count_pending_knowledge_embeddings
+  from public, anon, authenticated;
+grant execute on function public.count_pending_knowledge_embeddings to service_role;
+
+create function public.count_my_pending_knowledge_embeddings(
+  filter_type text default null,
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  public_only boolean default false
+)
+returns integer
+language plpgsql
+stable
+-- definer: a signed-in user may not read the tables, nor choose a viewer_id.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.viewer_id := knowledge_internal.signed_in_viewer(
+    'count_my_pending_knowledge_embeddings'
+  );
+  arguments.viewer_groups := knowledge_internal.current_viewer_groups();
+  arguments.filter_type := count_my_pending_knowledge_embeddings.filter_type;
+  arguments.filters := count_my_pending_knowledge_embeddings.filters;
+  arguments.date_from := count_my_pending_knowledge_embeddings.date_from;
+  arguments.date_to := count_my_pending_knowledge_embeddings.date_to;
+  arguments.collections := count_my_pending_knowledge_embeddings.collections;
+  arguments.public_only := count_my_pending_knowledge_embeddings.public_only;
+  return knowledge_internal.pending_embeddings(arguments);
+end
+$$;
+
+comment on function public.count_my_pending_knowledge_embeddings is
+  'count_pending_knowledge_embeddings for the signed-in user: counts public rows, rows whose owner '
+  'is auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. Raises 42501 if '
+  'nobody is signed in or the user id is not a UUID, and 22023 for an argument out of bounds.';
+revoke all on function public.count_my_pending_knowledge_embeddings
+  from public, anon, authenticated, service_role;
+grant execute on function public.count_my_pending_knowledge_embeddings to authenticated;
 
 notify pgrst, 'reload schema';

@@ -327,6 +327,7 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 declare
   largest_pool constant integer := 1000;

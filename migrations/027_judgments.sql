@@ -1,15 +1,15 @@
 -- 027_judgments: which hits are right, for measuring and tuning on the live corpus.
 -- Adds: table knowledge_judgments, functions set_knowledge_judgments, list_knowledge_judgments,
--- delete_knowledge_judgments. Locks knowledge_documents and knowledge_chunks shortly, for the
--- foreign keys.
+-- delete_knowledge_judgments, and triggers that delete judgments with what they judge.
+-- Locks knowledge_documents and knowledge_chunks against writing until it commits.
 -- Written from supabase/schemas/27_judgments.sql by `make baseline`: edit that file.
 
 create table public.knowledge_judgments (
   id uuid primary key default gen_random_uuid(),
   question text not null check (length(question) between 1 and 4096 and question ~ '\S'),
   collection text not null default '' check (length(collection) <= 200),
-  document_id uuid references public.knowledge_documents (id) on delete cascade,
-  chunk_id uuid references public.knowledge_chunks (id) on delete cascade,
+  document_id uuid,
+  chunk_id uuid,
   grade smallint not null check (grade between 0 and 2),
   judged_by uuid,
   judged_at timestamptz not null default now(),
@@ -39,10 +39,60 @@ alter table public.knowledge_judgments enable row level security;
 revoke all on table public.knowledge_judgments from public, anon, authenticated;
 grant select, insert, update, delete on table public.knowledge_judgments to service_role;
 
+-- Triggers and not foreign keys, with which nobody could truncate documents and chunks alone.
+create function knowledge_internal.delete_judgments()
+returns trigger
+language plpgsql
+volatile
+-- definer: a role that may delete a document has no rights on judgments.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if tg_op = 'TRUNCATE' then
+    delete from public.knowledge_judgments as judgment
+     where judgment.document_id is not null
+           and not exists (
+                 select from public.knowledge_documents as document
+                  where document.id = judgment.document_id
+               )
+        or judgment.chunk_id is not null
+           and not exists (
+                 select from public.knowledge_chunks as chunk where chunk.id = judgment.chunk_id
+               );
+  elsif tg_table_name = 'knowledge_documents' then
+    delete from public.knowledge_judgments as judgment
+     using deleted
+     where judgment.document_id = deleted.id;
+  else
+    delete from public.knowledge_judgments as judgment
+     using deleted
+     where judgment.chunk_id = deleted.id;
+  end if;
+  return null;
+end
+$$;
+
+comment on function knowledge_internal.delete_judgments() is
+  'Runs after documents or chunks are deleted: deletes their judgments.';
+
+create trigger delete_judgments
+  after delete on public.knowledge_documents referencing old table as deleted
+  for each statement execute function knowledge_internal.delete_judgments();
+create trigger delete_judgments
+  after delete on public.knowledge_chunks referencing old table as deleted
+  for each statement execute function knowledge_internal.delete_judgments();
+create trigger clear_judgments
+  after truncate on public.knowledge_documents
+  for each statement execute function knowledge_internal.delete_judgments();
+create trigger clear_judgments
+  after truncate on public.knowledge_chunks
+  for each statement execute function knowledge_internal.delete_judgments();
+
 create function knowledge_internal.read_judgment(given jsonb, place text)
 returns public.knowledge_judgments
 language plpgsql
-stable
+volatile
 security invoker
 set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on
@@ -94,17 +144,19 @@ begin
                     place, left(sqlerrm, 200)
       using errcode = '22023';
   end;
+  -- The locks make a deletion wait, so that it deletes this judgment, too.
   if judgment.chunk_id is not null then
     select chunk.id, chunk.document_id
       into judgment.chunk_id, judgment.document_id
       from public.knowledge_chunks as chunk
-     where chunk.id = judgment.chunk_id;
+     where chunk.id = judgment.chunk_id
+       for key share;
   else
-    judgment.document_id := (
-      select document.id
-        from public.knowledge_documents as document
-       where document.external_key = given ->> 'document_key'
-    );
+    select document.id
+      into judgment.document_id
+      from public.knowledge_documents as document
+     where document.external_key = given ->> 'document_key'
+       for key share;
   end if;
   if num_nonnulls(judgment.document_id, judgment.chunk_id) = 0 then
     raise exception '%: there is no chunk_id or document_key %',

@@ -1,8 +1,10 @@
 -- 011_search_arguments: what repeats the arguments of the search.
 -- Adds: type search_arguments, functions default_search_arguments, search,
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
--- explain_hybrid_search, explain_missing_knowledge_chunk, visible_words, matching_chunks,
--- count_matching_knowledge_chunks, facet_knowledge_chunks, facet_my_knowledge_chunks.
+-- explain_hybrid_search, explain_missing_knowledge_chunk, sampled_collections, common_search,
+-- visible_words, matching_chunks, count_matching_knowledge_chunks, facet_knowledge_chunks,
+-- facet_my_knowledge_chunks, pending_embeddings, count_pending_knowledge_embeddings,
+-- count_my_pending_knowledge_embeddings.
 -- Locks nothing that exists.
 
 -- Written by `make variants` from 09_hybrid_search.sql and tools/variants.sql: edit those two.
@@ -233,6 +235,170 @@ comment on function public.explain_missing_knowledge_chunk is
 revoke all on function public.explain_missing_knowledge_chunk from public, anon, authenticated;
 grant execute on function public.explain_missing_knowledge_chunk to service_role;
 
+create function knowledge_internal.sampled_collections(
+  wanted knowledge_internal.chunk_filter,
+  plan knowledge_internal.search_plan,
+  viewer_id uuid,
+  viewer_groups text[]
+)
+returns text[]
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The statement looks up ids, whatever the filter.
+set plan_cache_mode = force_generic_plan
+as $$
+begin
+  return array(
+    with
+@copy "  visible_chunks as" before "  -- Lists."
+    drawn as (
+      select listed.id from unnest(plan.sample) as listed (id)
+    )
+    select chunk.collection
+      from drawn
+      join matching_chunks as chunk on chunk.id = drawn.id
+  );
+end
+$$;
+
+comment on function knowledge_internal.sampled_collections is
+  'The collection of each chunk of the plan''s sample that passes the filter.';
+
+create function knowledge_internal.common_search(
+  question knowledge_internal.search_question,
+  analysis knowledge_internal.query_analysis,
+  asked knowledge_internal.asked_words,
+  wanted knowledge_internal.chunk_filter,
+  plan knowledge_internal.search_plan,
+  match_count integer,
+  match_threshold double precision,
+  vector_weight double precision,
+  text_weight double precision,
+  rrf_k double precision,
+  fusion text,
+  viewer_id uuid,
+  public_only boolean,
+  match_offset integer,
+  snippet boolean,
+  viewer_groups text[]
+)
+returns setof public.knowledge_search_hit
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- One plan serves all calls, filtered or not: many rows pass the filter, so the best plan does not
+-- depend on it.
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+as $$
+declare
+  -- As the search names them.
+  questions constant knowledge_internal.search_question[] := array[question];
+  analyses constant knowledge_internal.query_analysis[] := array[analysis];
+begin
+  return query
+  with
+@copy "  visible_chunks as" before "  -- Lists."
+  lists as materialized (
+    select 1::bigint as list_id, asked_here.*,
+           knowledge_internal.indexed_direction(asked_here.embedding) as direction
+      from rows from (unnest(questions), unnest(analyses)) as asked_here
+  ),
+  nearest as materialized (
+    select found.*
+      from lists
+     cross join lateral (
+             select chunk.id, chunk.content_tsv, chunk.bm25,
+                    chunk.embedding operator(extensions.<=>) lists.embedding as distance
+               from matching_chunks as chunk
+              where chunk.embedding is not null
+              order by chunk.indexed_embedding operator(extensions.<=>) lists.direction
+              limit plan.index_rows
+           ) as found
+     where lists.embedding is not null
+  ),
+  neighbours as materialized (
+    select lists.list_id, nearest.*, 1 - nearest.distance as similarity,
+           row_number() over (order by nearest.distance, nearest.id) as vector_rank
+      from nearest
+     cross join lists
+  ),
+@copy "  vector_results as" before "  -- Text leg."
+  last_draws as materialized (
+    select lists.list_id, 1 as draw, best.ids, lists.matching_query as query,
+           null::text[] as relaxed_parts
+      from lists
+     cross join lateral (
+             select array(
+                      select drawn.id
+                        from (
+                          select chunk.id, chunk.content_tsv,
+                                 chunk.bm25 operator(extensions.<#>) lists.weight_vector as product
+                            from matching_chunks as chunk
+                           where chunk.content_tsv @@ lists.candidate_query
+                          offset 0
+                        ) as drawn
+                       where not lists.is_partial or lists.is_optional
+                          or drawn.content_tsv @@ lists.matching_query
+                       order by drawn.product, drawn.id
+                       limit plan.scored_exactly
+                    ) as ids
+             offset 0
+           ) as best
+     where lists.matching_query is not null
+  ),
+  -- Where an index gives too few rows, this returns none, and the search goes on to read more.
+  enough as materialized (
+    select (lists.embedding is null or (select count(*) from nearest) >= plan.index_rows)
+             and coalesce(
+               cardinality(last_draws.ids) >= plan.pool
+                 or not lists.is_partial
+                   and (cardinality(last_draws.ids) > 0 or lists.relaxed_query is null),
+               true
+             ) as is_enough
+      from lists
+      left join last_draws on last_draws.list_id = lists.list_id
+  ),
+@copy "  text_results as" before "  -- Page."
+  page as (
+    select scored.id, scored.vector_rank, scored.text_rank, scored.similarity, scored.text_score,
+           scored.rrf_score as unit_score, null::text[] as collections,
+           row_number() over (
+             order by scored.rrf_score desc, least(scored.vector_rank, scored.text_rank), scored.id
+           ) as unit_place,
+           count(*) over () as total_count
+      from scored
+     where (select enough.is_enough from enough)
+     order by unit_place
+     limit match_count offset match_offset
+  )
+@copy "  select chunk.id, chunk.content" before "         case when neighbor_window"
+         null::text,
+@copy "         page.total_count, plan.pool" before "    from page"
+    from page
+   -- Without offset 0, the generic plan would read the whole table.
+   cross join lateral (
+           select stored.id, stored.content, stored.knowledge_type, stored.document_id,
+                  stored.chunk_index, stored.source_origin, stored.metadata, stored.content_tsv,
+                  stored.collection, stored.document_date, stored.language, stored.heading,
+                  stored.sensitivity
+             from public.knowledge_chunks as stored
+            where stored.id = page.id
+           offset 0
+         ) as chunk
+@copy "    left join public.knowledge_documents as document" before "   -- Always true"
+   order by page.unit_place;
+end
+$$;
+
+comment on function knowledge_internal.common_search is
+  'hybrid_search_knowledge_chunks for one list without grouping, context or recency, where the '
+  'indexes of both legs find enough rows. It returns the same rows as the statement of the search, '
+  'or no row where an index finds too few.';
+
 create function knowledge_internal.visible_words(
   words text[],
   forms tsquery[],
@@ -317,7 +483,7 @@ begin
 @copy "  collections := knowledge" before "  asked :="
   return query
   with
-@copy "  visible_chunks as" before "  sampled_chunks as"
+@copy "  visible_chunks as" before "  -- Lists."
   in_scope as not materialized (
     select chunk.*
       from matching_chunks as chunk
@@ -449,5 +615,121 @@ comment on function public.facet_my_knowledge_chunks is
 revoke all on function public.facet_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function public.facet_my_knowledge_chunks to authenticated;
+
+create function knowledge_internal.pending_embeddings(
+  arguments knowledge_internal.search_arguments
+)
+returns integer
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The plan depends on the values of the filters.
+set plan_cache_mode = force_custom_plan
+set standard_conforming_strings = on
+as $$
+declare
+  most_counted constant integer := 1000;
+  @name @type := arguments.@name; -- only filter_type, filters, date_from, date_to, collections, viewer_id, public_only, viewer_groups
+  wanted knowledge_internal.chunk_filter;
+  plan knowledge_internal.search_plan;
+  counted integer;
+begin
+  perform knowledge_internal.check_flag('public_only', public_only),
+          knowledge_internal.check_viewer_groups('viewer_groups', viewer_groups);
+  if filter_type is not null then
+    perform knowledge_internal.check_choice(
+      'filter_type', filter_type, knowledge_internal.knowledge_type_names()
+    );
+  end if;
+  wanted := knowledge_internal.compile_filter(
+    filters, filter_type, date_from, date_to, public_only
+  );
+  collections := knowledge_internal.checked_collections(collections, 0);
+  -- Usually nothing is pending, and the statement below takes longer to plan than this one to run.
+  if not exists (
+    select from public.knowledge_chunks as chunk
+     where chunk.status = 'active' and chunk.embedding is null
+  ) then
+    return 0;
+  end if;
+  plan := knowledge_internal.plan_search(
+    1, 1, wanted, num_nonnulls(viewer_id, viewer_groups, collections) > 0
+  );
+  with
+@copy "  visible_chunks as" before "  -- Lists."
+  pending_chunks as (
+    select chunk.id
+      from matching_chunks as chunk
+     where chunk.embedding is null
+       and (collections is null or chunk.collection = any (collections))
+     limit most_counted
+  )
+  select count(*) into counted from pending_chunks;
+  return counted;
+end
+$$;
+
+comment on function knowledge_internal.pending_embeddings(knowledge_internal.search_arguments) is
+  'The number of active chunks without an embedding that pass the filters of a search, at most '
+  '1000. Raises 22023 as the search does.';
+
+create function public.count_pending_knowledge_embeddings(
+  @name @type default @default, -- only filter_type, filters, date_from, date_to, collections, viewer_id, public_only, viewer_groups
+)
+returns integer
+language plpgsql
+stable
+-- definer: callers have no grant on the tables, the arguments decide which rows are counted.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.@name := count_pending_knowledge_embeddings.@name; -- only filter_type, filters, date_from, date_to, collections, viewer_id, public_only, viewer_groups
+  return knowledge_internal.pending_embeddings(arguments);
+end
+$$;
+
+comment on function public.count_pending_knowledge_embeddings is
+  'The number of active chunks that have no embedding yet, so that a search finds them by their '
+  'words only. The arguments are those of hybrid_search_knowledge_chunks that select rows; chunks '
+  'that these exclude change nothing. It counts to 1000, which means 1000 or more. Raises 22023 '
+  'as the search does.';
+
+revoke all on function public.count_pending_knowledge_embeddings
+  from public, anon, authenticated;
+grant execute on function public.count_pending_knowledge_embeddings to service_role;
+
+create function public.count_my_pending_knowledge_embeddings(
+  @name @type default @default, -- only filter_type, filters, date_from, date_to, collections, public_only
+)
+returns integer
+language plpgsql
+stable
+-- definer: a signed-in user may not read the tables, nor choose a viewer_id.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.viewer_id := knowledge_internal.signed_in_viewer(
+    'count_my_pending_knowledge_embeddings'
+  );
+  arguments.viewer_groups := knowledge_internal.current_viewer_groups();
+  arguments.@name := count_my_pending_knowledge_embeddings.@name; -- only filter_type, filters, date_from, date_to, collections, public_only
+  return knowledge_internal.pending_embeddings(arguments);
+end
+$$;
+
+comment on function public.count_my_pending_knowledge_embeddings is
+  'count_pending_knowledge_embeddings for the signed-in user: counts public rows, rows whose owner '
+  'is auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. Raises 42501 if '
+  'nobody is signed in or the user id is not a UUID, and 22023 for an argument out of bounds.';
+revoke all on function public.count_my_pending_knowledge_embeddings
+  from public, anon, authenticated, service_role;
+grant execute on function public.count_my_pending_knowledge_embeddings to authenticated;
 
 notify pgrst, 'reload schema';

@@ -141,6 +141,38 @@ $$;
 comment on function knowledge_internal.chunk_table() is
   'Reads the table of chunks from the system catalogues, with one query.';
 
+create type knowledge_internal.reembedding as (model text, dimensions integer);
+
+comment on type knowledge_internal.reembedding is
+  'The model and the dimensions that a running re-embedding changes to; null if none is running.';
+
+create function knowledge_internal.reembedding()
+returns knowledge_internal.reembedding
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  mark constant text := 're-embedding: ';
+  running knowledge_internal.reembedding;
+begin
+  select substr(
+           col_description(attribute.attrelid, attribute.attnum), length(mark) + 1
+         )::jsonb ->> 'model',
+         attribute.atttypmod
+    into running.model, running.dimensions
+    from pg_catalog.pg_attribute as attribute
+   where attribute.attrelid = knowledge_internal.physical_table()
+     and attribute.attname = 'embedding_next'
+     and not attribute.attisdropped;
+  return running;
+end
+$$;
+
+comment on function knowledge_internal.reembedding() is
+  'Reads the running re-embedding from the column embedding_next and its comment.';
+
 create function knowledge_internal.column_statistics(column_name name)
 returns table (
   most_common text[],
@@ -280,6 +312,12 @@ create index knowledge_chunks_groups on public.knowledge_chunks
   using gin (allowed_groups) with (fastupdate = off)
   where allowed_groups is not null;
 create index knowledge_chunks_content_hash on public.knowledge_chunks (content_hash);
+-- The queue of embeddings: chunks without one, and the models of the others.
+create index knowledge_chunks_unembedded on public.knowledge_chunks (collection)
+  where status = 'active' and embedding is null;
+create index knowledge_chunks_embedding_model
+  on public.knowledge_chunks (coalesce(embedding_model, ''), collection)
+  where status = 'active' and embedding is not null;
 create index knowledge_chunks_status on public.knowledge_chunks (status, updated_at)
   where status <> 'active';
 

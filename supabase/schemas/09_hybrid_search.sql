@@ -31,7 +31,8 @@ create type knowledge_internal.search_plan as (
   first_date date,
   end_date date,
   sample uuid[],
-  sample_weight double precision
+  sample_weight double precision,
+  sampled_collections text[]
 );
 
 comment on type knowledge_internal.search_plan is
@@ -45,7 +46,8 @@ comment on type knowledge_internal.search_plan is
   '(null: all), and compared_exactly of them returned. Text leg: scored_exactly candidates get '
   'their exact BM25; with at most most_read_by_filter matching rows all of them are candidates. '
   'first_date and end_date: the bounds of document_date, for its index. sample: ids of chunks '
-  'drawn at random, each for sample_weight chunks, by which the matching rows are counted.';
+  'drawn at random, each for sample_weight chunks, by which the matching rows are counted; '
+  'sampled_collections: the collections of those of them that match.';
 
 create type knowledge_internal.search_settings as (
   ef_search text,
@@ -619,7 +621,9 @@ create function knowledge_internal.plan_search(
   pool_size integer,
   match_count integer,
   wanted knowledge_internal.chunk_filter,
-  is_bounded boolean
+  viewer_id uuid,
+  viewer_groups text[],
+  collections text[]
 )
 returns knowledge_internal.search_plan
 language plpgsql
@@ -636,6 +640,7 @@ declare
   index_cost constant integer := 20; -- a row of the vector index, against one that is compared
   effort_per_magnitude constant integer := 50; -- of hnsw.ef_search, for each tenfold of the table
   candidate_rows constant integer := 1000; -- what the words of a query draw, about
+  is_bounded constant boolean := num_nonnulls(viewer_id, viewer_groups, collections) > 0;
   most_read_by_filter constant integer := 20000; -- rows
   stored knowledge_internal.chunk_table;
   plan knowledge_internal.search_plan;
@@ -705,16 +710,61 @@ begin
       )
     );
     plan.sample_weight := plan.chunk_count / nullif(cardinality(plan.sample), 0);
+    plan.sampled_collections := knowledge_internal.sampled_collections(
+      wanted, plan, viewer_id, viewer_groups
+    );
   end if;
   return plan;
 end
 $$;
 
-comment on function knowledge_internal.plan_search(
-  integer, integer, knowledge_internal.chunk_filter, boolean
-) is
-  'How a search over the present table finds its rows. is_bounded: a viewer or collections bound '
-  'the rows beside the filter.';
+comment on function knowledge_internal.plan_search is
+  'How a search over the present table finds its rows. A viewer and collections bound the rows '
+  'beside the filter.';
+
+create function knowledge_internal.estimated_chunks(
+  plan knowledge_internal.search_plan, collection text default null
+)
+returns float8
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return plan.sample_weight * (
+    select count(*)
+      from unnest(plan.sampled_collections) as sampled (name)
+     where collection is null or sampled.name = collection
+  );
+end
+$$;
+
+comment on function knowledge_internal.estimated_chunks(knowledge_internal.search_plan, text) is
+  'How many chunks, of one collection or of all, may match, by the sample of the plan; null '
+  'without a filter.';
+
+create function knowledge_internal.is_common_search(plan knowledge_internal.search_plan)
+returns boolean
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return not plan.is_small_corpus
+    and current_setting('knowledge_internal.tracing', true) is distinct from 'on'
+    and coalesce(
+      knowledge_internal.estimated_chunks(plan)
+        > greatest(plan.most_compared, plan.most_read_by_filter),
+      true
+    );
+end
+$$;
+
+comment on function knowledge_internal.is_common_search(knowledge_internal.search_plan) is
+  'Whether the indexes of both legs find enough rows of one list, so that common_search answers: '
+  'a large corpus, no filter or one that many rows pass, and nobody reads a trace.';
 
 create function knowledge_internal.indexed_direction(embedding extensions.vector)
 returns extensions.vector
@@ -865,13 +915,26 @@ begin
   );
   collections := knowledge_internal.checked_collections(collections, cardinality(questions));
   plan := knowledge_internal.plan_search(
-    pool_size, match_count, wanted, num_nonnulls(viewer_id, viewer_groups, collections) > 0
+    pool_size, match_count, wanted, viewer_id, viewer_groups, collections
   );
   analyses := knowledge_internal.analyse_questions(
     questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
   );
   asked := knowledge_internal.asked_words(analyses);
   callers := knowledge_internal.use_search_settings(plan);
+  if collections is null and formulations is null and recency_half_life is null
+     and neighbor_window = 0 and not one_per_document
+     and knowledge_internal.is_common_search(plan)
+  then
+    return query select hit.* from knowledge_internal.common_search(
+      questions[1], analyses[1], asked, wanted, plan, match_count, match_threshold, vector_weight,
+      text_weight, rrf_k, fusion, viewer_id, public_only, match_offset, snippet, viewer_groups
+    ) as hit;
+    if found then
+      perform knowledge_internal.restore_settings(callers);
+      return;
+    end if;
+  end if;
 
   return query with recursive
   -- Rows. Both CTEs are inlined wherever they are read, so each leg filters in its own index scan.
@@ -931,12 +994,6 @@ begin
           and (wanted.metadata_conditions is null
             or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
   ),
-  sampled_chunks as materialized (
-    select chunk.collection, count(*) as chunks
-      from unnest(plan.sample) as drawn (id)
-      join matching_chunks as chunk on chunk.id = drawn.id
-     group by chunk.collection
-  ),
   -- Lists. Each question is ranked by itself in each collection.
   lists as materialized (
     select row_number() over (order by question.ordinality, scope.collection) as list_id,
@@ -949,12 +1006,8 @@ begin
              and coalesce(matching.chunks > plan.most_read_by_filter, true) as is_drawn
       from rows from (unnest(questions), unnest(analyses)) with ordinality as question
      cross join unnest(coalesce(collections, array[null::text])) as scope (collection)
-     cross join lateral (
-             select coalesce(sum(sampled.chunks), 0) * plan.sample_weight as chunks
-               from sampled_chunks as sampled
-              where collections is null or sampled.collection = scope.collection
-             offset 0 -- computed once, however often it is read
-           ) as matching
+     cross join lateral knowledge_internal.estimated_chunks(plan, scope.collection)
+             as matching (chunks)
   ),
   -- Vector leg.
   nearest_by_index as materialized (
@@ -1108,7 +1161,7 @@ begin
   evidence as materialized (
     select lists.list_id, leg.*
       from lists
-     cross join lateral knowledge_internal.leg_evidence(
+      left join lateral knowledge_internal.leg_evidence(
              array(
                select similarity from neighbours where list_id = lists.list_id order by vector_rank
              ),
@@ -1124,7 +1177,7 @@ begin
                lists.lexeme_queries
              ),
              plan.typical_rank, lists.cosine_spread, lists.mutual_neighbours, lists.coverage_weights
-           ) as leg
+           ) as leg on fusion = 'auto'
   ),
   -- auto adds scores, so a row needs the score of the leg that missed it too.
   completed as (
@@ -1166,13 +1219,10 @@ begin
              case fusion
                when 'rrf' then coalesce(vector_weight / (rrf_k + hit.vector_rank), 0)
                  + coalesce(text_weight / (rrf_k + hit.text_rank), 0)
-               when 'relative_score' then
-                 vector_weight * knowledge_internal.min_max(
-                   hit.similarity, least_similarity, best_similarity
-                 )
-                   + text_weight * knowledge_internal.min_max(
-                     hit.text_score, least_text_score, best_text_score
-                   )
+               when 'relative_score' then vector_weight
+                 * knowledge_internal.min_max(hit.similarity, least_similarity, best_similarity)
+                 + text_weight
+                 * knowledge_internal.min_max(hit.text_score, least_text_score, best_text_score)
                -- 1 is the best of both legs; rows with an identifier asked for have over 1/2.
                else (
                  coalesce(
@@ -1226,8 +1276,8 @@ begin
       from (
         select lists.list_id, lists.ordinality as formulation, lists.collection, lists.is_narrow,
                lists.is_partial, lists.is_drawn, last_draws.draw, last_draws.relaxed_parts,
-               plan.pool, vector_weight * evidence.vector_evidence as vector_weight,
-               text_weight * evidence.text_evidence as text_weight,
+               plan.pool, vector_weight * coalesce(evidence.vector_evidence, 1) as vector_weight,
+               text_weight * coalesce(evidence.text_evidence, 1) as text_weight,
                lists.embedding is not null as is_embedded,
                lists.list_id in (select list_id from compared_lists) as is_compared,
                (select count(*) from vector_results where list_id = lists.list_id) as vector_rows,

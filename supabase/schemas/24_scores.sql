@@ -48,38 +48,63 @@ set search_path = pg_catalog, pg_temp
 -- The search sets force_custom_plan; the statement here is the same for every query.
 set plan_cache_mode = force_generic_plan
 as $$
+declare
+  -- The length factor is linear in the length.
+  shortest constant float8 := knowledge_internal.bm25_length_factor(0, mean_length);
+  per_word constant float8 := knowledge_internal.bm25_length_factor(1, mean_length) - shortest;
+  -- Words are read alike in one language: then no word has several lexemes.
+  is_one_reading constant boolean := cardinality(readings) = (
+    select count(distinct listed.reading) from unnest(readings) as listed (reading)
+  );
 begin
   return query
   select scored.*, row_number() over (order by scored.score desc, scored.id) as place
     from (
       select chunk.id, chunk.embedding,
-             (
-               select sum(best.score order by best.reading)
-                 from (
-                   select word.reading,
-                          max(word.weight * occurrences.tf * (knowledge_internal.bm25_k1() + 1)
-                              / (occurrences.tf + chunk.length_factor)) as score
-                     from unnest(lexeme_queries, weights, readings)
-                          as word (query, weight, reading)
-                    cross join lateral (
-                            select width_bucket(
-                                     ts_rank('{1,1,1,1}', chunk.content_tsv, word.query),
-                                     knowledge_internal.rank_steps()
-                                   ) as tf
-                            offset 0
-                          ) as occurrences
-                    group by word.reading
-                 ) as best
-             ) + case
-                   when bonuses is null then 0
-                   else knowledge_internal.bonus(chunk.content_tsv, bonuses)
-                 end as score
+             case
+               when is_one_reading then (
+                 select sum(
+                          word.weight * word.tf * (knowledge_internal.bm25_k1() + 1)
+                            / (word.tf + chunk.length_factor)
+                        )
+                   from (
+                     select listed.weight,
+                            width_bucket(
+                              ts_rank('{1,1,1,1}', chunk.content_tsv, listed.query),
+                              knowledge_internal.rank_steps()
+                            ) as tf
+                       from unnest(lexeme_queries, weights) as listed (query, weight)
+                     offset 0
+                   ) as word
+               )
+               else (
+                 select sum(best.score order by best.reading)
+                   from (
+                     select word.reading,
+                            max(word.weight * word.tf * (knowledge_internal.bm25_k1() + 1)
+                                / (word.tf + chunk.length_factor)) as score
+                       from (
+                         select listed.weight, listed.reading,
+                                width_bucket(
+                                  ts_rank('{1,1,1,1}', chunk.content_tsv, listed.query),
+                                  knowledge_internal.rank_steps()
+                                ) as tf
+                           from unnest(lexeme_queries, weights, readings)
+                                as listed (query, weight, reading)
+                         offset 0
+                       ) as word
+                      group by word.reading
+                   ) as best
+               )
+             end + case
+                     when bonuses is null then 0
+                     else knowledge_internal.bonus(chunk.content_tsv, bonuses)
+                   end as score
         from unnest(ids) as drawn (id)
        cross join lateral (
                -- Concatenated with nothing, a tsvector outside its row is fetched once.
                select found.id, found.embedding, found.content_tsv || ''::tsvector as content_tsv,
-                      knowledge_internal.bm25_length_factor(found.text_length, mean_length)
-                        as length_factor
+                      shortest + per_word * found.text_length as length_factor
                  from public.knowledge_chunks as found
                 where found.id = drawn.id
                offset 0

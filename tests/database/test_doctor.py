@@ -50,6 +50,7 @@ def test_a_fresh_database_is_in_order(dsn: str) -> None:
         "dead rows",
         "memory",
         "settings",
+        "adoptions",
     ]
 
 

@@ -24,11 +24,11 @@ NOT_OF_THE_PLANNER = ("set search_path", "set standard_conforming_strings")
 
 @cache
 def functions() -> dict[str, str]:
-    """Each function's statement by its name."""
+    """Each function's statement by its name; of a generated one, its source."""
     created = re.compile(r"^create function (\w+\.\w+)\(.*", re.MULTILINE | re.DOTALL)
     return {
         found[1]: found[0]
-        for file in FILES
+        for file in (*(one for one in FILES if one != variants.WRITTEN), variants.TEMPLATE)
         for one in sqlparse.split(file.read_text("utf-8"))
         if (found := created.search(one))
     }

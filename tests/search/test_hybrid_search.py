@@ -139,11 +139,17 @@ def plpgsql(definition: Function) -> list[tuple[str, Any]]:
 
 @cache
 def retrieval() -> Query:
-    """Return the query whose rows the RPC returns: the only one it has."""
-    (returned,) = (tree for kind, tree in plpgsql(function(RPC)) if kind == "stmt_return_query")
-    ((statement,),) = [parse_sql(returned["query"]["PLpgSQL_expr"]["query"])]
-    assert isinstance(statement.stmt, ast.SelectStmt)
-    return statement.stmt
+    """Return the query whose rows the RPC returns: the only one with CTEs.
+
+    The other one calls common_search, which repeats parts of this one.
+    """
+    queries = [
+        parse_sql(tree["query"]["PLpgSQL_expr"]["query"])[0].stmt
+        for kind, tree in plpgsql(function(RPC))
+        if kind == "stmt_return_query"
+    ]
+    (query,) = (one for one in queries if isinstance(one, ast.SelectStmt) and one.withClause)
+    return query
 
 
 def ctes() -> dict[str, Query]:

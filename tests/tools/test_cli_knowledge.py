@@ -8,8 +8,8 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from command_line import Run, hits, runner, write_docs
 
+from command_line import Run, hits, runner, write_docs
 from second_brain.database.embedded import EmbeddedPostgres
 from second_brain.services.write import KnowledgeWriter
 

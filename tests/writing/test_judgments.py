@@ -124,6 +124,20 @@ def test_erasing_an_owner_erases_the_judgments_of_the_owners_documents(
     assert told(writer.judgments()) == [("how?", "fruit", 0)]
 
 
+def test_a_deleted_or_truncated_chunk_takes_its_judgment_along(
+    writer: KnowledgeWriter, database: Connection
+) -> None:
+    chunks = database.execute("select id from public.knowledge_chunks order by content").fetchall()
+    writer.set_judgments([Judgment(question="how?", chunk_id=id_) for (id_,) in chunks])
+    writer.set_judgments([Judgment(question="how?", document_key="keys")])
+    database.execute("delete from public.knowledge_chunks where content ~ 'Rotate'")
+    assert len(writer.judgments()) == 4
+    database.execute("truncate public.knowledge_chunks")
+    assert [(one.document_key, one.chunk_id) for one in writer.judgments()] == [("keys", None)]
+    database.execute("truncate public.knowledge_chunks, public.knowledge_documents")
+    assert writer.judgments() == []
+
+
 @pytest.mark.parametrize("role", ["anon", "authenticated"])
 def test_users_see_no_judgments(connect: Connect, role: str) -> None:
     connection = connect(role)

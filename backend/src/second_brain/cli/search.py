@@ -40,11 +40,17 @@ from second_brain.ingest import (
 )
 from second_brain.models import Embedder, embed_query, load_embedder
 from second_brain.retrieval.plan import MEMORY, NO_MEMORY, names_memory
-from second_brain.services.arguments import Leg, SearchOptions, SupportsToList
+from second_brain.services.arguments import (
+    ROWS,
+    VIEWER,
+    Leg,
+    SearchOptions,
+    SupportsToList,
+)
 from second_brain.services.connections import connect
 from second_brain.services.install import SCHEMA, Database
 from second_brain.services.postgres import PostgresProvider
-from second_brain.services.results import FacetCount, MemorySearchResult
+from second_brain.services.results import FacetCount, MemorySearchResult, pending_note
 
 FUSION = "stored_or_auto"
 
@@ -234,6 +240,7 @@ def _search(
         else:
             results = _ask(database, question, mode, embedder, **options)
             counts = _count_facets(database, question, facets, options)
+            pending = _count_pending(database, mode, options)
             if not results and not as_json:
                 typer.echo(_why_nothing(database, options), err=True)
     first = offset + 1
@@ -244,9 +251,11 @@ def _search(
         print_explanation(explained, first)
     elif as_json:
         hits = [{"rank": rank, **asdict(hit)} for rank, hit in enumerate(results, start=first)]
-        answer = {"question": question, "mode": mode, "results": hits}
+        answer: dict[str, Any] = {"question": question, "mode": mode, "results": hits}
         if facets:
             answer["facets"] = [asdict(count) for count in counts]
+        if pending is not None:
+            answer["pending_embeddings"] = pending
         typer.echo(json.dumps(answer, indent=2))
     elif results:
         console = new_console()
@@ -258,6 +267,9 @@ def _search(
         if counts:
             console.print()
             console.print(facets_table(counts))
+    note = None if explain or as_json else pending_note(pending)
+    if note is not None:
+        typer.echo(note, err=True)
 
 
 def _demo() -> None:
@@ -330,6 +342,15 @@ def _count_facets(
 ) -> list[FacetCount]:
     # By words only: every chunk has some similarity.
     return _provider(database).count_facets(None, question, facets, **options) if facets else []
+
+
+def _count_pending(database: Database, mode: Leg, options: SearchOptions) -> int | None:
+    # The text leg finds every chunk.
+    if mode == "text":
+        return None
+    rows = {name: options[name] for name in (*ROWS, *VIEWER)}  # type: ignore[literal-required]
+    counted: int = _provider(database).count_pending_embeddings(**rows)
+    return counted
 
 
 def _why_nothing(database: Database, options: SearchOptions) -> str:
