@@ -10,7 +10,7 @@ create table public.knowledge_judgments (
   collection text not null default '' check (length(collection) <= 200),
   document_id uuid,
   chunk_id uuid,
-  grade smallint not null check (grade between 0 and 2),
+  grade integer not null check (grade between 0 and 2),
   judged_by uuid,
   judged_at timestamptz not null default now(),
   check (num_nonnulls(document_id, chunk_id) > 0)
@@ -129,7 +129,7 @@ begin
                     place, left(coalesce(given ->> 'grade', 'null'), 100)
       using errcode = '22023';
   end if;
-  judgment.grade := (given ->> 'grade')::smallint;
+  judgment.grade := (given ->> 'grade')::integer;
   judgment.collection := coalesce(given ->> 'collection', '');
   if length(judgment.collection) > 200 then
     raise exception '%.collection must be a name of at most 200 characters', place
@@ -238,7 +238,7 @@ as $$
 begin
   return query
   select judgment.question, judgment.collection, document.external_key, judgment.chunk_id,
-         judgment.grade::integer, judgment.judged_by, judgment.judged_at
+         judgment.grade, judgment.judged_by, judgment.judged_at
     from public.knowledge_judgments as judgment
     left join public.knowledge_documents as document on document.id = judgment.document_id
     left join public.knowledge_chunks as chunk on chunk.id = judgment.chunk_id

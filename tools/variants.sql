@@ -653,9 +653,7 @@ begin
   ) then
     return 0;
   end if;
-  plan := knowledge_internal.plan_search(
-    1, 1, wanted, num_nonnulls(viewer_id, viewer_groups, collections) > 0
-  );
+  plan := knowledge_internal.plan_search(1, 1, wanted, viewer_id, viewer_groups, collections);
   with
 @copy "  visible_chunks as" before "  -- Lists."
   pending_chunks as (

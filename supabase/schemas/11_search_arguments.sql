@@ -1426,9 +1426,7 @@ begin
   ) then
     return 0;
   end if;
-  plan := knowledge_internal.plan_search(
-    1, 1, wanted, num_nonnulls(viewer_id, viewer_groups, collections) > 0
-  );
+  plan := knowledge_internal.plan_search(1, 1, wanted, viewer_id, viewer_groups, collections);
   with
   visible_chunks as not materialized (
     select chunk.*
