@@ -249,22 +249,7 @@ export type Database = {
           "judged_by"?: string | null;
           "question"?: string;
         };
-        Relationships: [
-          {
-            foreignKeyName: "knowledge_judgments_chunk_id_fkey";
-            columns: ["chunk_id"];
-            isOneToOne: false;
-            referencedRelation: "knowledge_chunks";
-            referencedColumns: ["id"];
-          },
-          {
-            foreignKeyName: "knowledge_judgments_document_id_fkey";
-            columns: ["document_id"];
-            isOneToOne: false;
-            referencedRelation: "knowledge_documents";
-            referencedColumns: ["id"];
-          },
-        ];
+        Relationships: [];
       };
       "knowledge_settings": {
         Row: {
