@@ -1,8 +1,9 @@
 -- 011_search_arguments: what repeats the arguments of the search.
 -- Adds: type search_arguments, functions default_search_arguments, search,
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
--- explain_hybrid_search, sampled_collections, with_narrow_rows, common_search, visible_words,
--- matching_chunks, count_matching_knowledge_chunks, facet_knowledge_chunks,
+-- explain_hybrid_search, explain_missing_knowledge_chunk, sampled_collections, with_narrow_rows,
+-- common_search, visible_words, matching_chunks, count_matching_knowledge_chunks,
+-- facet_knowledge_chunks,
 -- facet_my_knowledge_chunks, pending_embeddings, count_pending_knowledge_embeddings,
 -- count_my_pending_knowledge_embeddings.
 -- Locks nothing that exists.
@@ -201,6 +202,39 @@ comment on function public.explain_hybrid_search is
 
 revoke all on function public.explain_hybrid_search from public, anon, authenticated;
 grant execute on function public.explain_hybrid_search to service_role;
+
+create function public.explain_missing_knowledge_chunk(
+  @name @type default @default,
+  chunk_id uuid default null,
+  document_key text default null
+)
+returns jsonb
+language plpgsql
+stable
+-- definer: service_role has no rights on the internal schema.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.@name := explain_missing_knowledge_chunk.@name;
+  return knowledge_internal.missing_explanation(arguments, chunk_id, document_key);
+end
+$$;
+
+comment on function public.explain_missing_knowledge_chunk is
+  'Why hybrid_search_knowledge_chunks does not return a chunk, or a document (the chunk of it that '
+  'is nearest to the query), for the same arguments, as one JSON object. is_found: it is on the '
+  'page; place: in the whole list. vector and text: rank and score in each leg alone, without '
+  'threshold and beyond the pool. causes: each with the argument and the reason. change: the '
+  'arguments with which the search returns it, found by searching (is_verified, place), or what '
+  'must change in its row. It searches up to about twenty times. It tells of rows that a viewer '
+  'may not see, so only service_role may call it. Raises 22023 as the search does, and unless '
+  'exactly one of chunk_id and document_key is given.';
+
+revoke all on function public.explain_missing_knowledge_chunk from public, anon, authenticated;
+grant execute on function public.explain_missing_knowledge_chunk to service_role;
 
 create function knowledge_internal.sampled_collections(
   wanted knowledge_internal.chunk_filter,

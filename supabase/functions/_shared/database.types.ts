@@ -217,6 +217,40 @@ export type Database = {
           },
         ];
       };
+      "knowledge_judgments": {
+        Row: {
+          "chunk_id": string | null;
+          "collection": string;
+          "document_id": string | null;
+          "grade": number;
+          "id": string;
+          "judged_at": string;
+          "judged_by": string | null;
+          "question": string;
+        };
+        ComputedFields: never;
+        Insert: {
+          "chunk_id"?: string | null;
+          "collection"?: string;
+          "document_id"?: string | null;
+          "grade": number;
+          "id"?: string;
+          "judged_at"?: string;
+          "judged_by"?: string | null;
+          "question": string;
+        };
+        Update: {
+          "chunk_id"?: string | null;
+          "collection"?: string;
+          "document_id"?: string | null;
+          "grade"?: number;
+          "id"?: string;
+          "judged_at"?: string;
+          "judged_by"?: string | null;
+          "question"?: string;
+        };
+        Relationships: [];
+      };
       "knowledge_settings": {
         Row: {
           "collection": string;
@@ -419,6 +453,10 @@ export type Database = {
         Returns: number;
       };
       "delete_knowledge_document": { Args: { "document_key": string }; Returns: number };
+      "delete_knowledge_judgments": {
+        Args: { "collection"?: string; "judged_by"?: string; "question"?: string };
+        Returns: number;
+      };
       "delete_knowledge_owner": {
         Args: { "owner": string };
         Returns: {
@@ -432,6 +470,39 @@ export type Database = {
           "collections"?: (string)[];
           "date_from"?: string;
           "date_to"?: string;
+          "filter_type"?: string;
+          "filters"?: Json;
+          "formulations"?: Json;
+          "fusion"?: string;
+          "match_count"?: number;
+          "match_offset"?: number;
+          "match_threshold"?: number;
+          "neighbor_window"?: number;
+          "on_bad_embedding"?: string;
+          "one_per_document"?: boolean;
+          "pool_size"?: number;
+          "prefix_last"?: boolean;
+          "public_only"?: boolean;
+          "query_embedding"?: string;
+          "query_text"?: string;
+          "recency_half_life"?: number;
+          "rrf_k"?: number;
+          "search_mode"?: string;
+          "snippet"?: boolean;
+          "text_weight"?: number;
+          "vector_weight"?: number;
+          "viewer_groups"?: (string)[];
+          "viewer_id"?: string;
+        };
+        Returns: Json;
+      };
+      "explain_missing_knowledge_chunk": {
+        Args: {
+          "chunk_id"?: string;
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "document_key"?: string;
           "filter_type"?: string;
           "filters"?: Json;
           "formulations"?: Json;
@@ -626,6 +697,18 @@ export type Database = {
       };
       "knowledge_search_health": { Args: Record<PropertyKey, never>; Returns: Json };
       "knowledge_viewer_groups": { Args: Record<PropertyKey, never>; Returns: (string)[] };
+      "list_knowledge_judgments": {
+        Args: { "by_user"?: string; "in_collection"?: string };
+        Returns: {
+          "chunk_id": string;
+          "collection": string;
+          "document_key": string;
+          "grade": number;
+          "judged_at": string;
+          "judged_by": string;
+          "question": string;
+        }[];
+      };
       "list_knowledge_settings": {
         Args: Record<PropertyKey, never>;
         Returns: {
@@ -804,6 +887,7 @@ export type Database = {
           isSetofReturn: true;
         };
       };
+      "set_knowledge_judgments": { Args: { "judgments": Json }; Returns: number };
       "set_knowledge_settings": {
         Args: {
           "collection"?: string;

@@ -35,6 +35,7 @@ COMMANDS = {
     "demo": ("search", "Search the standard library's documentation in a dev database."),
     "eval": ("evaluation", "Measure search on a test collection."),
     "tune": ("evaluation", "Find the best search arguments for a collection."),
+    "judgments": ("judgments", "Which documents are right for a question."),
     "settings": ("settings", "Fusion and weights that a corpus remembers."),
     "adopt": ("adoption", "Search a table that you already have, and follow its changes."),
     "mcp": ("serving", "Serve search tools to assistants over the Model Context Protocol."),

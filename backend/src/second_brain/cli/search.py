@@ -29,6 +29,7 @@ from second_brain.cli.tables import (
     print_explanation,
     printable,
     results_table,
+    why_not_text,
 )
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres
@@ -66,6 +67,7 @@ Examples:
   second-brain search "rate limits" --collection memory --collection artifacts --expand-neighbors 1
   second-brain search "what does Mia prefer?" --include-memory
   second-brain search "rate limits" --explain
+  second-brain search "rate limits" --why-not docs/limits.md
 """
 
 
@@ -182,6 +184,16 @@ def _search(
         bool,
         typer.Option("--explain", help="Show how each leg found its rows, and what words weigh."),
     ] = False,
+    why_not: Annotated[
+        str | None,
+        typer.Option(
+            "--why-not",
+            metavar="KEY",
+            help="Say why this document (its external_key) or chunk (its id) is not found, and "
+            "what would find it.",
+            show_default=False,
+        ),
+    ] = None,
     embedder_name: EmbedderOption = "wordllama",
     dsn: DsnOption = None,
     schema: SchemaOption = SCHEMA,
@@ -215,6 +227,12 @@ def _search(
         if mode != "text":
             embedder = load_embedder(embedder_name)
             refuse_other_embedder(database, embedder)
+        if why_not is not None:
+            missing = _provider(database).explain_missing(
+                *_legs(question, mode, embedder), **_wanted(why_not), **options
+            )
+            typer.echo(json.dumps(missing, indent=2) if as_json else why_not_text(missing))
+            return
         if explain:
             explained = _provider(database).explain_hybrid_search(
                 *_legs(question, mode, embedder), **options
@@ -354,6 +372,13 @@ def _why_nothing(database: Database, options: SearchOptions) -> str:
             "--visibility public"
         )
     return "Nothing found."
+
+
+def _wanted(key: str) -> dict[str, str]:
+    try:
+        return {"chunk_id": str(UUID(key))}
+    except ValueError:
+        return {"document_key": key}
 
 
 def _legs(

@@ -226,7 +226,7 @@ def _converted(name: str, value: Any) -> Any:
         raise InvalidInputError(f"{name} must be a list of names, not {value[:100]!r}")
     if name in ("date_from", "date_to") and isinstance(value, str):
         return _parsed(name, value, date.fromisoformat, "an ISO date such as 2026-01-31")
-    if name in ("viewer_id", "document_id") and isinstance(value, str):
+    if name in ("viewer_id", "document_id", "chunk_id") and isinstance(value, str):
         return _parsed(name, value, UUID, "a UUID")
     return json_form(value, name)
 

@@ -354,7 +354,28 @@ class AsyncSearchProvider(Searches):
         """
         given, timeout = _question(query_embedding, query_text, options)
         arguments = named(given, "explain_hybrid_search()")
-        return await self._raising(self._explain(arguments, timeout))
+        return await self._raising(self._explain("explain_hybrid_search", arguments, timeout))
+
+    async def explain_missing(
+        self,
+        query_embedding: Embedding | None,
+        query_text: str | None,
+        *,
+        chunk_id: UUID | str | None = None,
+        document_key: str | None = None,
+        **options: Unpack[SearchOptions],
+    ) -> dict[str, Any]:
+        """Explain why `hybrid_search` does not return a chunk, or a document by its external_key.
+
+        The explanation has the rank and score in each leg beyond the pool, the causes, and the
+        smallest change of arguments that returns it, found by searching. It tells of rows that the
+        viewer may not see. Raises a SecondBrainError on failure.
+        """
+        given, timeout = _question(query_embedding, query_text, options)
+        function = "explain_missing_knowledge_chunk"
+        arguments = named(given, "explain_missing()")
+        wanted = {"chunk_id": chunk_id, "document_key": document_key}
+        return await self._raising(self._explain(function, {**arguments, **wanted}, timeout))
 
     async def count_facets(
         self,
@@ -479,6 +500,7 @@ class SearchProvider(Searches):
     fulltext_search = blocking(AsyncSearchProvider.fulltext_search)
     hybrid_search_batch = blocking(AsyncSearchProvider.hybrid_search_batch)
     explain_hybrid_search = blocking(AsyncSearchProvider.explain_hybrid_search)
+    explain_missing = blocking(AsyncSearchProvider.explain_missing)
     count_facets = blocking(AsyncSearchProvider.count_facets)
     count_my_facets = blocking(AsyncSearchProvider.count_my_facets)
     count_pending_embeddings = blocking(AsyncSearchProvider.count_pending_embeddings)

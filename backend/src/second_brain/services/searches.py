@@ -210,10 +210,12 @@ class Searches(ABC):
                 told[place] = await self._ignored(BATCH, {"queries": strict, "fuse": fuse}, timeout)
         return hits, [total_count(answer) for answer in answers], told, rows
 
-    async def _explain(self, given: Mapping[str, object], timeout: float | None) -> dict[str, Any]:
+    async def _explain(
+        self, function: str, given: Mapping[str, object], timeout: float | None
+    ) -> dict[str, Any]:
         arguments = converted(given)
         self._require_viewer(arguments)
-        answer = await self._call("explain_hybrid_search", arguments, timeout)
+        answer = await self._call(function, arguments, timeout)
         if not isinstance(answer, dict):
             raise UnexpectedAnswerError(f"expected an object, received {type(answer).__name__}")
         return answer

@@ -98,6 +98,13 @@ SEARCHES: dict[str, LiteralString] = {
     "explain_hybrid_search": f"""
         select public.explain_hybrid_search({_ARGUMENTS}) as explained
     """,
+    "explain_missing_knowledge_chunk": f"""
+        select public.explain_missing_knowledge_chunk(
+          {_ARGUMENTS},
+          chunk_id => %(chunk_id)s::uuid,
+          document_key => %(document_key)s::text
+        ) as explained
+    """,
     "count_matching_knowledge_chunks": f"""
         select public.count_matching_knowledge_chunks({_ARGUMENTS}) as counted
     """,
