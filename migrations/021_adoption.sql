@@ -56,6 +56,7 @@ immutable
 parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 declare
   -- Each ends with the last place of its kind: a paragraph, a line, a sentence, a word.

@@ -203,3 +203,10 @@ def test_what_is_exported_is_imported_again(
         writer.delete_judgments(question=question)
     writer.set_judgments(files.read(path))
     assert told(writer.judgments()) == before
+
+
+def test_an_erased_user_takes_the_users_judgments_along(writer: KnowledgeWriter) -> None:
+    by_anna = Judgment(question="how?", document_key="invoices", grade=2, judged_by=ANNA)
+    writer.set_judgments([by_anna, by_anna.model_copy(update={"judged_by": BEN, "grade": 1})])
+    writer.delete_owner(ANNA)
+    assert told(writer.judgments()) == [("how?", "invoices", 1)]
