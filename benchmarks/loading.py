@@ -1,16 +1,18 @@
 """A running system with the corpus: loaded now, or kept by an earlier run and started again.
 
-A kept system lies in DIRECTORY/KEY-CHUNKS, with what loading took in `loading.json` there.
+A kept system lies in DIRECTORY/KEY-CHUNKS, with what loading took in `loading.json` there, which is
+written when the load is complete. What a killed run has left (a part of a load, a running server)
+is removed by the next run; a lock ensures that it is not the system of a run that still works.
 """
 
+import fcntl
 import importlib
 import json
-import shutil
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any
 
 from benchmarks.memory import all_bytes, peak, private_bytes
 from benchmarks.peers.system import Corpus, System
+from second_brain.database.embedded import EmbeddedPostgres
 
 FIGURES = "loading.json"
 
@@ -34,21 +37,47 @@ class Keeping:
     fingerprint: Mapping[str, Any]
     limit: float
 
+    def place(self, kind: type[System], rows: int) -> Path | None:
+        """Return the folder of a system at a size."""
+        return None if self.directory is None else self.directory / f"{kind.key}-{rows}"
+
+    def loaded(self, kind: type[System], rows: int) -> dict[str, Any] | None:
+        """Return the figures of a complete load, or None when there is none.
+
+        A load of other migrations does not count. Raises RuntimeError when it is another corpus.
+        """
+        place = self.place(kind, rows)
+        if place is None or not (place / FIGURES).exists():
+            return None
+        figures: dict[str, Any] = json.loads((place / FIGURES).read_text("utf-8"))
+        differing = [
+            name
+            for name, value in self.fingerprint.items()
+            if figures["fingerprint"].get(name) != value
+        ]
+        if differing:
+            raise RuntimeError(
+                f"{place} was loaded with another {', '.join(differing)}: use another folder,"
+                " or delete that one"
+            )
+        return figures if figures.get("made_by") == kind.made_by() else None
+
 
 @dataclass(frozen=True)
 class Loaded:
-    """A running system with the corpus, and its loading times if they are known."""
+    """A running system with the corpus, its loading times, and its table's and indexes' bytes."""
 
     system: System
     kept: bool
-    steps: dict[str, float] | None
+    steps: dict[str, float]
     build_bytes: int | None
+    bytes: tuple[int, int]
     base_bytes: int
 
     @property
-    def build_seconds(self) -> float | None:
+    def build_seconds(self) -> float:
         """The seconds of all steps."""
-        return None if self.steps is None else sum(self.steps.values())
+        return sum(self.steps.values())
 
     @classmethod
     def start(
@@ -59,59 +88,58 @@ class Loaded:
         Raises NotBuiltError, and RuntimeError when what is kept is another corpus.
         """
         rows, dimensions = corpus.embeddings.shape
-        place = None if keeping.directory is None else keeping.directory / f"{kind.key}-{rows}"
-        kept = place is not None and place.exists()
+        place = keeping.place(kind, rows)
+        figures = keeping.loaded(kind, rows)
         if place is not None:
-            _check(place, keeping.fingerprint)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            if kind.key == "lancedb":
-                place.mkdir(exist_ok=True)
+            server = EmbeddedPostgres(place)
+            server.stop()
+            if figures is None:
+                server.remove()
+            place.mkdir(parents=True, exist_ok=True)
         with ExitStack() as own:
             system = kind()
             own.enter_context(system.running(major, dimensions, place))
-            process = system.process()
-            private = private_bytes(process)
-            figures: dict[str, Any] = {}
-            if kept and place is not None:
-                system.renew(corpus)
-                for step, seconds in system.steps.items():
-                    said(f"  {kind.name}: made its {step} anew in {seconds:.0f} s")
+            private = private_bytes(system.process())
+            kept = figures is not None
+            if figures is not None:
+                system.renew()
                 if not system.holds(corpus):
                     raise RuntimeError(
                         f"{place} does not hold this corpus with its indexes: delete it"
                     )
-                if (place / FIGURES).exists():
-                    figures = json.loads((place / FIGURES).read_text("utf-8"))
             else:
                 try:
-                    figures = _load(system, corpus, keeping.limit)
+                    figures = {**_load(system, corpus, keeping.limit), "bytes": system.sizes()}
                 except BaseException:
                     own.close()
                     if place is not None:
-                        shutil.rmtree(place)
+                        EmbeddedPostgres(place).remove()
                     raise
                 if place is not None:
-                    figures["fingerprint"] = dict(keeping.fingerprint)
+                    figures |= {"fingerprint": dict(keeping.fingerprint), "made_by": kind.made_by()}
                     (place / FIGURES).write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
             stack.enter_context(own.pop_all())
-        return cls(system, kept, figures.get("steps"), figures.get("build_bytes"), private)
+        table, indexes = system.sizes()
+        return cls(
+            system, kept, figures["steps"], figures["build_bytes"], (table, indexes), private
+        )
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the lock of a folder for kept systems; raises SystemExit when another run has it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SystemExit(f"another run uses {directory}") from None
+        yield
 
 
 def said(line: str) -> None:
     """Print a line of progress on standard error."""
     print(line, file=sys.stderr, flush=True)
-
-
-def _check(place: Path, fingerprint: Mapping[str, Any]) -> None:
-    figures = place / FIGURES
-    if figures.exists():
-        kept = json.loads(figures.read_text("utf-8"))["fingerprint"]
-        differing = [name for name, value in fingerprint.items() if kept.get(name) != value]
-        if differing:
-            raise RuntimeError(
-                f"{place} was loaded with another {', '.join(differing)}: use another folder,"
-                " or delete that one"
-            )
 
 
 def _load(system: System, corpus: Corpus, limit: float) -> dict[str, Any]:

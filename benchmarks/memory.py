@@ -1,4 +1,4 @@
-"""The memory of a server and its children, from /proc; no figures without /proc."""
+"""The memory and CPU time of processes, from /proc; no figures without /proc."""
 
 import contextlib
 import threading
@@ -15,6 +15,14 @@ def private_bytes(process: int) -> int:
 def all_bytes(process: int) -> int:
     """Return the memory of a process and its children, shared memory counted once."""
     return sum(_kilobytes(pid, "smaps_rollup", "Pss:") for pid in _family(process)) * 1024
+
+
+def process_cpu(process: int) -> float | None:
+    """Return the CPU time of a process with one thread, in milliseconds."""
+    try:
+        return int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) / 1e6
+    except OSError:
+        return None
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import psycopg
@@ -33,6 +34,7 @@ from second_brain.services.write import KnowledgeWriter
 CHUNKS_OF_DOCUMENT = 10
 LIMIT = 10
 TIMEOUT = 30.0
+VIEWER = UUID(int=1)
 
 Search = Callable[[str], object]
 
@@ -90,6 +92,35 @@ def row(name: str, bare: Sequence[float], service: Sequence[float]) -> str:
         statistics.median(ratios),
     )
     return f"| {name} | " + " | ".join(f"{median:.3f}" for median in medians) + " |"
+
+
+def compare_counts(
+    connection: "psycopg.Connection[Any]",
+    dsn: str,
+    embedder: CallableEmbedder,
+    questions: Sequence[str],
+    rounds: int,
+) -> None:
+    """Print what the count of pending chunks adds to a search that makes one."""
+    print()
+    print("| chunks without an embedding | kept count ms | counting ms | added ms | ratio p50 |")
+    print("|---|---|---|---|---|")
+    with ConnectionPool(dsn, min_size=2, max_size=2, open=True) as pool:
+        provider = PostgresProvider(pool)
+        kept, counting = (
+            RetrievalService(
+                provider, embedder, settings=SearchSettings(search_pending_check_seconds=seconds)
+            )
+            for seconds in (1e6, 0)
+        )
+        for pending in (0, 500):
+            KnowledgeWriter(connection).upsert_document(
+                {"external_key": "pending"},
+                [{"content": f"waits {number}"} for number in range(pending)],
+            )
+            without: Search = partial(kept.search, limit=LIMIT, viewer_id=VIEWER)
+            with_it: Search = partial(counting.search, limit=LIMIT, viewer_id=VIEWER)
+            print(row(str(pending), *paired(questions, without, with_it, rounds)), flush=True)
 
 
 def main() -> None:
@@ -178,6 +209,7 @@ def main() -> None:
                 for _ in range(options.rounds)
                 for question in questions
             ]
+            compare_counts(connection, dsn, ready, questions, options.rounds)
             print()
             print("| step, hybrid with WordLlama | p50 ms | p95 ms |")
             print("|---|---|---|")

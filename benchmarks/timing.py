@@ -36,6 +36,7 @@ class Series:
     asked: int = 0
     rows: list[int] = field(default_factory=list)
     times: dict[int, list[float]] = field(default_factory=dict)
+    cpu_times: dict[int, list[float]] = field(default_factory=dict)
 
     def warm_up(self, number: int, query: Query, budget: float) -> None:
         """Ask the next query, unless earlier ones have spent the seconds of the budget."""
@@ -46,11 +47,22 @@ class Series:
             self.asked += 1
             self.rows.append(len(ids))
 
+    def ask(self, number: int, query: Query) -> None:
+        """Ask a query and add its times."""
+        begin = self.client.cpu()
+        self.times.setdefault(number, []).append(timed(self.client, query)[1])
+        end = self.client.cpu()
+        if begin is not None and end is not None:
+            self.cpu_times.setdefault(number, []).append(end - begin)
+
     def figures(self) -> dict[str, Any]:
         """Return percentiles over the queries of the median of each query's rounds."""
         medians = [statistics.median(found) for found in self.times.values()]
+        of_cpu = [statistics.median(found) for found in self.cpu_times.values()]
+        cpu = percentiles(of_cpu) if of_cpu else {}
         return {
             **percentiles(medians),
+            **{f"cpu_{name}": milliseconds for name, milliseconds in cpu.items()},
             "queries": self.asked,
             "rows": statistics.mean(self.rows),
         }
@@ -74,8 +86,7 @@ def time_kind(
                     if one == 0:
                         current.warm_up(number, query, budget)
                     elif number < current.asked:
-                        milliseconds = timed(current.client, query)[1]
-                        current.times.setdefault(number, []).append(milliseconds)
+                        current.ask(number, query)
     return [one for turns in series for one in turns]
 
 

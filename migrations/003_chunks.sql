@@ -98,6 +98,26 @@ comment on function knowledge_internal.physical_table() is
   'The table that stores the chunks. All functions that read its catalogue entries call this '
   'function.';
 
+create function knowledge_internal.analysed_rows()
+returns float8
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return (
+    select nullif(class.reltuples, -1)
+      from pg_catalog.pg_class as class
+     where class.oid = knowledge_internal.physical_table()
+  );
+end
+$$;
+
+comment on function knowledge_internal.analysed_rows() is
+  'The number of chunks that the last ANALYZE or VACUUM counted, null before the first one. Every '
+  'write asks for it: it is cheaper than knowledge_internal.chunk_table.';
+
 create type knowledge_internal.chunk_table as (
   relation regclass,
   pages bigint,
@@ -108,8 +128,8 @@ create type knowledge_internal.chunk_table as (
 
 comment on type knowledge_internal.chunk_table is
   'The table of chunks in the system catalogues. estimated_rows: the planner''s estimate from the '
-  'current number of pages. analysed_rows: the count of the last ANALYZE or VACUUM, null before '
-  'the first one. dimensions: those of the column embedding.';
+  'current number of pages. analysed_rows: knowledge_internal.analysed_rows. '
+  'dimensions: those of the column embedding.';
 
 create function knowledge_internal.chunk_table()
 returns knowledge_internal.chunk_table
@@ -141,6 +161,38 @@ $$;
 
 comment on function knowledge_internal.chunk_table() is
   'Reads the table of chunks from the system catalogues, with one query.';
+
+create type knowledge_internal.reembedding as (model text, dimensions integer);
+
+comment on type knowledge_internal.reembedding is
+  'The model and the dimensions that a running re-embedding changes to; null if none is running.';
+
+create function knowledge_internal.reembedding()
+returns knowledge_internal.reembedding
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  mark constant text := 're-embedding: ';
+  running knowledge_internal.reembedding;
+begin
+  select substr(
+           col_description(attribute.attrelid, attribute.attnum), length(mark) + 1
+         )::jsonb ->> 'model',
+         attribute.atttypmod
+    into running.model, running.dimensions
+    from pg_catalog.pg_attribute as attribute
+   where attribute.attrelid = knowledge_internal.physical_table()
+     and attribute.attname = 'embedding_next'
+     and not attribute.attisdropped;
+  return running;
+end
+$$;
+
+comment on function knowledge_internal.reembedding() is
+  'Reads the running re-embedding from the column embedding_next and its comment.';
 
 create function knowledge_internal.column_statistics(column_name name)
 returns table (
@@ -280,7 +332,14 @@ create index knowledge_chunks_visibility on public.knowledge_chunks (visibility)
 create index knowledge_chunks_groups on public.knowledge_chunks
   using gin (allowed_groups) with (fastupdate = off)
   where allowed_groups is not null;
-create index knowledge_chunks_content_hash on public.knowledge_chunks (content_hash);
+-- A b-tree of these texts takes four times the space.
+create index knowledge_chunks_content_hash on public.knowledge_chunks using hash (content_hash);
+-- The queue of embeddings: chunks without one, and the models of the others.
+create index knowledge_chunks_unembedded on public.knowledge_chunks (collection)
+  where status = 'active' and embedding is null;
+create index knowledge_chunks_embedding_model
+  on public.knowledge_chunks (coalesce(embedding_model, ''), collection)
+  where status = 'active' and embedding is not null;
 create index knowledge_chunks_status on public.knowledge_chunks (status, updated_at)
   where status <> 'active';
 

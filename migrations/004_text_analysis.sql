@@ -443,26 +443,6 @@ comment on function knowledge_internal.lexemes(regconfig, text, text) is
   'Lexemes of a heading and its content with their positions; the heading counts twice. Inner '
   'words have label C.';
 
-create function knowledge_internal.text_length(content_tsv tsvector)
-returns integer
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  return (
-    select coalesce(sum(cardinality(posting.positions)), 0)::integer
-      from unnest(ts_filter(content_tsv, '{d}')) as posting
-  );
-end
-$$;
-
-comment on function knowledge_internal.text_length(tsvector) is
-  'Words in a tsvector, counted with repetition and without inner words (label C): the document '
-  'length of BM25.';
-
 create function knowledge_internal.lexeme_vector(lexemes text[], weights float8[])
 returns extensions.sparsevec
 language plpgsql
@@ -471,14 +451,24 @@ parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  most_elements constant integer := 16000; -- of a sparsevec
 begin
-  -- A lexeme's dimension is its hash in 2^29 buckets; a sparsevec holds at most 16,000 elements.
+  if cardinality(lexemes) > most_elements then
+    select array_agg(heaviest.lexeme), array_agg(heaviest.weight)
+      into lexemes, weights
+      from (
+        select entry.lexeme, entry.weight
+          from unnest(lexemes, weights) as entry (lexeme, weight)
+         order by entry.weight desc, entry.lexeme collate "C"
+         limit most_elements
+      ) as heaviest;
+  end if;
+  -- A lexeme's dimension is its hash in 2^29 buckets.
   return (
     select (
              '{'
-               || string_agg(
-                    bucket.dimension || ':' || bucket.weight, ',' order by bucket.dimension
-                  )
+               || string_agg(bucket.dimension || ':' || bucket.weight, ',')
                || '}/536870912'
            )::extensions.sparsevec
       from (
@@ -486,8 +476,6 @@ begin
                sum(entry.weight)::real as weight
           from unnest(lexemes, weights) as entry (lexeme, weight)
          group by 1
-         order by 2 desc, 1
-         limit 16000
       ) as bucket
   );
 end
@@ -571,33 +559,6 @@ comment on function knowledge_internal.inverse_document_frequency(float8, float8
   'idf as Lucene defines it, ln(1 + (N - df + 0.5) / (df + 0.5)), for N documents of which df have '
   'the word.';
 
-create function knowledge_internal.term_weights(content_tsv tsvector, mean_length float8)
-returns table (lexeme text, weight float8)
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-  length_factor constant float8 := knowledge_internal.bm25_length_factor(
-    knowledge_internal.text_length(content_tsv), mean_length
-  );
-begin
-  return query
-  select posting.lexeme,
-         posting.tf * (knowledge_internal.bm25_k1() + 1) / (posting.tf + length_factor)
-    from (
-      select word.lexeme, cardinality(word.positions)::float8 as tf
-        from unnest(content_tsv) as word
-       where word.positions is not null
-    ) as posting;
-end
-$$;
-
-comment on function knowledge_internal.term_weights(tsvector, float8) is
-  'The document side of BM25 for each lexeme, without its idf: see '
-  'knowledge_internal.bm25_length_factor. mean_length is the average text_length of the corpus.';
-
 create function knowledge_internal.mark_levels()
 returns float8[]
 language plpgsql
@@ -615,5 +576,81 @@ comment on function knowledge_internal.mark_levels() is
   'Term weights from which content_tsv also contains a lexeme as a mark (cell^1 to cell^4). With '
   'marks, a search for a common word finds the chunks with the highest weights without reading '
   'all chunks that have the word.';
+
+create function knowledge_internal.document_side(
+  content_tsv tsvector,
+  mean_length float8,
+  out text_length integer,
+  out bm25 extensions.sparsevec,
+  out marks text[]
+)
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  levels constant float8[] := knowledge_internal.mark_levels();
+  lowest_level constant float8 := levels[1];
+  most_weight constant float8 := knowledge_internal.bm25_k1() + 1;
+  length_factor float8;
+  elements text;
+  marked text[];
+  marked_weights float8[];
+begin
+  select coalesce(sum(cardinality(word.positions)), 0)
+    into text_length
+    from unnest(content_tsv) as word;
+  if ts_filter(content_tsv, '{c}') <> '' then
+    text_length := text_length - (
+      select sum(cardinality(inner_word.positions))
+        from unnest(ts_filter(content_tsv, '{c}')) as inner_word
+    );
+  end if;
+  length_factor := knowledge_internal.bm25_length_factor(
+    text_length, greatest(coalesce(mean_length, text_length), 1)
+  );
+  select string_agg(term.dimension || ':' || term.weight::real, ','),
+         array_agg(term.lexeme) filter (where term.weight >= lowest_level),
+         array_agg(term.weight) filter (where term.weight >= lowest_level)
+    into elements, marked, marked_weights
+    from (
+      -- The dimension is that of lexeme_vector.
+      select posting.lexeme,
+             (hashtextextended(posting.lexeme collate "C", 0) & 536870911) + 1 as dimension,
+             posting.tf * most_weight / (posting.tf + length_factor) as weight
+        from (
+          select word.lexeme, cardinality(word.positions)::float8 as tf
+            from unnest(content_tsv) as word
+        ) as posting
+    ) as term;
+  begin
+    bm25 := '{' || elements || '}/536870912';
+  exception when data_exception or program_limit_exceeded then
+    -- Two lexemes have one dimension, or there are more than a sparsevec can hold.
+    select knowledge_internal.lexeme_vector(
+             array_agg(word.lexeme),
+             array_agg(
+               cardinality(word.positions) * most_weight
+                 / (cardinality(word.positions) + length_factor)
+             )
+           )
+      into bm25
+      from unnest(content_tsv) as word;
+  end;
+  marks := array(
+    select mark.lexeme || '^' || level.number
+      from unnest(marked, marked_weights) as mark (lexeme, weight)
+      join unnest(levels) with ordinality as level (least, number)
+        on mark.weight >= level.least
+  );
+end
+$$;
+
+comment on function knowledge_internal.document_side(tsvector, float8) is
+  'What BM25 stores of a chunk: the number of its words, without inner words (label C); the weight '
+  'of each lexeme, without its idf (knowledge_internal.bm25_length_factor); its marks '
+  '(knowledge_internal.mark_levels). mean_length is the average text_length of the corpus; null: '
+  'that of this chunk.';
 
 notify pgrst, 'reload schema';

@@ -158,24 +158,24 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  chunks constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
+  chunks constant regclass := knowledge_internal.physical_table();
   sampled_rows constant float8 := 5000;
   kept_rows constant integer := 200;
-  last_analysed_at timestamptz := greatest(
-    pg_stat_get_last_analyze_time(chunks.relation),
-    pg_stat_get_last_autoanalyze_time(chunks.relation)
+  last_analysed_at constant timestamptz := greatest(
+    pg_stat_get_last_analyze_time(chunks), pg_stat_get_last_autoanalyze_time(chunks)
   );
+  table_rows constant float8 := knowledge_internal.analysed_rows();
   sampled_mean float8;
   kept uuid[];
 begin
   -- Return if there was no ANALYZE, or none since the last copy, or another session copies now.
-  if coalesce(chunks.analysed_rows, 0) = 0
+  if coalesce(table_rows, 0) = 0
      or exists (
        select from knowledge_internal.corpus_statistics as corpus
         where corpus.analysed_at is not distinct from last_analysed_at
-          and corpus.analysed_rows = chunks.analysed_rows
+          and corpus.analysed_rows = table_rows
      )
-     or not pg_try_advisory_xact_lock(chunks.relation::oid::bigint)
+     or not pg_try_advisory_xact_lock(chunks::oid::bigint)
   then
     return false;
   end if;
@@ -184,7 +184,7 @@ begin
          (array_agg(sample.id order by hashtextextended(sample.id::text, 0)))[:kept_rows]
     into sampled_mean, kept
     from public.knowledge_chunks as sample
-         tablesample system (least(100, 100 * sampled_rows / chunks.analysed_rows))
+         tablesample system (least(100, 100 * sampled_rows / table_rows))
    where sample.status = 'active';
   if sampled_mean is null then
     return false;
@@ -200,8 +200,8 @@ begin
            analysed_rows
          )
   values (
-           chunks.analysed_rows, greatest(sampled_mean, 1), knowledge_internal.cosine_spread(300),
-           knowledge_internal.mutual_neighbours(500), kept, last_analysed_at, chunks.analysed_rows
+           table_rows, greatest(sampled_mean, 1), knowledge_internal.cosine_spread(300),
+           knowledge_internal.mutual_neighbours(500), kept, last_analysed_at, table_rows
          )
       on conflict (id) do update
      set document_count = excluded.document_count,

@@ -44,7 +44,7 @@ declare
   document public.knowledge_documents;
   is_restored constant boolean := tg_op = 'UPDATE' and new.status = 'active'
                                   and old.status <> 'active';
-  marks text[];
+  mean_length float8;
 begin
   if new.document_id is not null
      and (
@@ -74,7 +74,15 @@ begin
     end if;
   end if;
   new.collection := coalesce(new.collection, 'knowledge');
-  new.embedding_bits := knowledge_internal.embedding_bits(new.embedding);
+  if tg_op = 'INSERT'
+     or (new.embedding operator(extensions.=) old.embedding) is not true
+     or old.embedding_bits is null
+     or new.content_tsv is null
+  then
+    new.embedding_bits := knowledge_internal.embedding_bits(new.embedding);
+  else
+    new.embedding_bits := old.embedding_bits;
+  end if;
 
   if tg_op = 'INSERT'
      or new.content is distinct from old.content
@@ -83,34 +91,30 @@ begin
      or new.content_tsv is null
   then
     new.content_hash := public.knowledge_content_hash(new.heading, new.content);
+    -- The embedding is of the old text, unless this update gives another one.
+    if tg_op = 'UPDATE'
+       and new.content_hash <> old.content_hash
+       and new.embedding operator(extensions.=) old.embedding
+    then
+      new.embedding := null;
+      new.embedding_model := null;
+      new.embedding_bits := null;
+    end if;
     new.content_tsv := knowledge_internal.lexemes(
       knowledge_internal.text_configuration(new.language), new.heading, new.content
     );
-    new.text_length := knowledge_internal.text_length(new.content_tsv);
-    select knowledge_internal.lexeme_vector(array_agg(term.lexeme), array_agg(term.weight)),
-           array(
-             select term.lexeme || '^' || level.number
-               from unnest(array_agg(term.lexeme), array_agg(term.weight)) as term (lexeme, weight)
-               join unnest(knowledge_internal.mark_levels())
-                    with ordinality as level (least, number)
-                 on term.weight >= level.least
-           )
-      into new.bm25, marks
-      from knowledge_internal.term_weights(
-             new.content_tsv,
-             greatest(coalesce(
-               (select corpus.mean_length from knowledge_internal.corpus_statistics as corpus),
-               (
-                 select avg(neighbour.text_length)
-                   from (
-                     select chunk.text_length from public.knowledge_chunks as chunk
-                      where chunk.status = 'active' limit 100
-                   ) as neighbour
-               ),
-               new.text_length
-             ), 1)
-           ) as term;
-    new.content_tsv := new.content_tsv || array_to_tsvector(marks);
+    select corpus.mean_length into mean_length from knowledge_internal.corpus_statistics as corpus;
+    if mean_length is null then
+      select avg(neighbour.text_length)
+        into mean_length
+        from (
+          select chunk.text_length from public.knowledge_chunks as chunk
+           where chunk.status = 'active' limit 100
+        ) as neighbour;
+    end if;
+    select side.text_length, side.bm25, new.content_tsv || array_to_tsvector(side.marks)
+      into new.text_length, new.bm25, new.content_tsv
+      from knowledge_internal.document_side(new.content_tsv, mean_length) as side;
   else
     new.content_hash := old.content_hash;
     new.content_tsv := old.content_tsv;
@@ -128,8 +132,8 @@ $$;
 
 comment on function knowledge_internal.complete_chunk() is
   'Runs before a chunk is written: copies the columns of its document to a new or restored chunk, '
-  'analyses text and embedding, and sets hash and time. An update that sets content_tsv to null '
-  'analyses the text again.';
+  'analyses text and embedding, and sets hash and time. An update of the text that gives no new '
+  'embedding removes the old one. An update that sets content_tsv to null analyses the text again.';
 
 create trigger complete_chunk
   before insert or update on public.knowledge_chunks

@@ -1,7 +1,8 @@
 -- 014_writing: functions that store, change and delete documents with their chunks.
 -- Adds: functions upsert_knowledge_document with its steps (check_document, check_chunks,
--- store_document, store_chunks), missing_knowledge_embeddings, delete_knowledge_document,
--- delete_knowledge_owner, purge_knowledge_chunks. Locks nothing that exists.
+-- changed_document, store_document, store_chunks, store_content_hash),
+-- missing_knowledge_embeddings, delete_knowledge_document, delete_knowledge_owner,
+-- purge_knowledge_chunks. Locks nothing that exists.
 -- Written from supabase/schemas/14_writing.sql by `make baseline`: edit that file.
 
 -- Each public function is a definer: service_role has no rights on the internal schema, and no row
@@ -265,10 +266,12 @@ comment on function knowledge_internal.refuse_chunk(jsonb, text) is
   'Raises 22023 for chunks that could not be stored: names the first wrong one, its field and '
   'value, and what is allowed. reported: the error of the database, for what it does not know.';
 
-create function knowledge_internal.store_document(given jsonb, fields text)
+create function knowledge_internal.changed_document(
+  document public.knowledge_documents, given jsonb, fields text
+)
 returns public.knowledge_documents
 language plpgsql
-volatile
+stable
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
@@ -279,7 +282,6 @@ declare
     "visibility": "private", "allowed_groups": null, "sensitivity": null,
     "language": "english", "collection": "knowledge", "metadata": {}
   }';
-  document public.knowledge_documents;
   changes jsonb;
 begin
   select jsonb_object_agg(
@@ -291,6 +293,31 @@ begin
   if fields = 'replace' then
     changes := defaults || changes;
   end if;
+  document := jsonb_populate_record(document, changes);
+  document.allowed_groups := knowledge_internal.sorted_groups(
+    'document.allowed_groups', document.allowed_groups
+  );
+  return document;
+end
+$$;
+
+comment on function knowledge_internal.changed_document(
+  public.knowledge_documents, jsonb, text
+) is
+  'A stored document with the given fields. A field that is not given keeps its value (fields: '
+  'merge) or gets its default (replace); one given as null gets its default. source_row is not one '
+  'of these fields: an adopted document keeps it.';
+
+create function knowledge_internal.store_document(given jsonb, fields text)
+returns public.knowledge_documents
+language plpgsql
+volatile
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  document public.knowledge_documents;
+begin
   -- The row of the document is the lock: a second writer of the document waits here, then sees
   -- what the first one has stored.
   loop
@@ -303,10 +330,7 @@ begin
        for update;
     exit when found;
   end loop;
-  document := jsonb_populate_record(document, changes);
-  document.allowed_groups := knowledge_internal.sorted_groups(
-    'document.allowed_groups', document.allowed_groups
-  );
+  document := knowledge_internal.changed_document(document, given, fields);
 
   update public.knowledge_documents as stored
      set title = document.title,
@@ -323,18 +347,19 @@ begin
          language = document.language,
          collection = document.collection,
          metadata = document.metadata,
+         source_row = document.source_row,
          updated_at = now()
    where stored.id = document.id
      and (
        stored.title, stored.knowledge_type, stored.source_id, stored.source_url,
        stored.source_origin, stored.author, stored.document_date, stored.owner_id,
        stored.visibility, stored.allowed_groups, stored.sensitivity, stored.language,
-       stored.collection, stored.metadata
+       stored.collection, stored.metadata, stored.source_row
      ) is distinct from (
        document.title, document.knowledge_type, document.source_id, document.source_url,
        document.source_origin, document.author, document.document_date, document.owner_id,
        document.visibility, document.allowed_groups, document.sensitivity, document.language,
-       document.collection, document.metadata
+       document.collection, document.metadata, document.source_row
      );
   return document;
 end
@@ -342,8 +367,7 @@ $$;
 
 comment on function knowledge_internal.store_document(jsonb, text) is
   'Inserts or updates a document that check_document has checked, and locks its row until the '
-  'transaction ends. A field that is not given keeps its value (fields: merge) or gets its '
-  'default (replace); one given as null gets its default. Returns the row.';
+  'transaction ends. given, fields: as in changed_document. Returns the row.';
 
 create type knowledge_internal.chunk_counts as (
   added bigint,
@@ -517,6 +541,40 @@ comment on function knowledge_internal.store_chunks(public.knowledge_documents, 
   'supersedes what is changed or removed, inserts what is new. With fields merge, an unchanged '
   'chunk keeps a collection and metadata that are not given.';
 
+create function knowledge_internal.store_content_hash(stored_document uuid)
+returns void
+language plpgsql
+volatile
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  update public.knowledge_documents as stored
+     set content_hash = digest.content_hash,
+         updated_at = now()
+    from (
+      select encode(
+               sha256(
+                 convert_to(
+                   coalesce(string_agg(chunk.content_hash, ' ' order by chunk.chunk_index), ''),
+                   'UTF8'
+                 )
+               ),
+               'hex'
+             )
+        from public.knowledge_chunks as chunk
+       where chunk.document_id = stored_document
+         and chunk.status = 'active'
+         and chunk.chunk_index is not null
+    ) as digest (content_hash)
+   where stored.id = stored_document
+     and stored.content_hash is distinct from digest.content_hash;
+end
+$$;
+
+comment on function knowledge_internal.store_content_hash(uuid) is
+  'Sets content_hash of a document to the digest of its active chunks.';
+
 create function public.upsert_knowledge_document(
   document jsonb, chunks jsonb, fields text default 'merge'
 )
@@ -562,26 +620,7 @@ begin
     perform knowledge_internal.refuse_chunk(chunks, sqlerrm);
   end;
 
-  update public.knowledge_documents as stored
-     set content_hash = digest.content_hash,
-         updated_at = now()
-    from (
-      select encode(
-               sha256(
-                 convert_to(
-                   coalesce(string_agg(chunk.content_hash, ' ' order by chunk.chunk_index), ''),
-                   'UTF8'
-                 )
-               ),
-               'hex'
-             )
-        from public.knowledge_chunks as chunk
-       where chunk.document_id = stored_document.id
-         and chunk.status = 'active'
-         and chunk.chunk_index is not null
-    ) as digest (content_hash)
-   where stored.id = stored_document.id
-     and stored.content_hash is distinct from digest.content_hash;
+  perform knowledge_internal.store_content_hash(stored_document.id);
 
   document_id := stored_document.id;
   chunks_added := counts.added;
@@ -662,6 +701,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   deleted_chunks integer;
+  hashes text[];
 begin
   if document_key is null then
     raise exception 'document_key must be the external_key of a document, not null'
@@ -677,12 +717,14 @@ begin
     delete from public.knowledge_chunks as chunk
      using locked
      where chunk.document_id = locked.id
-    returning chunk.id
+    returning chunk.content_hash
   ),
   documents as (
     delete from public.knowledge_documents as document using locked where document.id = locked.id
   )
-  select count(*) into deleted_chunks from chunks;
+  select count(*), array_agg(chunks.content_hash) into deleted_chunks, hashes from chunks;
+  delete from knowledge_internal.embedding_claims as claim
+   where claim.content_hash = any (hashes);
   return deleted_chunks;
 end
 $$;
@@ -702,6 +744,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   locked_documents uuid[];
+  hashes text[];
 begin
   if owner is null then
     raise exception 'owner must be the id of a user, not null' using errcode = '22023';
@@ -742,10 +785,15 @@ begin
     delete from public.knowledge_chunks as chunk
      using locked_chunks
      where chunk.id = locked_chunks.id
-    returning chunk.id
+    returning chunk.content_hash
   )
-  select (select count(*) from documents), (select count(*) from chunks)
-    into documents_deleted, chunks_deleted;
+  select (select count(*) from documents), count(*), array_agg(chunks.content_hash)
+    into documents_deleted, chunks_deleted, hashes
+    from chunks;
+  -- The reason of a failure can quote the text. If another owner has the same text, it loses only
+  -- a lease.
+  delete from knowledge_internal.embedding_claims as claim
+   where claim.content_hash = any (hashes);
   return next;
 end
 $$;

@@ -303,7 +303,7 @@ as $$
            chunks.without_embedding, chunks.active,
            round(100 * chunks.without_embedding / chunks.active, 1)
          ),
-         'Only the text leg finds them. Ingest them again with an embedder.'
+         'Only the text leg finds them. Embed them: `second-brain embed-worker`.'
     from chunks
    where chunks.without_embedding > 0
 $$;

@@ -23,7 +23,7 @@ WRITTEN = ROOT / "supabase" / "schemas" / "11_search_arguments.sql"
 SEARCH = "hybrid_search_knowledge_chunks"
 
 _COPY = re.compile(r'@copy "(.+)" before "(.+)"$')
-_EXCEPT = re.compile(r" +-- except (\w+(?:, \w+)*)$")
+_SELECTION = re.compile(r" +-- (except|only) (\w+(?:, \w+)*)$")
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ def copied(sql: str, first: str, end: str) -> list[str]:
 def fill(template: str, of: list[Argument], sql: str = "") -> str:
     """Repeat each line that has @name for every argument, and copy lines of the search's `sql`.
 
-    `-- except NAME, NAME` at its end leaves arguments out. Before a line that closes a parenthesis
-    the last repetition has no comma.
+    `-- except NAME, NAME` at its end leaves arguments out, and `-- only NAME, NAME` all others.
+    Before a line that closes a parenthesis the last repetition has no comma.
     """
     filled: list[str] = []
     lines = template.splitlines()
@@ -77,14 +77,15 @@ def fill(template: str, of: list[Argument], sql: str = "") -> str:
         if "@name" not in line:
             filled.append(line)
             continue
-        left_out = _EXCEPT.search(line)
+        selection = _SELECTION.search(line)
         repeated = [
-            _EXCEPT.sub("", line)
+            _SELECTION.sub("", line)
             .replace("@name", one.name)
             .replace("@type", one.type)
             .replace("@default", one.default)
             for one in of
-            if left_out is None or one.name not in left_out[1].split(", ")
+            if selection is None
+            or (one.name in selection[2].split(", ")) is (selection[1] == "only")
         ]
         if following.lstrip().startswith(")"):
             repeated[-1] = repeated[-1].removesuffix(",")

@@ -1,9 +1,11 @@
 -- 011_search_arguments: what repeats the arguments of the search.
 -- Adds: type search_arguments, functions default_search_arguments, search,
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
--- explain_hybrid_search, sampled_collections, with_narrow_rows, common_search, visible_words,
--- matching_chunks,
--- count_matching_knowledge_chunks, facet_knowledge_chunks, facet_my_knowledge_chunks.
+-- explain_hybrid_search, explain_missing_knowledge_chunk, sampled_collections, with_narrow_rows,
+-- common_search, visible_words, matching_chunks, count_matching_knowledge_chunks,
+-- facet_knowledge_chunks,
+-- facet_my_knowledge_chunks, pending_embeddings, count_pending_knowledge_embeddings,
+-- count_my_pending_knowledge_embeddings.
 -- Locks nothing that exists.
 
 -- Written by `make variants` from 09_hybrid_search.sql and tools/variants.sql: edit those two.
@@ -200,6 +202,39 @@ comment on function public.explain_hybrid_search is
 
 revoke all on function public.explain_hybrid_search from public, anon, authenticated;
 grant execute on function public.explain_hybrid_search to service_role;
+
+create function public.explain_missing_knowledge_chunk(
+  @name @type default @default,
+  chunk_id uuid default null,
+  document_key text default null
+)
+returns jsonb
+language plpgsql
+stable
+-- definer: service_role has no rights on the internal schema.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.@name := explain_missing_knowledge_chunk.@name;
+  return knowledge_internal.missing_explanation(arguments, chunk_id, document_key);
+end
+$$;
+
+comment on function public.explain_missing_knowledge_chunk is
+  'Why hybrid_search_knowledge_chunks does not return a chunk, or a document (the chunk of it that '
+  'is nearest to the query), for the same arguments, as one JSON object. is_found: it is on the '
+  'page; place: in the whole list. vector and text: rank and score in each leg alone, without '
+  'threshold and beyond the pool. causes: each with the argument and the reason. change: the '
+  'arguments with which the search returns it, found by searching (is_verified, place), or what '
+  'must change in its row. It searches up to about twenty times. It tells of rows that a viewer '
+  'may not see, so only service_role may call it. Raises 22023 as the search does, and unless '
+  'exactly one of chunk_id and document_key is given.';
+
+revoke all on function public.explain_missing_knowledge_chunk from public, anon, authenticated;
+grant execute on function public.explain_missing_knowledge_chunk to service_role;
 
 create function knowledge_internal.sampled_collections(
   wanted knowledge_internal.chunk_filter,
@@ -680,5 +715,119 @@ comment on function public.facet_my_knowledge_chunks is
 revoke all on function public.facet_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function public.facet_my_knowledge_chunks to authenticated;
+
+create function knowledge_internal.pending_embeddings(
+  arguments knowledge_internal.search_arguments
+)
+returns integer
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The plan depends on the values of the filters.
+set plan_cache_mode = force_custom_plan
+set standard_conforming_strings = on
+as $$
+declare
+  most_counted constant integer := 1000;
+  @name @type := arguments.@name; -- only filter_type, filters, date_from, date_to, collections, viewer_id, public_only, viewer_groups
+  wanted knowledge_internal.chunk_filter;
+  plan knowledge_internal.search_plan;
+  counted integer;
+begin
+  perform knowledge_internal.check_flag('public_only', public_only),
+          knowledge_internal.check_viewer_groups('viewer_groups', viewer_groups);
+  if filter_type is not null then
+    perform knowledge_internal.check_choice(
+      'filter_type', filter_type, knowledge_internal.knowledge_type_names()
+    );
+  end if;
+  wanted := knowledge_internal.compile_filter(
+    filters, filter_type, date_from, date_to, public_only
+  );
+  collections := knowledge_internal.checked_collections(collections, 0);
+  -- Usually nothing is pending, and the statement below takes longer to plan than this one to run.
+  if not exists (
+    select from public.knowledge_chunks as chunk
+     where chunk.status = 'active' and chunk.embedding is null
+  ) then
+    return 0;
+  end if;
+  plan := knowledge_internal.plan_search(1, 1, wanted, viewer_id, viewer_groups, collections);
+  with
+@copy "  visible_chunks as" before "  -- Lists."
+  pending_chunks as (
+    select chunk.id
+      from matching_chunks as chunk
+     where chunk.embedding is null
+       and (collections is null or chunk.collection = any (collections))
+     limit most_counted
+  )
+  select count(*) into counted from pending_chunks;
+  return counted;
+end
+$$;
+
+comment on function knowledge_internal.pending_embeddings(knowledge_internal.search_arguments) is
+  'The number of active chunks without an embedding that pass the filters of a search, at most '
+  '1000. Raises 22023 as the search does.';
+
+create function public.count_pending_knowledge_embeddings(
+  @name @type default @default, -- only filter_type, filters, date_from, date_to, collections, viewer_id, public_only, viewer_groups
+)
+returns integer
+language plpgsql
+stable
+-- definer: callers have no grant on the tables, the arguments decide which rows are counted.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.@name := count_pending_knowledge_embeddings.@name; -- only filter_type, filters, date_from, date_to, collections, viewer_id, public_only, viewer_groups
+  return knowledge_internal.pending_embeddings(arguments);
+end
+$$;
+
+comment on function public.count_pending_knowledge_embeddings is
+  'The number of active chunks that have no embedding yet, so that a search finds them by their '
+  'words only. The arguments are those of hybrid_search_knowledge_chunks that select rows; chunks '
+  'that these exclude change nothing. It counts to 1000, which means 1000 or more. Raises 22023 '
+  'as the search does.';
+
+revoke all on function public.count_pending_knowledge_embeddings
+  from public, anon, authenticated;
+grant execute on function public.count_pending_knowledge_embeddings to service_role;
+
+create function public.count_my_pending_knowledge_embeddings(
+  @name @type default @default, -- only filter_type, filters, date_from, date_to, collections, public_only
+)
+returns integer
+language plpgsql
+stable
+-- definer: a signed-in user may not read the tables, nor choose a viewer_id.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.viewer_id := knowledge_internal.signed_in_viewer(
+    'count_my_pending_knowledge_embeddings'
+  );
+  arguments.viewer_groups := knowledge_internal.current_viewer_groups();
+  arguments.@name := count_my_pending_knowledge_embeddings.@name; -- only filter_type, filters, date_from, date_to, collections, public_only
+  return knowledge_internal.pending_embeddings(arguments);
+end
+$$;
+
+comment on function public.count_my_pending_knowledge_embeddings is
+  'count_pending_knowledge_embeddings for the signed-in user: counts public rows, rows whose owner '
+  'is auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. Raises 42501 if '
+  'nobody is signed in or the user id is not a UUID, and 22023 for an argument out of bounds.';
+revoke all on function public.count_my_pending_knowledge_embeddings
+  from public, anon, authenticated, service_role;
+grant execute on function public.count_my_pending_knowledge_embeddings to authenticated;
 
 notify pgrst, 'reload schema';

@@ -2,7 +2,8 @@
 
 https://docs.lancedb.com/search/hybrid-search: BM25 and an approximate vector index, fused by
 reciprocal rank (the default reranker). It is asked for pools of 50, of which ten are taken. The
-filter runs before the search. Below 10,000 rows the vectors are compared without an index, as its
+filter runs before the search. The legs run in two threads, and `ef` is the default, as its guide
+has them. Below 10,000 rows the vectors are compared without an index, as its
 guide advises for small tables.
 """
 
@@ -11,6 +12,7 @@ guide advises for small tables.
 
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -57,6 +59,10 @@ class LanceClient(Client):
         """Forget the table."""
         self._table = None
 
+    def cpu(self) -> float | None:
+        """Return the CPU time of this process: the library's threads, and Python's."""
+        return 1000 * time.process_time()
+
 
 class Lance(System):
     """A table in a folder that is gone afterwards, or kept."""
@@ -64,6 +70,7 @@ class Lance(System):
     name = LanceClient.name
     key = "lancedb"
     modules: ClassVar = ("lancedb",)
+    packages: ClassVar = ("lancedb",)
     install = "pip install lancedb"
     _place: Path
 

@@ -82,6 +82,7 @@ class LangChain(PostgresSystem):
     key = "langchain"
     table = "passages"
     modules: ClassVar = ("langchain_postgres",)
+    packages: ClassVar = ("langchain-postgres",)
     install = (
         "pip install langchain-core asyncpg sqlalchemy && pip install --no-deps langchain-postgres"
         " (it asks for a pgvector below 0.4)"

@@ -95,6 +95,7 @@ class LlamaIndex(PostgresSystem):
     number = "node_id"
     passage = "text"
     modules: ClassVar = ("llama_index", "llama_index.vector_stores.postgres")
+    packages: ClassVar = ("llama-index-vector-stores-postgres",)
     install = "pip install llama-index-vector-stores-postgres"
     _dimensions: int
 

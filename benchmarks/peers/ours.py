@@ -1,11 +1,12 @@
 """The project itself: the RPC, two RPCs merged by the caller, and each leg as bare SQL.
 
 All use one store, so that data and cache are the same. The RPC runs with its default arguments
-(fusion `auto`) except the threshold, which none of the peers has. Every search fetches whole rows.
-Loading uses the documented way for bulk loads: without the two indexes that are slow to fill, over
-several connections.
+except fusion `auto`, which the service uses, and the threshold, which no peer has. Every search
+fetches whole rows. Loading uses the documented way for bulk loads: without the two indexes that are
+slow to fill, over several connections.
 """
 
+import hashlib
 import itertools
 import os
 import re
@@ -37,7 +38,8 @@ select hit.chunk_index, hit.*
          query_text => %(text)s,
          match_count => %(count)s,
          match_threshold => -1,
-         filter_type => %(kept)s
+         filter_type => %(kept)s,
+         fusion => %(fusion)s
        ) as hit
 """
 VECTOR = """
@@ -64,6 +66,13 @@ select chunk_index
  order by {indexed} <=> %(embedding)s::{kind}
  limit %(count)s
 """
+BARE_ROWS = """
+select chunk_index, id, document_id, content, metadata
+  from public.knowledge_chunks
+ where status = 'active'
+ order by {indexed} <=> %(embedding)s::{kind}
+ limit %(count)s
+"""
 BARE_TEXT = """
 select chunk.chunk_index
   from knowledge_internal.analyse_query(%(text)s, 'websearch') as analysis,
@@ -73,25 +82,6 @@ select chunk.chunk_index
    and (%(kept)s::text is null or chunk.knowledge_type = %(kept)s)
  order by chunk.bm25 <#> analysis.weight_vector
  limit %(count)s
-"""
-OLD = "of an earlier load"
-FUNCTIONS = """
-select function.oid::regprocedure::text
-  from pg_proc as function
- where function.pronamespace in ('public'::regnamespace, 'knowledge_internal'::regnamespace)
-   and function.proowner = current_user::regrole
-   and obj_description(function.oid, 'pg_proc') = coalesce(
-         %s, obj_description(function.oid, 'pg_proc')
-       )
-"""
-USE_INDEX = "select knowledge_internal.use_vector_index(%s)"
-PLAN = """
-explain
-select id
-  from knowledge_internal.searchable_chunks
- where status = 'active'
- order by indexed_embedding <=> %s
- limit 10
 """
 COPY = """
 copy public.knowledge_chunks (chunk_index, knowledge_type, heading, content, embedding)
@@ -113,6 +103,7 @@ class OurClient(PostgresClient):
     """A client of the project's functions."""
 
     text_leg = "BM25"
+    fusion: ClassVar = "auto"
 
     def fetch(self, statement: str, query: Query, count: int) -> list[int]:
         """Run a statement whose first column is the row's number."""
@@ -122,6 +113,7 @@ class OurClient(PostgresClient):
             "text": text,
             "kept": query.kept,
             "count": count,
+            "fusion": self.fusion,
         }
         rows = self.connection.execute(statement.encode(), arguments, prepare=False).fetchall()
         return [row[0] for row in rows]
@@ -159,10 +151,13 @@ class BareVector(OurClient):
     name = "bare SQL, vector leg"
     text_leg = "none"
     cannot: ClassVar = frozenset({"text"})
+    statement: ClassVar = BARE_VECTOR
     settings: ClassVar = {
         "hnsw.ef_search": str(EF_SEARCH),
         "hnsw.iterative_scan": "relaxed_order",
         "enable_seqscan": "off",
+        # A bitmap over the partial index of another column, and a sort of all rows.
+        "enable_bitmapscan": "off",
     }
 
     def __init__(self, dsn: str) -> None:
@@ -171,11 +166,22 @@ class BareVector(OurClient):
         indexed = indexed_expression(self.connection)
         halfvec = re.search(r"halfvec\(\d+\)", indexed)
         kind = f"extensions.{halfvec[0]}" if halfvec else "extensions.vector"
-        self._statement = BARE_VECTOR.format(indexed=indexed, kind=kind)
+        self._statement = self.statement.format(indexed=indexed, kind=kind)
 
     def search(self, query: Query, count: int) -> list[int]:
         """Return the nearest rows."""
         return self.fetch(self._statement, query, max(count, POOL))[:count]
+
+
+class BareRows(BareVector):
+    """The nearest rows, with what a caller shows of a hit."""
+
+    name = "bare SQL, nearest rows"
+    statement: ClassVar = BARE_ROWS
+
+    def search(self, query: Query, count: int) -> list[int]:
+        """Return the nearest rows."""
+        return self.fetch(self._statement, query, count)
 
 
 class BareText(OurClient):
@@ -246,40 +252,15 @@ class SecondBrain(PostgresSystem):
         if failures:
             raise failures[0]
 
-    def renew(self, corpus: Corpus) -> None:
-        """Run the migrations again, so that the current files are measured.
+    @classmethod
+    def made_by(cls) -> str:
+        """Return a digest of the migrations."""
+        text = "".join(f"{one.file_name}\n{one.sql}\n" for one in migrations.find())
+        return hashlib.sha256(text.encode()).hexdigest()
 
-        The kept table is not changed. The vector index is not changed either, unless the searches
-        now use another expression than it has. Rows of an aborted run are deleted.
-        """
+    def renew(self) -> None:
+        """Delete the rows that an aborted measurement has written."""
         writing.remove_written(self.dsn)
-        self.connection.execute(
-            "select set_config('maintenance_work_mem', %s, false)", [memory_for_index(corpus)]
-        )
-        self._migrate_again(corpus)
-        halfvec = "halfvec" in indexed_expression(self.connection)
-        self.connection.execute(USE_INDEX, ["halfvec" if halfvec else "vector"])
-        with self.connection.transaction():
-            self.connection.execute("set local enable_seqscan = off")
-            plan = [row[0] for row in self.connection.execute(PLAN, [corpus.embeddings[0]])]
-        if not any("knowledge_chunks_embedding" in line for line in plan):
-            with self.step("vector index"):
-                self.connection.execute("drop index public.knowledge_chunks_embedding")
-                self._migrate_again(corpus)
-
-    def _migrate_again(self, corpus: Corpus) -> None:
-        dimensions = corpus.embeddings.shape[1]
-        # A function whose arguments have changed since would be there twice: one whose comment the
-        # migrations do not renew is an old one.
-        for (signature,) in self.connection.execute(FUNCTIONS, [None]).fetchall():
-            comment = sql.SQL("comment on function {} is {}")
-            self.connection.execute(comment.format(sql.SQL(signature), sql.Literal(OLD)))
-        for migration in migrations.render(migrations.find(), dimensions):
-            with self.connection.transaction():
-                for _, statement in migrations.statements(migration.sql):
-                    self.connection.execute(statement.encode())
-        for (signature,) in self.connection.execute(FUNCTIONS, [OLD]).fetchall():
-            self.connection.execute(sql.SQL("drop function {}").format(sql.SQL(signature)))
 
     def clients(self) -> Sequence[type[Client]]:
         """Return the RPC and what it is compared with on the same rows."""

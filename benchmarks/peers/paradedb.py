@@ -10,44 +10,12 @@ from collections.abc import Sequence
 from benchmarks.peers.by_hand import ByHandClient, ByHandSystem
 from benchmarks.peers.system import Client, Query
 
-BOTH_LEGS = """
-with nearest as (
-  select id, row_number() over (order by distance) as place
-    from (
-      select id, embedding <=> %(embedding)s as distance
-        from chunks
-       where %(kept)s::text is null or knowledge_type = %(kept)s
-       order by embedding <=> %(embedding)s
-       limit %(pool)s
-    ) as found
-),
-worded as (
-  select id, row_number() over (order by score desc) as place
-    from (
-      select id, pdb.score(id) as score
-        from chunks
-       where content ||| %(text)s::text
-         and (%(kept)s::text is null or knowledge_type = %(kept)s)
-       order by pdb.score(id) desc
-       limit %(pool)s
-    ) as found
-)
-select chunks.id, chunks.content
-  from nearest
-  full join worded on worded.id = nearest.id
-  join chunks on chunks.id = coalesce(nearest.id, worded.id)
- order by coalesce(1.0 / (%(rrf_k)s + nearest.place), 0)
-          + coalesce(1.0 / (%(rrf_k)s + worded.place), 0) desc,
-          chunks.id
- limit %(count)s
-"""
-TEXT_ALONE = """
-select id, content
+WORDED = """
+select {columns}
   from chunks
- where content ||| %(text)s::text
-   and (%(kept)s::text is null or knowledge_type = %(kept)s)
+ where content ||| %(text)s::text and {kept}
  order by pdb.score(id) desc
- limit %(count)s
+ limit {limit}
 """
 INDEX = """
 create index chunks_bm25 on chunks using bm25 (
@@ -59,16 +27,15 @@ create index chunks_bm25 on chunks using bm25 (
 
 
 class ParadeClient(ByHandClient):
-    """A caller of the statements above."""
+    """A caller of the statement above."""
 
     name = "ParadeDB pg_search + pgvector"
     text_leg = "BM25 index"
-    both_legs = BOTH_LEGS
-    text_alone = TEXT_ALONE
+    worded = WORDED
 
-    def statement(self, query: Query) -> str:
+    def statement(self, query: Query, count: int) -> str:
         """Return the statement for what the query has, with the operator for a phrase."""
-        statement = super().statement(query)
+        statement = super().statement(query, count)
         return statement.replace("|||", "###") if query.phrase else statement
 
 

@@ -1,5 +1,6 @@
 """What a system under measurement is given, and what it answers with."""
 
+import importlib.metadata
 import importlib.util
 import threading
 import time
@@ -19,6 +20,7 @@ from psycopg.conninfo import make_conninfo
 
 from benchmarks import scratch
 from benchmarks.corpus import Vectors
+from benchmarks.memory import process_cpu
 
 POOL = 50
 RRF_K = 60
@@ -73,16 +75,22 @@ class Client(ABC):
     def close(self) -> None:
         """Close the connection."""
 
+    def cpu(self) -> float | None:
+        """Return the milliseconds of CPU time that its searches have taken so far, if known."""
+        return None
+
 
 class System(ABC):
     """A store of the corpus, and the clients that search it.
 
-    `key` begins the name of its kept folder, `steps` are the seconds of what loading took.
+    `key` begins the name of its kept folder, `steps` are the seconds of what loading took, the
+    versions of the distributions in `packages` are recorded.
     """
 
     name: ClassVar[str]
     key: ClassVar[str]
     modules: ClassVar[tuple[str, ...]] = ()
+    packages: ClassVar[tuple[str, ...]] = ()
     majors: ClassVar[frozenset[int]] = frozenset({16, 17, 18})
     install: ClassVar[str] = ""
 
@@ -128,8 +136,13 @@ class System(ABC):
     def holds(self, corpus: Corpus) -> bool:
         """Return whether the corpus and its indexes already exist."""
 
-    def renew(self, corpus: Corpus) -> None:  # noqa: B027 - the default is right for the peers
-        """Bring what was kept up to this code: nothing to do, but for the project itself."""
+    @classmethod
+    def made_by(cls) -> str:
+        """Return what a kept load must have been made by, for a system that changes."""
+        return ""
+
+    def renew(self) -> None:  # noqa: B027 - the default is right for the peers
+        """Remove what an aborted measurement has left in a kept load."""
 
     @abstractmethod
     def clients(self) -> Sequence[type[Client]]:
@@ -147,6 +160,10 @@ class System(ABC):
     def process(self) -> int:
         """Return the id of the process whose memory, with its children's, is the system's."""
 
+    def versions(self) -> dict[str, str]:
+        """Return the versions of the packages that it needs."""
+        return {name: importlib.metadata.version(name) for name in self.packages}
+
 
 class PostgresClient(Client):
     """A client over psycopg; embeddings are sent in pgvector's binary form."""
@@ -162,6 +179,13 @@ class PostgresClient(Client):
     def close(self) -> None:
         """Close the connection."""
         self.connection.close()
+
+    def cpu(self) -> float | None:
+        """Return the CPU time of the server's process for this connection, in milliseconds.
+
+        Without parallel workers, which are other processes.
+        """
+        return process_cpu(self.connection.info.backend_pid)
 
 
 class PostgresSystem(System):
@@ -240,6 +264,15 @@ class PostgresSystem(System):
         import psutil  # type: ignore[import-untyped, unused-ignore]
 
         return int(psutil.Process(self.connection.info.backend_pid).ppid())
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of the server, its extensions and the packages."""
+        found = self.connection.execute(
+            "select 'PostgreSQL', current_setting('server_version')"
+            " union all"
+            " select extname, extversion from pg_extension where extname <> 'plpgsql'"
+        ).fetchall()
+        return {**dict(found), **super().versions()}
 
     def copy(self, corpus: Corpus) -> None:
         """Copy the corpus into the columns id, knowledge_type, content, embedding."""

@@ -382,8 +382,8 @@ comment on column public.knowledge_documents.language is
 comment on column public.knowledge_documents.content_hash is
   'Digest of the chunks'' hashes in their order.';
 comment on column public.knowledge_documents.source_row is
-  'The row of an adopted table that the document is made of: {"table": its name, "key": {column: '
-  'value}, "types": {column: type}}; null for other documents.';
+  'The row of an adopted table that the document is made of: {"adoption": name, "table": name, '
+  '"key": {column: value}, "types": {column: type}}; null for other documents.';
 
 create trigger check_metadata
   before insert or update of metadata on public.knowledge_documents

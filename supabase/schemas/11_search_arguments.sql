@@ -1,9 +1,10 @@
 -- 011_search_arguments: what repeats the arguments of the search.
 -- Adds: type search_arguments, functions default_search_arguments, search,
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
--- explain_hybrid_search, sampled_collections, with_narrow_rows, common_search, visible_words,
--- matching_chunks,
--- count_matching_knowledge_chunks, facet_knowledge_chunks, facet_my_knowledge_chunks.
+-- explain_hybrid_search, explain_missing_knowledge_chunk, sampled_collections, common_search,
+-- visible_words, matching_chunks, count_matching_knowledge_chunks, facet_knowledge_chunks,
+-- facet_my_knowledge_chunks, pending_embeddings, count_pending_knowledge_embeddings,
+-- count_my_pending_knowledge_embeddings.
 -- Locks nothing that exists.
 
 -- Written by `make variants` from 09_hybrid_search.sql and tools/variants.sql: edit those two.
@@ -416,6 +417,89 @@ comment on function public.explain_hybrid_search is
 revoke all on function public.explain_hybrid_search from public, anon, authenticated;
 grant execute on function public.explain_hybrid_search to service_role;
 
+create function public.explain_missing_knowledge_chunk(
+  query_embedding extensions.vector default null,
+  query_text text default null,
+  match_count integer default 10,
+  match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0,
+  text_weight double precision default 1.0,
+  filter_type text default null,
+  search_mode text default 'websearch',
+  pool_size integer default 50,
+  rrf_k double precision default 60,
+  fusion text default null,
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  viewer_id uuid default null,
+  public_only boolean default false,
+  one_per_document boolean default false,
+  neighbor_window integer default 0,
+  recency_half_life double precision default null,
+  match_offset integer default 0,
+  snippet boolean default false,
+  formulations jsonb default null,
+  viewer_groups text[] default null,
+  on_bad_embedding text default 'error',
+  prefix_last boolean default false,
+  chunk_id uuid default null,
+  document_key text default null
+)
+returns jsonb
+language plpgsql
+stable
+-- definer: service_role has no rights on the internal schema.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.query_embedding := explain_missing_knowledge_chunk.query_embedding;
+  arguments.query_text := explain_missing_knowledge_chunk.query_text;
+  arguments.match_count := explain_missing_knowledge_chunk.match_count;
+  arguments.match_threshold := explain_missing_knowledge_chunk.match_threshold;
+  arguments.vector_weight := explain_missing_knowledge_chunk.vector_weight;
+  arguments.text_weight := explain_missing_knowledge_chunk.text_weight;
+  arguments.filter_type := explain_missing_knowledge_chunk.filter_type;
+  arguments.search_mode := explain_missing_knowledge_chunk.search_mode;
+  arguments.pool_size := explain_missing_knowledge_chunk.pool_size;
+  arguments.rrf_k := explain_missing_knowledge_chunk.rrf_k;
+  arguments.fusion := explain_missing_knowledge_chunk.fusion;
+  arguments.filters := explain_missing_knowledge_chunk.filters;
+  arguments.date_from := explain_missing_knowledge_chunk.date_from;
+  arguments.date_to := explain_missing_knowledge_chunk.date_to;
+  arguments.collections := explain_missing_knowledge_chunk.collections;
+  arguments.viewer_id := explain_missing_knowledge_chunk.viewer_id;
+  arguments.public_only := explain_missing_knowledge_chunk.public_only;
+  arguments.one_per_document := explain_missing_knowledge_chunk.one_per_document;
+  arguments.neighbor_window := explain_missing_knowledge_chunk.neighbor_window;
+  arguments.recency_half_life := explain_missing_knowledge_chunk.recency_half_life;
+  arguments.match_offset := explain_missing_knowledge_chunk.match_offset;
+  arguments.snippet := explain_missing_knowledge_chunk.snippet;
+  arguments.formulations := explain_missing_knowledge_chunk.formulations;
+  arguments.viewer_groups := explain_missing_knowledge_chunk.viewer_groups;
+  arguments.on_bad_embedding := explain_missing_knowledge_chunk.on_bad_embedding;
+  arguments.prefix_last := explain_missing_knowledge_chunk.prefix_last;
+  return knowledge_internal.missing_explanation(arguments, chunk_id, document_key);
+end
+$$;
+
+comment on function public.explain_missing_knowledge_chunk is
+  'Why hybrid_search_knowledge_chunks does not return a chunk, or a document (the chunk of it that '
+  'is nearest to the query), for the same arguments, as one JSON object. is_found: it is on the '
+  'page; place: in the whole list. vector and text: rank and score in each leg alone, without '
+  'threshold and beyond the pool. causes: each with the argument and the reason. change: the '
+  'arguments with which the search returns it, found by searching (is_verified, place), or what '
+  'must change in its row. It searches up to about twenty times. It tells of rows that a viewer '
+  'may not see, so only service_role may call it. Raises 22023 as the search does, and unless '
+  'exactly one of chunk_id and document_key is given.';
+
+revoke all on function public.explain_missing_knowledge_chunk from public, anon, authenticated;
+grant execute on function public.explain_missing_knowledge_chunk to service_role;
+
 create function knowledge_internal.sampled_collections(
   wanted knowledge_internal.chunk_filter,
   plan knowledge_internal.search_plan,
@@ -502,252 +586,6 @@ $$;
 comment on function knowledge_internal.sampled_collections is
   'The collection of each chunk of the plan''s sample that passes the filter.';
 
-create function knowledge_internal.with_narrow_rows(
-  plan knowledge_internal.search_plan,
-  wanted knowledge_internal.chunk_filter,
-  question knowledge_internal.search_question,
-  analysis knowledge_internal.query_analysis,
-  viewer_id uuid,
-  viewer_groups text[]
-)
-returns knowledge_internal.search_plan
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
--- The plans depend on the values of the filters.
-set plan_cache_mode = force_custom_plan
-as $$
-declare
-  matching constant float8 := knowledge_internal.estimated_chunks(plan);
-  is_narrow constant boolean := coalesce(matching <= plan.most_compared, false);
-  reads_all constant boolean := coalesce(matching <= plan.most_read_by_filter, false)
-    or is_narrow and analysis.is_partial is false;
-  bits bit varying;
-begin
-  if is_narrow and question.embedding is not null then
-    bits := knowledge_internal.embedding_bits(question.embedding);
-    plan.near_ids := array(
-      with
-  visible_chunks as not materialized (
-    select chunk.*
-      from knowledge_internal.searchable_chunks as chunk
-     where chunk.status = 'active'
-       and (
-         not plan.is_filtered
-         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
-             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
-           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
-           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
-             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
-           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
-             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
-           and (wanted.hidden is null or not wanted.hidden && array[
-             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
-             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
-           ])
-       )
-  ),
-  matching_chunks as not materialized (
-    select chunk.*
-      from visible_chunks as chunk
-     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
-       and (not plan.is_filtered
-        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
-          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
-          and (wanted.collections is null or chunk.collection = any (wanted.collections))
-          and (wanted.languages is null or chunk.language = any (wanted.languages))
-          and (wanted.embedding_models is null
-            or chunk.embedding_model = any (wanted.embedding_models)
-            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
-          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
-            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
-          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
-            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
-          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
-            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
-          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
-            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
-          -- The index on document_date serves these two, not the multirange above.
-          and (plan.first_date is null or chunk.document_date >= plan.first_date)
-          and (plan.end_date is null or chunk.document_date < plan.end_date)
-          and (wanted.created is null or chunk.created_at <@ wanted.created)
-          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
-          and (wanted.excluded is null or not wanted.excluded && array[
-            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
-            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
-            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
-            'source_id' || coalesce('=' || chunk.source_id, '')
-          ])
-          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
-          and (wanted.alternative_metadata is null
-            or chunk.metadata @> any (wanted.alternative_metadata))
-          and (wanted.metadata_conditions is null
-            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
-  ),
-      nearest as (
-        select chunk.id
-          from matching_chunks as chunk
-         where chunk.embedding is not null
-         order by chunk.embedding_bits operator(extensions.<~>) bits, chunk.id
-         limit plan.compared_by_bits
-      )
-      select nearest.id from nearest
-    );
-  end if;
-  if reads_all and is_narrow and analysis.is_partial then
-    plan.text_ids := array(
-      with
-  visible_chunks as not materialized (
-    select chunk.*
-      from knowledge_internal.searchable_chunks as chunk
-     where chunk.status = 'active'
-       and (
-         not plan.is_filtered
-         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
-             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
-           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
-           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
-             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
-           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
-             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
-           and (wanted.hidden is null or not wanted.hidden && array[
-             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
-             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
-           ])
-       )
-  ),
-  matching_chunks as not materialized (
-    select chunk.*
-      from visible_chunks as chunk
-     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
-       and (not plan.is_filtered
-        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
-          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
-          and (wanted.collections is null or chunk.collection = any (wanted.collections))
-          and (wanted.languages is null or chunk.language = any (wanted.languages))
-          and (wanted.embedding_models is null
-            or chunk.embedding_model = any (wanted.embedding_models)
-            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
-          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
-            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
-          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
-            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
-          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
-            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
-          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
-            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
-          -- The index on document_date serves these two, not the multirange above.
-          and (plan.first_date is null or chunk.document_date >= plan.first_date)
-          and (plan.end_date is null or chunk.document_date < plan.end_date)
-          and (wanted.created is null or chunk.created_at <@ wanted.created)
-          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
-          and (wanted.excluded is null or not wanted.excluded && array[
-            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
-            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
-            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
-            'source_id' || coalesce('=' || chunk.source_id, '')
-          ])
-          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
-          and (wanted.alternative_metadata is null
-            or chunk.metadata @> any (wanted.alternative_metadata))
-          and (wanted.metadata_conditions is null
-            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
-  ),
-      drawn as materialized (
-        select chunk.id, chunk.content_tsv,
-               chunk.bm25 operator(extensions.<#>) analysis.weight_vector as product
-          from matching_chunks as chunk
-         where chunk.bm25 operator(extensions.<#>) analysis.weight_vector < 0
-      )
-      select drawn.id
-        from drawn
-       where drawn.content_tsv @@ analysis.matching_query
-       order by drawn.product, drawn.id
-       limit plan.scored_exactly
-    );
-  elsif reads_all and analysis.matching_query is not null then
-    plan.text_ids := array(
-      with
-  visible_chunks as not materialized (
-    select chunk.*
-      from knowledge_internal.searchable_chunks as chunk
-     where chunk.status = 'active'
-       and (
-         not plan.is_filtered
-         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
-             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
-           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
-           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
-             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
-           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
-             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
-           and (wanted.hidden is null or not wanted.hidden && array[
-             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
-             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
-           ])
-       )
-  ),
-  matching_chunks as not materialized (
-    select chunk.*
-      from visible_chunks as chunk
-     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
-       and (not plan.is_filtered
-        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
-          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
-          and (wanted.collections is null or chunk.collection = any (wanted.collections))
-          and (wanted.languages is null or chunk.language = any (wanted.languages))
-          and (wanted.embedding_models is null
-            or chunk.embedding_model = any (wanted.embedding_models)
-            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
-          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
-            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
-          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
-            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
-          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
-            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
-          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
-            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
-          -- The index on document_date serves these two, not the multirange above.
-          and (plan.first_date is null or chunk.document_date >= plan.first_date)
-          and (plan.end_date is null or chunk.document_date < plan.end_date)
-          and (wanted.created is null or chunk.created_at <@ wanted.created)
-          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
-          and (wanted.excluded is null or not wanted.excluded && array[
-            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
-            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
-            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
-            'source_id' || coalesce('=' || chunk.source_id, '')
-          ])
-          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
-          and (wanted.alternative_metadata is null
-            or chunk.metadata @> any (wanted.alternative_metadata))
-          and (wanted.metadata_conditions is null
-            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
-  ),
-      drawn as materialized (
-        select chunk.id, chunk.bm25 operator(extensions.<#>) analysis.weight_vector as product
-          from matching_chunks as chunk
-         where chunk.content_tsv @@ analysis.matching_query
-      )
-      select drawn.id from drawn order by drawn.product, drawn.id limit plan.scored_exactly
-    );
-  end if;
-  plan.is_empty := is_narrow
-    and (question.embedding is null or plan.near_ids = '{}')
-    and (
-      analysis.matching_query is null
-        or plan.text_ids = '{}' and analysis.relaxed_query is null
-    );
-  return plan;
-end
-$$;
-
-comment on function knowledge_internal.with_narrow_rows is
-  'The plan of a common search with the rows that its filter leaves to each leg, where these are '
-  'few enough to be compared: for the vector leg the nearest by embedding_bits, for the text leg '
-  'the best by their weights.';
-
 create function knowledge_internal.common_search(
   question knowledge_internal.search_question,
   analysis knowledge_internal.query_analysis,
@@ -771,8 +609,8 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- One plan serves all calls, filtered or not: where few rows pass the filter, with_narrow_rows has
--- found them.
+-- One plan serves all calls, filtered or not: many rows pass the filter, so the best plan does not
+-- depend on it.
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 as $$
@@ -855,22 +693,7 @@ begin
               order by chunk.indexed_embedding operator(extensions.<=>) lists.direction
               limit plan.index_rows
            ) as found
-     where lists.embedding is not null and plan.near_ids is null
-    union all
-    (
-      select near.id, near.content_tsv, near.bm25,
-             near.embedding operator(extensions.<=>) lists.embedding as distance
-        from lists
-       cross join unnest(plan.near_ids) as listed (id)
-       cross join lateral (
-               select stored.id, stored.content_tsv, stored.bm25, stored.embedding
-                 from public.knowledge_chunks as stored
-                where stored.id = listed.id
-               offset 0
-             ) as near
-       order by distance, id
-       limit plan.compared_exactly
-    )
+     where lists.embedding is not null
   ),
   neighbours as materialized (
     select lists.list_id, nearest.*, 1 - nearest.distance as similarity,
@@ -888,7 +711,7 @@ begin
            null::text[] as relaxed_parts
       from lists
      cross join lateral (
-             select coalesce(plan.text_ids, array(
+             select array(
                       select drawn.id
                         from (
                           select chunk.id, chunk.content_tsv,
@@ -901,20 +724,17 @@ begin
                           or drawn.content_tsv @@ lists.matching_query
                        order by drawn.product, drawn.id
                        limit plan.scored_exactly
-                    )) as ids
+                    ) as ids
              offset 0
            ) as best
      where lists.matching_query is not null
   ),
   -- Where an index gives too few rows, this returns none, and the search goes on to read more.
   enough as materialized (
-    select (
-             lists.embedding is null or plan.near_ids is not null
-               or (select count(*) from nearest) >= plan.index_rows
-           )
+    select (lists.embedding is null or (select count(*) from nearest) >= plan.index_rows)
              and coalesce(
                cardinality(last_draws.ids) >= plan.pool
-                 or (not lists.is_partial or plan.text_ids is not null)
+                 or not lists.is_partial
                    and (cardinality(last_draws.ids) > 0 or lists.relaxed_query is null),
                true
              ) as is_enough
@@ -974,9 +794,7 @@ begin
              combined.text_score,
              case when lists.is_optional or combined.content_tsv @@ last_draws.query
                then -(combined.bm25 operator(extensions.<#>) lists.scored_vector)
-                      + case when lists.bonuses is null then 0
-                          else knowledge_internal.bonus(combined.content_tsv, lists.bonuses) end
-             end,
+                      + knowledge_internal.bonus(combined.content_tsv, lists.bonuses) end,
              0
            ) as bm25_score,
            coalesce((lists.bonuses).identifier_bonus, 'infinity') as identifier_bonus
@@ -1081,8 +899,8 @@ end
 $$;
 
 comment on function knowledge_internal.common_search is
-  'hybrid_search_knowledge_chunks for one list without grouping, context or recency. '
-  'It returns the same rows as the statement of the search, '
+  'hybrid_search_knowledge_chunks for one list without grouping, context or recency, where the '
+  'indexes of both legs find enough rows. It returns the same rows as the statement of the search, '
   'or no row where an index finds too few.';
 
 create function knowledge_internal.visible_words(
@@ -1563,5 +1381,205 @@ comment on function public.facet_my_knowledge_chunks is
 revoke all on function public.facet_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function public.facet_my_knowledge_chunks to authenticated;
+
+create function knowledge_internal.pending_embeddings(
+  arguments knowledge_internal.search_arguments
+)
+returns integer
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The plan depends on the values of the filters.
+set plan_cache_mode = force_custom_plan
+set standard_conforming_strings = on
+as $$
+declare
+  most_counted constant integer := 1000;
+  filter_type text := arguments.filter_type;
+  filters jsonb := arguments.filters;
+  date_from date := arguments.date_from;
+  date_to date := arguments.date_to;
+  collections text[] := arguments.collections;
+  viewer_id uuid := arguments.viewer_id;
+  public_only boolean := arguments.public_only;
+  viewer_groups text[] := arguments.viewer_groups;
+  wanted knowledge_internal.chunk_filter;
+  plan knowledge_internal.search_plan;
+  counted integer;
+begin
+  perform knowledge_internal.check_flag('public_only', public_only),
+          knowledge_internal.check_viewer_groups('viewer_groups', viewer_groups);
+  if filter_type is not null then
+    perform knowledge_internal.check_choice(
+      'filter_type', filter_type, knowledge_internal.knowledge_type_names()
+    );
+  end if;
+  wanted := knowledge_internal.compile_filter(
+    filters, filter_type, date_from, date_to, public_only
+  );
+  collections := knowledge_internal.checked_collections(collections, 0);
+  -- Usually nothing is pending, and the statement below takes longer to plan than this one to run.
+  if not exists (
+    select from public.knowledge_chunks as chunk
+     where chunk.status = 'active' and chunk.embedding is null
+  ) then
+    return 0;
+  end if;
+  plan := knowledge_internal.plan_search(1, 1, wanted, viewer_id, viewer_groups, collections);
+  with
+  visible_chunks as not materialized (
+    select chunk.*
+      from knowledge_internal.searchable_chunks as chunk
+     where chunk.status = 'active'
+       and (
+         not plan.is_filtered
+         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
+             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
+           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
+           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
+             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
+           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
+             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
+           and (wanted.hidden is null or not wanted.hidden && array[
+             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
+             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
+           ])
+       )
+  ),
+  matching_chunks as not materialized (
+    select chunk.*
+      from visible_chunks as chunk
+     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
+       and (not plan.is_filtered
+        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
+          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
+          and (wanted.collections is null or chunk.collection = any (wanted.collections))
+          and (wanted.languages is null or chunk.language = any (wanted.languages))
+          and (wanted.embedding_models is null
+            or chunk.embedding_model = any (wanted.embedding_models)
+            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
+          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
+            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
+          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
+            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
+          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
+            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
+          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
+            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
+          -- The index on document_date serves these two, not the multirange above.
+          and (plan.first_date is null or chunk.document_date >= plan.first_date)
+          and (plan.end_date is null or chunk.document_date < plan.end_date)
+          and (wanted.created is null or chunk.created_at <@ wanted.created)
+          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
+          and (wanted.excluded is null or not wanted.excluded && array[
+            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
+            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
+            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
+            'source_id' || coalesce('=' || chunk.source_id, '')
+          ])
+          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
+          and (wanted.alternative_metadata is null
+            or chunk.metadata @> any (wanted.alternative_metadata))
+          and (wanted.metadata_conditions is null
+            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
+  ),
+  pending_chunks as (
+    select chunk.id
+      from matching_chunks as chunk
+     where chunk.embedding is null
+       and (collections is null or chunk.collection = any (collections))
+     limit most_counted
+  )
+  select count(*) into counted from pending_chunks;
+  return counted;
+end
+$$;
+
+comment on function knowledge_internal.pending_embeddings(knowledge_internal.search_arguments) is
+  'The number of active chunks without an embedding that pass the filters of a search, at most '
+  '1000. Raises 22023 as the search does.';
+
+create function public.count_pending_knowledge_embeddings(
+  filter_type text default null,
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  viewer_id uuid default null,
+  public_only boolean default false,
+  viewer_groups text[] default null
+)
+returns integer
+language plpgsql
+stable
+-- definer: callers have no grant on the tables, the arguments decide which rows are counted.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.filter_type := count_pending_knowledge_embeddings.filter_type;
+  arguments.filters := count_pending_knowledge_embeddings.filters;
+  arguments.date_from := count_pending_knowledge_embeddings.date_from;
+  arguments.date_to := count_pending_knowledge_embeddings.date_to;
+  arguments.collections := count_pending_knowledge_embeddings.collections;
+  arguments.viewer_id := count_pending_knowledge_embeddings.viewer_id;
+  arguments.public_only := count_pending_knowledge_embeddings.public_only;
+  arguments.viewer_groups := count_pending_knowledge_embeddings.viewer_groups;
+  return knowledge_internal.pending_embeddings(arguments);
+end
+$$;
+
+comment on function public.count_pending_knowledge_embeddings is
+  'The number of active chunks that have no embedding yet, so that a search finds them by their '
+  'words only. The arguments are those of hybrid_search_knowledge_chunks that select rows; chunks '
+  'that these exclude change nothing. It counts to 1000, which means 1000 or more. Raises 22023 '
+  'as the search does.';
+
+revoke all on function public.count_pending_knowledge_embeddings
+  from public, anon, authenticated;
+grant execute on function public.count_pending_knowledge_embeddings to service_role;
+
+create function public.count_my_pending_knowledge_embeddings(
+  filter_type text default null,
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  public_only boolean default false
+)
+returns integer
+language plpgsql
+stable
+-- definer: a signed-in user may not read the tables, nor choose a viewer_id.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.viewer_id := knowledge_internal.signed_in_viewer(
+    'count_my_pending_knowledge_embeddings'
+  );
+  arguments.viewer_groups := knowledge_internal.current_viewer_groups();
+  arguments.filter_type := count_my_pending_knowledge_embeddings.filter_type;
+  arguments.filters := count_my_pending_knowledge_embeddings.filters;
+  arguments.date_from := count_my_pending_knowledge_embeddings.date_from;
+  arguments.date_to := count_my_pending_knowledge_embeddings.date_to;
+  arguments.collections := count_my_pending_knowledge_embeddings.collections;
+  arguments.public_only := count_my_pending_knowledge_embeddings.public_only;
+  return knowledge_internal.pending_embeddings(arguments);
+end
+$$;
+
+comment on function public.count_my_pending_knowledge_embeddings is
+  'count_pending_knowledge_embeddings for the signed-in user: counts public rows, rows whose owner '
+  'is auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. Raises 42501 if '
+  'nobody is signed in or the user id is not a UUID, and 22023 for an argument out of bounds.';
+revoke all on function public.count_my_pending_knowledge_embeddings
+  from public, anon, authenticated, service_role;
+grant execute on function public.count_my_pending_knowledge_embeddings to authenticated;
 
 notify pgrst, 'reload schema';

@@ -55,6 +55,8 @@ REFUSED = ("22023",)
 
 # Functions that a signed-in user may call. A new one has to be tried here as well.
 TRIED = {
+    "count_my_pending_knowledge_embeddings",
+    "facet_my_knowledge_chunks",
     "search_my_knowledge_chunks",
     "list_my_knowledge_documents",
     "read_my_knowledge_document",
@@ -227,7 +229,7 @@ class Fuzz:
     def run(self) -> None:
         """Call until the time is over."""
         ways = [self.search] * 8 + [self.batch, self.explain, self.table, self.visitor]
-        ways += [self.list_own] * 2 + [self.read_own] * 3
+        ways += [self.list_own] * 2 + [self.read_own] * 3 + [self.count_own, self.facet_own]
         while self.trial.is_on():
             self.corpus = drawn(self.draw)
             store(self.owner, self.corpus)
@@ -405,6 +407,31 @@ class Fuzz:
             if row["chunk_count"] != len(chunks):
                 self.trial.violated(f"leak to {viewer}: chunk_count of {row}")
                 self.trial.held("LEAKS")
+
+    def count_own(self) -> None:
+        """Count the chunks without an embedding as a user."""
+        viewer = self.viewer()
+        rows = self.ask(
+            self.as_user(viewer),
+            "count_my_pending_knowledge_embeddings",
+            {"public_only": viewer.public_only},
+        )
+        expected = sum(one.embedding is None for one in self.corpus.seen(viewer))
+        if rows is not None and [*rows[0].values()] != [expected]:
+            self.trial.violated(f"leak to {viewer}: not {expected} but {rows}: {self.statement}")
+            self.trial.held("LEAKS")
+
+    def facet_own(self) -> None:
+        """Count the words that each row has of its own, as a user."""
+        viewer = self.viewer()
+        arguments: Row = {
+            "facets": ["metadata.word"],
+            "facet_limit": 1000,
+            "public_only": viewer.public_only,
+        }
+        rows = self.ask(self.as_user(viewer), "facet_my_knowledge_chunks", arguments)
+        if rows is not None:
+            self.check(viewer, rows)
 
     def read_own(self) -> None:
         """Read a document as a user."""

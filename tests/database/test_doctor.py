@@ -50,6 +50,8 @@ def test_a_fresh_database_is_in_order(dsn: str) -> None:
         "dead rows",
         "memory",
         "settings",
+        "queue",
+        "adoptions",
     ]
 
 
@@ -338,3 +340,27 @@ def test_a_role_without_rights_gets_the_remedy_to_connect_as_the_owner(dsn: str)
         connection.execute("set role authenticated")
         findings = doctor.examine(connection)
     assert found(findings, "migrations", "error")[0].remedy == "Connect as the owner of the tables."
+
+
+def test_chunks_that_wait_too_long_and_texts_that_failed_are_listed(
+    dsn: str, database: Any
+) -> None:
+    ingest(database, "waiting", {"content": "one"}, {"content": "two"})
+    database.execute("select public.claim_knowledge_embeddings('m', 1)")
+    database.execute(
+        "select public.store_knowledge_embeddings('m', jsonb_build_array(jsonb_build_object("
+        " 'content_hash', claim.content_hash, 'error', 'too long', 'is_final', true)))"
+        "  from knowledge_internal.embedding_claims as claim"
+    )
+    assert [one.message for one in examine(dsn) if one.check == "queue"] == [
+        "1 chunks wait for an embedding",
+        "collection knowledge: 1 chunks could not be embedded with m, such as of document"
+        " waiting: too long",
+    ]
+    database.execute("alter table public.knowledge_chunks disable trigger complete_chunk")
+    database.execute("update public.knowledge_chunks set updated_at = now() - interval '2 hours'")
+    database.execute("alter table public.knowledge_chunks enable trigger complete_chunk")
+    first, _ = found(examine(dsn), "queue", "warning")
+    assert (
+        "1 chunks wait for an embedding of any model, some for more than an hour" in first.message
+    )

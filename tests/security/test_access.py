@@ -192,6 +192,7 @@ def test_the_internal_schema_is_closed(connect: Connect, role: Any) -> None:
 # Of the project: only the owner's functions call it.
 VIEWER_GROUPS = "knowledge_viewer_groups"
 USERS_OWN = {
+    "count_my_pending_knowledge_embeddings",
     "search_my_knowledge_chunks",
     "facet_my_knowledge_chunks",
     "list_my_knowledge_documents",

@@ -31,6 +31,7 @@ select class.relnamespace::regnamespace::text, class.relname, attribute.attname
  order by 1, 2, 3
 """
 FUNCTIONS = {
+    "count_my_pending_knowledge_embeddings": "",
     "facet_my_knowledge_chunks": "",
     "search_my_knowledge_chunks": "query_text => 'secretword'",
     "list_my_knowledge_documents": "",

@@ -103,6 +103,10 @@ select array(
                     public_only => asked.public_only, chunk_count => 500
                   ) -> 'chunks'
                 ) as chunk (value)
+       ),
+       public.count_pending_knowledge_embeddings(
+         viewer_id => asked."user", viewer_groups => asked.groups,
+         public_only => asked.public_only
        )
   from jsonb_to_recordset(%s) as asked (
          word text, document uuid, "user" uuid, groups text[], public_only boolean
@@ -117,6 +121,7 @@ AS_USER: tuple[LiteralString, ...] = (
     "  page_size => 200, include_public => true, include_groups => true))",
     "select array(select (chunk ->> 'id')::uuid from jsonb_array_elements("
     "  public.read_my_knowledge_document(%(document)s, chunk_count => 500) -> 'chunks') as chunk)",
+    "select array(select generate_series(1, public.count_my_pending_knowledge_embeddings()))",
 )
 VIEWERS = 20  # of a corpus
 MANY = 20_000
@@ -162,7 +167,7 @@ def compare_corpus(
     asked = [questions(corpus, viewer, draw) for viewer in viewers]
     answers = service.execute(AS_SERVICE, [Jsonb(asked)], prepare=False).fetchall()
     for viewer, question, answer in zip(viewers, asked, answers, strict=True):
-        by_word, by_embedding, count, explained, fulltext, nearest, parts = answer
+        by_word, by_embedding, count, explained, fulltext, nearest, parts, pending = answer
         seen = corpus.seen(viewer)
         matching = {one.id for one in seen if has_word(one, question["word"])}
         oracle.compare("text", viewer, set(by_word), matching)
@@ -173,6 +178,8 @@ def compare_corpus(
         oracle.compare("fulltext", viewer, set(fulltext), matching)
         oracle.compare("match", viewer, set(nearest), embedded)
         oracle.compare("read", viewer, set(parts), parts_of(corpus, viewer, question["document"]))
+        unembedded = len(seen) - len(embedded)
+        oracle.compare("pending", viewer, set(range(pending)), set(range(unembedded)))
     for viewer, question in zip(viewers, asked, strict=True):
         if viewer.user is not None:
             member = Viewer(viewer.user, groups=viewer.groups or frozenset())
@@ -195,7 +202,7 @@ def compare_user(
             connection.execute(statement, {"word": word, "document": read.id})
             for statement in AS_USER
         ]
-    mine, chunks, documents, listed, parts = (set(one.fetchall()[0][0]) for one in cursors)
+    mine, chunks, documents, listed, parts, pending = (set(one.fetchall()[0][0]) for one in cursors)
     seen = corpus.seen(viewer)
     seen_documents = {one.id for one in corpus.documents.values() if viewer.sees(one)}
     matching = {one.id for one in seen if has_word(one, word)}
@@ -204,6 +211,8 @@ def compare_user(
     oracle.compare("policy of documents", viewer, documents, seen_documents)
     oracle.compare("list_my", viewer, listed, seen_documents)
     oracle.compare("read_my", viewer, parts, parts_of(corpus, viewer, str(read.id)))
+    unembedded = sum(one.embedding is None for one in seen)
+    oracle.compare("pending_my", viewer, pending, set(range(1, unembedded + 1)))
 
 
 def parts_of(corpus: Corpus, viewer: Viewer, document: str) -> set[UUID]:

@@ -31,6 +31,8 @@ SCORES = (
     "total_count",
     "confidence",
 )
+# The arguments that select rows.
+ROWS = ("filters", "collections", "date_from")
 TYPES = {
     "query_embedding": "extensions.vector",
     "filters": "jsonb",
@@ -332,6 +334,7 @@ def check_an_answer(
     routes = [route for route in ROUTES if (route == "public_only") is public_only]
     store(owner, of, stored)
     answers = [ask(route, service, me, arguments) for route in routes]
+    pending = count_pending(service, me, arguments, public_only)
     for route, rows in zip(routes, answers, strict=True):
         assert words_of(rows) <= allowed, route
 
@@ -340,6 +343,20 @@ def check_an_answer(
     store(owner, unseen, visible)
     for route, rows in zip(routes, answers, strict=True):
         check_likeness(rows, ask(route, service, me, arguments), arguments, route)
+    assert count_pending(service, me, arguments, public_only) == pending
+
+
+def count_pending(
+    service: Connection, me: Connection, arguments: Row, public_only: bool
+) -> tuple[list[Row], list[Row]]:
+    """Count the chunks without an embedding, as the service for this viewer and as the user."""
+    rows = {name: arguments[name] for name in ROWS if name in arguments}
+    viewer = {"public_only": True} if public_only else {"viewer_id": ME}
+    own = {"public_only": public_only}
+    return (
+        call(service, "count_pending_knowledge_embeddings", **rows, **viewer),
+        call(me, "count_my_pending_knowledge_embeddings", **rows, **own),
+    )
 
 
 def check_likeness(rows: list[Row], expected: list[Row], arguments: Row, route: str) -> None:

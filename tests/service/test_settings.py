@@ -149,7 +149,7 @@ class Watched(PostgresProvider):
     def __init__(self, dsn: str) -> None:
         super().__init__(dsn)
         self.asked: list[dict[str, Any]] = []
-        self.lookups = 0
+        self.lookups = self.counts = 0
 
     def find(self, *question: Any, **options: Any) -> Results:
         """Search, and note the options."""
@@ -160,6 +160,11 @@ class Watched(PostgresProvider):
         """Look the models up, and count it."""
         self.lookups += 1
         return super().embedding_models(timeout=timeout)
+
+    def count_pending_embeddings(self, **options: Any) -> int:
+        """Count the pending chunks, and count the calls."""
+        self.counts += 1
+        return super().count_pending_embeddings(**options)
 
 
 class Trial:
@@ -343,6 +348,13 @@ EFFECTS: dict[str, tuple[dict[str, Any], Any, Callable[[Trial], Any], Any, Any]]
         {},
         0,
         lambda at: (at.search(), at.search(), at.provider.lookups)[-1],
+        1,
+        2,
+    ),
+    "search_pending_check_seconds": (
+        {},
+        0,
+        lambda at: (at.search(), at.search(), at.provider.counts)[-1],
         1,
         2,
     ),

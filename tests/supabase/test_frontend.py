@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -24,9 +23,11 @@ import httpx
 import jwt
 import psycopg
 import pytest
+from rest import Rest
 from test_supabase_cli import PROGRAM, url
 
 from conftest import Connect, Connection, Server, copy_of
+from postgrest_server import JWT_SECRET
 
 ROOT = Path(__file__).parents[2]
 FUNCTION = ROOT / "supabase" / "functions" / "search" / "index.ts"
@@ -41,18 +42,8 @@ OFFLINE = ("--no-lock", "--cached-only", "--node-modules-dir=manual")
 needs_deno = pytest.mark.skipif(DENO is None, reason="Deno is absent: make cli")
 needs_cli = pytest.mark.skipif(PROGRAM is None, reason="the Supabase CLI is absent: make cli")
 
-SECRET = "a secret of at least thirty-two characters"
+ANON_KEY = "the anon key"
 ANA, BEN = UUID(int=1), UUID(int=2)
-ARGUMENT_TYPES = {
-    "query_embedding": "extensions.vector",
-    "query_text": "text",
-    "match_count": "integer",
-    "match_offset": "integer",
-    "filters": "jsonb",
-    "snippet": "boolean",
-    "public_only": "boolean",
-    "match_threshold": "float8",
-}
 
 
 def deno(*arguments: str, home: Path, given: str | None = None) -> str:
@@ -113,9 +104,12 @@ def test_the_function_is_typed_formatted_and_linted(tmp_path: Path) -> None:
 
 
 @needs_deno
-def test_the_code_of_the_page_is_typed(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "clients.md").read_text("utf-8")
-    examples = re.findall(r"^```ts\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+def test_the_code_of_the_pages_is_typed(tmp_path: Path) -> None:
+    examples = [
+        code
+        for page in sorted((ROOT / "docs").glob("*.md"))
+        for code in re.findall(r"^```ts\n(.*?)^```$", page.read_text("utf-8"), re.M | re.DOTALL)
+    ]
     assert examples
     shutil.copy(ROOT / "package.json", tmp_path)
     shutil.copy(TYPES, tmp_path)
@@ -153,67 +147,6 @@ def test_what_the_page_ingests_is_found_by_a_signed_in_user(
     assert found.fetchall() == [("A zebra has stripes.",)]
 
 
-class Rest(ThreadingHTTPServer):
-    """PostgREST as Supabase has it, for one function: checks the token, and calls as its role."""
-
-    daemon_threads = True
-
-    def __init__(self, dsn: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Request)
-        self.dsn = dsn
-        self.failure: tuple[int, dict[str, Any]] | None = None
-
-    def call(self, path: str, headers: Any, arguments: dict[str, Any]) -> tuple[int, object]:
-        """Answer as PostgREST would."""
-        assert path == "/rest/v1/rpc/search_my_knowledge_chunks"
-        assert headers["apikey"] == "the anon key"
-        if self.failure is not None:
-            return self.failure
-        token = headers["Authorization"].removeprefix("Bearer ")
-        try:
-            claims = jwt.decode(token, SECRET, algorithms=["HS256"])
-        except jwt.ExpiredSignatureError:
-            return 401, {"code": "PGRST303", "message": "JWT expired", "hint": None}
-        named = ", ".join(f"{name} => %({name})s::{ARGUMENT_TYPES[name]}" for name in arguments)
-        given = {
-            name: json.dumps(value) if name == "filters" and value is not None else value
-            for name, value in arguments.items()
-        }
-        with psycopg.connect(self.dsn) as connection:
-            connection.execute(f"set role {claims['role']}".encode())
-            connection.execute(
-                "select set_config('request.jwt.claims', %s, true)", [json.dumps(claims)]
-            )
-            try:
-                rows = connection.execute(
-                    "select coalesce(json_agg(hit), '[]')"
-                    f" from public.search_my_knowledge_chunks({named}) as hit".encode(),
-                    given,
-                ).fetchall()
-            except psycopg.Error as error:
-                status = {"42501": 403}.get(error.sqlstate or "", 400)
-                told = {"code": error.sqlstate, "message": error.diag.message_primary}
-                return status, {**told, "details": None, "hint": error.diag.message_hint}
-        return 200, rows[0][0]
-
-
-class _Request(BaseHTTPRequestHandler):
-    server: Rest
-
-    def do_POST(self) -> None:
-        arguments = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        status, body = self.server.call(self.path, self.headers, arguments)
-        content = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json; charset=utf-8")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
 @dataclass(frozen=True)
 class Edge:
     """The running function, the PostgREST that it calls, and the database's owner."""
@@ -231,7 +164,7 @@ class Edge:
 
 def signed(user: UUID, **claims: Any) -> str:
     lasting = {"role": "authenticated", "sub": str(user), "exp": int(time.time()) + 600}
-    return jwt.encode({**lasting, **claims}, SECRET, algorithm="HS256")
+    return jwt.encode({**lasting, **claims}, JWT_SECRET, algorithm="HS256")
 
 
 def store(owner: Connection, key: str, user: UUID, content: str, axis: int) -> None:
@@ -249,7 +182,7 @@ def store(owner: Connection, key: str, user: UUID, content: str, axis: int) -> N
 def running(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
     """The function under Deno, over a database with a chunk about money and one about cats."""
     for dsn in copy_of(server, server.template(384)):
-        rest = Rest(dsn)
+        rest = Rest(dsn, ANON_KEY)
         threading.Thread(target=rest.serve_forever, daemon=True).start()
         process = subprocess.Popen(
             [
@@ -263,7 +196,7 @@ def running(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
                 "DENO_SERVE_ADDRESS": "tcp:127.0.0.1:0",
                 "NO_COLOR": "1",
                 "SUPABASE_URL": f"http://127.0.0.1:{rest.server_port}",
-                "SUPABASE_ANON_KEY": "the anon key",
+                "SUPABASE_ANON_KEY": ANON_KEY,
             },
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import psycopg
 import pytest
-from command_line import Run, hits, runner, write_docs
 from numpy.typing import NDArray
 
+from command_line import Run, hits, runner, write_docs
 from second_brain.models import WordLlamaEmbedder
 
 Database = psycopg.Connection[tuple[Any, ...]]

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from command_line import Run, hits, runner, write_docs
 
+from command_line import Run, hits, runner, write_docs
 from second_brain.database.embedded import EmbeddedPostgres
 from second_brain.services.write import KnowledgeWriter
 
@@ -238,6 +238,23 @@ def test_facets_are_counted_over_the_chunks_that_have_the_words(zoo: Run) -> Non
     assert lines == [["collection", "knowledge", "3"], ["collection", "history", "1"]]
     counted = json.loads(zoo(*asked, "--json").out)["facets"]
     assert counted[1] == {"facet": "collection", "value": "history", "count": 1}
+
+
+def test_chunks_without_an_embedding_are_told_to_those_who_may_see_them(
+    brain: Run, dsn: str
+) -> None:
+    brain("ingest", "docs")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        KnowledgeWriter(connection).upsert_document(
+            {"external_key": "draft", "owner_id": UUID(int=1)}, [{"content": "A yellow draft."}]
+        )
+    note = "1 chunk is not embedded yet; searches find it by its words only."
+    done = brain("search", "yellow")
+    assert (done.code, note in done.err, note in done.out) == (0, True, False)
+    assert json.loads(brain("search", "yellow", "--json").out)["pending_embeddings"] == 1
+    assert note not in brain("search", "yellow", "--mode", "text").err
+    hidden = brain("search", "yellow", "--viewer-id", str(UUID(int=2)), "--json")
+    assert json.loads(hidden.out)["pending_embeddings"] == 0
 
 
 def test_a_page_says_where_it_stands(zoo: Run) -> None:

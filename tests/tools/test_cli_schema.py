@@ -5,9 +5,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from command_line import Run, hits, runner, write_docs
 from psycopg.conninfo import conninfo_to_dict
 
+from command_line import Run, hits, runner, write_docs
 from conftest import Server
 from second_brain.database import migrations
 

@@ -1,8 +1,9 @@
 """README.md and docs/ tell the truth: their code runs, and prints what stands below it.
 
-A page's sql and python blocks run in order on a database of the page's own, with docs/examples.sql
-in it; a text block right after one is its output, as psql or `print` would show it. After a change
-UPDATE_DOCS=1 in the environment writes the new output into the pages, to be read as a diff.
+A page's sql and python blocks, and the commands of its `sh run` blocks, run in order on a database
+of the page's own, with docs/examples.sql in it; a text block right after one is its output, as psql
+or `print` would show it. After a change UPDATE_DOCS=1 in the environment writes the new output into
+the pages, to be read as a diff.
 """
 
 import contextlib
@@ -10,6 +11,8 @@ import io
 import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -124,6 +127,17 @@ def run_python(code: str, page: Path, namespace: dict[str, Any]) -> str:
     return printed.getvalue()
 
 
+def run_commands(code: str) -> str:
+    """Run the commands of an sh block; return what they print, without notes to the terminal."""
+    printed = []
+    for words in shell_commands(f"```sh\n{code}```\n"):
+        command = [sys.executable, "-c", "from second_brain.cli import main; main()", *words[1:]]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        printed.append(done.stdout)
+    return "".join(printed)
+
+
 @pytest.mark.parametrize(
     ("page", "dimensions"),
     # The README embeds with the model of the package, the pages by hand.
@@ -156,7 +170,9 @@ def test_code_prints_what_the_page_says(
             else:
                 compile(block.code, page.name, "exec")
             continue
-        if block.language == "sql":
+        if block.remark == "run":
+            printed = run_commands(block.code)
+        elif block.language == "sql":
             is_refused = output is not None and output.code.startswith("ERROR:")
             printed = run_sql(block.code, database, is_refused)
         elif block.language == "python":
@@ -176,7 +192,7 @@ def test_code_prints_what_the_page_says(
 
 def test_few_blocks_are_not_run_and_say_why() -> None:
     remarks = [block.remark for page in PAGES for block in blocks(page.read_text("utf-8"))]
-    not_run = [remark for remark in remarks if remark]
+    not_run = [remark for remark in remarks if remark and remark != "run"]
     assert len(not_run) <= MOST_NOT_RUN
     for remark in not_run:
         assert re.fullmatch(r"no-run: needs .+", remark)

@@ -532,6 +532,24 @@ def test_without_the_embedder_words_are_searched_and_the_text_says_so(here: Here
     assert found.content["degraded"]["part"] == "embed"
 
 
+def test_passages_without_an_embedding_are_told_to_those_who_may_see_them(
+    here: Here, corpus: str
+) -> None:
+    with psycopg.connect(corpus, autocommit=True) as connection:
+        writer = KnowledgeWriter(connection)
+        writer.upsert_document(
+            {"external_key": "draft", "owner_id": BEN}, [{"content": "A draft on keys."}]
+        )
+        try:
+            for viewer, count in ((BEN, 1), (ANA, 0)):
+                with here(Scope(viewer_id=UUID(viewer))) as assistant:
+                    found = assistant.ask("hybrid_search", query="keys")
+                assert found.content["pending_embeddings"] == count
+                assert ("1 chunk is not embedded yet" in found.text) is (count == 1)
+        finally:
+            writer.delete_document("draft")
+
+
 def test_a_search_that_cannot_degrade_is_an_error(here: Here) -> None:
     with here(Scope(), model=BrokenEmbedder()) as assistant:
         refused = assistant.ask("search_knowledge_base", query="keys", search_type="vector")

@@ -286,7 +286,8 @@ def test_a_new_run_continues_after_an_interruption_at_any_step(
                 assert [step for step in steps if not step.startswith("embedding")] == [
                     "adding the columns",
                     "validating the new embeddings",
-                    "indexing what is left",
+                    "indexing the queue",
+                    "indexing the queue",
                     "building the vector index",
                     "switching to the new embeddings",
                     "analysing the table",

@@ -43,6 +43,7 @@ from second_brain.retrieval.service import AsyncRetrievalService
 from second_brain.retrieval.settings import ModeField, SearchSettings
 from second_brain.services.own_documents import OwnDocumentContent
 from second_brain.services.provider import AsyncSearchProvider
+from second_brain.services.results import pending_note
 
 logger = logging.getLogger(__name__)
 
@@ -499,6 +500,9 @@ def as_text(response: SearchResponse, excerpt: int = PASSAGE_BOUND) -> str:
             f"{_sentence(failed.message)} {failed.remedy}"
         )
         failed = failed.also
+    pending = pending_note(response.pending_embeddings)
+    if pending is not None:
+        notes.append(pending)
     if not response.results:
         return "\n".join([*notes, "No results found."])
     found = len(response.results)

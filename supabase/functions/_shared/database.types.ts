@@ -217,6 +217,40 @@ export type Database = {
           },
         ];
       };
+      "knowledge_judgments": {
+        Row: {
+          "chunk_id": string | null;
+          "collection": string;
+          "document_id": string | null;
+          "grade": number;
+          "id": string;
+          "judged_at": string;
+          "judged_by": string | null;
+          "question": string;
+        };
+        ComputedFields: never;
+        Insert: {
+          "chunk_id"?: string | null;
+          "collection"?: string;
+          "document_id"?: string | null;
+          "grade": number;
+          "id"?: string;
+          "judged_at"?: string;
+          "judged_by"?: string | null;
+          "question": string;
+        };
+        Update: {
+          "chunk_id"?: string | null;
+          "collection"?: string;
+          "document_id"?: string | null;
+          "grade"?: number;
+          "id"?: string;
+          "judged_at"?: string;
+          "judged_by"?: string | null;
+          "question"?: string;
+        };
+        Relationships: [];
+      };
       "knowledge_settings": {
         Row: {
           "collection": string;
@@ -346,6 +380,23 @@ export type Database = {
       [_ in never]: never;
     };
     Functions: {
+      "claim_knowledge_embeddings": {
+        Args: {
+          "collections"?: (string)[];
+          "lease"?: string;
+          "max_chunks"?: number;
+          "model": string;
+          "worker"?: string;
+        };
+        Returns: {
+          "attempt": number;
+          "chunk_id": string;
+          "collection": string;
+          "content": string;
+          "content_hash": string;
+          "dimensions": number;
+        }[];
+      };
       "count_matching_knowledge_chunks": {
         Args: {
           "collections"?: (string)[];
@@ -377,7 +428,35 @@ export type Database = {
         };
         Returns: number;
       };
+      "count_my_pending_knowledge_embeddings": {
+        Args: {
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "filter_type"?: string;
+          "filters"?: Json;
+          "public_only"?: boolean;
+        };
+        Returns: number;
+      };
+      "count_pending_knowledge_embeddings": {
+        Args: {
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "filter_type"?: string;
+          "filters"?: Json;
+          "public_only"?: boolean;
+          "viewer_groups"?: (string)[];
+          "viewer_id"?: string;
+        };
+        Returns: number;
+      };
       "delete_knowledge_document": { Args: { "document_key": string }; Returns: number };
+      "delete_knowledge_judgments": {
+        Args: { "collection"?: string; "judged_by"?: string; "question"?: string };
+        Returns: number;
+      };
       "delete_knowledge_owner": {
         Args: { "owner": string };
         Returns: {
@@ -391,6 +470,39 @@ export type Database = {
           "collections"?: (string)[];
           "date_from"?: string;
           "date_to"?: string;
+          "filter_type"?: string;
+          "filters"?: Json;
+          "formulations"?: Json;
+          "fusion"?: string;
+          "match_count"?: number;
+          "match_offset"?: number;
+          "match_threshold"?: number;
+          "neighbor_window"?: number;
+          "on_bad_embedding"?: string;
+          "one_per_document"?: boolean;
+          "pool_size"?: number;
+          "prefix_last"?: boolean;
+          "public_only"?: boolean;
+          "query_embedding"?: string;
+          "query_text"?: string;
+          "recency_half_life"?: number;
+          "rrf_k"?: number;
+          "search_mode"?: string;
+          "snippet"?: boolean;
+          "text_weight"?: number;
+          "vector_weight"?: number;
+          "viewer_groups"?: (string)[];
+          "viewer_id"?: string;
+        };
+        Returns: Json;
+      };
+      "explain_missing_knowledge_chunk": {
+        Args: {
+          "chunk_id"?: string;
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "document_key"?: string;
           "filter_type"?: string;
           "filters"?: Json;
           "formulations"?: Json;
@@ -489,6 +601,18 @@ export type Database = {
           "value": Json;
         }[];
       };
+      "failed_knowledge_embeddings": {
+        Args: { "max_rows"?: number };
+        Returns: {
+          "attempts": number;
+          "chunk_id": string;
+          "collection": string;
+          "document_key": string;
+          "failed_at": string;
+          "model": string;
+          "reason": string;
+        }[];
+      };
       "hybrid_search_knowledge_chunks": {
         Args: {
           "collections"?: (string)[];
@@ -573,6 +697,18 @@ export type Database = {
       };
       "knowledge_search_health": { Args: Record<PropertyKey, never>; Returns: Json };
       "knowledge_viewer_groups": { Args: Record<PropertyKey, never>; Returns: (string)[] };
+      "list_knowledge_judgments": {
+        Args: { "by_user"?: string; "in_collection"?: string };
+        Returns: {
+          "chunk_id": string;
+          "collection": string;
+          "document_key": string;
+          "grade": number;
+          "judged_at": string;
+          "judged_by": string;
+          "question": string;
+        }[];
+      };
       "list_knowledge_settings": {
         Args: Record<PropertyKey, never>;
         Returns: {
@@ -630,6 +766,17 @@ export type Database = {
         Args: { "content_hashes": (string)[]; "model": string };
         Returns: (string)[];
       };
+      "pending_knowledge_embeddings": {
+        Args: Record<PropertyKey, never>;
+        Returns: {
+          "claimed": number;
+          "collection": string;
+          "failed": number;
+          "model": string;
+          "oldest": string;
+          "pending": number;
+        }[];
+      };
       "purge_knowledge_chunks": { Args: { "older_than"?: string }; Returns: number };
       "read_knowledge_document": {
         Args: {
@@ -649,6 +796,7 @@ export type Database = {
       };
       "refresh_knowledge_statistics": { Args: Record<PropertyKey, never>; Returns: boolean };
       "reset_knowledge_settings": { Args: { "collection"?: string }; Returns: boolean };
+      "retry_knowledge_embeddings": { Args: { "model"?: string }; Returns: number };
       "search_knowledge_chunks_fulltext": {
         Args: {
           "filter_type"?: string;
@@ -739,6 +887,7 @@ export type Database = {
           isSetofReturn: true;
         };
       };
+      "set_knowledge_judgments": { Args: { "judgments": Json }; Returns: number };
       "set_knowledge_settings": {
         Args: {
           "collection"?: string;
@@ -762,6 +911,18 @@ export type Database = {
           isOneToOne: true;
           isSetofReturn: false;
         };
+      };
+      "store_knowledge_embeddings": {
+        Args: { "model": string; "results": Json; "worker"?: string };
+        Returns: {
+          "chunks": number;
+          "failed": number;
+          "outdated": number;
+          "released": number;
+          "repeated": number;
+          "retried": number;
+          "stored": number;
+        }[];
       };
       "upsert_knowledge_document": {
         Args: { "chunks": Json; "document": Json; "fields"?: string };

@@ -115,7 +115,7 @@ def build_index(
             memory=memory,
             workers=workers,
         )
-    with _progress() as on_progress:
+    with showing_progress() as on_progress:
         indexes = vector_index.build(target, settings, schema=schema, on_progress=on_progress)
     _print_indexes(indexes)
 
@@ -127,7 +127,7 @@ def drop_index(dsn: DsnOption = None, schema: SchemaOption = SCHEMA) -> None:
     Without the indexes, searches read all rows. The options of the dropped index are not stored:
     give them to `index build` again.
     """
-    with _progress() as on_progress:
+    with showing_progress() as on_progress:
         vector_index.drop(resolve_dsn(dsn), schema=schema, on_progress=on_progress)
     typer.echo("Dropped. After the load: second-brain index build")
 
@@ -155,7 +155,7 @@ def start_reembedding(
     """
     target = resolve_dsn(dsn)
     model = load_embedder(embedder)
-    with _progress() as on_progress:
+    with showing_progress() as on_progress:
         report = reembedding.start(
             target,
             model,
@@ -169,7 +169,8 @@ def start_reembedding(
     typer.echo(f"{report.embedded:,} chunks embedded; {model.model} is now in use.")
     if report.without_direction:
         typer.echo(
-            f"{report.without_direction:,} texts got a zero vector; only the text leg finds them.",
+            f"{report.without_direction:,} texts have no embedding, only the text leg finds them; "
+            "`second-brain doctor` lists the reasons.",
             err=True,
         )
     if report.old_is_kept:
@@ -193,7 +194,7 @@ def show_reembedding(dsn: DsnOption = None, schema: SchemaOption = SCHEMA) -> No
 @reembed.command("finish")
 def finish_reembedding(dsn: DsnOption = None, schema: SchemaOption = SCHEMA) -> None:
     """Drop the old embeddings after the switch."""
-    with _progress() as on_progress:
+    with showing_progress() as on_progress:
         done = reembedding.finish(resolve_dsn(dsn), schema=schema, on_progress=on_progress)
     typer.echo("Dropped the old embeddings." if done else "There are no old embeddings.")
 
@@ -201,7 +202,7 @@ def finish_reembedding(dsn: DsnOption = None, schema: SchemaOption = SCHEMA) -> 
 @reembed.command("cancel")
 def cancel_reembedding(dsn: DsnOption = None, schema: SchemaOption = SCHEMA) -> None:
     """Drop the new embeddings before the switch; the old model stays in use."""
-    with _progress() as on_progress:
+    with showing_progress() as on_progress:
         done = reembedding.cancel(resolve_dsn(dsn), schema=schema, on_progress=on_progress)
     typer.echo("Dropped the new embeddings." if done else "There is nothing to cancel.")
 
@@ -227,7 +228,7 @@ def _print_indexes(indexes: list[vector_index.Index]) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[OnProgress]:
+def showing_progress() -> Iterator[OnProgress]:
     """Show the current step with a progress bar; without a terminal, print each step once."""
     console = Console(stderr=True)
     with ProgressDisplay(

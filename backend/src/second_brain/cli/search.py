@@ -29,6 +29,7 @@ from second_brain.cli.tables import (
     print_explanation,
     printable,
     results_table,
+    why_not_text,
 )
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres
@@ -39,11 +40,17 @@ from second_brain.ingest import (
 )
 from second_brain.models import Embedder, embed_query, load_embedder
 from second_brain.retrieval.plan import MEMORY, NO_MEMORY, names_memory
-from second_brain.services.arguments import Leg, SearchOptions, SupportsToList
+from second_brain.services.arguments import (
+    ROWS,
+    VIEWER,
+    Leg,
+    SearchOptions,
+    SupportsToList,
+)
 from second_brain.services.connections import connect
 from second_brain.services.install import SCHEMA, Database
 from second_brain.services.postgres import PostgresProvider
-from second_brain.services.results import FacetCount, MemorySearchResult
+from second_brain.services.results import FacetCount, MemorySearchResult, pending_note
 
 FUSION = "stored_or_auto"
 
@@ -60,6 +67,7 @@ Examples:
   second-brain search "rate limits" --collection memory --collection artifacts --expand-neighbors 1
   second-brain search "what does Mia prefer?" --include-memory
   second-brain search "rate limits" --explain
+  second-brain search "rate limits" --why-not docs/limits.md
 """
 
 
@@ -176,6 +184,16 @@ def _search(
         bool,
         typer.Option("--explain", help="Show how each leg found its rows, and what words weigh."),
     ] = False,
+    why_not: Annotated[
+        str | None,
+        typer.Option(
+            "--why-not",
+            metavar="KEY",
+            help="Say why this document (its external_key) or chunk (its id) is not found, and "
+            "what would find it.",
+            show_default=False,
+        ),
+    ] = None,
     embedder_name: EmbedderOption = "wordllama",
     dsn: DsnOption = None,
     schema: SchemaOption = SCHEMA,
@@ -209,6 +227,12 @@ def _search(
         if mode != "text":
             embedder = load_embedder(embedder_name)
             refuse_other_embedder(database, embedder)
+        if why_not is not None:
+            missing = _provider(database).explain_missing(
+                *_legs(question, mode, embedder), **_wanted(why_not), **options
+            )
+            typer.echo(json.dumps(missing, indent=2) if as_json else why_not_text(missing))
+            return
         if explain:
             explained = _provider(database).explain_hybrid_search(
                 *_legs(question, mode, embedder), **options
@@ -216,6 +240,7 @@ def _search(
         else:
             results = _ask(database, question, mode, embedder, **options)
             counts = _count_facets(database, question, facets, options)
+            pending = _count_pending(database, mode, options)
             if not results and not as_json:
                 typer.echo(_why_nothing(database, options), err=True)
     first = offset + 1
@@ -226,9 +251,11 @@ def _search(
         print_explanation(explained, first)
     elif as_json:
         hits = [{"rank": rank, **asdict(hit)} for rank, hit in enumerate(results, start=first)]
-        answer = {"question": question, "mode": mode, "results": hits}
+        answer: dict[str, Any] = {"question": question, "mode": mode, "results": hits}
         if facets:
             answer["facets"] = [asdict(count) for count in counts]
+        if pending is not None:
+            answer["pending_embeddings"] = pending
         typer.echo(json.dumps(answer, indent=2))
     elif results:
         console = new_console()
@@ -240,6 +267,9 @@ def _search(
         if counts:
             console.print()
             console.print(facets_table(counts))
+    note = None if explain or as_json else pending_note(pending)
+    if note is not None:
+        typer.echo(note, err=True)
 
 
 def _demo() -> None:
@@ -314,6 +344,15 @@ def _count_facets(
     return _provider(database).count_facets(None, question, facets, **options) if facets else []
 
 
+def _count_pending(database: Database, mode: Leg, options: SearchOptions) -> int | None:
+    # The text leg finds every chunk.
+    if mode == "text":
+        return None
+    rows = {name: options[name] for name in (*ROWS, *VIEWER)}  # type: ignore[literal-required]
+    counted: int = _provider(database).count_pending_embeddings(**rows)
+    return counted
+
+
 def _why_nothing(database: Database, options: SearchOptions) -> str:
     """Say that nothing is found, and why, where there was nothing to find."""
     stored = [name for (name,) in database.execute(_COLLECTIONS)]
@@ -333,6 +372,13 @@ def _why_nothing(database: Database, options: SearchOptions) -> str:
             "--visibility public"
         )
     return "Nothing found."
+
+
+def _wanted(key: str) -> dict[str, str]:
+    try:
+        return {"chunk_id": str(UUID(key))}
+    except ValueError:
+        return {"document_key": key}
 
 
 def _legs(

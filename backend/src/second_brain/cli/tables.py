@@ -1,6 +1,7 @@
 """The output of hits and explanations on the terminal."""
 
 import html
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -48,6 +49,38 @@ def print_explanation(explained: dict[str, Any], first: int) -> None:
         if table is not None:
             console.print()
             console.print(table)
+
+
+def why_not_text(explained: dict[str, Any]) -> str:
+    """Return the result of explain_missing_knowledge_chunk in a line for each fact."""
+    chunk, change = explained["chunk"], explained["change"]
+    lines = []
+    if chunk is not None:
+        name = chunk["title"] or chunk["document_key"] or chunk["id"]
+        place = "" if chunk["chunk_index"] is None else f", chunk {chunk['chunk_index']}"
+        lines.append(f"{name}{place}: {'found' if explained['is_found'] else 'not found'}")
+        if explained["place"] is not None:
+            lines.append(f"place {explained['place']}")
+    for leg, score in (("vector", "similarity"), ("text", "score")):
+        told = explained[leg]
+        if not told["is_run"]:
+            lines.append(f"{leg} leg: not run")
+        elif told["rank"] is not None:
+            lines.append(
+                f"{leg} leg: rank {told['rank']} (pool {explained['pool']}), "
+                f"{score} {told[score]:.3f}"
+            )
+    for cause in explained["causes"]:
+        where = cause.get("argument") or cause.get("leg")
+        name = cause["cause"].replace("_", " ")
+        lines.append(f"{name}{f' ({where})' if where else ''}: {cause['reason']}")
+    if change is not None:
+        wanted = {**change["arguments"], **(change["row"] or {})}
+        of_row = " in its row" if change["row"] else ""
+        given = ", ".join(f"{name} = {json.dumps(value)}" for name, value in wanted.items())
+        place = f" (then at place {change['place']})" if change["is_verified"] else ""
+        lines.append(f"to find it{of_row}: {given}{place}")
+    return "\n".join(map(printable, lines))
 
 
 def _leg_summary(explained: dict[str, Any], name: str) -> str:

@@ -13,9 +13,11 @@ import psycopg
 from psycopg import sql
 
 from second_brain.database import catalogue, migrations, naming, pgvector
+from second_brain.database.adoption import carrying
 from second_brain.database.catalogue import Catalogue, Definition, Difference
 from second_brain.database.obstacles import API_ROLES, MINIMUM_SERVER
 from second_brain.errors import SecondBrainError, safe_message
+from second_brain.services.install import Database, Install
 
 Connection = psycopg.Connection[Any]
 Status = Literal["ok", "info", "warning", "error"]
@@ -31,8 +33,12 @@ _LEG_INDEXES = re.compile(r"index public\.knowledge_chunks_(embedding|content_ts
 _RELATIONS = ("table", "view", "type")
 # Granted to nobody by the migrations, and to visitors by a project that wants it.
 _FOR_VISITORS = "public.search_public_knowledge_chunks("
+_VIEWS_OF_ADOPTIONS = f"{naming.INTERNALS}.adopted_"
 _HARMLESS = {"comment"}
 _SLOWER = {"comment", "storage", "statistics", "options", "toast_options", "compression", "cost"}
+
+# Rows of each adopted table that are compared: `adopt --check` compares all.
+_COMPARED = 1000
 
 _SERVER = "select current_setting('server_version_num')::int / 10000"
 _ROLES = "select rolname from pg_catalog.pg_roles where rolname = any(%s)"
@@ -77,6 +83,20 @@ select settings.collection, settings.fusion, settings.vector_weight, settings.te
 """
 
 
+_PENDING = """
+select waiting.collection, waiting.model, waiting.pending, waiting.failed,
+       waiting.oldest < now() - interval '1 hour'
+  from {schema}.pending_knowledge_embeddings() as waiting
+"""
+_FAILED = """
+select failure.collection, failure.model, failure.reason, count(*), min(failure.document_key)
+  from {schema}.failed_knowledge_embeddings(1000) as failure
+ group by failure.collection, failure.model, failure.reason
+ order by count(*) desc, failure.reason
+ limit 10
+"""
+
+
 @dataclass(frozen=True)
 class Finding:
     """The result of one check; `remedy` is the action to take, None if there is none."""
@@ -108,6 +128,8 @@ def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding
         *_run("functions", lambda: _viewer_groups(connection, schema)),
         *_guarded("health", lambda: _health(connection, schema)),
         *_run("settings", lambda: _settings(connection, schema)),
+        *_run("queue", lambda: _queue(connection, schema)),
+        *_run("adoptions", lambda: _adoptions(connection, schema)),
     ]
 
 
@@ -272,6 +294,8 @@ def _check(difference: Difference) -> str:
 def _left_over(difference: Difference, expected: Catalogue, found: Catalogue) -> Finding | None:
     """Return the finding for an object that is not in the manifest; None if it is a project's."""
     check, what = _check(difference), f"{difference.kind} {difference.name}"
+    if difference.kind in ("view", "column") and difference.name.startswith(_VIEWS_OF_ADOPTIONS):
+        return None
     internal = difference.name.startswith(f"{naming.INTERNALS}.")
     if difference.kind == "function":
         name = difference.name.partition("(")[0]
@@ -406,3 +430,67 @@ def _settings(connection: Connection, schema: str) -> _Findings:
                 "Tune again (`second-brain tune --apply`), or embed the chunks with the stored"
                 " model (`second-brain reembed`).",
             )
+
+
+def _queue(connection: Connection, schema: str) -> _Findings:
+    """Report chunks that wait for an embedding too long, and those that could not be embedded."""
+    name = sql.Identifier(schema)
+    waiting = connection.execute(sql.SQL(_PENDING).format(schema=name)).fetchall()
+    count = sum(pending - failed for _, _, pending, failed, _ in waiting)
+    yield "ok", f"{count} chunks wait for an embedding", None
+    for collection, model, pending, failed, is_old in waiting:
+        if is_old:
+            yield (
+                "warning",
+                f"collection {collection}: {pending - failed} chunks wait for an embedding of"
+                f" {model or 'any model'}, some for more than an hour",
+                "Run `second-brain embed-worker` with this model, or look into its log.",
+            )
+    failures = connection.execute(sql.SQL(_FAILED).format(schema=name)).fetchall()
+    for collection, model, reason, chunks, document in failures:
+        where = f", such as of document {document}" if document else ""
+        yield (
+            "warning",
+            f"collection {collection}: {chunks} chunks could not be embedded with {model}{where}:"
+            f" {safe_message(reason)}",
+            "Change the text, or try again: `second-brain embed-worker --retry-failed`.",
+        )
+
+
+def _adoptions(connection: Connection, schema: str) -> _Findings:
+    """Report adoptions that do not follow their tables, and rows that could not be carried over."""
+    vector = pgvector.installed(connection)
+    extensions = naming.EXTENSIONS if vector is None else vector.schema
+    database = Database(connection, Install(schema, extensions))
+    adoptions = carrying.listed(database)
+    if not adoptions:
+        yield "ok", "no table is adopted", None
+    option = "" if schema == naming.SCHEMA else f" --schema {schema}"
+    for one in adoptions:
+        check = f"second-brain adopt --check {one.name}{option}"
+        about = f"{one.name} ({one.source})"
+        faults = carrying.faults(database, one)
+        if faults:
+            yield (
+                "error",
+                f"{about}: {'; '.join(faults)}",
+                f"Adopt the table again, then repair what was missed: {check} --repair",
+            )
+            continue
+        compared = carrying.compare(database, one.name, most=_COMPARED)
+        if compared.differences:
+            yield (
+                "warning",
+                f"{about}: {compared.differences} of {compared.compared} compared rows differ from"
+                " their documents",
+                f"Repair them: {check} --repair",
+            )
+        lost = sum(not problem.is_carried_over for problem in compared.problems)
+        if lost:
+            yield (
+                "warning",
+                f"{about}: {lost} rows cannot be carried over",
+                f"List them with their reasons: {check}",
+            )
+        if not compared.differences and not lost:
+            yield "ok", f"{about}: {compared.compared} rows compared, none differs", None

@@ -374,6 +374,12 @@ def init(
     return written
 
 
+def next_version(into: Path) -> str:
+    """Return a timestamp that sorts after all migrations in a project's folder."""
+    present = find(into) if into.is_dir() else []
+    return next(_moments_after([one.version for one in present]))
+
+
 def written_vector_schema(into: Path, schema: str = naming.SCHEMA) -> str:
     """Return the schema of pgvector in the files that `init` wrote; `extensions` without files."""
     for one in find(into) if into.is_dir() else ():

@@ -11,10 +11,9 @@ one:
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal, LiteralString, cast
-from uuid import UUID
 
 import psycopg
 from psycopg import sql
@@ -38,6 +37,11 @@ from second_brain.errors import (
     InvalidInputError,
 )
 from second_brain.models import Embedder, unit_vectors
+from second_brain.services.embedding_queue import (
+    EmbeddingResult,
+    PostgresEmbeddingQueue,
+    vector_literal,
+)
 from second_brain.services.install import SCHEMA, Database
 
 Stage = Literal["none", "embedding", "switched"]
@@ -46,6 +50,7 @@ BATCH_SIZE = 64
 # Rows written since the last round are embedded before the switch, at most this many times. After
 # that they are embedded inside the switch, while searches and writes wait for its lock.
 _TRIES_OUTSIDE = 5
+_WORKER = "second-brain reembed"
 
 _COLUMNS = ("embedding", "embedding_bits", "embedding_model")
 _MARK = "re-embedding: "
@@ -128,37 +133,74 @@ _UNFOLLOW: tuple[LiteralString, ...] = (
 _COUNT = """
 select count(embedding_next), count(*) from public.knowledge_chunks where status = 'active'
 """
-_LACKING = """
-select chunk.id, chunk.content_hash, concat_ws(E'\\n', chunk.heading, chunk.content)
+# Without the texts that failed for good.
+_IS_LEFT = """
+select
   from public.knowledge_chunks as chunk
  where chunk.status = 'active'
    and chunk.embedding_next is null
-   and chunk.content_hash <> all (%(without)s)
-   and chunk.id > coalesce(%(after)s::uuid, '00000000-0000-0000-0000-000000000000'::uuid)
- order by chunk.id
+   and not exists (
+         select
+           from knowledge_internal.embedding_claims as claim
+          where claim.content_hash = chunk.content_hash
+            and claim.model = %(model)s
+            and claim.failed_at is not null
+       )
  limit %(limit)s
 """
-# skip locked: waiting for a row while holding other row locks would block writers.
-_STORE = """
-with made as materialized (
-  select made.content_hash, made.embedding::extensions.vector as embedding
-    from unnest(%(hashes)s::text[], %(embeddings)s::text[]) as made (content_hash, embedding)
-),
-locked as materialized (
-  select chunk.id, made.embedding
-    from public.knowledge_chunks as chunk
-    join made on made.content_hash = chunk.content_hash
-   where chunk.status = 'active'
-     and chunk.embedding_next is null
-     for no key update of chunk skip locked
-)
-update public.knowledge_chunks as chunk
-   set embedding_next = locked.embedding,
-       embedding_bits_next = knowledge_internal.embedding_bits(locked.embedding),
-       embedding_model_next = %(model)s
-  from locked
- where chunk.id = locked.id
+_IS_LEFT_IN_PLACE = """
+select
+  from knowledge_internal.pending_texts() as waiting
+ where not exists (
+         select
+           from knowledge_internal.embedding_claims as claim
+          where claim.content_hash = waiting.content_hash
+            and claim.model = %(model)s
+            and claim.failed_at is not null
+       )
+ limit %(limit)s
 """
+_FAILED = """
+select count(*)
+  from knowledge_internal.embedding_claims as claim
+ where claim.model = %s
+   and claim.failed_at is not null
+   and exists (
+         select
+           from public.knowledge_chunks as chunk
+          where chunk.content_hash = claim.content_hash
+            and chunk.status = 'active'
+       )
+"""
+# Only one run has a session, so a claim of another run is of one that has ended. Texts that failed
+# are tried again.
+_FORGET_LAST_RUN = """
+delete from knowledge_internal.embedding_claims as claim
+ where claim.worker = %(worker)s
+    or claim.model = %(model)s and claim.failed_at is not null
+"""
+_FORGET = """
+delete from knowledge_internal.embedding_claims as claim where claim.model = %s
+"""
+# No worker can store while the switch locks the table, so nobody waits for these claims.
+_TAKE_OVER = """
+delete from knowledge_internal.embedding_claims as claim
+ where claim.model = %s
+   and claim.failed_at is null
+"""
+_SET_MODEL: tuple[LiteralString, ...] = (
+    """
+    update public.knowledge_settings as settings
+       set embedding_model = %(model)s, updated_at = now()
+     where settings.embedding_model is distinct from %(model)s
+       and (settings.embedding_model is not null or settings.collection = '')
+    """,
+    """
+    insert into public.knowledge_settings (collection, embedding_model)
+    values ('', %(model)s)
+        on conflict (collection) do nothing
+    """,
+)
 _VALIDATE = """
 alter table public.knowledge_chunks validate constraint knowledge_chunks_embedding_not_zero_next
 """
@@ -167,17 +209,27 @@ select index.indisvalid
   from pg_catalog.pg_index as index
  where index.indexrelid = to_regclass('public.' || %s)
 """
-_CREATE_LACKING_INDEX = """
-create index concurrently knowledge_chunks_embedding_lacking on public.knowledge_chunks (id)
+# The indexes of the queue, on the new columns.
+_QUEUE_INDEXES: dict[str, LiteralString] = {
+    "knowledge_chunks_unembedded_next": """
+create index concurrently knowledge_chunks_unembedded_next
+  on public.knowledge_chunks (collection)
   where status = 'active' and embedding_next is null
-"""
-_LACKING_INDEX, _NEXT_INDEX, _OLD_INDEX = (
-    "knowledge_chunks_embedding_lacking",
-    "knowledge_chunks_embedding_next",
-    "knowledge_chunks_embedding_old",
-)
+""",
+    "knowledge_chunks_embedding_model_next": """
+create index concurrently knowledge_chunks_embedding_model_next
+  on public.knowledge_chunks (coalesce(embedding_model_next, ''), collection)
+  where status = 'active' and embedding_next is not null
+""",
+}
+_NEXT_INDEX, _OLD_INDEX = "knowledge_chunks_embedding_next", "knowledge_chunks_embedding_old"
 _DROP_INDEX: dict[str, LiteralString] = {
-    _LACKING_INDEX: "drop index concurrently if exists public.knowledge_chunks_embedding_lacking",
+    "knowledge_chunks_unembedded_next": (
+        "drop index concurrently if exists public.knowledge_chunks_unembedded_next"
+    ),
+    "knowledge_chunks_embedding_model_next": (
+        "drop index concurrently if exists public.knowledge_chunks_embedding_model_next"
+    ),
     _NEXT_INDEX: "drop index concurrently if exists public.knowledge_chunks_embedding_next",
     _OLD_INDEX: "drop index concurrently if exists public.knowledge_chunks_embedding_old",
 }
@@ -194,7 +246,11 @@ select attribute.attname, col_description(attribute.attrelid, attribute.attnum)
 """
 _SWAP: tuple[LiteralString, ...] = (
     *_UNFOLLOW,
-    "drop index if exists public.knowledge_chunks_embedding_lacking",
+    "drop index if exists public.knowledge_chunks_unembedded",
+    "drop index if exists public.knowledge_chunks_embedding_model",
+    "alter index public.knowledge_chunks_unembedded_next rename to knowledge_chunks_unembedded",
+    "alter index public.knowledge_chunks_embedding_model_next"
+    " rename to knowledge_chunks_embedding_model",
     "alter index if exists public.knowledge_chunks_embedding"
     " rename to knowledge_chunks_embedding_old",
     "alter index public.knowledge_chunks_embedding_next rename to knowledge_chunks_embedding",
@@ -226,35 +282,6 @@ alter table public.knowledge_chunks
   drop column if exists embedding_old,
   drop column if exists embedding_bits_old,
   drop column if exists embedding_model_old
-"""
-# For a model that is already in use: chunks without an embedding or with another model's.
-_LACKING_IN_PLACE = """
-select chunk.id, chunk.content_hash, concat_ws(E'\\n', chunk.heading, chunk.content)
-  from public.knowledge_chunks as chunk
- where chunk.status = 'active'
-   and (chunk.embedding is null or chunk.embedding_model is distinct from %(model)s)
-   and chunk.content_hash <> all (%(without)s)
-   and chunk.id > coalesce(%(after)s::uuid, '00000000-0000-0000-0000-000000000000'::uuid)
- order by chunk.id
- limit %(limit)s
-"""
-_STORE_IN_PLACE = """
-with made as materialized (
-  select made.content_hash, made.embedding::extensions.vector as embedding
-    from unnest(%(hashes)s::text[], %(embeddings)s::text[]) as made (content_hash, embedding)
-),
-locked as materialized (
-  select chunk.id, made.embedding
-    from public.knowledge_chunks as chunk
-    join made on made.content_hash = chunk.content_hash
-   where chunk.status = 'active'
-     and (chunk.embedding is null or chunk.embedding_model is distinct from %(model)s)
-     for no key update of chunk skip locked
-)
-update public.knowledge_chunks as chunk
-   set embedding = locked.embedding, embedding_model = %(model)s
-  from locked
- where chunk.id = locked.id
 """
 
 
@@ -330,12 +357,11 @@ def start(
         settings = _index_like(database, embedder.dimensions, memory, workers)
         vector_index.set_resources(database, settings)
         if before.stage == "none" and _is_in_use(database, embedder, before):
-            run = _Run(
-                database, embedder, batch_size, on_progress, _LACKING_IN_PLACE, _STORE_IN_PLACE
-            )
+            run = _Run(database, embedder, batch_size, on_progress, _IS_LEFT_IN_PLACE)
+            run.set_model()
             run.embed_all()
-            return Report(run.embedded, len(run.without))
-        run = _Run(database, embedder, batch_size, on_progress, _LACKING, _STORE)
+            return Report(run.embedded, run.failed())
+        run = _Run(database, embedder, batch_size, on_progress, _IS_LEFT)
         if before.stage == "none":
             on_progress(Progress("adding the columns"))
             in_short_transaction(
@@ -349,12 +375,13 @@ def start(
             database.execute(_VALIDATE)
             _make_indexes(database, dsn, settings, on_progress)
             _switch(run, settings.kind)
+        failed = run.failed()
         on_progress(Progress("analysing the table"))
         for statement in _ANALYSE:
             database.execute(statement)
         if not keep_old:
             _drop_old(database, on_progress)
-        return Report(run.embedded, len(run.without), keep_old)
+        return Report(run.embedded, failed, keep_old)
 
 
 def finish(dsn: str, *, schema: str = SCHEMA, on_progress: OnProgress = ignore_progress) -> bool:
@@ -382,9 +409,10 @@ def cancel(dsn: str, *, schema: str = SCHEMA, on_progress: OnProgress = ignore_p
                 "with the old model after that.",
             )
         if now.stage == "embedding":
-            for name in (_NEXT_INDEX, _LACKING_INDEX):
+            for name in (_NEXT_INDEX, *_QUEUE_INDEXES):
                 on_progress(Progress(f"dropping {name}"))
                 database.execute(_DROP_INDEX[name])
+            database.execute(_FORGET, [now.model])
             on_progress(Progress("dropping the columns"))
             in_short_transaction(
                 database,
@@ -394,77 +422,100 @@ def cancel(dsn: str, *, schema: str = SCHEMA, on_progress: OnProgress = ignore_p
         return now.stage == "embedding"
 
 
-@dataclass
 class _Run:
-    database: Database
-    embedder: Embedder
-    batch_size: int
-    on_progress: OnProgress
-    lacking_chunks: LiteralString
-    store: LiteralString
-    without: set[str] = field(default_factory=set)
-    embedded: int = 0
-    chunks: int | None = None
-    """The number of chunks to embed; None if it was not counted."""
+    """Embeds through the queue, so that workers with the new model can help.
 
-    def lacking(self, after: UUID | None = None, more: int = 0) -> Sequence[tuple[UUID, str, str]]:
-        """List the next `batch_size + more` chunks to embed: id, content_hash, text."""
-        arguments = {
-            "after": after,
-            "limit": self.batch_size + more,
-            "model": self.embedder.model,
-            "without": list(self.without),
-        }
-        return self.database.execute(self.lacking_chunks, arguments).fetchall()
+    `is_left` selects the chunks that are left to embed; `chunks` is their number, None if it was
+    not counted.
+    """
 
-    def embed(self, chunks: Sequence[tuple[UUID, str, str]]) -> int:
-        """Embed these chunks and all others with the same text; return the number stored."""
-        texts = {content_hash: text for _, content_hash, text in chunks}
+    def __init__(
+        self,
+        database: Database,
+        embedder: Embedder,
+        batch_size: int,
+        on_progress: OnProgress,
+        is_left: LiteralString,
+    ) -> None:
+        self.database = database
+        self.embedder = embedder
+        self.on_progress = on_progress
+        self.embedded = 0
+        self.chunks: int | None = None
+        self._is_left = is_left
+        self._batch_size = batch_size
+        self._queue = PostgresEmbeddingQueue(
+            database.connection, schema=database.install.schema, worker=_WORKER
+        )
+        database.execute(_FORGET_LAST_RUN, {"worker": _WORKER, "model": embedder.model})
+
+    def embed_batch(self) -> int:
+        """Embed the next texts and all chunks that have them; 0 if there was nothing to do."""
+        claimed = self._queue.claim(self.embedder.model, self._batch_size)
+        if not claimed:
+            return 0
         vectors = unit_vectors(
-            self.embedder.embed(list(texts.values())),
-            len(texts),
+            self.embedder.embed([one.content for one in claimed]),
+            len(claimed),
             self.embedder.dimensions,
             self.embedder.model,
         )
-        embeddings = {
-            content_hash: str(vector.tolist())
-            for content_hash, vector in zip(texts, vectors, strict=True)
-            if vector.any()
-        }
-        self.without |= texts.keys() - embeddings.keys()
-        arguments = {
-            "hashes": list(embeddings),
-            "embeddings": list(embeddings.values()),
-            "model": self.embedder.model,
-        }
-        stored = self.database.execute(self.store, arguments).rowcount
-        self.embedded += stored
-        return stored
+        results = [
+            EmbeddingResult(one.content_hash, embedding=vector_literal(vector))
+            for one, vector in zip(claimed, vectors, strict=True)
+        ]
+        counts = self._queue.store(self.embedder.model, results)
+        self.embedded += counts.chunks
+        return counts.chunks + counts.failed + counts.outdated + counts.repeated
 
     def embed_all(self) -> None:
-        """Embed until no chunk is left; rows that are locked now are tried in the next round."""
+        """Embed until no chunk is left; wait for rows that are locked or claimed by workers."""
         begun = time.monotonic()
         while True:
             check_session(self.database)
-            seen = stored = 0
-            after = None
-            while chunks := self.lacking(after):
-                seen += len(chunks)
-                after = chunks[-1][0]
-                stored += self.embed(chunks)
-                share = min(self.embedded / self.chunks, 1) if self.chunks else None
-                self.on_progress(Progress(f"embedding: {self.embedded:,} chunks", share))
-            if stored:
+            while self.embed_batch():
                 begun = time.monotonic()
-            elif not self.lacking():
+                self._tell()
+            if not self.left(1):
                 return
-            elif time.monotonic() - begun > LOCK_PATIENCE:
+            if time.monotonic() - begun > LOCK_PATIENCE:
                 raise ConflictError(
-                    f"{seen} chunks stayed locked by other transactions",
+                    "chunks stayed locked by other transactions, or claimed by workers",
                     remedy="End long transactions, then run it again.",
                 )
-            else:
-                pause(0.2)
+            self._tell()
+            pause(0.2)
+
+    def embed_late(self) -> None:
+        """Embed what was written since the last round, in the transaction that locks the table.
+
+        Raises _LateChunksError if this is more than a batch.
+        """
+        if self.left(self._batch_size + 1) > self._batch_size:
+            raise _LateChunksError
+        self.database.execute(_TAKE_OVER, [self.embedder.model])
+        while self.left(1):
+            if not self.embed_batch():
+                raise _LateChunksError
+
+    def left(self, limit: int) -> int:
+        """Count the chunks that are left to embed, up to `limit`."""
+        arguments = {"model": self.embedder.model, "limit": limit}
+        return len(self.database.execute(self._is_left, arguments).fetchall())
+
+    def _tell(self) -> None:
+        share = min(self.embedded / self.chunks, 1) if self.chunks else None
+        self.on_progress(Progress(f"embedding: {self.embedded:,} chunks", share))
+
+    def failed(self) -> int:
+        """Count the texts that have no embedding because they could not be embedded."""
+        (texts,) = self.database.execute(_FAILED, [self.embedder.model]).fetchone() or (0,)
+        return int(texts)
+
+    def set_model(self) -> None:
+        """Store the model as the one of all collections that have a setting, and of all others."""
+        for statement in _SET_MODEL:
+            self.database.execute(statement, {"model": self.embedder.model})
 
 
 def _is_in_use(database: Database, embedder: Embedder, now: State) -> bool:
@@ -505,11 +556,11 @@ def _make_indexes(
     database: Database, dsn: str, settings: vector_index.IndexSettings, on_progress: OnProgress
 ) -> None:
     # After the embedding, because updates of columns without an index can be HOT updates.
-    is_valid = database.execute(_IS_VALID, [_LACKING_INDEX]).fetchone()
-    if is_valid != (True,):
-        database.execute(_DROP_INDEX[_LACKING_INDEX])
-        statement = database.install.statement(_CREATE_LACKING_INDEX)
-        build_index(database, dsn, statement, "indexing what is left", on_progress)
+    for name, definition in _QUEUE_INDEXES.items():
+        if database.execute(_IS_VALID, [name]).fetchone() != (True,):
+            database.execute(_DROP_INDEX[name])
+            statement = database.install.statement(definition)
+            build_index(database, dsn, statement, "indexing the queue", on_progress)
     present = [one for one in vector_index.show(database) if one.name == _NEXT_INDEX]
     if not present or not vector_index.has_settings(present[0], settings):
         database.execute(_DROP_INDEX[_NEXT_INDEX])
@@ -543,16 +594,16 @@ def _swap(run: _Run, kind: vector_index.Kind, may_embed: bool) -> None:
     database = run.database
     for statement in _LOCK:
         database.execute(statement)
-    late = run.lacking(more=1)
-    if late:
-        if not may_embed or len(late) > run.batch_size:
+    if run.left(1):
+        if not may_embed:
             raise _LateChunksError
-        run.embed(late)
+        run.embed_late()
     comments = database.execute(_COMMENTS, [list(_COLUMNS)]).fetchall()
     for statement in _SWAP:
         database.execute(statement)
     for name, comment in comments:
         database.execute(_MARK_COLUMN, column=sql.Identifier(name), comment=sql.Literal(comment))
+    run.set_model()
     _mark(database, "embedding_old", run.embedder.model)
     database.execute(_USE, [kind])
 

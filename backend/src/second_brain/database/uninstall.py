@@ -91,6 +91,17 @@ select 'pg_constraint', contained.oid, 'constraint', contained.conname,
             )
    )
 """
+# Triggers that carry the rows of adopted tables over: the tables are the project's.
+_ON_ADOPTED_TABLES = """
+select 'pg_trigger', trigger.oid, 'trigger', trigger.tgname,
+       trigger.tgrelid::regclass::text
+  from pg_catalog.pg_trigger as trigger
+  join pg_catalog.pg_proc as function on function.oid = trigger.tgfoid
+  join pg_catalog.pg_namespace as namespace on namespace.oid = function.pronamespace
+ where namespace.nspname = %(internals)s
+   and trigger.tgrelid <> all (%(tables)s)
+   and trigger.tgparentid = 0
+"""
 _SCHEMA = "select oid from pg_catalog.pg_namespace where nspname = %s"
 _DEPENDENCIES = """
 select classid::regclass::text, objid::bigint, refclassid::regclass::text, refobjid::bigint,
@@ -259,6 +270,9 @@ def _nodes(
         if kind == "table":
             tables[oid] = identity
     rows = connection.execute(_ON_TABLES, {"tables": list(tables)}).fetchall()
+    rows += connection.execute(
+        _ON_ADOPTED_TABLES, {"tables": list(tables), "internals": naming.internals(schema)}
+    ).fetchall()
     for catalogue_name, oid, kind, name, table in rows:
         quoted = sql.Identifier(name).as_string(connection)
         found[(catalogue_name, oid)] = _Node(kind, quoted, table)

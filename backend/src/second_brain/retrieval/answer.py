@@ -167,6 +167,10 @@ class SearchResponse(BaseModel):
     candidates as its pool holds, or the reranker as many as it is given. `truncated`: results are
     missing on this page. `remedy` says what to do about either. `exact_total`, where it is asked
     for, is the length that the list would have with pools without bound.
+
+    `pending_embeddings` is how many chunks that the search could find have no embedding yet, so
+    that the search finds them by their words only; 1,000 means 1,000 or more. It is None in mode
+    text, and if the chunks could not be counted.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -188,6 +192,7 @@ class SearchResponse(BaseModel):
     remedy: str | None = None
     exact_total: int | None = None
     notes: Notes | None = None
+    pending_embeddings: int | None = None
 
     @property
     def search_mode(self) -> Mode:

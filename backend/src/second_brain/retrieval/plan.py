@@ -11,7 +11,7 @@ from second_brain.errors import ConfigurationError, InvalidInputError
 from second_brain.filters import listed_conditions
 from second_brain.retrieval.query import Access, QueryOptions, SearchQuery
 from second_brain.retrieval.settings import MATCH_COUNT_BOUND, Mode, SearchSettings
-from second_brain.services.arguments import FindOptions, Leg
+from second_brain.services.arguments import FindOptions, Leg, RowOptions
 
 MEMORY = "memory"
 """The collection of what assistants store about a user."""
@@ -134,6 +134,25 @@ def planned(query: SearchQuery, access: Access, settings: SearchSettings) -> Pla
     )
 
 
+def row_options(plan: Plan) -> RowOptions:
+    """Return which rows the plan selects, by the provider's names."""
+    query = plan.query
+    conditions = _with_tags(query.filters, query.tags)
+    conditions = _together(conditions, plan.access.required_filters)
+    if plan.leaves_out_memory:
+        conditions = _together(conditions, [NO_MEMORY])
+    return {
+        "filter_type": query.category,
+        "filters": conditions,
+        "date_from": query.date_from,
+        "date_to": query.date_to,
+        "collections": None if query.collections is None else list(query.collections),
+        "viewer_id": plan.access.viewer_id,
+        "viewer_groups": plan.access.viewer_groups,
+        "public_only": plan.access.public_only,
+    }
+
+
 def search_options(
     plan: Plan,
     used: Leg,
@@ -152,17 +171,14 @@ def search_options(
         default if given is None else given
         for given, default in zip(weights, of_settings, strict=True)
     )
-    conditions = _with_tags(query.filters, query.tags)
-    conditions = _together(conditions, plan.access.required_filters)
-    if plan.leaves_out_memory:
-        conditions = _together(conditions, [NO_MEMORY])
     return {
+        # mypy wants every key of FindOptions in what is unpacked.
+        **row_options(plan),  # type: ignore[typeddict-item]
         "top_k": plan.window,
         "threshold": plan.threshold,
         # A leg that is alone has no other to be weighed against.
         "vector_weight": vector_weight if is_hybrid else 1.0,
         "text_weight": text_weight if is_hybrid else 1.0,
-        "filter_type": query.category,
         "search_mode": query.search_mode,
         "pool_size": plan.pool
         or min(
@@ -175,13 +191,6 @@ def search_options(
         ),
         "rrf_k": settings.rrf_constant,
         "fusion": query.fusion or settings.search_fusion,
-        "filters": conditions,
-        "date_from": query.date_from,
-        "date_to": query.date_to,
-        "collections": None if query.collections is None else list(query.collections),
-        "viewer_id": plan.access.viewer_id,
-        "viewer_groups": plan.access.viewer_groups,
-        "public_only": plan.access.public_only,
         "one_per_document": query.one_per_document,
         "neighbor_window": query.expand_neighbors,
         "recency_half_life": query.recency_half_life,

@@ -10,11 +10,11 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 from second_brain.errors import (
     AuthenticationError,
@@ -26,6 +26,7 @@ from second_brain.errors import (
     UnavailableError,
     redacted,
     safe_message,
+    translate,
 )
 from second_brain.models import is_async
 from second_brain.models.rerankers import (
@@ -44,14 +45,16 @@ from second_brain.retrieval.embedding import (
     matching_embedder,
     model_failure,
 )
+from second_brain.retrieval.pending import LONGEST_COUNT, LONGEST_WAIT, PendingCounts
 from second_brain.retrieval.plan import (
     Plan,
     applied_filters,
+    row_options,
     search_options,
 )
 from second_brain.retrieval.settings import Mode, SearchSettings
 from second_brain.retrieval.telemetry import Watch, watched
-from second_brain.services.arguments import FindOptions, Leg
+from second_brain.services.arguments import FindOptions, Leg, RowOptions
 from second_brain.services.calls import Deadline, checked_timeout
 from second_brain.services.results import Details, EmbeddingModel, MemorySearchResult, Results
 
@@ -81,6 +84,13 @@ Outcome = TypeVar("Outcome")
 
 AsyncReranker: TypeAlias = Callable[[str, Sequence[str]], Awaitable[Sequence[float]]]
 AnyReranker: TypeAlias = Reranker | AsyncReranker
+
+
+class Running(Protocol):
+    """A call that runs beside the search: a future or a task."""
+
+    def cancel(self) -> bool:
+        """End it, if that is possible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +139,7 @@ class Retrieval(ABC):
             if self.settings.search_cache_enabled
             else None
         )
+        self._pending = PendingCounts(self.settings.search_pending_check_seconds)
         self._chosen: tuple[AnyEmbedder, float] | None = None
         self._pool = _pool()
 
@@ -159,6 +170,18 @@ class Retrieval(ABC):
     @abstractmethod
     async def _models(self, timeout: float | None) -> list[EmbeddingModel]:
         """Return the models of the corpus."""
+
+    @abstractmethod
+    async def _count(self, options: RowOptions) -> int:
+        """Count the chunks without an embedding; raise a SecondBrainError on failure."""
+
+    @abstractmethod
+    def _begin_count(self, options: RowOptions) -> "Running | None":
+        """Begin to count beside the search; None for a provider with one connection."""
+
+    @abstractmethod
+    async def _end_count(self, running: Any, timeout: float) -> int:
+        """Wait for a count at most `timeout` seconds; raise TimeoutError after them."""
 
     @abstractmethod
     async def _compute(
@@ -192,6 +215,55 @@ class Retrieval(ABC):
             return watch.response
 
     async def _answer(self, plan: Plan, deadline: Deadline, watch: Watch) -> SearchResponse:
+        if plan.retrieval == "text":
+            return await self._answer_by(plan, deadline, watch)
+        with self._counting(plan, deadline) as count:
+            response = await self._answer_by(plan, deadline, watch)
+            pending = await count()
+        times = watch.times()
+        return response.model_copy(
+            update={
+                "pending_embeddings": pending,
+                "query_time_ms": times.total,
+                "timings": times,
+            }
+        )
+
+    @contextlib.contextmanager
+    def _counting(
+        self, plan: Plan, deadline: Deadline
+    ) -> Iterator[Callable[[], Awaitable[int | None]]]:
+        """Begin to count the pending chunks, and yield the function that returns their number."""
+        rows = row_options(plan)
+        key = self._pending.key(rows)
+        kept = self._pending.find(key)
+        options: RowOptions = {**rows, "timeout": LONGEST_COUNT}
+        running = None if kept else self._begin_count(options)
+
+        async def count() -> int | None:
+            if kept:
+                return kept[0]
+            counted = None
+            try:
+                left = deadline.left() or LONGEST_COUNT
+                if running is None:
+                    options["timeout"] = min(left, LONGEST_COUNT)
+                    counted = await self._count(options)
+                else:
+                    counted = await self._end_count(running, min(left, LONGEST_WAIT))
+            # The answer is complete without the number.
+            except Exception as error:  # noqa: BLE001
+                logger.warning("pending chunks were not counted: %s", translate(error).kind)
+            self._pending.keep(key, counted)
+            return counted
+
+        try:
+            yield count
+        finally:
+            if running is not None:
+                running.cancel()
+
+    async def _answer_by(self, plan: Plan, deadline: Deadline, watch: Watch) -> SearchResponse:
         try:
             found = await self._found(plan, deadline, watch)
         except DimensionMismatchError as error:

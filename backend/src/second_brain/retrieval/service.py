@@ -5,7 +5,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from second_brain.errors import (
@@ -26,7 +28,7 @@ from second_brain.retrieval.plan import (
 from second_brain.retrieval.query import OFFSET_BOUND, QueryOptions, SearchQuery
 from second_brain.retrieval.retrieval import AnyReranker, Retrieval
 from second_brain.retrieval.settings import SearchSettings
-from second_brain.services.arguments import LARGEST_POOL, FindOptions
+from second_brain.services.arguments import LARGEST_POOL, FindOptions, RowOptions
 from second_brain.services.blocking import blocking, blocking_iterator
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
 from second_brain.services.results import EmbeddingModel, Results
@@ -123,6 +125,21 @@ class AsyncRetrievalService(Retrieval):
     async def _models(self, timeout: float | None) -> list[EmbeddingModel]:
         return await self._provider.embedding_models(timeout=timeout)
 
+    async def _count(self, options: RowOptions) -> int:
+        return await self._provider.count_pending_embeddings(**options)
+
+    def _begin_count(self, options: RowOptions) -> "asyncio.Task[int] | None":
+        if not self._provider.is_concurrent:
+            return None
+        task = asyncio.ensure_future(self._count(options))
+        # When the search fails, nobody reads the outcome.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return task
+
+    async def _end_count(self, running: "asyncio.Task[int]", timeout: float) -> int:
+        async with asyncio.timeout(timeout):
+            return await running
+
     async def _compute(
         self, what: str, call: Callable[[], Any], timeout: float | None, is_awaited: bool
     ) -> Any:
@@ -170,6 +187,18 @@ class RetrievalService(Retrieval):
 
     async def _models(self, timeout: float | None) -> list[EmbeddingModel]:
         return self._provider.embedding_models(timeout=timeout)
+
+    async def _count(self, options: RowOptions) -> int:
+        return self._provider.count_pending_embeddings(**options)
+
+    def _begin_count(self, options: RowOptions) -> "Future[int] | None":
+        if not self._provider.is_concurrent:
+            return None
+        call = partial(self._provider.count_pending_embeddings, **options)
+        return self._threads().submit(self._in_thread(call))
+
+    async def _end_count(self, running: "Future[int]", timeout: float) -> int:
+        return running.result(timeout)
 
     async def _compute(
         self, what: str, call: Callable[[], Any], timeout: float | None, is_awaited: bool

@@ -151,6 +151,7 @@ class SearchSettings(BaseModel):
 
     search_timeout_seconds: Seconds | None = 30.0
     search_model_check_seconds: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+    search_pending_check_seconds: float = Field(default=10.0, ge=0, allow_inf_nan=False)
 
     search_cache_enabled: bool = False
     search_cache_ttl_seconds: Seconds = 300.0

@@ -104,6 +104,25 @@ class FindOptions(SearchOptions, total=False):
     exact_total: bool
 
 
+class OwnRowOptions(TypedDict, total=False):
+    """The arguments of a search that select rows, except those that name the viewer."""
+
+    filter_type: str | None
+    filters: Filters | None
+    date_from: date | str | None
+    date_to: date | str | None
+    collections: Sequence[str] | None
+    public_only: bool
+    timeout: float | None
+
+
+class RowOptions(OwnRowOptions, total=False):
+    """The arguments of a search that select rows."""
+
+    viewer_id: UUID | str | None
+    viewer_groups: Sequence[str] | None
+
+
 class BatchQuery(SearchArguments, total=False):
     """One query of a batch, with the names and defaults of `hybrid_search`."""
 
@@ -151,6 +170,9 @@ DEFAULTS: Mapping[str, object] = {
     **KEYWORD_DEFAULTS,
 }
 """Defaults of `hybrid_search` and of the queries of a batch."""
+
+ROWS = ("filter_type", "filters", "date_from", "date_to", "collections", "public_only")
+"""The arguments that select rows, beside those that name the viewer."""
 
 LARGEST_POOL = 1000
 """The most candidates for each leg, hits on a page, and hits to skip before it."""
@@ -204,7 +226,7 @@ def _converted(name: str, value: Any) -> Any:
         raise InvalidInputError(f"{name} must be a list of names, not {value[:100]!r}")
     if name in ("date_from", "date_to") and isinstance(value, str):
         return _parsed(name, value, date.fromisoformat, "an ISO date such as 2026-01-31")
-    if name in ("viewer_id", "document_id") and isinstance(value, str):
+    if name in ("viewer_id", "document_id", "chunk_id") and isinstance(value, str):
         return _parsed(name, value, UUID, "a UUID")
     return json_form(value, name)
 

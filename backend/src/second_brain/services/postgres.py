@@ -44,6 +44,11 @@ class _Postgres:
         remedy_of_loss = _OWN_CONNECTION_LOST if is_own else None
         return Reading(function, arguments, timeout, remedy_of_loss, self._install)
 
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether several calls may run at the same time: not on one connection."""
+        return not isinstance(self._database, psycopg.BaseConnection)
+
     def _secrets(self) -> Iterable[object]:
         return secrets(self._database) if isinstance(self._database, str) else ()
 

@@ -7,7 +7,7 @@ Each method is written once, in `AsyncSearchProvider`; `SearchProvider` has the 
 import asyncio
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, Unpack, cast, overload
 from uuid import UUID
 
@@ -15,13 +15,16 @@ from second_brain.errors import InvalidInputError
 from second_brain.services.arguments import (
     DEFAULTS,
     LARGEST_POOL,
+    ROWS,
     VIEWER,
     BatchQuery,
     Embedding,
     FindOptions,
     HybridOptions,
+    OwnRowOptions,
     OwnSearchOptions,
     PublicSearchOptions,
+    RowOptions,
     SearchOptions,
     converted,
     named,
@@ -47,6 +50,8 @@ from second_brain.services.searches import (
     HYBRID,
     MINE,
     MY_FACETS,
+    MY_PENDING,
+    PENDING,
     PUBLIC,
     REMEDY_OF_CUT,
     Searches,
@@ -349,7 +354,28 @@ class AsyncSearchProvider(Searches):
         """
         given, timeout = _question(query_embedding, query_text, options)
         arguments = named(given, "explain_hybrid_search()")
-        return await self._raising(self._explain(arguments, timeout))
+        return await self._raising(self._explain("explain_hybrid_search", arguments, timeout))
+
+    async def explain_missing(
+        self,
+        query_embedding: Embedding | None,
+        query_text: str | None,
+        *,
+        chunk_id: UUID | str | None = None,
+        document_key: str | None = None,
+        **options: Unpack[SearchOptions],
+    ) -> dict[str, Any]:
+        """Explain why `hybrid_search` does not return a chunk, or a document by its external_key.
+
+        The explanation has the rank and score in each leg beyond the pool, the causes, and the
+        smallest change of arguments that returns it, found by searching. It tells of rows that the
+        viewer may not see. Raises a SecondBrainError on failure.
+        """
+        given, timeout = _question(query_embedding, query_text, options)
+        function = "explain_missing_knowledge_chunk"
+        arguments = named(given, "explain_missing()")
+        wanted = {"chunk_id": chunk_id, "document_key": document_key}
+        return await self._raising(self._explain(function, {**arguments, **wanted}, timeout))
 
     async def count_facets(
         self,
@@ -386,6 +412,20 @@ class AsyncSearchProvider(Searches):
         return await self._raising(
             self._facets(MY_FACETS, {**arguments, **_facets(facets, facet_limit)}, timeout)
         )
+
+    async def count_pending_embeddings(self, **options: Unpack[RowOptions]) -> int:
+        """Count the chunks that have no embedding yet: a search finds them by their words only.
+
+        The arguments are those of `hybrid_search` that select rows. It counts to 1,000, which means
+        1,000 or more. Raises a SecondBrainError on failure.
+        """
+        given, timeout = _rows(options, "count_pending_embeddings()", (*ROWS, *VIEWER))
+        return await self._raising(self._pending(PENDING, given, timeout))
+
+    async def count_my_pending_embeddings(self, **options: Unpack[OwnRowOptions]) -> int:
+        """Count like `count_pending_embeddings`, over the rows that the signed-in user may see."""
+        given, timeout = _rows(options, "count_my_pending_embeddings()", ROWS)
+        return await self._raising(self._pending(MY_PENDING, given, timeout))
 
     async def read_document(
         self,
@@ -460,8 +500,11 @@ class SearchProvider(Searches):
     fulltext_search = blocking(AsyncSearchProvider.fulltext_search)
     hybrid_search_batch = blocking(AsyncSearchProvider.hybrid_search_batch)
     explain_hybrid_search = blocking(AsyncSearchProvider.explain_hybrid_search)
+    explain_missing = blocking(AsyncSearchProvider.explain_missing)
     count_facets = blocking(AsyncSearchProvider.count_facets)
     count_my_facets = blocking(AsyncSearchProvider.count_my_facets)
+    count_pending_embeddings = blocking(AsyncSearchProvider.count_pending_embeddings)
+    count_my_pending_embeddings = blocking(AsyncSearchProvider.count_my_pending_embeddings)
     read_document = blocking(AsyncSearchProvider.read_document)
     embedding_models = blocking(AsyncSearchProvider.embedding_models)
 
@@ -486,6 +529,15 @@ def _question(
     """Return the arguments for the database, and the timeout."""
     given = {**options, "query_embedding": query_embedding, "query_text": query_text}
     return given, given.pop("timeout", None)
+
+
+def _rows(
+    options: Mapping[str, Any], caller: str, allowed: Collection[str]
+) -> tuple[dict[str, object], float | None]:
+    """Return the arguments that select rows, with defaults for missing ones, and the timeout."""
+    given = dict(options)
+    timeout = given.pop("timeout", None)
+    return named(given, caller, without=DEFAULTS.keys() - allowed), timeout
 
 
 def _facets(facets: Sequence[str], facet_limit: int) -> dict[str, object]:

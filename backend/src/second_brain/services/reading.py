@@ -52,7 +52,10 @@ class Reading:
         self.values = parameters(arguments)
         self._is_value = function in (
             "explain_hybrid_search",
+            "explain_missing_knowledge_chunk",
             "count_matching_knowledge_chunks",
+            "count_pending_knowledge_embeddings",
+            "count_my_pending_knowledge_embeddings",
             "read_knowledge_document",
         )
         self._remedy_of_loss = remedy_of_loss

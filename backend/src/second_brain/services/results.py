@@ -18,6 +18,9 @@ Method = Literal["hybrid", "vector", "fulltext"]
 Source = Literal["supabase", "postgres"]
 """The provider that asked: over PostgREST, or over psycopg."""
 
+MOST_PENDING = 1000
+"""Up to this number, the database counts the chunks without an embedding."""
+
 _FACET_COLUMNS = {"facet", "value", "count"}
 
 _ID_PREFIX: dict[Source, str] = {"supabase": "supa", "postgres": "pg"}
@@ -216,6 +219,16 @@ def notes(rows: Sequence[object]) -> Notes | None:
     first = rows[0] if rows else None
     told = first.get("notes") if isinstance(first, Mapping) else None
     return dict(told) if isinstance(told, Mapping) and told else None
+
+
+def pending_note(count: int | None) -> str | None:
+    """Return a sentence about chunks without an embedding; None if there are none."""
+    if not count:
+        return None
+    if count == 1:
+        return "1 chunk is not embedded yet; searches find it by its words only."
+    number = "1,000 or more" if count >= MOST_PENDING else str(count)
+    return f"{number} chunks are not embedded yet; searches find them by their words only."
 
 
 def embedding_model(row: object) -> EmbeddingModel:

@@ -56,6 +56,8 @@ BATCH = "hybrid_search_knowledge_chunks_batch"
 COUNT = "count_matching_knowledge_chunks"
 FACETS = "facet_knowledge_chunks"
 MY_FACETS = "facet_my_knowledge_chunks"
+PENDING = "count_pending_knowledge_embeddings"
+MY_PENDING = "count_my_pending_knowledge_embeddings"
 
 REMEDY_OF_CUT = (
     "Search again: rows changed while the answer was fetched in parts. To have it in one part, ask "
@@ -89,6 +91,11 @@ class Searches(ABC):
     @abstractmethod
     async def _wait(self, seconds: float) -> object:
         """Wait before another attempt."""
+
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether several calls may run at the same time."""
+        return True
 
     def _secrets(self) -> Iterable[object]:
         """Return the values that no message may contain."""
@@ -132,10 +139,7 @@ class Searches(ABC):
             details["truncated"] = True
             details["remedy"] = REMEDY_OF_CUT
         if exact_total:
-            counted = await self._call(COUNT, arguments, deadline.left())
-            if not isinstance(counted, int):
-                raise UnexpectedAnswerError(f"expected a count, received {type(counted).__name__}")
-            details["exact_total"] = counted
+            details["exact_total"] = await self._count(COUNT, arguments, deadline.left())
         return hits, details
 
     async def _ignored(
@@ -206,10 +210,12 @@ class Searches(ABC):
                 told[place] = await self._ignored(BATCH, {"queries": strict, "fuse": fuse}, timeout)
         return hits, [total_count(answer) for answer in answers], told, rows
 
-    async def _explain(self, given: Mapping[str, object], timeout: float | None) -> dict[str, Any]:
+    async def _explain(
+        self, function: str, given: Mapping[str, object], timeout: float | None
+    ) -> dict[str, Any]:
         arguments = converted(given)
         self._require_viewer(arguments)
-        answer = await self._call("explain_hybrid_search", arguments, timeout)
+        answer = await self._call(function, arguments, timeout)
         if not isinstance(answer, dict):
             raise UnexpectedAnswerError(f"expected an object, received {type(answer).__name__}")
         return answer
@@ -221,6 +227,20 @@ class Searches(ABC):
         if function != MY_FACETS:
             self._require_viewer(arguments)
         return [facet_count(row) for row in await self._rows(function, arguments, timeout)]
+
+    async def _pending(
+        self, function: str, given: Mapping[str, object], timeout: float | None
+    ) -> int:
+        arguments = converted(given)
+        if function != MY_PENDING:
+            self._require_viewer(arguments)
+        return await self._count(function, arguments, timeout)
+
+    async def _count(self, function: str, arguments: dict[str, Any], timeout: float | None) -> int:
+        counted = await self._call(function, arguments, timeout)
+        if not isinstance(counted, int):
+            raise UnexpectedAnswerError(f"expected a count, received {type(counted).__name__}")
+        return counted
 
     async def _rows(
         self, function: str, arguments: dict[str, Any], timeout: float | None

@@ -61,6 +61,20 @@ _ARGUMENTS = f"""{_OWN_ARGUMENTS},
   viewer_groups => %(viewer_groups)s::text[]
 """
 
+_OWN_ROWS = """
+  filter_type => %(filter_type)s::text,
+  filters => %(filters)s::jsonb,
+  date_from => %(date_from)s::date,
+  date_to => %(date_to)s::date,
+  collections => %(collections)s::text[],
+  public_only => %(public_only)s::boolean
+"""
+
+_ROWS = f"""{_OWN_ROWS},
+  viewer_id => %(viewer_id)s::uuid,
+  viewer_groups => %(viewer_groups)s::text[]
+"""
+
 _FACETS = "facets => %(facets)s::text[], facet_limit => %(facet_limit)s::integer"
 
 # The f-strings contain only the constants above.
@@ -84,8 +98,21 @@ SEARCHES: dict[str, LiteralString] = {
     "explain_hybrid_search": f"""
         select public.explain_hybrid_search({_ARGUMENTS}) as explained
     """,
+    "explain_missing_knowledge_chunk": f"""
+        select public.explain_missing_knowledge_chunk(
+          {_ARGUMENTS},
+          chunk_id => %(chunk_id)s::uuid,
+          document_key => %(document_key)s::text
+        ) as explained
+    """,
     "count_matching_knowledge_chunks": f"""
         select public.count_matching_knowledge_chunks({_ARGUMENTS}) as counted
+    """,
+    "count_pending_knowledge_embeddings": f"""
+        select public.count_pending_knowledge_embeddings({_ROWS}) as counted
+    """,
+    "count_my_pending_knowledge_embeddings": f"""
+        select public.count_my_pending_knowledge_embeddings({_OWN_ROWS}) as counted
     """,
     "facet_knowledge_chunks": f"""
         select facet, value, count from public.facet_knowledge_chunks({_ARGUMENTS}, {_FACETS})

@@ -16,6 +16,7 @@ from second_brain.services.arguments import without_defaults
 from second_brain.services.calls import RETRIES, Deadline
 from second_brain.services.corpus_settings import AsyncStoredSettings, StoredSettings
 from second_brain.services.install import check_schema
+from second_brain.services.judgments import AsyncStoredJudgments, StoredJudgments
 from second_brain.services.own_documents import AsyncOwnDocuments, OwnDocuments
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
 from second_brain.services.results import CutRows, Source
@@ -107,7 +108,11 @@ class _Project(ABC, Generic[AnyClient, AnyHttp]):
 
 
 class SupabaseProvider(
-    _Project["Client", "httpx.Client"], OwnDocuments, StoredSettings, SearchProvider
+    _Project["Client", "httpx.Client"],
+    OwnDocuments,
+    StoredSettings,
+    StoredJudgments,
+    SearchProvider,
 ):
     """Search through a Supabase project's REST API with the service role's key.
 
@@ -189,6 +194,7 @@ class AsyncSupabaseProvider(
     _Project["AsyncClient", "httpx.AsyncClient"],
     AsyncOwnDocuments,
     AsyncStoredSettings,
+    AsyncStoredJudgments,
     AsyncSearchProvider,
 ):
     """`SupabaseProvider` for an event loop, with supabase-py's AsyncClient; one for each loop."""

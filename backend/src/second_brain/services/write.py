@@ -19,11 +19,13 @@ from psycopg.types.json import Jsonb
 
 from second_brain.errors import redacted, translate
 from second_brain.filters import json_default
+from second_brain.services import judgments as judging
 from second_brain.services import statements
 from second_brain.services.blocking import blocking
 from second_brain.services.calls import DEADLOCK, SERIALIZATION_FAILURE, pause_before
 from second_brain.services.corpus_settings import CorpusSettings
 from second_brain.services.install import SCHEMA, Install
+from second_brain.services.judgments import Judgment
 from second_brain.services.last_write import written
 
 logger = logging.getLogger(__name__)
@@ -193,6 +195,33 @@ class AsyncKnowledgeWriter(_Writes):
         arguments = {"collection": collection}
         return bool(await self._written(scalar_row, statements.RESET_SETTINGS, arguments))
 
+    async def set_judgments(self, judgments: Sequence[Judgment]) -> int:
+        """Store judgments, each in place of the same user's for the same question and thing.
+
+        Returns their number. Each 1,000 are a transaction.
+        """
+        for some in judging.batches(judgments):
+            await self._written(scalar_row, judging.SET, {"judgments": _jsonb(some)})
+        return len(judgments)
+
+    async def judgments(
+        self, collection: str | None = None, judged_by: UUID | str | None = None
+    ) -> list[Judgment]:
+        """Return the judgments in a collection, of one user, by question and document."""
+        arguments = {"in_collection": collection, "by_user": judged_by}
+        return await self._rows(kwargs_row(Judgment), judging.LIST, arguments)
+
+    async def delete_judgments(
+        self,
+        *,
+        question: str | None = None,
+        collection: str | None = None,
+        judged_by: UUID | str | None = None,
+    ) -> int:
+        """Delete the judgments that fit all that is given; return their number."""
+        arguments = {"question": question, "collection": collection, "judged_by": judged_by}
+        return int(await self._written(scalar_row, judging.DELETE, arguments))
+
     async def refresh_statistics(self) -> bool:
         """Renew the document frequencies that ranking reads, after ANALYZE."""
         return bool(await self._written(scalar_row, statements.REFRESH_STATISTICS, {}))
@@ -241,6 +270,9 @@ class KnowledgeWriter(_Writes):
     set_settings = blocking(AsyncKnowledgeWriter.set_settings)
     settings = blocking(AsyncKnowledgeWriter.settings)
     reset_settings = blocking(AsyncKnowledgeWriter.reset_settings)
+    set_judgments = blocking(AsyncKnowledgeWriter.set_judgments)
+    judgments = blocking(AsyncKnowledgeWriter.judgments)
+    delete_judgments = blocking(AsyncKnowledgeWriter.delete_judgments)
     refresh_statistics = blocking(AsyncKnowledgeWriter.refresh_statistics)
 
     async def _fetch(

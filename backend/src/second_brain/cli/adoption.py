@@ -1,0 +1,300 @@
+"""The command adopt: arguments and output; `database.adoption` does the work."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from second_brain.cli.corpus import schema_option
+from second_brain.cli.database import DsnOption, SchemaOption, opened
+from second_brain.cli.maintenance import showing_progress
+from second_brain.database.adoption import carrying, migration, proposal
+from second_brain.database.adoption.layouts import LAYOUTS
+from second_brain.errors import ConfigurationError
+from second_brain.services.install import SCHEMA, Database
+
+
+class Visibility(StrEnum):
+    """Who sees documents that have neither owner nor groups."""
+
+    private = "private"
+    public = "public"
+
+
+_LAYOUTS = StrEnum("_LAYOUTS", {name: name for name in LAYOUTS})  # type: ignore[misc]
+_MAPPED = "a column, an SQL expression over the columns, or none"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command(
+        epilog="""\b
+Examples:
+  second-brain adopt public.documents --model text-embedding-3-small
+  second-brain adopt public.documents --title "metadata ->> 'title'" --embed --apply
+  second-brain adopt --backfill documents
+  second-brain adopt --check
+  second-brain adopt --check documents --repair
+  second-brain adopt --remove documents
+"""
+    )(adopt)
+
+
+def adopt(
+    table: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TABLE|NAME]",
+            help="The table, such as public.documents; for --backfill, --check and --remove the "
+            "name of an adoption (default: all).",
+            show_default=False,
+        ),
+    ] = None,
+    backfill: Annotated[
+        bool, typer.Option("--backfill", help="Carry over the rows that exist.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare the source with its documents.")
+    ] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="With --check: carry differing rows over again.")
+    ] = False,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Print the SQL that removes an adoption.")
+    ] = False,
+    delete_documents: Annotated[
+        bool, typer.Option("--delete-documents", help="With --remove: also delete its documents.")
+    ] = False,
+    layout: Annotated[
+        _LAYOUTS | None,
+        typer.Option("--from", help="A layout that is known.", show_default=False),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(help="Key columns, with commas between them.", show_default=False),
+    ] = None,
+    content: Annotated[
+        str | None, typer.Option(help=f"The text: {_MAPPED}.", show_default=False)
+    ] = None,
+    embedding: Annotated[
+        str | None, typer.Option(help=f"Its embedding: {_MAPPED}.", show_default=False)
+    ] = None,
+    metadata: Annotated[
+        str | None, typer.Option(help=f"A JSON object: {_MAPPED}.", show_default=False)
+    ] = None,
+    title: Annotated[
+        str | None, typer.Option(help=f"The title: {_MAPPED}.", show_default=False)
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help=f"The address: {_MAPPED}.", show_default=False)
+    ] = None,
+    owner: Annotated[
+        str | None, typer.Option(help=f"The owner's UUID: {_MAPPED}.", show_default=False)
+    ] = None,
+    groups: Annotated[
+        str | None,
+        typer.Option(help=f"Groups that may see it, text[]: {_MAPPED}.", show_default=False),
+    ] = None,
+    updated: Annotated[
+        str | None, typer.Option(help=f"The document's date: {_MAPPED}.", show_default=False)
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Model of the embeddings in the table.", show_default=False),
+    ] = None,
+    embed: Annotated[
+        bool,
+        typer.Option("--embed", help="Do not use the table's embeddings: workers embed the texts."),
+    ] = False,
+    split: Annotated[
+        bool, typer.Option("--split", help="Split contents longer than --chunk-size.")
+    ] = False,
+    chunk_size: Annotated[
+        int, typer.Option(help="With --split: characters of a chunk.", min=100, max=100_000)
+    ] = 1200,
+    overlap: Annotated[
+        int, typer.Option(help="With --split: characters repeated from the chunk before.", min=0)
+    ] = 0,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the adoption; default: of the table.", show_default=False),
+    ] = None,
+    collection: Annotated[
+        str | None,
+        typer.Option(
+            help="Collection of the documents; default: knowledge, or the layout's.",
+            show_default=False,
+        ),
+    ] = None,
+    visibility: Annotated[
+        Visibility, typer.Option(help="Visibility of the documents.")
+    ] = Visibility.private,
+    language: Annotated[
+        str | None,
+        typer.Option(help="Language of the texts; default: english.", show_default=False),
+    ] = None,
+    into: Annotated[
+        Path, typer.Option(help="Folder of the project's migrations.", file_okay=False)
+    ] = Path("supabase/migrations"),
+    apply: Annotated[
+        bool,
+        typer.Option("--apply", help="Run the SQL instead of writing a migration."),
+    ] = False,
+    batch_size: Annotated[
+        int, typer.Option(help="With --backfill: rows of a transaction.", min=1, max=10_000)
+    ] = carrying.BATCH_SIZE,
+    as_json: Annotated[bool, typer.Option("--json", help="With --check: print JSON.")] = False,
+    dsn: DsnOption = None,
+    schema: SchemaOption = SCHEMA,
+) -> None:
+    """Make the rows of a table searchable, and follow its changes.
+
+    It reads the table's columns, proposes what they become, and writes a migration for you to read
+    and push. Its triggers carry each write of the table over in the same transaction. Then
+    --backfill carries over the rows that exist, and --check compares. Connect as the owner of the
+    table. --check has exit code 1 if there are differences.
+    """
+    if backfill + check + remove > 1:
+        raise typer.BadParameter("--backfill, --check and --remove exclude each other")
+    with opened(dsn, schema) as database:
+        if backfill:
+            for one in _chosen(database, table):
+                _backfill(database, one, batch_size)
+        elif check:
+            found = [_compared(database, one, repair) for one in _chosen(database, table)]
+            _report(found, as_json=as_json, repaired=repair)
+        elif remove:
+            _remove(database, table, delete_documents=delete_documents, run=apply)
+        else:
+            if table is None:
+                raise typer.BadParameter("name the table, or use --backfill, --check or --remove")
+            given = {
+                "key": key,
+                "content": content,
+                "embedding": embedding,
+                "metadata": metadata,
+                "title": title,
+                "url": url,
+                "owner": owner,
+                "groups": groups,
+                "updated": updated,
+                "collection": None if collection is None else proposal.NOT_MAPPED,
+            }
+            proposed = proposal.propose(
+                database,
+                table,
+                given,
+                None if layout is None else layout.value,
+                uses_embeddings=not embed,
+            )
+            if proposed.field("embedding") and model is None:
+                raise ConfigurationError(
+                    "--model is not given, and the table has embeddings",
+                    remedy="Name the model that made them, as the searches name it: --model NAME. "
+                    "Or use --embed to embed the texts again.",
+                )
+            choices = migration.Choices(
+                name=name or migration.default_name(proposed.table.name),
+                collection=collection or migration.Choices.collection,
+                visibility=visibility.value,
+                language=language,
+                model=model,
+                chunk_size=chunk_size if split else None,
+                chunk_overlap=overlap if split else 0,
+            )
+            _write(database, proposed, choices, into, run=apply)
+
+
+def _write(
+    database: Database,
+    proposed: proposal.Proposal,
+    choices: migration.Choices,
+    into: Path,
+    *,
+    run: bool,
+) -> None:
+    typer.echo(f"{'key':<10} {', '.join(proposed.key)}: {proposed.key_reason}", err=True)
+    for one in proposed.fields:
+        typer.echo(f"{one.field:<10} {one.source}: {one.reason}", err=True)
+    for warning in proposed.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    text = migration.render(proposed, choices, database.install)
+    schema = database.install.schema
+    more = schema_option(schema)
+    if run:
+        with database.connection.transaction():
+            database.connection.execute(text.encode())
+        typer.echo(f"Adopted {proposed.table} as {choices.name}.")
+    else:
+        typer.echo(migration.write(into, text, choices.name, schema))
+        typer.echo("Next: read it, then supabase db push", err=True)
+    typer.echo(f"Then: second-brain adopt --backfill {choices.name}{more}", err=True)
+
+
+def _chosen(database: Database, name: str | None) -> Sequence[str]:
+    if name is not None:
+        return [carrying.named(database, name).name]
+    found = carrying.listed(database)
+    if not found:
+        raise ConfigurationError(
+            "no table is adopted", remedy="Adopt one: second-brain adopt public.documents"
+        )
+    return [one.name for one in found]
+
+
+def _backfill(database: Database, name: str, batch_size: int) -> None:
+    with showing_progress() as on_progress:
+        done = carrying.backfill(database, name, batch_size=batch_size, on_progress=on_progress)
+    typer.echo(f"{name}: {done.stored:,} rows carried over.")
+    _print_problems(name, carrying.problems(database, name))
+
+
+def _compared(database: Database, name: str, repair: bool) -> carrying.Comparison:
+    with showing_progress() as on_progress:
+        return carrying.compare(database, name, repair=repair, on_progress=on_progress)
+
+
+def _report(found: Sequence[carrying.Comparison], *, as_json: bool, repaired: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps([asdict(one) for one in found], indent=2))
+    else:
+        for one in found:
+            typer.echo(
+                f"{one.name}: {one.compared:,} rows compared, {one.differences:,} differences"
+                f" ({one.missing:,} missing, {one.different:,} different,"
+                f" {one.left_over:,} left over){', repaired' if repaired else ''}."
+            )
+            for key, fields in one.examples:
+                typer.echo(f"  {', '.join(key)}: {', '.join(fields)}")
+            _print_problems(one.name, one.problems)
+    if any(one.differences for one in found) and not repaired:
+        typer.echo("Repair them with: second-brain adopt --check --repair", err=True)
+        raise typer.Exit(1)
+
+
+def _print_problems(name: str, problems: Sequence[carrying.Problem]) -> None:
+    lost = [one for one in problems if not one.is_carried_over]
+    if lost:
+        typer.echo(f"{name}: {len(lost):,} rows cannot be carried over:")
+    for one in lost[:20]:
+        typer.echo(f"  {', '.join(one.key)}: {one.reason}")
+    noted = [one for one in problems if one.is_carried_over]
+    if noted:
+        typer.echo(f"{name}: {len(noted):,} rows are carried over in part:")
+    for one in noted[:20]:
+        typer.echo(f"  {', '.join(one.key)}: {one.reason}")
+
+
+def _remove(database: Database, name: str | None, *, delete_documents: bool, run: bool) -> None:
+    if name is None:
+        raise typer.BadParameter("name the adoption to remove")
+    if run:
+        carrying.remove(database, name, delete_documents=delete_documents)
+        typer.echo(f"Removed the adoption {name}.")
+        return
+    statements = carrying.removal(database, name, delete_documents=delete_documents)
+    typer.echo("begin;\n" + "".join(f"{one};\n" for one in statements) + "commit;")

@@ -1,0 +1,181 @@
+"""The command embed-worker: arguments, signals and output; `ingest/embedding_worker.py` works."""
+
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import timedelta
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from second_brain.cli.corpus import EmbedderOption
+from second_brain.cli.database import DsnOption, SchemaOption, dsn_variable, resolve_dsn
+from second_brain.cli.tables import number
+from second_brain.ingest.embedding_worker import BATCH_SIZE, POLL, Batch, EmbeddingWorker
+from second_brain.models import RateLimit, load_embedder
+from second_brain.services.embedding_queue import (
+    LEASE,
+    EmbeddingQueue,
+    PostgresEmbeddingQueue,
+    SupabaseEmbeddingQueue,
+)
+from second_brain.services.install import SCHEMA
+
+_EXAMPLES = """\b
+Examples:
+  second-brain embed-worker --embedder openai:text-embedding-3-small --requests-per-minute 500
+  second-brain embed-worker --once --json
+  second-brain embed-worker --collection tickets --retry-failed
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("embed-worker", epilog=_EXAMPLES)(_embed_worker)
+
+
+def _embed_worker(
+    embedder_name: EmbedderOption = "wordllama",
+    batch_size: Annotated[
+        int, typer.Option(help="Texts that are claimed and embedded at once.", min=1, max=1000)
+    ] = BATCH_SIZE,
+    requests_per_minute: Annotated[
+        int | None,
+        typer.Option(help="Calls of the model in a minute, of this process.", min=1),
+    ] = None,
+    tokens_per_minute: Annotated[
+        int | None,
+        typer.Option(help="Estimated tokens in a minute, of this process.", min=1),
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="End when nothing waits, instead of polling.")
+    ] = False,
+    poll: Annotated[
+        float, typer.Option(help="Seconds between two looks while nothing waits.", min=0.01)
+    ] = POLL,
+    lease: Annotated[
+        float,
+        typer.Option(
+            help="Seconds until the texts of a worker that ended are handed out again; longer "
+            "than a batch takes.",
+            min=1,
+            max=86400,
+        ),
+    ] = LEASE.total_seconds(),
+    collections: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--collection",
+            metavar="NAME",
+            help="Only chunks of this collection; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    retry_failed: Annotated[
+        bool,
+        typer.Option("--retry-failed", help="First give texts that failed for good new attempts."),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a line of JSON for each batch, and the totals.")
+    ] = False,
+    dsn: DsnOption = None,
+    schema: SchemaOption = SCHEMA,
+) -> None:
+    """Embed chunks that have no embedding, or one of another model than their collection's.
+
+    Run as many as you like, on any machines: no text is given to two of them. Ctrl-C or SIGTERM
+    ends after the running batch, a second one at once. The database is chosen as in the other
+    commands; without one, the Supabase project of SUPABASE_URL and SUPABASE_KEY is used.
+    """
+    logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(message)s")
+    logging.getLogger("second_brain").setLevel(logging.INFO)
+    rate_limit = None
+    if requests_per_minute or tokens_per_minute:
+        rate_limit = RateLimit(
+            requests_per_minute=requests_per_minute, tokens_per_minute=tokens_per_minute
+        )
+    embedder = load_embedder(embedder_name)
+    done = 0
+
+    def on_batch(batch: Batch) -> None:
+        nonlocal done
+        done += batch.chunks
+        if as_json:
+            typer.echo(json.dumps(_rounded(batch)))
+        else:
+            typer.echo(f"{done:,} chunks embedded; {_described(batch)}", err=True)
+
+    queue = _queue(dsn, schema)
+    try:
+        if retry_failed:
+            retried = queue.retry(embedder.model)
+            typer.echo(f"{number(retried, 'text')} that failed will be tried again.", err=True)
+        worker = EmbeddingWorker(
+            queue,
+            embedder,
+            batch_size=batch_size,
+            lease=timedelta(seconds=lease),
+            collections=collections,
+            once=once,
+            poll=poll,
+            rate_limit=rate_limit,
+            on_batch=on_batch,
+        )
+        with _stopped_by_signals(worker):
+            total = worker.run()
+    finally:
+        queue.close()
+    if as_json:
+        typer.echo(json.dumps({"total": _rounded(total)}))
+    else:
+        typer.echo(f"In all: {_described(total)}", err=True)
+
+
+def _queue(dsn: str | None, schema: str) -> EmbeddingQueue:
+    is_sql = dsn or dsn_variable()
+    if not is_sql and os.environ.get("SUPABASE_URL") and os.environ.get("SUPABASE_KEY"):
+        typer.echo("Database: the Supabase project of $SUPABASE_URL", err=True)
+        return SupabaseEmbeddingQueue(schema=schema)
+    return PostgresEmbeddingQueue(resolve_dsn(dsn), schema=schema)
+
+
+@contextmanager
+def _stopped_by_signals(worker: EmbeddingWorker) -> Iterator[None]:
+    """Stop the worker at the first signal; at the second one raise KeyboardInterrupt."""
+    is_stopping = False
+
+    def handle(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal is_stopping
+        if is_stopping:
+            raise KeyboardInterrupt
+        is_stopping = True
+        worker.stop()
+        typer.echo("Stopping after this batch; once more to stop at once.", err=True)
+
+    before = {one: signal.signal(one, handle) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+def _rounded(batch: Batch) -> dict[str, float]:
+    return {**asdict(batch), "seconds": round(batch.seconds, 3)}
+
+
+def _described(batch: Batch) -> str:
+    counts = asdict(batch)
+    named = {
+        name.replace("_", " "): count
+        for name, count in counts.items()
+        if count and name not in ("seconds", "chunks")
+    }
+    texts = ", ".join(f"{count:,} {name}" for name, count in named.items()) or "nothing to do"
+    return f"{texts}; {batch.seconds:.2f} s"

@@ -1,0 +1,1 @@
+"""Adoption: documents that are made of the rows of a project's own table, and follow them."""

@@ -1,0 +1,357 @@
+"""Adoptions in a database: backfill, comparison, repair, removal.
+
+The work on rows is SQL (`supabase/schemas/21_adoption.sql`); here are its batches and transactions.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import psycopg
+from psycopg import sql
+from psycopg.types.json import Jsonb
+
+from second_brain.database.adoption import migration
+from second_brain.database.maintenance import OnProgress, Progress, ignore_progress
+from second_brain.errors import ConfigurationError, MigrationMissingError
+from second_brain.services.install import Database
+
+BATCH_SIZE = 200
+"""Rows of a transaction of the backfill; their source rows are locked until it ends."""
+PAGE_SIZE = 1000
+"""Rows that the comparison holds in memory at a time."""
+_EXAMPLES = 20
+
+Key = list[str]
+
+_EXISTS = "select to_regclass('knowledge_internal.adoptions') is not null"
+_LIST = """
+select adoption.name, format('%I.%I', namespace.nspname, class.relname),
+       adoption.key_columns, adoption.embedding_model,
+       (
+         select count(*)
+           from knowledge_internal.adoption_problems as problem
+          where problem.adoption_name = adoption.name
+       )
+  from knowledge_internal.adoptions as adoption
+  left join pg_catalog.pg_class as class on class.oid = adoption.source
+  left join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
+ order by adoption.name
+"""
+_COUNT = "select count(*) from knowledge_internal.{view}"
+_KEYS = """
+select knowledge_internal.adoption_keys(
+         adoption_name => %(name)s, after_key => %(after)s, page_size => %(size)s,
+         only_missing => %(only_missing)s
+       )
+"""
+_CARRY_OVER = """
+select rows_stored, rows_left
+  from knowledge_internal.carry_over_again(
+         adoption_name => %(name)s, keys => %(keys)s, waits => %(waits)s
+       )
+"""
+_DIFFERENCES = """
+select key, fields
+  from knowledge_internal.adoption_differences(adoption_name => %(name)s, keys => %(keys)s)
+"""
+_LEFT_OVER = """
+select key, external_key from knowledge_internal.adoption_left_over(adoption_name => %(name)s)
+"""
+_PROBLEMS = """
+select key, is_carried_over, reason, recorded_at
+  from knowledge_internal.adoption_problems
+ where adoption_name = %(name)s
+ order by recorded_at, key::text
+"""
+_STATISTICS = (
+    "analyze public.knowledge_chunks",
+    "select public.refresh_knowledge_statistics()",
+)
+_DELETE_LEFT_OVER = """
+delete from public.knowledge_documents as document
+ where document.external_key = any (%(external_keys)s)
+   and document.source_row ->> 'adoption' = %(name)s
+"""
+_TRIGGERS = """
+select trigger.tgname, trigger.tgenabled in ('O', 'A')
+  from pg_catalog.pg_trigger as trigger
+ where trigger.tgfoid = to_regprocedure('knowledge_internal.carry_over_changes()')
+   and trigger.tgargs = convert_to(%(name)s, 'UTF8') || '\\x00'
+   and trigger.tgrelid = to_regclass(%(source)s)
+ order by trigger.tgname
+"""
+_HAS_VIEW = "select to_regclass(%(view)s) is not null"
+_DROP_TRIGGER = "drop trigger {trigger} on {source}"
+_DROP_VIEW = "drop view if exists knowledge_internal.{view}"
+_FORGET = "delete from knowledge_internal.adoptions where name = {name}"
+_DELETE_DOCUMENTS = (
+    "delete from public.knowledge_documents where source_row ->> 'adoption' = {name}"
+)
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """A registered adoption; `problems` counts the rows that are listed with a reason."""
+
+    name: str
+    source: str
+    key_columns: Sequence[str]
+    embedding_model: str | None
+    problems: int
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A row that could not be carried over, or not completely, and why."""
+
+    key: Key
+    is_carried_over: bool
+    reason: str
+
+
+@dataclass
+class Backfill:
+    """What a backfill did: rows read, stored, and waited for because a writer held them."""
+
+    read: int = 0
+    stored: int = 0
+    waited_for: int = 0
+
+
+@dataclass
+class Comparison:
+    """The differences between a source and its documents.
+
+    `examples` has some of the differing keys with their fields; `differing` counts by field.
+    """
+
+    name: str
+    compared: int = 0
+    missing: int = 0
+    different: int = 0
+    left_over: int = 0
+    differing: Counter[str] = field(default_factory=Counter)
+    examples: list[tuple[Key, list[str]]] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def differences(self) -> int:
+        """How many documents are missing, different or left over."""
+        return self.missing + self.different + self.left_over
+
+
+def listed(database: Database) -> list[Adoption]:
+    """List the adoptions of an install. Raises MigrationMissingError without their tables."""
+    if database.execute(_EXISTS).fetchone() != (True,):
+        raise MigrationMissingError("the database lacks migrations of this second-brain")
+    return [Adoption(*row) for row in database.execute(_LIST).fetchall()]
+
+
+def named(database: Database, name: str) -> Adoption:
+    """Return the adoption of that name. Raises ConfigurationError if there is none."""
+    found = listed(database)
+    for one in found:
+        if one.name == name:
+            return one
+    names = ", ".join(one.name for one in found) or "none"
+    raise ConfigurationError(
+        f"there is no adoption {name!r}", remedy=f"Those of this database: {names}."
+    )
+
+
+def backfill(
+    database: Database,
+    name: str,
+    *,
+    batch_size: int = BATCH_SIZE,
+    on_progress: OnProgress = ignore_progress,
+) -> Backfill:
+    """Carry over the rows that have no document yet, in batches of one transaction each.
+
+    Writes of the source continue. After an interruption, run it again: it reads which rows are
+    missing. A row that cannot be carried over is listed in the comparison's `problems`. After
+    many rows, the statistics that the text leg and fusion `auto` read are renewed.
+    """
+    done = Backfill()
+    left: list[Key] = []
+    total = _count(database, name)
+    on_progress(Progress(f"Backfill of {name}", 0))
+    for keys in _pages(database, name, batch_size, only_missing=True):
+        stored, skipped = _carry_over(database, name, keys)
+        done.read += len(keys)
+        done.stored += stored
+        if skipped:
+            left += keys
+        on_progress(Progress(f"Backfill of {name}", min(done.read / max(total, 1), 1)))
+    done.waited_for = _wait_for(database, name, left)
+    if done.stored > total / 10:
+        for statement in _STATISTICS:
+            database.execute(statement)
+    return done
+
+
+def compare(
+    database: Database,
+    name: str,
+    *,
+    repair: bool = False,
+    most: int | None = None,
+    on_progress: OnProgress = ignore_progress,
+) -> Comparison:
+    """Compare the rows of a source with their documents, chunks and embeddings.
+
+    With `repair`, carry the differing rows over again and delete what is left over; the result
+    counts what was found before. `most` limits the number of rows compared, and leaves out the
+    search for documents that are left over.
+    """
+    found = Comparison(name)
+    total = _count(database, name)
+    on_progress(Progress(f"Comparison of {name}", 0))
+    problem_keys = {tuple(one.key) for one in problems(database, name) if not one.is_carried_over}
+    for keys in _pages(database, name, PAGE_SIZE):
+        differences = [
+            one for one in _differences(database, name, keys) if tuple(one[0]) not in problem_keys
+        ]
+        found.compared += len(keys)
+        for key, fields in differences:
+            if fields == ["missing"]:
+                found.missing += 1
+            else:
+                found.different += 1
+                found.differing.update(fields)
+            if len(found.examples) < _EXAMPLES:
+                found.examples.append((key, fields))
+        if repair and differences:
+            _repair(database, name, [key for key, _ in differences])
+        on_progress(Progress(f"Comparison of {name}", min(found.compared / max(total, 1), 1)))
+        if most is not None and found.compared >= most:
+            break
+    else:
+        left_over = database.execute(_LEFT_OVER, {"name": name}).fetchall()
+        found.left_over = len(left_over)
+        found.examples += [(key, ["left over"]) for key, _ in left_over[:_EXAMPLES]]
+        if repair and left_over:
+            keys = [key for key, _ in left_over if None not in key]
+            _repair(database, name, keys)
+            database.execute(
+                _DELETE_LEFT_OVER,
+                {"name": name, "external_keys": _still_left_over(database, name, left_over)},
+            )
+    found.problems = problems(database, name)
+    return found
+
+
+def problems(database: Database, name: str) -> list[Problem]:
+    """List the rows that could not be carried over, oldest first."""
+    rows = database.execute(_PROBLEMS, {"name": name}).fetchall()
+    return [Problem(key, is_carried_over, reason) for key, is_carried_over, reason, _ in rows]
+
+
+def faults(database: Database, adoption: Adoption) -> list[str]:
+    """List what is missing of an adoption, or switched off."""
+    install = database.install
+    view = f"{install.internals}.{migration.view_name(adoption.name)}"
+    found: list[str] = []
+    if database.execute(_HAS_VIEW, {"view": view}).fetchone() != (True,):
+        found.append(f"the view {view} does not exist")
+    triggers = dict(
+        database.execute(_TRIGGERS, {"name": adoption.name, "source": adoption.source}).fetchall()
+    )
+    for event in migration.EVENTS:
+        trigger = migration.trigger_name(adoption.name, event, install.schema)
+        if not triggers.get(trigger, False):
+            fault = "is disabled" if trigger in triggers else "does not exist"
+            found.append(f"the trigger {trigger} on {adoption.source} {fault}")
+    return found
+
+
+def removal(database: Database, name: str, *, delete_documents: bool = False) -> list[str]:
+    """Return the statements that remove an adoption; its source is then as it was before."""
+    adoption = named(database, name)
+    found = database.execute(_TRIGGERS, {"name": name, "source": adoption.source}).fetchall()
+    # Postgres wrote this name, with its schema and with quotes where it needs them.
+    source = sql.SQL(adoption.source)
+    composed = database.install.composed
+    statements = [
+        composed(_DROP_TRIGGER, trigger=sql.Identifier(trigger), source=source)
+        for trigger, _ in found
+    ]
+    statements.append(composed(_DROP_VIEW, view=sql.Identifier(migration.view_name(name))))
+    if delete_documents:
+        statements.append(composed(_DELETE_DOCUMENTS, name=sql.Literal(name)))
+    statements.append(composed(_FORGET, name=sql.Literal(name)))
+    return [one.as_string(database.connection) for one in statements]
+
+
+def remove(database: Database, name: str, *, delete_documents: bool = False) -> None:
+    """Remove an adoption in one transaction."""
+    with database.connection.transaction():
+        for statement in removal(database, name, delete_documents=delete_documents):
+            database.connection.execute(statement.encode())
+
+
+def _count(database: Database, name: str) -> int:
+    view = sql.Identifier(migration.view_name(name))
+    (count,) = database.execute(_COUNT, view=view).fetchone() or (0,)
+    return int(count)
+
+
+def _pages(
+    database: Database, name: str, size: int, *, only_missing: bool = False
+) -> Iterator[list[Key]]:
+    after: Key | None = None
+    while True:
+        (keys,) = database.execute(
+            _KEYS,
+            {
+                "name": name,
+                "after": None if after is None else Jsonb(after),
+                "size": size,
+                "only_missing": only_missing,
+            },
+        ).fetchone() or (None,)
+        if not keys:
+            return
+        yield keys
+        after = keys[-1]
+
+
+def _carry_over(
+    database: Database, name: str, keys: Sequence[Key], *, waits: bool = False
+) -> tuple[int, int]:
+    """Carry rows over in a transaction; return how many were stored, and left to their writers."""
+    stored, left = database.execute(
+        _CARRY_OVER, {"name": name, "keys": Jsonb(keys), "waits": waits}
+    ).fetchone() or (0, 0)
+    return stored, left
+
+
+def _wait_for(database: Database, name: str, keys: Sequence[Key]) -> int:
+    """Carry rows over one by one: with one lock at a time, waiting cannot end in a deadlock."""
+    for key in keys:
+        _carry_over(database, name, [key], waits=True)
+    return len(keys)
+
+
+def _repair(database: Database, name: str, keys: Sequence[Key]) -> None:
+    for place in range(0, len(keys), BATCH_SIZE):
+        batch = keys[place : place + BATCH_SIZE]
+        if _carry_over(database, name, batch)[1]:
+            _wait_for(database, name, batch)
+
+
+def _differences(database: Database, name: str, keys: Sequence[Key]) -> list[tuple[Key, list[str]]]:
+    try:
+        return database.execute(_DIFFERENCES, {"name": name, "keys": Jsonb(keys)}).fetchall()
+    except (psycopg.DataError, psycopg.errors.RaiseException) as error:
+        # A row cannot be read: compare one by one to find it.
+        if len(keys) == 1:
+            return [(keys[0], [f"unreadable: {error.diag.message_primary}"])]
+        return [one for key in keys for one in _differences(database, name, [key])]
+
+
+def _still_left_over(database: Database, name: str, found: Sequence[tuple[Key, str]]) -> list[str]:
+    before = {external_key for _, external_key in found}
+    rows = database.execute(_LEFT_OVER, {"name": name}).fetchall()
+    return [external_key for _, external_key in rows if external_key in before]

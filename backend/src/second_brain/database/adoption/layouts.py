@@ -1,0 +1,86 @@
+"""The layouts of tables that `adopt --from` knows, and the names that columns usually have.
+
+A value is the name of a column, or an SQL expression over the columns.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the columns of a known kind of table become fields of a document.
+
+    `required` must exist in the table. Of `optional`, what the table does not have is left out.
+    `{schema}` in an expression is the schema of the table. With `keeps_other_columns`, columns that
+    are not named here are keys of the metadata.
+    """
+
+    summary: str
+    required: Mapping[str, str]
+    optional: Mapping[str, str] = field(default_factory=dict)
+    keeps_other_columns: bool = False
+
+
+LAYOUTS = {
+    "supabase-guide": Layout(
+        "documents of Supabase's guides to AI and hybrid search",
+        {"key": "id", "content": "content", "embedding": "embedding"},
+        {"title": "title", "metadata": "metadata"},
+    ),
+    "langchain": Layout(
+        "LangChain's SupabaseVectorStore",
+        {"key": "id", "content": "content", "embedding": "embedding", "metadata": "metadata"},
+        {"title": "metadata ->> 'title'", "url": "metadata ->> 'source'"},
+    ),
+    "pgvectorstore": Layout(
+        "LangChain's PGVectorStore (langchain-postgres)",
+        {"key": "langchain_id", "content": "content", "embedding": "embedding"},
+        {
+            "metadata": "langchain_metadata",
+            "title": "langchain_metadata ->> 'title'",
+            "url": "langchain_metadata ->> 'source'",
+        },
+        # Its metadata_columns.
+        keeps_other_columns=True,
+    ),
+    "pgvector": Layout(
+        "LangChain's PGVector: langchain_pg_embedding, the former class of langchain-postgres",
+        {"key": "id", "content": "document", "embedding": "embedding", "metadata": "cmetadata"},
+        {
+            "title": "cmetadata ->> 'title'",
+            "url": "cmetadata ->> 'source'",
+            # One table has the rows of all its collections.
+            "collection": "coalesce((select collection.name"
+            " from {schema}.langchain_pg_collection as collection"
+            " where collection.uuid = source.collection_id), 'knowledge')",
+        },
+    ),
+    "llamaindex": Layout(
+        "LlamaIndex's PGVectorStore: data_<name>",
+        {"key": "id", "content": "text", "embedding": "embedding"},
+        {
+            # _node_content is the node again, without its text. node_id is its name in LlamaIndex.
+            "metadata": "(coalesce(nullif(metadata_::jsonb, 'null'), '{}')"
+            " - array['_node_content', '_node_type'])"
+            " || jsonb_strip_nulls(jsonb_build_object('node_id', node_id))",
+            "title": "coalesce(metadata_ ->> 'title', metadata_ ->> 'file_name')",
+        },
+    ),
+}
+"""The values of --from."""
+
+USUAL_NAMES = {
+    "content": (
+        "content", "body", "text", "document", "page_content", "chunk", "chunk_text", "markdown",
+        "description",
+    ),
+    "embedding": ("embedding", "embeddings", "vector", "content_embedding"),
+    "metadata": ("metadata", "meta", "cmetadata", "langchain_metadata", "metadata_", "attributes"),
+    "title": ("title", "heading", "subject", "name"),
+    "url": ("source_url", "url", "link", "permalink", "href", "uri"),
+    "owner": ("owner_id", "user_id", "owner", "author_id", "created_by"),
+    "groups": ("allowed_groups", "groups"),
+    "updated": ("document_date", "updated_at", "modified_at", "published_at", "date", "created_at"),
+}  # fmt: skip
+"""For each field, the names of columns that are proposed for it, best first."""

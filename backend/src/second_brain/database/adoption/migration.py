@@ -1,0 +1,185 @@
+"""The SQL that adopts a table, for the user to read and to change, and the file that it is in."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from psycopg import sql
+
+from second_brain.database import migrations
+from second_brain.database.adoption.proposal import Proposal
+from second_brain.errors import InvalidInputError
+from second_brain.services.install import SCHEMA, Install
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_LONGEST_NAME = 63
+
+_MIGRATION = """
+-- {file}: carries the rows of {table_text} over into documents that can be searched.
+-- Written by `second-brain adopt`. Adds: an entry in knowledge_internal.adoptions, the view
+-- {view_name}, four triggers on {table_text}.
+-- Locks {table_text} against writes while the triggers are created.
+-- Afterwards, carry over the rows that exist: second-brain adopt --backfill {name}{schema_option}
+
+-- Refused if the table cannot be adopted.
+select knowledge_internal.adopt_table(
+  adoption_name => {name_literal},
+  source => {table_literal},
+  key_columns => array[{key_columns}],
+  embedding_model => {model},
+  chunk_size => {chunk_size},
+  chunk_overlap => {chunk_overlap}
+);
+
+-- The mapping: change its expressions as you like, and add fields of upsert_knowledge_document
+-- (language, author, knowledge_type, ...). Rows that the view does not have are not carried over.
+drop view if exists {view};
+
+create view {view} as
+select
+{columns}
+  from {table} as source;
+
+revoke all on table {view} from public, anon, authenticated, service_role;
+
+comment on view {view} is {comment};
+
+-- A statement that writes the table carries its rows over in the same transaction.
+"""
+_TRIGGER = """
+create or replace trigger {trigger}
+  after {event} on {table}{referencing}
+  for each statement execute function knowledge_internal.carry_over_changes({name_literal});
+"""
+_REFERENCING = {
+    "insert": "\n  referencing new table as new_rows",
+    "update": "\n  referencing old table as old_rows new table as new_rows",
+    "delete": "\n  referencing old table as old_rows",
+    "truncate": "",
+}
+EVENTS = tuple(_REFERENCING)
+"""The writes of a table that an adoption has a trigger for."""
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the user decides beside the mapping.
+
+    `model` names the embeddings of the source. With `chunk_size`, longer contents are split.
+    """
+
+    name: str
+    collection: str = "knowledge"
+    visibility: Literal["private", "public"] = "private"
+    language: str | None = None
+    model: str | None = None
+    chunk_size: int | None = None
+    chunk_overlap: int = 0
+
+
+def default_name(table: str) -> str:
+    """Return the name of the adoption of a table: its own, as far as the rules for names allow."""
+    name = re.sub(r"[^a-z0-9_]+", "_", table.lower()).strip("_")[:40]
+    return name if _NAME.fullmatch(name) else f"table_{name}"[:40].rstrip("_")
+
+
+def view_name(name: str) -> str:
+    """Return the name of the view of an adoption, in the internal schema."""
+    return f"adopted_{name}"
+
+
+def trigger_name(name: str, event: str, schema: str) -> str:
+    """Return the name of a trigger of an adoption."""
+    return f"{'' if schema == SCHEMA else schema + '_'}adopted_{name}_{event}"
+
+
+def render(proposal: Proposal, choices: Choices, install: Install) -> str:
+    """Return the SQL of an adoption. Raises InvalidInputError for a name that is not allowed."""
+    name, table = choices.name, proposal.table
+    if not _NAME.fullmatch(name):
+        raise InvalidInputError(
+            f"--name must be 1 to 40 lower-case letters, digits and underscores, a letter first, "
+            f"not {name!r}"
+        )
+    longest = len(trigger_name(name, "truncate", install.schema))
+    if longest > _LONGEST_NAME:
+        raise InvalidInputError(
+            f"--name is {longest - _LONGEST_NAME} characters too long for the triggers of schema "
+            f"{install.schema}, {name!r}"
+        )
+    literal = sql.Literal
+    parts: dict[str, sql.Composable] = {
+        "name": sql.SQL(name),
+        "name_literal": literal(name),
+        "table": table.identifier,
+        # In comments: a line break in a name would end the comment.
+        "table_text": sql.SQL(re.sub(r"\s+", " ", str(table))),
+        "table_literal": literal(table.identifier.as_string(None)),
+        "view": sql.Identifier(install.internals, view_name(name)),
+    }
+    migration = install.composed(
+        _MIGRATION,
+        **parts,
+        file=sql.SQL(file_name(name, install.schema)),
+        view_name=sql.SQL(view_name(name)),
+        schema_option=sql.SQL("" if install.schema == SCHEMA else f" --schema {install.schema}"),
+        key_columns=sql.SQL(", ").join(map(literal, proposal.key)),
+        model=literal(choices.model if proposal.field("embedding") else None),
+        chunk_size=literal(choices.chunk_size),
+        chunk_overlap=literal(choices.chunk_overlap),
+        columns=_columns(proposal, choices),
+        comment=literal(f"The rows of {table} as documents; adopted as {name}."),
+    )
+    triggers = [
+        install.composed(
+            _TRIGGER,
+            **parts,
+            trigger=sql.Identifier(trigger_name(name, event, install.schema)),
+            event=sql.SQL(event),
+            referencing=sql.SQL(referencing),
+        )
+        for event, referencing in _REFERENCING.items()
+    ]
+    return "".join(one.as_string(None) for one in (migration, *triggers)).lstrip()
+
+
+def _columns(proposal: Proposal, choices: Choices) -> sql.Composable:
+    lines = [
+        _line(
+            sql.SQL("source.{}").format(sql.Identifier(column)),
+            f"key_{place}",
+            f"key: {proposal.key_reason}" if place == 1 else None,
+        )
+        for place, column in enumerate(proposal.key, start=1)
+    ]
+    lines += [
+        _line(one.expression, one.name, f"{one.name}: {one.reason}") for one in proposal.fields
+    ]
+    if proposal.field("collection") is None:
+        lines.append(_line(sql.Literal(choices.collection), "collection"))
+    lines += [
+        _line(sql.Literal(choices.visibility), "visibility"),
+        _line(sql.Literal("other"), "source_origin"),
+    ]
+    if choices.language is not None:
+        lines.append(_line(sql.Literal(choices.language), "language"))
+    return sql.SQL(",\n").join(lines)
+
+
+def _line(value: sql.Composable, name: str, reason: str | None = None) -> sql.Composable:
+    comment = sql.SQL("" if reason is None else "  -- " + re.sub(r"\s+", " ", reason) + "\n")
+    return sql.SQL("{}  {} as {}").format(comment, value, sql.SQL(name))
+
+
+def file_name(name: str, schema: str) -> str:
+    """Return the name of the migration's file, without its timestamp."""
+    return f"adopt_{'' if schema == SCHEMA else schema + '_'}{name}"
+
+
+def write(into: Path, text: str, name: str, schema: str) -> Path:
+    """Write the migration into a project's folder, with a timestamp later than all others."""
+    into.mkdir(parents=True, exist_ok=True)
+    file = into / f"{migrations.next_version(into)}_{file_name(name, schema)}.sql"
+    file.write_text(text, "utf-8")
+    return file

@@ -1,0 +1,306 @@
+"""Searches and writes for an hour, and what has grown after it.
+
+The corpus of benchmarks/bench.py is loaded into a new database. Then searchers (each with one
+connection for the whole run) make the calls of benchmarks/mixed.py at a steady rate. One writer
+stores documents of ten chunks at a steady rate: new ones, for each of which the oldest is deleted,
+and changed ones, half of whose chunks become superseded. Each minute the superseded chunks are
+purged, as a scheduled job does. Autovacuum runs with the server's defaults.
+
+The last sixth of the time is compared with the first sixth: p50 and p95 of the searches, in wall
+and CPU time; at the end of each, the bytes of every table and index that is written, and the
+private memory of the searchers' and the writer's connections. A table or index may grow with the
+rows that it holds, dead ones until the next vacuum included; the table names this reason. Anything
+else that grows by more than a tenth (times: a quarter) has no reason, and the exit code is 1. On a
+machine with other load, judge the CPU time.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+from pgvector.psycopg import register_vector
+
+from benchmarks import writing
+from benchmarks.bench import record
+from benchmarks.bench_report import table
+from benchmarks.corpus import EmbeddingSpace
+from benchmarks.features import Library
+from benchmarks.loading import Keeping, Loaded, said
+from benchmarks.memory import private_bytes, process_cpu
+from benchmarks.mixed import mixed_calls, search
+from benchmarks.peers.ours import SecondBrain
+from benchmarks.timing import percentiles
+from benchmarks.workload import CORPUS_SEED, QUERY_SEED, SPACE_SEED, make_corpus, make_queries
+
+# How much may grow without a reason.
+TENTH, QUARTER = 1.1, 1.25
+SHARE = 1 / 6
+DELETE = "select public.delete_knowledge_document(%s)"
+PURGE = "select public.purge_knowledge_chunks(older_than => '1 minute')"
+SIZES = """
+select relation.oid::regclass::text, pg_table_size(relation.oid), owner.oid::regclass::text
+  from pg_class as relation
+  left join pg_index as index on index.indexrelid = relation.oid
+  join pg_class as owner on owner.oid = coalesce(index.indrelid, relation.oid)
+ where owner.relnamespace in ('public'::regnamespace, 'knowledge_internal'::regnamespace)
+   and owner.relkind = 'r'
+   and relation.relkind in ('r', 'i')
+ order by owner.oid::regclass::text, relation.relkind desc, relation.oid::regclass::text
+"""
+ROWS = """
+select relid::regclass::text, n_live_tup + n_dead_tup
+  from pg_stat_user_tables
+ where schemaname in ('public', 'knowledge_internal')
+"""
+# Smaller relations grow by whole pages.
+LEAST_BYTES = 2**20
+
+
+class Worker(threading.Thread):
+    """A thread that does something at a steady rate until it is stopped."""
+
+    def __init__(self, dsn: str, every: float) -> None:
+        super().__init__()
+        self.connection: psycopg.Connection[Any] = psycopg.connect(dsn, autocommit=True)
+        register_vector(self.connection)
+        self._every = every
+        self._stopped = threading.Event()
+        self.failure: BaseException | None = None
+        # When it began, and how many milliseconds it took; the server's CPU time, in milliseconds.
+        self.times: list[tuple[float, float]] = []
+        self.cpu: list[float] = []
+        self.start()
+
+    def once(self) -> None:
+        """Do it once."""
+        raise NotImplementedError
+
+    def run(self) -> None:
+        """Do it until stopped; after a delay, without a pause."""
+        try:
+            due = time.perf_counter()
+            while not self._stopped.wait(max(due - time.perf_counter(), 0.0)):
+                begin, before = time.perf_counter(), self.cpu_time()
+                self.once()
+                self.times.append((begin, 1000 * (time.perf_counter() - begin)))
+                self.cpu.append(self.cpu_time() - before)
+                due = max(due + self._every, begin)
+        except BaseException as exc:  # noqa: BLE001 - raised again by stop
+            self.failure = exc
+
+    def stop(self) -> None:
+        """Wait for the call that is under way; raises what a call has raised."""
+        self._stopped.set()
+        self.join()
+        self.connection.close()
+        if self.failure is not None:
+            raise self.failure
+
+    def cpu_time(self) -> float:
+        """Return the CPU time of the server's process so far, in milliseconds."""
+        return process_cpu(self.connection.info.backend_pid) or 0.0
+
+    def memory(self) -> int:
+        """Return the private memory of the server's process for the connection."""
+        return private_bytes(self.connection.info.backend_pid)
+
+
+class Searcher(Worker):
+    """Searches of all kinds."""
+
+    def __init__(self, dsn: str, every: float, calls: Iterator[dict[str, Any]]) -> None:
+        self._calls = calls
+        super().__init__(dsn, every)
+
+    def once(self) -> None:
+        """Make the next search."""
+        search(self.connection, next(self._calls))
+
+
+class Writer(Worker):
+    """New and changed documents, and deletes, so that their number stays."""
+
+    def __init__(self, dsn: str, every: float, drafts: writing.Drafts, documents: int) -> None:
+        self._drafts = drafts
+        self._documents = documents
+        self._written: deque[writing.Draft] = deque()
+        self._count = 0
+        super().__init__(dsn, every)
+
+    def once(self) -> None:
+        """Write a new document, or half of the chunks of the oldest but one."""
+        self._count += 1
+        if self._count % 2 and len(self._written) > 1:
+            self._written.rotate(-1)
+            draft = self._drafts.changed(self._written.pop())
+        else:
+            draft = self._drafts.new()
+        self.connection.execute(writing.UPSERT, draft.arguments())
+        self._written.append(draft)
+        if len(self._written) > self._documents:
+            oldest = self._written.popleft()
+            self.connection.execute(DELETE, [writing.PREFIX + oldest.name])
+
+
+class Purger(Worker):
+    """The scheduled job."""
+
+    def once(self) -> None:
+        """Purge."""
+        self.connection.execute(PURGE)
+
+
+@dataclass
+class Sample:
+    """What is compared, at a time."""
+
+    sizes: dict[str, tuple[int, str]]
+    rows: dict[str, int]
+    searchers: float
+    writer: float
+    load: float
+    times: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+
+def sample(
+    connection: "psycopg.Connection[Any]", searchers: list[Searcher], writer: Writer
+) -> Sample:
+    """Return the sizes and the memory now."""
+    sizes = {name: (bytes_, owner) for name, bytes_, owner in connection.execute(SIZES).fetchall()}
+    rows = dict(connection.execute(ROWS).fetchall())
+    memory = statistics.mean(searcher.memory() for searcher in searchers)
+    return Sample(sizes, rows, memory, writer.memory(), os.getloadavg()[0])
+
+
+def grown(what: str, first: float, last: float, form: str, bound: float, reason: str) -> list[str]:
+    """Return a row of the table."""
+    ratio = last / first if first else 1.0
+    within = "yes" if ratio <= bound else "no"
+    return [what, format(first, form), format(last, form), f"{ratio:.2f}", reason, within]
+
+
+def compare(first: Sample, last: Sample) -> list[list[str]]:
+    """Return the rows of the table."""
+    times = [percentiles(one.times) for one in (first, last)]
+    cpu = [percentiles(one.cpu) for one in (first, last)]
+    load = f"load of the machine {first.load:.1f} and {last.load:.1f}"
+    rows = [
+        *(
+            grown(f"search {share}, ms", times[0][share], times[1][share], ".1f", QUARTER, load)
+            for share in ("p50", "p95")
+        ),
+        *(
+            grown(f"its CPU time, {share}, ms", cpu[0][share], cpu[1][share], ".1f", QUARTER, "")
+            for share in ("p50", "p95")
+        ),
+        grown("memory of a searcher, MB", *megabytes(first.searchers, last.searchers), TENTH, ""),
+        grown("memory of the writer, MB", *megabytes(first.writer, last.writer), TENTH, ""),
+    ]
+    for name, (bytes_, owner) in last.sizes.items():
+        before = first.sizes[name][0]
+        if bytes_ < LEAST_BYTES:
+            continue
+        more = last.rows[owner] / max(first.rows[owner], 1)
+        reason = f"{more:.2f} times the rows of {owner}, dead ones too" if more > 1.01 else ""
+        bound = TENTH * max(more, 1.0)
+        rows.append(grown(f"{name}, MB", *megabytes(before, bytes_), bound, reason))
+    return rows
+
+
+def megabytes(first: float, last: float) -> tuple[float, float, str]:
+    """Return two sizes in MB, and their format."""
+    return first / 2**20, last / 2**20, ".1f"
+
+
+def soak(loaded: Loaded, options: argparse.Namespace) -> list[list[str]]:
+    """Run the searches and writes; return the rows of the table."""
+    assert isinstance(loaded.system, SecondBrain)
+    dsn = loaded.system.dsn
+    library = Library.read()
+    space = EmbeddingSpace(options.dimensions, seed=SPACE_SEED)
+    queries = make_queries(library, space, 100, seed=QUERY_SEED)
+    drafts = writing.Drafts(library, space, seed=options.chunks)
+    seconds = 60 * options.minutes
+    begin = time.perf_counter()
+    with ExitStack() as stack:
+        searchers = []
+        for _ in range(options.searchers):
+            searchers.append(Searcher(dsn, 1 / options.searches, mixed_calls(queries)))
+            stack.callback(searchers[-1].stop)
+        documents = max(options.chunks // 50 // writing.CHUNKS, 10)
+        writer = Writer(dsn, writing.CHUNKS / options.rate, drafts, documents)
+        stack.callback(writer.stop)
+        purger = Purger(dsn, min(60.0, seconds * SHARE / 2))
+        stack.callback(purger.stop)
+        workers = [*searchers, writer, purger]
+        samples = []
+        for end in (seconds * SHARE, seconds):
+            while (left := begin + end - time.perf_counter()) > 0:
+                time.sleep(min(left, 60.0))
+                recent = [took for one in searchers for _, took in one.times[-200:]]
+                p95 = percentiles(recent)["p95"] if recent else 0.0
+                minutes = (time.perf_counter() - begin) / 60
+                said(f"  {minutes:.1f} minutes: p95 of the last searches {p95:.1f} ms")
+                if any(worker.failure is not None for worker in workers):
+                    return []
+            samples.append(sample(loaded.system.connection, searchers, writer))
+    first, last = samples
+    for searcher in searchers:
+        for (at, took), cpu in zip(searcher.times, searcher.cpu, strict=True):
+            for one, of_it in (
+                (first, at < begin + seconds * SHARE),
+                (last, at >= begin + seconds * (1 - SHARE)),
+            ):
+                if of_it:
+                    one.times.append(took)
+                    one.cpu.append(cpu)
+    wrote = len(writer.times) * writing.CHUNKS / seconds
+    asked = sum(len(searcher.times) for searcher in searchers) / seconds
+    said(f"  {asked:.1f} searches and {wrote:.1f} written chunks a second")
+    return compare(first, last)
+
+
+def main() -> None:
+    """Load, soak, and print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--chunks", type=int, default=100_000)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--searchers", type=int, default=2)
+    parser.add_argument("--searches", type=float, default=5.0, help="a second, of each searcher")
+    parser.add_argument("--rate", type=float, default=20.0, help="chunks a second of the writer")
+    parser.add_argument("--dimensions", type=int, default=384)
+    parser.add_argument("--major", type=int, default=18, help="of the PostgreSQL server")
+    options = parser.parse_args()
+    run = record(options.major)
+    space = EmbeddingSpace(options.dimensions, seed=SPACE_SEED)
+    corpus = make_corpus(Library.read(), space, options.chunks, seed=CORPUS_SEED)
+    with ExitStack() as stack:
+        said(f"loading {options.chunks:,} chunks")
+        keeping = Keeping(None, {}, 6 * 3600)
+        loaded = Loaded.start(SecondBrain, corpus, options.major, stack, keeping)
+        rows = soak(loaded, options)
+    header = ("what", "first sixth", "last sixth", "ratio", "reason of growth", "within")
+    print(
+        f"{run['begun']}, commit {run['commit']}, PostgreSQL {options.major}:"
+        f" {options.minutes:g} minutes at {options.chunks:,} chunks, {options.searchers} searchers"
+        f" with {options.searches:g} searches a second each, {options.rate:g} written chunks a"
+        " second\n"
+    )
+    print(table(header, rows))
+    sys.exit(1 if any(row[-1] == "no" for row in rows) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""A table in the layout of Supabase's guide, adopted, and what the corpus has of it."""
+
+from typing import Any
+
+from psycopg.rows import dict_row
+
+from conftest import Connection
+from second_brain.database.adoption import carrying, migration, proposal
+from second_brain.services.install import Database
+
+GUIDE = """
+create table public.documents (
+  id bigint primary key generated always as identity,
+  title text,
+  content text,
+  metadata jsonb,
+  embedding extensions.vector(3)
+)
+"""
+Row = dict[str, Any]
+
+
+def adopt(
+    connection: Connection,
+    table: str = "public.documents",
+    *,
+    options: dict[str, str | None] | None = None,
+    layout: str | None = None,
+    uses_embeddings: bool = True,
+    **choices: Any,
+) -> str:
+    """Adopt a table as the command does; return the name of the adoption."""
+    database = Database(connection)
+    proposed = proposal.propose(
+        database, table, options or {}, layout, uses_embeddings=uses_embeddings
+    )
+    choices.setdefault("name", migration.default_name(proposed.table.name))
+    choices.setdefault("model", "m")
+    text = migration.render(proposed, migration.Choices(**choices), database.install)
+    connection.execute(text.encode())
+    return str(choices["name"])
+
+
+def backfill(connection: Connection, name: str = "documents", **options: Any) -> carrying.Backfill:
+    return carrying.backfill(Database(connection), name, **options)
+
+
+def compare(connection: Connection, name: str = "documents", **options: Any) -> carrying.Comparison:
+    return carrying.compare(Database(connection), name, **options)
+
+
+def reasons(connection: Connection, name: str = "documents") -> dict[str, str]:
+    """Return the reasons of the rows that were not carried over, or in part, by their keys."""
+    found = carrying.problems(Database(connection), name)
+    return {",".join(one.key): one.reason for one in found}
+
+
+def documents(connection: Connection) -> dict[str, Row]:
+    """Return the documents of adopted rows by external_key, each with its active chunks."""
+    with connection.cursor(row_factory=dict_row) as cursor:
+        rows = cursor.execute(
+            "select document.*, array("
+            "  select jsonb_build_object('content', chunk.content, 'heading', chunk.heading,"
+            "    'embedding', chunk.embedding::text, 'model', chunk.embedding_model)"
+            "    from public.knowledge_chunks as chunk"
+            "   where chunk.document_id = document.id and chunk.status = 'active'"
+            "   order by chunk.chunk_index"
+            ") as chunks from public.knowledge_documents as document"
+            " where document.source_row is not null"
+        ).fetchall()
+    return {row["external_key"]: row for row in rows}
+
+
+def contents(connection: Connection) -> dict[str, list[str]]:
+    return {
+        key: [chunk["content"] for chunk in row["chunks"]]
+        for key, row in documents(connection).items()
+    }

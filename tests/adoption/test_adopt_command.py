@@ -1,0 +1,140 @@
+"""The command adopt: what it proposes, writes, refuses and reports."""
+
+from pathlib import Path
+
+import psycopg
+import pytest
+from adopted import GUIDE
+
+from command_line import Run, runner
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    return runner(monkeypatch, capsys, tmp_path)
+
+
+@pytest.fixture
+def source(dsn: str) -> str:
+    """The DSN of a database with a table of Supabase's guide and two rows."""
+    with psycopg.connect(dsn) as connection:
+        connection.execute(GUIDE.encode())
+        connection.execute(
+            "insert into public.documents (content, embedding)"
+            " values ('Rotate the keys.', '[1,0,0]'), ('Water the plants.', null)"
+        )
+    return dsn
+
+
+def test_a_table_is_adopted_by_a_migration(run: Run, source: str, tmp_path: Path) -> None:
+    done = run("adopt", "public.documents", "--model", "m", "--dsn", source)
+    assert done.code == 0, done.err
+    assert "id: the primary key" in done.err
+    (file,) = (tmp_path / "supabase" / "migrations").glob("*_adopt_documents.sql")
+    with psycopg.connect(source) as connection:
+        connection.execute(file.read_text().encode())
+    done = run("adopt", "--backfill", "documents", "--dsn", source)
+    assert "documents: 2 rows carried over." in done.out
+    done = run("adopt", "--check", "--dsn", source)
+    assert (done.code, "2 rows compared, 0 differences" in done.out) == (0, True)
+
+
+def test_a_model_is_required_for_the_embeddings_of_the_table(run: Run, source: str) -> None:
+    done = run("adopt", "public.documents", "--dsn", source)
+    assert done.code == 1
+    assert "--model is not given" in done.err
+    assert run("adopt", "public.documents", "--embed", "--dsn", source).code == 0
+
+
+def test_a_difference_is_an_exit_code_of_1_until_it_is_repaired(run: Run, source: str) -> None:
+    assert run("adopt", "public.documents", "--model", "m", "--apply", "--dsn", source).code == 0
+    done = run("adopt", "--check", "--dsn", source)
+    assert done.code == 1
+    assert "2 missing" in done.out
+    assert run("adopt", "--check", "--repair", "--dsn", source).code == 0
+    assert "0 differences" in run("adopt", "--check", "--dsn", source).out
+
+
+def test_a_removed_adoption_is_gone(run: Run, source: str) -> None:
+    assert run("adopt", "public.documents", "--model", "m", "--apply", "--dsn", source).code == 0
+    assert run("adopt", "--backfill", "--dsn", source).code == 0
+    done = run("adopt", "--remove", "documents", "--delete-documents", "--apply", "--dsn", source)
+    assert done.code == 0
+    with psycopg.connect(source) as connection:
+        left = connection.execute("select count(*) from public.knowledge_documents").fetchone()
+        assert left == (0,)
+        connection.execute("insert into public.documents (content) values ('No trigger.')")
+    assert "no table is adopted" in run("adopt", "--check", "--dsn", source).err
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "refusal"),
+    [
+        ("content text", (), "has no key"),
+        ("id int unique, content text", (), "the key column id can be null"),
+        ("id int primary key, n int", (), "no column of texts"),
+        ("id int primary key, content text", ("--key", "content"), "no unique index on (content)"),
+        ("id int primary key, content text", ("--title", "nothing"), "'nothing' is not a column"),
+        (
+            "id int primary key, content text, embedding extensions.vector(2)",
+            ("--model", "m"),
+            "has 2 dimensions, the corpus has 3",
+        ),
+        ("id int primary key, content text", ("--name", "No Name"), "--name must be 1 to 40"),
+        (
+            "id int primary key, content text",
+            ("--from", "langchain"),
+            "not of the layout langchain",
+        ),
+        ("id float primary key, content text", ("--apply",), "has one of the types"),
+    ],
+)
+def test_a_table_that_cannot_be_adopted_is_refused_with_a_remedy(
+    run: Run, dsn: str, tmp_path: Path, columns: str, options: tuple[str, ...], refusal: str
+) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute(f"create table public.notes ({columns})".encode())
+    done = run("adopt", "public.notes", *options, "--dsn", dsn)
+    assert (done.code, refusal in done.err) == (1, True), done.err
+    assert not (tmp_path / "supabase").exists()
+
+
+@pytest.mark.parametrize("name", ["public.nothing", "public.seen", "'; drop table x"])
+def test_what_is_not_a_table_is_refused(run: Run, dsn: str, name: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute("create view public.seen as select 1 as id, 'x' as content")
+    assert run("adopt", name, "--dsn", dsn).code == 1
+
+
+def test_the_proposal_warns_of_policies_and_of_missing_owners(run: Run, dsn: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute(
+            "create table public.notes (id int primary key, body text, user_id uuid);"
+            " alter table public.notes enable row level security"
+        )
+    done = run("adopt", "public.notes", "--dsn", dsn)
+    assert "policies of public.notes are not carried over" in done.err
+    assert "There is no owner" not in done.err
+    assert "There is no owner" in run("adopt", "public.notes", "--owner", "none", "--dsn", dsn).err
+
+
+def test_an_install_in_another_schema_adopts_into_its_own_tables(
+    run: Run, source: str, dsn: str
+) -> None:
+    schema = ("--schema", "knowledge_de", "--dsn", source)
+    assert run("migrate", "--dimensions", "3", *schema).code == 0
+    assert run("adopt", "public.documents", "--model", "m", "--apply", *schema).code == 0
+    assert "2 rows carried over" in run("adopt", "--backfill", *schema).out
+    with psycopg.connect(source, autocommit=True) as connection:
+        connection.execute("insert into public.documents (content) values ('Third.')")
+        connection.execute("update public.documents set content = 'Second.' where id = 2")
+        counts = connection.execute(
+            "select (select count(*) from knowledge_de.knowledge_chunks where status = 'active'),"
+            " (select count(*) from public.knowledge_chunks)"
+        ).fetchone()
+    assert counts == (3, 0)
+    assert run("adopt", "--check", *schema).code == 0
+    assert "documents (public.documents): 3 rows compared" in run("doctor", *schema).out
+    assert run("uninstall", "--apply", "--yes", *schema).code == 0
+    with psycopg.connect(source, autocommit=True) as connection:
+        connection.execute("delete from public.documents")

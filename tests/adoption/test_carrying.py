@@ -1,0 +1,161 @@
+"""An adopted table: its rows become documents, in the transaction that writes them."""
+
+import pytest
+from adopted import GUIDE, adopt, backfill, compare, contents, documents, reasons
+
+from conftest import Connection
+
+
+@pytest.fixture
+def source(database: Connection) -> Connection:
+    """A database with an adopted table of three rows, not carried over yet."""
+    database.execute(GUIDE)
+    database.execute(
+        "insert into public.documents (title, content, metadata, embedding) values"
+        " ('Keys', 'Rotate the keys.', '{\"team\": \"security\"}', '[1,0,0]'),"
+        " (null, 'Water the plants.', null, null),"
+        " ('Zero', 'Empty the bin.', '{}', '[0,0,0]')"
+    )
+    adopt(database)
+    return database
+
+
+def test_a_backfill_makes_a_document_of_each_row(source: Connection) -> None:
+    done = backfill(source)
+    assert (done.read, done.stored) == (3, 3)
+    found = documents(source)
+    keys = found["documents/1"]
+    assert keys["title"] == "Keys"
+    assert keys["metadata"] == {"team": "security"}
+    assert keys["source_row"] == {
+        "adoption": "documents",
+        "table": "public.documents",
+        "key": {"id": 1},
+        "types": {"id": "bigint"},
+    }
+    assert keys["chunks"] == [
+        {"content": "Rotate the keys.", "heading": "Keys", "embedding": "[1,0,0]", "model": "m"}
+    ]
+    assert found["documents/2"]["metadata"] == {}
+    assert found["documents/2"]["chunks"][0]["embedding"] is None
+    assert compare(source).differences == 0
+
+
+def test_a_zero_embedding_is_left_out_and_noted(source: Connection) -> None:
+    backfill(source)
+    assert documents(source)["documents/3"]["chunks"][0]["embedding"] is None
+    assert list(reasons(source)) == ["3"]
+    assert "no direction" in reasons(source)["3"]
+    source.execute("update public.documents set embedding = '[0,1,0]' where id = 3")
+    assert documents(source)["documents/3"]["chunks"][0]["embedding"] == "[0,1,0]"
+    assert reasons(source) == {}
+
+
+def test_each_kind_of_write_is_carried_over(source: Connection) -> None:
+    backfill(source)
+    source.execute(
+        "insert into public.documents (content, embedding) values ('Feed the cat.', '[0,0,1]')"
+    )
+    assert contents(source)["documents/4"] == ["Feed the cat."]
+    source.execute("update public.documents set content = 'Water all plants.' where id = 2")
+    assert contents(source)["documents/2"] == ["Water all plants."]
+    source.execute("update public.documents set embedding = '[0,1,1]' where id = 1")
+    assert documents(source)["documents/1"]["chunks"][0]["embedding"] == "[0,1,1]"
+    source.execute("delete from public.documents where id in (1, 2)")
+    assert sorted(contents(source)) == ["documents/3", "documents/4"]
+    source.execute("truncate public.documents")
+    assert contents(source) == {}
+    assert compare(source).differences == 0
+
+
+def test_a_backfill_renews_the_statistics(source: Connection) -> None:
+    statement = "select document_count from knowledge_internal.corpus_statistics"
+    backfill(source)
+    assert source.execute(statement).fetchall() == [(3,)]
+
+
+def test_statements_of_every_form_are_carried_over(source: Connection) -> None:
+    backfill(source)
+    source.execute(
+        "insert into public.documents (id, content) overriding system value"
+        " values (1, 'Conflict.'), (10, 'Inserted.')"
+        " on conflict (id) do update set content = excluded.content"
+    )
+    source.execute(
+        "merge into public.documents using (values (2, 'x'), (11, 'Merged.')) as given (id, text)"
+        " on documents.id = given.id when matched then delete"
+        " when not matched then insert (id, content) overriding system value"
+        " values (given.id, given.text)"
+    )
+    with source.cursor().copy("copy public.documents (content) from stdin") as copy:
+        copy.write_row(("Copied.",))
+    # A row that a statement writes twice: deleted, and inserted again by a function.
+    source.execute(
+        "with gone as (delete from public.documents where id = 10 returning content)"
+        " insert into public.documents (content) select content || '!' from gone"
+    )
+    assert sorted(text for (text,) in contents(source).values()) == [
+        "Conflict.",
+        "Copied.",
+        "Empty the bin.",
+        "Inserted.!",
+        "Merged.",
+    ]
+    assert compare(source).differences == 0
+
+
+def test_a_cascade_and_a_partitioned_table_are_carried_over(database: Connection) -> None:
+    database.execute(
+        "create table public.books (id int primary key);"
+        " create table public.pages (id int, book int references public.books on delete cascade,"
+        " content text, primary key (book, id)) partition by list (book);"
+        " create table public.pages_1 partition of public.pages for values in (1);"
+        " create table public.pages_2 partition of public.pages for values in (2)"
+    )
+    adopt(database, "public.pages")
+    database.execute("insert into public.books values (1), (2)")
+    database.execute("insert into public.pages values (1, 1, 'one'), (2, 1, 'two'), (1, 2, 'x')")
+    database.execute("update public.pages set book = 2 where id = 2")
+    assert contents(database) == {"pages/1/1": ["one"], "pages/2/2": ["two"], "pages/2/1": ["x"]}
+    database.execute("delete from public.books where id = 2")
+    # The cascade names the partition: only the comparison finds what it deleted.
+    found = compare(database, "pages", repair=True)
+    assert found.left_over in (0, 2)
+    assert contents(database) == {"pages/1/1": ["one"]}
+
+
+def test_a_worker_s_embedding_is_kept_until_the_text_changes(source: Connection) -> None:
+    backfill(source)
+    source.execute(
+        "update public.knowledge_chunks set embedding = '[1,1,0]', embedding_model = 'm'"
+        " where embedding is null"
+    )
+    source.execute("update public.documents set metadata = '{\"seen\": true}', title = title")
+    assert documents(source)["documents/2"]["chunks"][0]["embedding"] == "[1,1,0]"
+    assert compare(source).differences == 0
+    source.execute("update public.documents set content = 'Another text.' where id = 2")
+    assert documents(source)["documents/2"]["chunks"][0]["embedding"] is None
+
+
+def test_embeddings_of_a_model_that_the_corpus_left_are_not_used(source: Connection) -> None:
+    source.execute("select public.set_knowledge_settings(embedding_model => 'other')")
+    backfill(source)
+    embeddings = [row["chunks"][0]["embedding"] for row in documents(source).values()]
+    assert embeddings == [None, None, None]
+    assert (compare(source).differences, reasons(source)) == (0, {})
+
+
+def test_the_filter_of_a_changed_view_decides_what_is_carried_over(source: Connection) -> None:
+    backfill(source)
+    source.execute(
+        "create or replace view knowledge_internal.adopted_documents as"
+        " select source.id as key_1, source.content, source.embedding, source.metadata,"
+        " source.title, 'knowledge' as collection, 'public' as visibility,"
+        " 'other' as source_origin from public.documents as source where source.id < 3"
+    )
+    found = compare(source, repair=True)
+    assert (found.different, found.left_over) == (2, 1)
+    assert {row["visibility"] for row in documents(source).values()} == {"public"}
+    source.execute("update public.documents set content = content || '!'")
+    assert sorted(documents(source)) == ["documents/1", "documents/2"]
+    assert compare(source).differences == 0

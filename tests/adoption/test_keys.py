@@ -1,0 +1,139 @@
+"""Keys of each kind, hostile names, and the identity of a document."""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from adopted import adopt, backfill, compare, contents, documents
+from psycopg import sql
+
+from conftest import Connection
+from second_brain.services.results import source_key
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        ("bigint", 9007199254740993, 9007199254740993),
+        ("smallint", -1, -1),
+        ("uuid", UUID(int=7), UUID(int=7)),
+        ("text", "a/b%2Fc ü '\"\\", "a/b%2Fc ü '\"\\"),
+        ("varchar(20)", "x", "x"),
+        ("char(5)", "ab", "ab"),
+        ("numeric", "1.50", "1.50"),
+        ("date", "2026-01-31", "2026-01-31"),
+        ("timestamptz", "2026-01-31 10:00:00+00", "2026-01-31 10:00:00+00"),
+    ],
+)
+def test_a_key_of_each_type_is_found_again_with_its_type(
+    database: Connection, kind: str, value: Any, expected: Any
+) -> None:
+    database.execute(f"create table public.notes (id {kind} primary key, content text)".encode())
+    database.execute("insert into public.notes values (%s, 'Before the adoption.')", [value])
+    adopt(database, "public.notes")
+    # A writer with other settings has the same keys.
+    database.execute("set datestyle = 'German'; set timezone = 'Asia/Tokyo'")
+    assert backfill(database, "notes").stored == 1
+    database.execute("update public.notes set content = 'After it.'")
+    database.execute("reset datestyle; reset timezone")
+    (row,) = documents(database).values()
+    assert source_key(row["source_row"]) == {"id": expected}
+    assert row["chunks"][0]["content"] == "After it."
+    assert compare(database, "notes").differences == 0
+    database.execute("delete from public.notes")
+    assert documents(database) == {}
+
+
+def test_composite_keys_are_never_confused(database: Connection) -> None:
+    database.execute(
+        "create table public.pages (site text, path text, content text, primary key (site, path))"
+    )
+    adopt(database, "public.pages")
+    keys = [("a/b", "c"), ("a", "b/c"), ("a%2Fb", "c"), ("a", "b%2Fc"), ("", "/"), ("/", "")]
+    for site, path in keys:
+        database.execute("insert into public.pages values (%s, %s, %s)", [site, path, site + path])
+    found = [row["source_row"]["key"] for row in documents(database).values()]
+    assert sorted((key["site"], key["path"]) for key in found) == sorted(keys)
+    database.execute("delete from public.pages where site = 'a/b'")
+    assert len(documents(database)) == len(keys) - 1
+    assert compare(database, "pages").differences == 0
+
+
+def test_a_changed_key_moves_the_document(database: Connection) -> None:
+    database.execute("create table public.notes (id int primary key, content text)")
+    adopt(database, "public.notes")
+    database.execute("insert into public.notes values (1, 'one'), (2, 'two'), (3, 'three')")
+    database.execute("update public.notes set id = id + 10 where id < 3")
+    assert contents(database) == {
+        "notes/3": ["three"],
+        "notes/11": ["one"],
+        "notes/12": ["two"],
+    }
+    # Two rows that swap their keys.
+    database.execute("alter table public.notes drop constraint notes_pkey")
+    database.execute("alter table public.notes add primary key (id) deferrable")
+    database.execute(
+        "update public.notes set id = case id when 11 then 12 else 11 end where id > 9"
+    )
+    assert contents(database)["notes/11"] == ["two"]
+    assert compare(database, "notes").differences == 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "with space",
+        'quote"quote',
+        "it's",
+        "percent%s%(x)s%%",
+        "brace{x}{}",
+        "ünïcödé",
+        "x" * 63,
+        "line\nbreak; drop table x --",
+        "$$dollar$$",
+        "select",
+        "Upper",
+        "back\\slash",
+    ],
+)
+def test_tables_and_columns_may_have_any_name(database: Connection, name: str) -> None:
+    table = sql.Identifier("public", name)
+    create = sql.SQL("create table {} ({} text primary key, content text, {} text)").format(
+        table, sql.Identifier(name), sql.Identifier("t" + name[:62])
+    )
+    database.execute(create)
+    title = "t" + name[:62]
+    adopted = adopt(database, table.as_string(None), options={"title": title}, name="odd")
+    insert = sql.SQL("insert into {} values ('1', 'Old.', 'Title'), ('2', 'Gone.', null)")
+    database.execute(insert.format(table))
+    database.execute(sql.SQL("update {} set content = 'New.' where content = 'Old.'").format(table))
+    database.execute(sql.SQL("delete from {} where content = 'Gone.'").format(table))
+    (row,) = documents(database).values()
+    assert (row["title"], row["chunks"][0]["content"]) == ("Title", "New.")
+    assert source_key(row["source_row"]) == {name: "1"}
+    assert compare(database, adopted).differences == 0
+    assert backfill(database, adopted).read == 0
+
+
+def test_a_document_with_the_same_external_key_is_not_replaced(database: Connection) -> None:
+    database.execute(
+        "insert into public.knowledge_documents (external_key, title) values ('notes/1', 'Mine')"
+    )
+    database.execute("create table public.notes (id int primary key, content text)")
+    adopt(database, "public.notes")
+    database.execute("insert into public.notes values (1, 'one'), (2, 'two')")
+    assert list(documents(database)) == ["notes/2"]
+    (problem,) = compare(database, "notes").problems
+    assert "another document has the external_key notes/1" in problem.reason
+    database.execute("delete from public.notes")
+    kept = database.execute("select title from public.knowledge_documents").fetchall()
+    assert kept == [("Mine",)]
+
+
+def test_two_adoptions_of_a_table_have_documents_of_their_own(database: Connection) -> None:
+    database.execute("create table public.notes (id int primary key, content text, other text)")
+    adopt(database, "public.notes")
+    adopt(database, "public.notes", options={"content": "other"}, name="others")
+    database.execute("insert into public.notes values (1, 'content', 'other')")
+    assert contents(database) == {"notes/1": ["content"], "others/1": ["other"]}
+    assert compare(database, "notes").differences == compare(database, "others").differences == 0

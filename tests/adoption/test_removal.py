@@ -1,0 +1,150 @@
+"""Removing an adoption, and what doctor and uninstall say of it."""
+
+import re
+import subprocess
+
+import psycopg
+import pytest
+from adopted import GUIDE, adopt, backfill, compare, contents, documents
+
+from conftest import Connection
+from second_brain.database import doctor, uninstall
+from second_brain.database.adoption import carrying
+from second_brain.database.embedded import installed_majors, program
+from second_brain.services.install import Database
+
+
+@pytest.fixture
+def source(database: Connection) -> Connection:
+    """A database with a table of two rows."""
+    database.execute(GUIDE)
+    database.execute(
+        "insert into public.documents (content, embedding)"
+        " values ('Rotate the keys.', '[1,0,0]'), ('Water the plants.', null)"
+    )
+    return database
+
+
+def described(connection: Connection) -> list[object]:
+    """Return everything that the catalogues say of the table and of the schema's objects."""
+    queries = (
+        "select to_jsonb(class) - 'reltuples' - 'relpages' - 'relallvisible' - 'relallfrozen'"
+        " - 'relhastriggers' from pg_class as class"
+        " where relnamespace = 'public'::regnamespace order by oid",
+        "select to_jsonb(attribute) from pg_attribute as attribute"
+        " where attrelid = 'public.documents'::regclass order by attnum",
+        "select to_jsonb(trigger) from pg_trigger as trigger"
+        " where tgrelid = 'public.documents'::regclass",
+        "select oid, proacl from pg_proc where pronamespace = 'public'::regnamespace order by oid",
+        "select * from public.documents order by id",
+    )
+    return [connection.execute(query.encode()).fetchall() for query in queries]
+
+
+def test_the_source_is_as_before(source: Connection) -> None:
+    before = described(source)
+    adopt(source)
+    backfill(source)
+    assert described(source) != before
+    carrying.remove(Database(source), "documents")
+    assert described(source) == before
+    assert len(contents(source)) == 2
+    source.execute("insert into public.documents (content) values ('Nobody carries this over.')")
+    assert len(contents(source)) == 2
+
+
+def test_the_dump_of_the_source_is_as_before(source: Connection, dsn: str) -> None:
+    major = source.info.server_version // 10_000
+    if major not in installed_majors():
+        pytest.skip(f"pg_dump of PostgreSQL {major} is not installed")
+    pg_dump = program(major, "pg_dump")
+
+    def dump() -> str:
+        done = subprocess.run(
+            [pg_dump, "--schema", "public", "--dbname", dsn],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        # Each dump has a random key of its own.
+        return re.sub(r"\\(un)?restrict \S+", "", done.stdout)
+
+    before = dump()
+    adopt(source)
+    assert "adopted_documents_insert" in dump()
+    carrying.remove(Database(source), "documents", delete_documents=True)
+    assert dump() == before
+
+
+def test_documents_are_deleted_on_request(source: Connection) -> None:
+    source.execute("insert into public.knowledge_documents (external_key) values ('documents/9')")
+    adopt(source)
+    backfill(source)
+    carrying.remove(Database(source), "documents", delete_documents=True)
+    assert documents(source) == {}
+    left = source.execute("select external_key from public.knowledge_documents").fetchall()
+    assert left == [("documents/9",)]
+    adopt(source)
+    assert backfill(source).stored == 2
+
+
+def findings(connection: Connection) -> list[tuple[str, str]]:
+    return [
+        (one.status, one.message)
+        for one in doctor.examine(connection)
+        if one.check in ("adoptions", "tables") and one.status != "ok"
+    ]
+
+
+def test_the_doctor_reports_what_does_not_follow(source: Connection) -> None:
+    adopt(source)
+    assert findings(source) == [
+        (
+            "warning",
+            "documents (public.documents): 2 of 2 compared rows differ from their documents",
+        )
+    ]
+    backfill(source)
+    assert findings(source) == []
+    source.execute("update public.documents set content = null where id = 1")
+    assert findings(source) == [
+        ("warning", "documents (public.documents): 1 rows cannot be carried over")
+    ]
+    source.execute("alter table public.documents disable trigger adopted_documents_update")
+    source.execute("drop trigger adopted_documents_delete on public.documents")
+    ((status, message),) = findings(source)
+    assert status == "error"
+    assert "trigger adopted_documents_update on public.documents is disabled" in message
+    assert "trigger adopted_documents_delete on public.documents does not exist" in message
+
+
+def test_writes_of_a_replica_are_found_and_repaired(source: Connection) -> None:
+    adopt(source)
+    backfill(source)
+    source.execute("alter table public.documents disable trigger user")
+    source.execute("update public.documents set content = 'Changed.' where id = 1")
+    source.execute("update public.documents set embedding = '[0,0,1]' where id = 2")
+    source.execute("insert into public.documents (content) values ('New.'), (null)")
+    source.execute("delete from public.documents where id = 2")
+    source.execute("update public.knowledge_documents set title = 'Other' where external_key ~ '1'")
+    found = compare(source, repair=True)
+    assert (found.missing, found.different, found.left_over) == (2, 1, 1)
+    assert found.differing["content"] == found.differing["title"] == 1
+    found = compare(source)
+    assert (found.differences, len(found.problems)) == (0, 1)
+    assert contents(source) == {"documents/1": ["Changed."], "documents/3": ["New."]}
+
+
+def test_an_uninstall_drops_the_triggers_and_keeps_the_table(source: Connection, dsn: str) -> None:
+    before = source.execute("select * from public.documents order by id").fetchall()
+    adopt(source)
+    backfill(source)
+    uninstall.apply(dsn)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("insert into public.documents (content) values ('Free.')")
+        after = connection.execute("select * from public.documents order by id").fetchall()
+        triggers = connection.execute(
+            "select from pg_trigger where tgrelid = 'public.documents'::regclass"
+        ).fetchall()
+    assert after[:2] == before
+    assert triggers == []

@@ -1,0 +1,118 @@
+"""Who can do what: writers of the source, signed-in users, and those who may create tables."""
+
+from uuid import UUID
+
+import psycopg
+import pytest
+from adopted import adopt, backfill, compare, contents, documents
+
+from conftest import Connect, Connection
+
+ANNA, BERT = UUID(int=1), UUID(int=2)
+
+
+@pytest.fixture
+def source(database: Connection) -> Connection:
+    """An adopted table with row level security, that signed-in users write themselves."""
+    database.execute(
+        "create table public.notes (id bigint primary key generated always as identity,"
+        " user_id uuid default auth.uid(), content text);"
+        " alter table public.notes enable row level security;"
+        " create policy own on public.notes to authenticated using (user_id = auth.uid());"
+        " grant select, insert, update, delete on public.notes to authenticated;"
+        " grant insert on public.notes to anon;"
+    )
+    adopt(database, "public.notes")
+    return database
+
+
+def test_a_user_writes_the_table_without_rights_on_the_corpus(
+    source: Connection, connect: Connect
+) -> None:
+    anna = connect("authenticated", uid=ANNA)
+    anna.execute("insert into public.notes (content) values ('Mine.'), ('Mine too.')")
+    anna.execute("update public.notes set content = 'Changed.' where content = 'Mine too.'")
+    found = documents(source)
+    assert {row["owner_id"] for row in found.values()} == {ANNA}
+    assert contents(source) == {"notes/1": ["Mine."], "notes/2": ["Changed."]}
+    for table in ("public.knowledge_documents", "knowledge_internal.adoptions"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            anna.execute(f"select from {table}".encode())
+
+
+def test_a_user_finds_own_rows_only(source: Connection, connect: Connect) -> None:
+    source.execute(
+        "insert into public.notes (user_id, content) values (%s, 'the tulip'), (%s, 'the rose')",
+        [ANNA, BERT],
+    )
+    query = "select content from public.search_my_knowledge_chunks(query_text => 'tulip or rose')"
+    anna = connect("authenticated", uid=ANNA)
+    assert anna.execute(query.encode()).fetchall() == [("the tulip",)]
+    source.execute("update public.notes set user_id = %s", [BERT])
+    assert anna.execute(query.encode()).fetchall() == []
+
+
+@pytest.mark.parametrize("role", ["anon", "authenticated", "service_role"])
+def test_no_function_of_adoption_can_be_called_over_the_api(connect: Connect, role: str) -> None:
+    connection = connect(role)
+    for call in (
+        "knowledge_internal.adopt_table('x', 'public.knowledge_documents', '{id}')",
+        "knowledge_internal.carry_over_again('documents', '[]', false)",
+        "knowledge_internal.adoption_left_over('documents')",
+    ):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute(f"select {call}".encode())
+
+
+def test_nobody_else_can_put_the_trigger_on_a_table(source: Connection, connect: Connect) -> None:
+    source.execute("grant create on schema public to authenticated")
+    mallory = connect("authenticated", uid=BERT)
+    mallory.execute("create table public.mine (id bigint primary key, content text)")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        mallory.execute(
+            "create trigger mine after insert on public.mine"
+            " referencing new table as new_rows for each statement"
+            " execute function knowledge_internal.carry_over_changes('notes')"
+        )
+
+
+def test_the_trigger_of_an_adoption_works_on_its_source_only(source: Connection) -> None:
+    source.execute(
+        "create table public.copied (id bigint primary key, content text);"
+        " create trigger copied after insert on public.copied"
+        " referencing new table as new_rows for each statement"
+        " execute function knowledge_internal.carry_over_changes('notes')"
+    )
+    with pytest.raises(
+        psycopg.errors.ObjectNotInPrerequisiteState, match="trigger of adoption notes is on"
+    ):
+        source.execute("insert into public.copied values (1, 'x')")
+
+
+def test_settings_and_objects_of_a_writer_change_nothing(
+    source: Connection, connect: Connect
+) -> None:
+    source.execute("grant create on schema public to authenticated")
+    anna = connect("authenticated", uid=ANNA)
+    anna.execute(
+        "create function public.jsonb_build_array(variadic text[]) returns jsonb language plpgsql"
+        " as $$begin raise exception 'called'; end$$;"
+        " create temporary table knowledge_documents (id int);"
+        " set search_path = pg_temp, public; set row_security = on; set datestyle = 'SQL, DMY'"
+    )
+    anna.execute("insert into public.notes (content) values ('Safe.')")
+    assert contents(source) == {"notes/1": ["Safe."]}
+    backfill(source, "notes")
+    assert compare(source, "notes").differences == 0
+
+
+def test_a_role_that_does_not_see_all_rows_cannot_adopt(
+    source: Connection, connect: Connect
+) -> None:
+    source.execute(
+        "grant usage on schema knowledge_internal to authenticated;"
+        " grant execute on all functions in schema knowledge_internal to authenticated"
+    )
+    anna = connect("authenticated", uid=ANNA)
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="row level security"):
+        anna.execute("select knowledge_internal.adopt_table('again', 'public.notes', '{id}')")

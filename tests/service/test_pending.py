@@ -1,0 +1,169 @@
+"""What a response says of chunks without an embedding: for whom, when, and if the count fails."""
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from conftest import Connection
+from second_brain.models import CallableEmbedder
+from second_brain.retrieval.answer import SearchResponse
+from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
+from second_brain.retrieval.settings import SearchSettings
+from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
+from second_brain.services.results import pending_note
+from second_brain.services.write import KnowledgeWriter
+
+ANA, BEN = UUID(int=1), UUID(int=2)
+Search = Callable[..., SearchResponse]
+
+
+def embedded(texts: Sequence[str]) -> list[list[float]]:
+    return [[1.0, 0.0, 0.0] for _ in texts]
+
+
+BY_HAND = CallableEmbedder(embedded, "by-hand", 3)
+
+
+def blocking_search(dsn: str) -> Search:
+    return RetrievalService(PostgresProvider(dsn), BY_HAND).search
+
+
+def loop_search(dsn: str) -> Search:
+    service = AsyncRetrievalService(AsyncPostgresProvider(dsn), BY_HAND)
+    return lambda *asked, **options: asyncio.run(service.search(*asked, **options))
+
+
+@pytest.fixture(params=[blocking_search, loop_search], ids=["sync", "async"])
+def search(request: pytest.FixtureRequest, dsn: str) -> Search:
+    """Search with a service of either kind over this test's corpus."""
+    made: Search = request.param(dsn)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def corpus(database: Connection) -> None:
+    """Store an embedded chunk for everybody and two of Ben without an embedding."""
+    add(database, "shared", [1, 0, 0], visibility="public")
+    add(database, "plan", None, owner_id=str(BEN))
+    add(database, "draft", None, owner_id=str(BEN), metadata={"team": "x"})
+
+
+def add(connection: Connection, key: str, embedding: list[int] | None, **columns: Any) -> None:
+    chunk = {"content": f"zebra {key}", "embedding": embedding}
+    if embedding is not None:
+        chunk["embedding_model"] = "by-hand"
+    connection.execute(
+        "select public.upsert_knowledge_document(%s, %s)",
+        [json.dumps({"external_key": key, **columns}), json.dumps([chunk])],
+    )
+
+
+def replace_count(connection: Connection, body: str) -> None:
+    """Replace the database's count, as a slow or a broken database."""
+    connection.execute(
+        "create or replace function knowledge_internal.pending_embeddings("
+        " arguments knowledge_internal.search_arguments) returns integer language plpgsql stable"
+        f" set search_path = pg_catalog as $$ begin {body} end $$".encode()
+    )
+
+
+def test_a_viewer_learns_only_of_visible_chunks(search: Search) -> None:
+    assert search("zebra", viewer_id=BEN).pending_embeddings == 2
+    assert search("zebra", viewer_id=ANA).pending_embeddings == 0
+    assert search("zebra", public_only=True).pending_embeddings == 0
+    assert search("zebra").pending_embeddings == 2
+
+
+def test_conditions_that_hide_rows_hide_them_from_the_count(search: Search) -> None:
+    required = [{"field": "metadata.team", "op": "eq", "value": "x"}]
+    assert search("zebra", required_filters=required).pending_embeddings == 1
+    assert search("zebra", filters={"team": "y"}).pending_embeddings == 0
+
+
+def test_nothing_is_counted_in_mode_text(search: Search) -> None:
+    assert search("zebra", mode="text").pending_embeddings is None
+    assert search("zebra", mode="vector").pending_embeddings == 2
+
+
+def test_a_count_that_fails_leaves_the_hits_and_says_so_in_the_log(
+    search: Search, database: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    replace_count(database, "raise exception 'secretword';")
+    with caplog.at_level(logging.WARNING):
+        response = search("zebra", viewer_id=ANA)
+    assert [hit.title for hit in response.results] == [None]
+    assert response.pending_embeddings is None
+    assert "pending chunks were not counted" in caplog.text
+    assert "secretword" not in caplog.text
+
+
+def test_a_search_does_not_wait_for_a_slow_count(search: Search, database: Connection) -> None:
+    search("zebra", viewer_id=ANA)
+    replace_count(database, "perform pg_sleep(1.8); return 7;")
+    start = time.monotonic()
+    response = search("zebra", viewer_id=BEN)
+    assert time.monotonic() - start < 1.5
+    assert len(response.results) == 3
+    assert response.pending_embeddings is None
+
+
+def test_the_count_runs_while_the_search_runs(
+    search: Search, dsn: str, database: Connection
+) -> None:
+    search("zebra", viewer_id=ANA)
+    replace_count(database, "perform pg_sleep(0.5); return 7;")
+    with psycopg.connect(dsn) as locking:
+        # The search reads this table, the count does not.
+        locking.execute("lock table public.knowledge_documents in access exclusive mode")
+        release = threading.Timer(1, locking.rollback)
+        release.start()
+        response = search("zebra", viewer_id=BEN)
+        release.join()
+    assert response.pending_embeddings == 7
+
+
+def test_a_provider_with_one_connection_counts_after_the_search(dsn: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        response = RetrievalService(PostgresProvider(connection), BY_HAND).search("zebra")
+    assert response.pending_embeddings == 2
+
+
+def test_a_count_is_kept_until_this_process_writes(dsn: str, database: Connection) -> None:
+    service = RetrievalService(PostgresProvider(dsn), BY_HAND)
+    assert service.search("zebra").pending_embeddings == 2
+    add(database, "another", None)
+    assert service.search("zebra").pending_embeddings == 2
+    KnowledgeWriter(database).delete_document("plan")
+    assert service.search("zebra").pending_embeddings == 2
+    KnowledgeWriter(database).delete_document("draft")
+    assert service.search("zebra").pending_embeddings == 1
+
+
+def test_each_search_counts_anew_where_the_settings_say_so(dsn: str, database: Connection) -> None:
+    settings = SearchSettings(search_pending_check_seconds=0)
+    service = RetrievalService(PostgresProvider(dsn), BY_HAND, settings=settings)
+    assert service.search("zebra").pending_embeddings == 2
+    add(database, "another", None)
+    assert service.search("zebra").pending_embeddings == 3
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (None, None),
+        (0, None),
+        (1, "1 chunk is not embedded yet"),
+        (3, "3 chunks are not embedded yet"),
+        (1000, "1,000 or more chunks are not embedded yet"),
+    ],
+)
+def test_the_note_counts_in_words(count: int | None, said: str | None) -> None:
+    assert (pending_note(count) or "").partition(";")[0] == (said or "")

@@ -1,0 +1,118 @@
+"""Stands for Supabase's gateway and PostgREST, for functions under Deno.
+
+A real PostgREST answers where there is one; else the server calls the SQL function as it would.
+"""
+
+import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, cast
+
+import httpx
+import jwt
+import psycopg
+from psycopg import sql
+
+from postgrest_server import JWT_SECRET
+
+PATH = "/rest/v1"
+
+ARGUMENTS = """
+select coalesce(
+         jsonb_object_agg(argument.name, argument.type::regtype::text)
+           filter (where argument.name <> ''),
+         '{}'
+       )
+  from pg_proc as function
+ cross join unnest(function.proargnames, function.proargtypes::oid[]) as argument (name, type)
+ where function.pronamespace = 'public'::regnamespace
+   and function.proname = %s
+   and argument.type is not null
+"""
+
+
+class Rest(ThreadingHTTPServer):
+    """Calls functions as the role of the token, or lets the PostgREST on a port do it."""
+
+    daemon_threads = True
+
+    def __init__(self, dsn: str, key: str, port: int | None = None) -> None:
+        super().__init__(("127.0.0.1", 0), _Request)
+        self._dsn, self._key, self._port = dsn, key, port
+        self.failure: tuple[int, dict[str, Any]] | None = None
+        self.called: list[str] = []
+
+    def answer(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
+        """Answer as PostgREST would."""
+        assert path.startswith(f"{PATH}/rpc/")
+        assert headers["apikey"] == self._key
+        function = path.removeprefix(f"{PATH}/rpc/")
+        self.called.append(function)
+        if self.failure is not None:
+            status, failure = self.failure
+            return status, json.dumps(failure).encode()
+        if self._port is not None:
+            names = ("Authorization", "Content-Type", "Accept", "Content-Profile")
+            passed = {name: headers[name] for name in names if headers[name] is not None}
+            answer = httpx.post(
+                f"http://127.0.0.1:{self._port}/rpc/{function}",
+                content=body,
+                headers=passed,
+                timeout=60,
+                trust_env=False,
+            )
+            return answer.status_code, answer.content
+        status, value = self._call(function, headers["Authorization"], json.loads(body))
+        return status, json.dumps(value).encode()
+
+    def _call(self, function: str, token: str, arguments: dict[str, Any]) -> tuple[int, object]:
+        try:
+            claims = jwt.decode(token.removeprefix("Bearer "), JWT_SECRET, algorithms=["HS256"])
+        except jwt.ExpiredSignatureError:
+            return 401, {"code": "PGRST303", "message": "JWT expired", "hint": None}
+        with psycopg.connect(self._dsn) as connection:
+            row = connection.execute(ARGUMENTS, [function]).fetchone()
+            types: dict[str, str] = row[0] if row else {}
+            connection.execute(sql.SQL("set role {}").format(sql.Identifier(claims["role"])))
+            connection.execute(
+                "select set_config('request.jwt.claims', %s, true)", [json.dumps(claims)]
+            )
+            statement = sql.SQL(
+                "select coalesce(json_agg(row), '[]') from public.{}({}) as row"
+            ).format(
+                sql.Identifier(function),
+                sql.SQL(", ").join(
+                    sql.SQL("{} => {}::{}").format(
+                        sql.Identifier(name),
+                        sql.Placeholder(name),
+                        sql.SQL(cast(Any, types[name])),
+                    )
+                    for name in arguments
+                ),
+            )
+            given = {
+                name: json.dumps(value) if types[name] == "jsonb" and value is not None else value
+                for name, value in arguments.items()
+            }
+            try:
+                rows = connection.execute(statement, given).fetchall()
+            except psycopg.Error as error:
+                status = {"42501": 403}.get(error.sqlstate or "", 400)
+                told = {"code": error.sqlstate, "message": error.diag.message_primary}
+                return status, {**told, "details": None, "hint": error.diag.message_hint}
+        return 200, rows[0][0]
+
+
+class _Request(BaseHTTPRequestHandler):
+    server: Rest
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        status, content = self.server.answer(self.path, self.headers, body)
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""

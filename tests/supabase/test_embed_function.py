@@ -1,0 +1,470 @@
+"""The Edge Function `embed`, run by Deno over a real database; a server stands for the model.
+
+Supabase's built-in model gte-small is not here: `edge_runtime.ts` stands for it. With POSTGREST_BIN
+a real PostgREST answers the function, else `rest.py` calls the same SQL functions.
+"""
+
+import json
+import os
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+from uuid import UUID
+
+import httpx
+import jwt
+import psycopg
+import pytest
+from rest import Rest
+from test_frontend import DENO, OFFLINE, ROOT, deno, needs_deno, signed
+
+from conftest import Connection, Server, copy_of
+from postgrest_server import JWT_SECRET, PostgREST
+from provider_server import Answer, ProviderServer, Request, as_openai, provider_server
+
+pytestmark = needs_deno
+
+FUNCTION = ROOT / "supabase" / "functions" / "embed"
+SERVICE_KEY = jwt.encode({"role": "service_role"}, JWT_SECRET, algorithm="HS256")
+MODEL_KEY = "sk-the-key-of-the-model"
+
+
+def vector(text: str) -> list[float]:
+    """Embed a text: different texts have different embeddings."""
+    return [1.0, len(text) / 100, sum(map(ord, text)) / 10_000]
+
+
+def embed_all(request: Request) -> Answer:
+    return as_openai([vector(text) for text in request.body["input"]])
+
+
+@dataclass
+class Edge:
+    """A running function, its model, and the database's owner."""
+
+    url: str
+    model: ProviderServer
+    rest: Rest
+    owner: Connection
+    process: subprocess.Popen[str]
+    log: list[str]
+
+    def call(self, body: object = "", key: str | None = SERVICE_KEY) -> httpx.Response:
+        """Call it as pg_net does."""
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        content = body if isinstance(body, str) else json.dumps(body)
+        return httpx.post(self.url, content=content, headers=headers, timeout=60, trust_env=False)
+
+    def add(self, *texts: str, key: str = "notes") -> None:
+        """Store a document whose chunks have no embedding."""
+        self.owner.execute(
+            "select public.upsert_knowledge_document(%s, %s)",
+            [json.dumps({"external_key": key}), json.dumps([{"content": text} for text in texts])],
+        )
+
+    def stored(self) -> dict[str, list[float] | None]:
+        """Return the embedding of each active chunk."""
+        rows = self.owner.execute(
+            "select content, embedding::text from public.knowledge_chunks where status = 'active'"
+        ).fetchall()
+        return {text: None if given is None else json.loads(given) for text, given in rows}
+
+    def check_embedded(self, *texts: str) -> None:
+        """Compare the stored embeddings with those of the texts."""
+        stored = self.stored()
+        assert stored.keys() == set(texts)
+        for text in texts:
+            assert stored[text] == pytest.approx(vector(text)), text
+
+    def claimed(self) -> int:
+        """Return how many texts a worker has now."""
+        row = self.owner.execute(
+            "select count(*) from knowledge_internal.embedding_claims where claimed_at is not null"
+        ).fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+@contextmanager
+def running(
+    server: Server, dimensions: int, place: Path, **environment: str
+) -> Iterator[tuple[str, Rest, Connection, subprocess.Popen[str], list[str]]]:
+    """Run the function over a database of its own."""
+    binary = os.environ.get("POSTGREST_BIN")
+    with ExitStack() as stack:
+        dsn = stack.enter_context(contextmanager(copy_of)(server, server.template(dimensions)))
+        port = None
+        if binary:
+            postgrest = PostgREST(binary, server.admin_dsn(), dsn, place)
+            stack.callback(postgrest.stop)
+            postgrest.start()
+            port = postgrest.port
+        rest = Rest(dsn, SERVICE_KEY, port)
+        threading.Thread(target=rest.serve_forever, daemon=True).start()
+        stack.callback(rest.server_close)
+        stack.callback(rest.shutdown)
+        process = subprocess.Popen(
+            [
+                *(str(DENO), "run", *OFFLINE, "--allow-net=127.0.0.1", "--allow-env"),
+                f"--preload={ROOT / 'tests' / 'supabase' / 'edge_runtime.ts'}",
+                str(FUNCTION / "index.ts"),
+            ],
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "DENO_DIR": str(place / "deno"),
+                "DENO_SERVE_ADDRESS": "tcp:127.0.0.1:0",
+                "NO_COLOR": "1",
+                "SUPABASE_URL": f"http://127.0.0.1:{rest.server_port}",
+                "SUPABASE_SERVICE_ROLE_KEY": SERVICE_KEY,
+                **environment,
+            },
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stderr
+        log: list[str] = []
+        address: Future[str] = Future()
+        reader = threading.Thread(target=read, args=[process.stderr, log, address])
+        reader.start()
+        stack.callback(process.stderr.close)
+        stack.callback(reader.join)
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        url = address.result(60)
+        owner = stack.enter_context(psycopg.connect(dsn, autocommit=True))
+        yield url, rest, owner, process, log
+
+
+def read(stderr: IO[str], log: list[str], address: "Future[str]") -> None:
+    """Collect the log, and give the address as soon as the function listens there."""
+    for line in stderr:
+        log.append(line)
+        listening = re.search(r"Listening on (\S+)", line)
+        if listening and not address.done():
+            address.set_result(listening[1])
+    if not address.done():
+        address.set_exception(AssertionError("".join(log)))
+
+
+@pytest.fixture(scope="module")
+def shared_edge(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
+    """The function with a model behind an API like OpenAI's."""
+    place = tmp_path_factory.mktemp("embed")
+    with (
+        provider_server() as model,
+        running(server, 3, place, **model_environment(model)) as (url, rest, owner, process, log),
+    ):
+        yield Edge(url, model, rest, owner, process, log)
+
+
+def model_environment(model: ProviderServer) -> dict[str, str]:
+    return {
+        "EMBEDDING_URL": f"{model.url}/v1/",
+        "EMBEDDING_KEY": MODEL_KEY,
+        "EMBEDDING_MODEL": "stub",
+    }
+
+
+def emptied(edge: Edge) -> Edge:
+    edge.owner.execute(
+        "truncate public.knowledge_documents, public.knowledge_chunks, public.knowledge_settings,"
+        " knowledge_internal.embedding_claims"
+    )
+    edge.model.requests.clear()
+    edge.model.before.clear()
+    edge.model.answer = embed_all
+    edge.rest.called.clear()
+    edge.rest.failure = None
+    return edge
+
+
+@pytest.fixture
+def edge(shared_edge: Edge) -> Edge:
+    """The function over an empty database, with a model that works."""
+    return emptied(shared_edge)
+
+
+def test_the_function_is_typed_formatted_and_linted(tmp_path: Path) -> None:
+    files = [str(FUNCTION / name) for name in ("index.ts", "logic.ts")]
+    deno("check", *OFFLINE, *files, home=tmp_path)
+    deno("fmt", "--check", "--line-width=100", *files, home=tmp_path)
+    deno("lint", *files, home=tmp_path)
+
+
+def test_everything_that_is_pending_is_embedded_in_batches(edge: Edge) -> None:
+    texts = [f"text {number}" for number in range(37)]
+    edge.add(*texts)
+    answer = edge.call()
+    assert answer.status_code == 200, answer.text
+    told = answer.json()
+    assert told == {
+        "claimed": 37,
+        "stored": 37,
+        "chunks": 37,
+        "outdated": 0,
+        "repeated": 0,
+        "failed": 0,
+        "retried": 0,
+        "released": 0,
+        "model_calls": 3,
+        "stopped": "nothing is pending",
+        "problem": None,
+    }
+    edge.check_embedded(*texts)
+    models = edge.owner.execute("select model from public.knowledge_embedding_models()").fetchall()
+    assert models == [("stub",)]
+    first = edge.model.requests[0]
+    assert first.path == "/v1/embeddings"
+    assert first.headers["authorization"] == f"Bearer {MODEL_KEY}"
+    assert first.body.keys() == {"model", "input"}
+    assert edge.call().json()["claimed"] == 0
+
+
+def test_only_the_collections_of_the_request_are_embedded(edge: Edge) -> None:
+    edge.add("kept")
+    assert edge.call({"collections": ["other"]}).json()["claimed"] == 0
+    assert edge.call({"collections": ["knowledge"], "batch_size": 1}).json()["stored"] == 1
+
+
+def test_a_refused_text_fails_alone(edge: Edge) -> None:
+    def answer(request: Request) -> Answer:
+        if any("poison" in text for text in request.body["input"]):
+            return Answer({"error": f"too long, {MODEL_KEY}"}, 400)
+        return embed_all(request)
+
+    edge.model.answer = answer
+    texts = [f"text {number}" for number in range(9)]
+    edge.add(*texts, "poison")
+    told = edge.call().json()
+    assert (told["stored"], told["failed"], told["stopped"]) == (9, 1, "nothing is pending")
+    stored = edge.stored()
+    assert stored.pop("poison") is None
+    assert None not in stored.values()
+    ((reason,),) = edge.owner.execute(
+        "select reason from public.failed_knowledge_embeddings()"
+    ).fetchall()
+    assert "status 400" in reason
+    assert "too long" in reason
+    assert MODEL_KEY not in reason
+    assert edge.call().json()["claimed"] == 0
+
+
+def test_a_text_that_alone_is_pending_and_refused_fails(edge: Edge) -> None:
+    edge.model.answer = lambda request: (
+        Answer({}, 422) if request.body["input"] == ["poison"] else embed_all(request)
+    )
+    edge.add("poison")
+    assert edge.call().json()["failed"] == 1
+
+
+def test_a_model_that_refuses_every_text_makes_none_fail(edge: Edge) -> None:
+    edge.model.answer = lambda _: Answer({"error": "unknown model"}, 400)
+    edge.add("one", "two", "three")
+    answer = edge.call()
+    told = answer.json()
+    assert (answer.status_code, told["stopped"]) == (502, "the model failed")
+    assert "refuses every text" in told["problem"]
+    assert (told["failed"], told["released"], edge.claimed()) == (0, 3, 0)
+    edge.model.answer = embed_all
+    assert edge.call().json()["stored"] == 3
+
+
+@pytest.mark.parametrize("retry_after", ["0.2", None])
+def test_a_busy_model_is_asked_again_later(edge: Edge, retry_after: str | None) -> None:
+    headers = {} if retry_after is None else {"Retry-After": retry_after}
+    edge.model.before.append(Answer({}, 429, headers))
+    edge.add("one")
+    start = time.monotonic()
+    told = edge.call().json()
+    assert time.monotonic() - start >= 0.2
+    assert (told["stored"], told["model_calls"], told["problem"]) == (1, 2, None)
+
+
+def test_a_model_that_is_busy_for_longer_leaves_the_texts_to_the_next_call(edge: Edge) -> None:
+    edge.model.before.append(Answer({}, 429, {"Retry-After": "3600"}))
+    edge.add("one")
+    answer = edge.call({"seconds": 5})
+    assert answer.status_code == 502
+    assert "429" in answer.json()["problem"]
+    assert (answer.json()["released"], edge.claimed()) == (1, 0)
+    assert edge.call().json()["stored"] == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer({"error": f"wrong key {MODEL_KEY}"}, 401),
+        Answer(b"<html>", 200),
+        Answer({"data": [{"index": 0, "embedding": [1, 2]}]}, 200),
+        Answer({"data": [{"index": 1, "embedding": [1, 2, 3]}]}, 200),
+        Answer({}, 302, {"Location": "http://127.0.0.1:9/"}),
+    ],
+)
+def test_an_unusable_model_keeps_the_texts_pending_and_no_key_is_told(
+    edge: Edge, answer: Answer
+) -> None:
+    edge.model.answer = lambda _: answer
+    edge.add("one", "two")
+    told = edge.call({"seconds": 1})
+    assert told.status_code == 502
+    assert told.json()["problem"]
+    assert set(edge.stored().values()) == {None}
+    assert edge.claimed() == 0
+    for place in (told.text, "".join(edge.log)):
+        assert MODEL_KEY not in place
+        assert SERVICE_KEY not in place
+
+
+def test_a_text_that_changes_meanwhile_gets_the_new_texts_embedding(edge: Edge) -> None:
+    edge.add("the old text", "another")
+
+    def answer(request: Request) -> Answer:
+        if "the old text" in request.body["input"]:
+            edge.add("the new text", "another")
+        return embed_all(request)
+
+    edge.model.answer = answer
+    told = edge.call().json()
+    assert (told["stored"], told["outdated"]) == (2, 1)
+    edge.check_embedded("the new text", "another")
+
+
+def test_calls_at_the_same_time_embed_no_text_twice(edge: Edge) -> None:
+    texts = [f"text {number}" for number in range(40)]
+    edge.add(*texts)
+    with ThreadPoolExecutor(4) as threads:
+        answers = [*threads.map(lambda _: edge.call({"batch_size": 4}).json(), range(4))]
+    assert sum(one["stored"] for one in answers) == 40
+    assert sum(one["repeated"] for one in answers) == 0
+    sent = [text for body in edge.model.bodies() for text in body["input"]]
+    assert sorted(sent) == sorted(texts)
+    edge.check_embedded(*texts)
+
+
+def test_a_call_ends_when_its_time_is_over_and_claims_nothing_more(edge: Edge) -> None:
+    def answer(request: Request) -> Answer:
+        time.sleep(0.4)
+        return embed_all(request)
+
+    edge.model.answer = answer
+    edge.add(*(f"text {number}" for number in range(20)))
+    told = edge.call({"seconds": 1, "batch_size": 1}).json()
+    assert told["stopped"] == "the time is over"
+    assert 0 < told["stored"] == told["claimed"] < 20
+    assert edge.claimed() == 0
+
+
+def test_what_a_killed_function_had_is_handed_out_after_the_lease(
+    server: Server, tmp_path: Path
+) -> None:
+    with provider_server() as model:
+        asked, release = threading.Event(), threading.Event()
+
+        def hang(request: Request) -> Answer:
+            asked.set()
+            release.wait(30)
+            return embed_all(request)
+
+        model.answer = hang
+        with running(server, 3, tmp_path, **model_environment(model)) as parts:
+            edge = Edge(parts[0], model, parts[1], parts[2], parts[3], parts[4])
+            edge.add("one", "two")
+            with ThreadPoolExecutor(1) as thread:
+                calling = thread.submit(edge.call)
+                assert asked.wait(30)
+                edge.process.kill()
+                with pytest.raises(httpx.HTTPError):
+                    calling.result()
+            release.set()
+            assert edge.claimed() == 2
+            claim = "select count(*) from public.claim_knowledge_embeddings('stub')"
+            assert edge.owner.execute(claim).fetchone() == (0,)
+            # Instead of a wait for the end of the lease.
+            edge.owner.execute(
+                "update knowledge_internal.embedding_claims set available_at = now()"
+            )
+            assert edge.owner.execute(claim).fetchone() == (2,)
+
+
+def test_only_the_service_key_is_let_in(edge: Edge) -> None:
+    edge.add("one")
+    assert edge.call(key=None).status_code == 401
+    anon = jwt.encode({"role": "anon"}, JWT_SECRET, algorithm="HS256")
+    forged = jwt.encode({"role": "service_role"}, "another secret of enough characters")
+    for key in (signed(UUID(int=1)), anon, forged, SERVICE_KEY[:-1], f"{SERVICE_KEY}x", "x"):
+        answer = edge.call(key=key)
+        assert (answer.status_code, answer.json().keys()) == (403, {"error", "remedy"})
+        assert key not in answer.text or key == "x"
+    assert edge.rest.called == []
+    assert edge.model.requests == []
+    get = httpx.get(edge.url, headers={"Authorization": f"Bearer {SERVICE_KEY}"}, trust_env=False)
+    assert get.status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        ("{", "body"),
+        ("[]", "body"),
+        ("null", "body"),
+        ({"seconds": 0}, "seconds"),
+        ({"seconds": 351}, "seconds"),
+        ({"seconds": "9"}, "seconds"),
+        ({"batch_size": 1.5}, "batch_size"),
+        ({"batch_size": 257}, "batch_size"),
+        ({"collections": "knowledge"}, "collections"),
+        ({"collections": [None]}, "collections"),
+        ({"model": "other"}, "model"),
+    ],
+)
+def test_a_wrong_request_is_refused_by_name(edge: Edge, body: object, names: str) -> None:
+    answer = edge.call(body)
+    assert answer.status_code == 400
+    assert names in answer.json()["error"]
+    assert edge.rest.called == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "remedy"),
+    [
+        ((404, {"code": "PGRST202", "message": "no function"}), 500, "supabase db push"),
+        ((400, {"code": "22023", "message": "model must be"}), 500, "names"),
+        ((503, {"code": "PGRST002", "message": "a secret"}), 502, "log"),
+    ],
+)
+def test_a_failure_of_the_database_names_its_remedy(
+    edge: Edge, failure: tuple[int, dict[str, Any]], status: int, remedy: str
+) -> None:
+    edge.rest.failure = failure
+    answer = edge.call()
+    assert (answer.status_code, remedy in answer.json()["remedy"]) == (status, True)
+    assert "a secret" not in answer.text
+
+
+def test_the_built_in_model_embeds_a_corpus_of_its_size(server: Server, tmp_path: Path) -> None:
+    with (
+        running(server, 384, tmp_path) as (url, rest, owner, process, log),
+        provider_server() as no,
+    ):
+        edge = Edge(url, no, rest, owner, process, log)
+        edge.add("An invoice is due.", "Cats sleep.", "out of memory")
+        told = edge.call().json()
+        assert told["stopped"] == "the model failed"
+        assert "the model failed" in told["problem"]
+        edge.add("An invoice is due.", "Cats sleep.")
+        told = edge.call().json()
+        assert (told["stored"], told["problem"]) == (2, None)
+        invoice = edge.stored()["An invoice is due."]
+        assert invoice is not None
+        assert invoice[:2] == [1, 0]
+        models = owner.execute("select model from public.knowledge_embedding_models()").fetchall()
+        assert models == [("gte-small",)]

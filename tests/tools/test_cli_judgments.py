@@ -1,0 +1,62 @@
+"""The commands about judgments, and search --why-not, as typed, on a real database."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from command_line import Run, runner, write_docs
+
+
+@pytest.fixture
+def dimensions() -> int:
+    """The size of the embedder that comes with the package."""
+    return 256
+
+
+@pytest.fixture
+def brain(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, dsn: str
+) -> Run:
+    """Run `second-brain` on this test's database, with three documents in it."""
+    run = runner(monkeypatch, capsys, tmp_path)
+    monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
+    write_docs(tmp_path / "docs")
+    run("ingest", "docs")
+    return run
+
+
+def test_a_start_file_becomes_a_collection_to_measure(brain: Run, tmp_path: Path) -> None:
+    keys = [json.loads(line) for line in _exported_corpus(brain, tmp_path)]
+    fruit = next(one["_id"] for one in keys if "Bananas" in one["text"])
+    (tmp_path / "questions.tsv").write_text(f"which fruit is yellow?\t{fruit}\n")
+    assert brain("judgments", "import", "questions.tsv").out == "1 judgment stored.\n"
+    done = brain("judgments", "export", "judged")
+    assert done.out == "1 judgment written to judged.\n"
+    qrels = (tmp_path / "judged" / "qrels" / "test.tsv").read_text().splitlines()
+    assert qrels[1:] == [f"q1\t{fruit}\t2"]
+    brain("judgments", "export", "judged.csv")
+    assert "which fruit is yellow?" in (tmp_path / "judged.csv").read_text()
+
+
+def _exported_corpus(brain: Run, folder: Path) -> list[str]:
+    assert brain("judgments", "export", "all").code == 0
+    return (folder / "all" / "corpus.jsonl").read_text().splitlines()
+
+
+def test_a_document_that_is_not_stored_is_named(brain: Run, tmp_path: Path) -> None:
+    (tmp_path / "questions.tsv").write_text("which fruit?\tnowhere.md\n")
+    done = brain("judgments", "import", "questions.tsv")
+    assert done.code == 1
+    assert "nowhere.md" in done.err
+
+
+def test_search_says_why_a_document_is_not_found(brain: Run, tmp_path: Path) -> None:
+    corpus = [json.loads(line) for line in _exported_corpus(brain, tmp_path)]
+    cars = next(one["_id"] for one in corpus if "automobile" in one["text"])
+    asked = ("search", "automobile -engine", "--mode", "text", "--why-not", cars)
+    lines = brain(*asked).out.splitlines()
+    assert lines[0].endswith(": not found")
+    assert "excluded words (query_text): it has what is excluded: -engine" in lines
+    assert lines[-1] == 'to find it: query_text = "automobile" (then at place 1)'
+    assert json.loads(brain(*asked, "--json").out)["causes"][0]["parts"] == ["-engine"]

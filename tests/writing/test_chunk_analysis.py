@@ -1,0 +1,85 @@
+"""What the database stores of the text and the embedding of a chunk, for searches."""
+
+import pytest
+
+from conftest import Connection
+
+# Their hashes agree in the 29 bits that are the dimension.
+SAME_DIMENSION = "cbdckdxq", "cmhdbjxq"
+FILL = "insert into public.knowledge_chunks (language, content) values ('simple', %s)"
+WEIGHTS = """
+select lexeme,
+       -(bm25 operator(extensions.<#>)
+           knowledge_internal.lexeme_vector(array[lexeme], array[1.0]))
+  from public.knowledge_chunks, unnest(%s::text[]) as lexeme
+"""
+
+
+def test_lexemes_of_one_dimension_add_their_weights(database: Connection) -> None:
+    database.execute(FILL, [" ".join((*SAME_DIMENSION, "kettle", "kettle", "lid"))])
+    found: dict[str, float] = dict(
+        database.execute(WEIGHTS, [[*SAME_DIMENSION, "kettle", "lid"]]).fetchall()
+    )
+    # A chunk of the mean length: k1 = 1.2.
+    assert found["lid"] == pytest.approx(1)
+    assert found["kettle"] == pytest.approx(2 * 2.2 / (2 + 1.2))
+    assert [found[lexeme] for lexeme in SAME_DIMENSION] == pytest.approx([2, 2])
+
+
+def test_a_text_of_more_words_than_a_sparsevec_can_hold_keeps_the_heaviest(
+    database: Connection,
+) -> None:
+    database.execute(FILL, ["kettle kettle " + " ".join(f"a{n}z" for n in range(16_001))])
+    found: dict[str, float] = dict(database.execute(WEIGHTS, [["kettle"]]).fetchall())
+    assert found["kettle"] > 1
+
+
+def test_inner_words_do_not_count_in_the_length(database: Connection) -> None:
+    database.execute(FILL, ["AB12345 shelf"])
+    ((lexemes, length),) = database.execute(
+        "select tsvector_to_array(content_tsv), text_length from public.knowledge_chunks"
+    ).fetchall()
+    assert {"ab12345", "12345", "shelf"} <= set(lexemes)
+    assert length == 2
+
+
+def test_a_chunk_is_analysed_again_only_when_text_or_embedding_changes(
+    database: Connection,
+) -> None:
+    database.execute("insert into public.knowledge_chunks (content) values ('kettle')")
+    dimensions = database.execute(
+        "select dimensions from knowledge_internal.chunk_table()"
+    ).fetchone()
+    assert dimensions is not None
+    read = "select embedding_bits::text, content_tsv::text from public.knowledge_chunks"
+
+    def updated(change: str, *values: object) -> tuple[str | None, str]:
+        database.execute(f"update public.knowledge_chunks set {change}".encode(), values)
+        ((bits, lexemes),) = database.execute(read).fetchall()
+        return bits, lexemes
+
+    none, kettle = updated("chunk_index = 1")
+    assert none is None
+    up, _ = updated("embedding = %s", str([1.0] * dimensions[0]))
+    assert up is not None
+    assert set(up[: dimensions[0]]) == {"1"}
+    # What somebody writes into these columns is not kept.
+    assert updated("metadata = '{\"a\": 1}', embedding_bits = b'01', content_tsv = 'lid'") == (
+        up,
+        kettle,
+    )
+    down, lid = updated("embedding = %s, content = 'lid'", str([-1.0] * dimensions[0]))
+    assert down is not None
+    assert set(down[: dimensions[0]]) == {"0"}
+    assert lid != kettle
+    assert updated("embedding = null")[0] is None
+
+
+def test_the_words_of_a_chunk_have_2_to_30_letters(database: Connection) -> None:
+    text = f"Straße 2024 a Café x86 {'b' * 30} {'c' * 31} сон ы don't re-use"
+    words = database.execute(
+        "select knowledge_internal.words_of('Ein Titel', %s)", [text]
+    ).fetchall()
+    assert {word for (word,) in words} == {
+        *("ein", "titel", "straße", "café", "b" * 30, "сон", "don", "re", "use")
+    }

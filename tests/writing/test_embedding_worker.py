@@ -1,0 +1,386 @@
+"""Workers of the queue: batches, refusals, stops, lost connections, and kills at any point."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import psycopg
+import pytest
+from numpy.typing import NDArray
+from test_reembedding import Hashed
+from typer.testing import CliRunner
+
+from conftest import Connection, Server, copy_of
+from second_brain.cli.commands import app
+from second_brain.database import reembedding
+from second_brain.errors import (
+    AuthenticationError,
+    DimensionMismatchError,
+    InvalidInputError,
+    SecondBrainError,
+    UnavailableError,
+)
+from second_brain.ingest.embedding_worker import Batch, EmbeddingWorker
+from second_brain.models import RateLimit, TextTooLongError
+from second_brain.services.embedding_queue import PostgresEmbeddingQueue
+from second_brain.services.install import Database
+
+MODEL, DIMENSIONS = "hashed", 3
+LEFT = "select count(*) from public.knowledge_chunks where status = 'active' and embedding is null"
+
+
+def add(connection: Connection, *texts: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            "insert into public.knowledge_chunks (content) values (%s)", [[text] for text in texts]
+        )
+
+
+def left(connection: Connection) -> int:
+    (count,) = connection.execute(LEFT.encode()).fetchone() or (0,)
+    return int(count)
+
+
+def assert_all_are_right(connection: Connection, model: str = MODEL) -> None:
+    """Each active chunk has the embedding of its current text, computed again."""
+    rows = connection.execute(
+        "select concat_ws(E'\\n', heading, content), embedding::text, embedding_model"
+        "  from public.knowledge_chunks where status = 'active'"
+    ).fetchall()
+    expected = Hashed(model, DIMENSIONS).embed([text for text, *_ in rows])
+    stored = np.array([json.loads(embedding) for _, embedding, _ in rows], np.float32)
+    assert {model for *_, model in rows} == {model}
+    # The worker normalises again, which can change the last bit.
+    np.testing.assert_allclose(stored, expected, atol=1e-6)
+
+
+class Picky(Hashed):
+    """Refuses batches that have one of these texts, with the error of the text."""
+
+    def __init__(self, **errors: Exception) -> None:
+        super().__init__(MODEL, DIMENSIONS)
+        self.errors = errors
+        self.calls = 0
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Embed, or raise."""
+        self.calls += 1
+        for text in texts:
+            if text in self.errors:
+                raise self.errors[text]
+        return super().embed(texts)
+
+
+def run(dsn: str, embedder: Hashed, **options: object) -> Batch:
+    queue = PostgresEmbeddingQueue(dsn)
+    try:
+        return EmbeddingWorker(queue, embedder, once=True, **options).run()  # type: ignore[arg-type]
+    finally:
+        queue.close()
+
+
+def test_a_worker_embeds_what_waits_and_counts_it(dsn: str, database: Connection) -> None:
+    add(database, *(f"text {number}" for number in range(20)), "text 1")
+    batches: list[Batch] = []
+    total = run(dsn, Hashed(MODEL, DIMENSIONS), batch_size=8, on_batch=batches.append)
+    assert (total.claimed, total.stored, total.chunks, total.texts_embedded) == (20, 20, 21, 20)
+    assert total.model_calls == len(batches) == 3
+    assert_all_are_right(database)
+
+
+def test_one_bad_text_fails_alone_and_names_its_reason(dsn: str, database: Connection) -> None:
+    add(database, *(f"text {number}" for number in range(15)), "long")
+    embedder = Picky(long=TextTooLongError("it has 9000 tokens"))
+    total = run(dsn, embedder)
+    assert (total.stored, total.failed) == (15, 1)
+    assert total.model_calls == embedder.calls == 1 + 2 * 4
+    (failed,) = PostgresEmbeddingQueue(database).failed()
+    assert failed.reason == "it has 9000 tokens"
+    assert left(database) == 1
+
+
+def test_a_text_without_a_direction_fails_for_good(dsn: str, database: Connection) -> None:
+    add(database, "silence", "one")
+    total = run(dsn, Hashed(MODEL, DIMENSIONS, silent="silence"))
+    assert (total.stored, total.failed) == (1, 1)
+
+
+def test_any_error_of_a_models_library_is_an_attempt_of_its_text(
+    dsn: str, database: Connection
+) -> None:
+    add(database, "one", "two")
+    assert run(dsn, Picky(two=RuntimeError("out of memory"))).retried == 1
+    reason = database.execute("select reason from knowledge_internal.embedding_claims").fetchone()
+    assert reason == ("RuntimeError: out of memory",)
+
+
+def test_a_model_that_refuses_every_text_stops_the_worker_and_fails_no_text(
+    dsn: str, database: Connection
+) -> None:
+    add(database, "one", "two", "three", "four")
+    error = InvalidInputError("the model accepts no dimensions")
+    with pytest.raises(SecondBrainError, match=r"refused each of 4 texts.*no dimensions"):
+        run(dsn, Picky(one=error, two=error, three=error, four=error))
+    assert run(dsn, Hashed(MODEL, DIMENSIONS)).stored == 4
+
+
+def test_a_wrong_key_stops_the_worker_and_frees_its_texts(dsn: str, database: Connection) -> None:
+    add(database, "one")
+    with pytest.raises(AuthenticationError):
+        run(dsn, Picky(one=AuthenticationError("the key was rejected")))
+    assert run(dsn, Hashed(MODEL, DIMENSIONS)).stored == 1
+
+
+def test_a_model_that_is_away_is_waited_for_and_no_attempt_is_counted(
+    dsn: str, database: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(database, "one")
+    embedder = Picky(one=UnavailableError("the model is away"))
+    pauses: list[float] = []
+    worker = EmbeddingWorker(PostgresEmbeddingQueue(database), embedder, once=True)
+
+    def wait(seconds: float) -> bool:
+        pauses.append(seconds)
+        if len(pauses) == 7:
+            embedder.errors.clear()
+        return False
+
+    monkeypatch.setattr(worker._stopping, "wait", wait)
+    total = worker.run()
+    assert (total.released, total.stored) == (7, 1)
+    for attempt, pause in enumerate(pauses):
+        longest = min(2**attempt, 60)
+        assert longest / 2 <= pause <= longest
+
+
+def test_a_worker_with_other_dimensions_is_refused_and_frees_its_texts(
+    dsn: str, database: Connection
+) -> None:
+    add(database, "one")
+    with pytest.raises(DimensionMismatchError, match="3 dimensions, but wide has 4"):
+        run(dsn, Hashed("wide", 4))
+    assert run(dsn, Hashed(MODEL, DIMENSIONS)).stored == 1
+
+
+def test_the_rate_limit_is_kept(dsn: str, database: Connection) -> None:
+    add(database, "one", "two", "three")
+    waits: list[float] = []
+
+    class Limit(RateLimit):
+        def reserve(self, tokens: int = 0) -> float:
+            waits.append(super().reserve(tokens))
+            return 0.0
+
+    limit = Limit(requests_per_minute=1, clock=lambda: 0.0)
+    assert run(dsn, Hashed(MODEL, DIMENSIONS), batch_size=1, rate_limit=limit).stored == 3
+    assert waits == [0, 60, 120]
+
+
+def test_a_lost_connection_is_opened_again(dsn: str, database: Connection) -> None:
+    add(database, *(f"text {number}" for number in range(6)))
+
+    class Cutting(Hashed):
+        def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            database.execute(
+                "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+                " where datname = current_database() and pid <> pg_backend_pid()"
+                "   and backend_type = 'client backend'"
+            )
+            return super().embed(texts)
+
+    assert run(dsn, Cutting(MODEL, DIMENSIONS), batch_size=4).stored == 6
+    assert_all_are_right(database)
+
+
+def test_a_worker_helps_a_reembedding(dsn: str, database: Connection) -> None:
+    add(database, *(f"text {number}" for number in range(10)))
+    run(dsn, Hashed(MODEL, DIMENSIONS))
+    helped: list[Batch] = []
+
+    class Helped(Hashed):
+        def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            if not helped:
+                helped.append(run(dsn, Hashed("new", 4), batch_size=3))
+            return super().embed(texts)
+
+    report = reembedding.start(dsn, Helped("new", 4), batch_size=4)
+    assert (report.embedded, helped[0].chunks) == (4, 6)
+    assert reembedding.state(Database(database)).dimensions == 4
+    assert run(dsn, Hashed("new", 4)).claimed == 0
+    with pytest.raises(InvalidInputError, match="are of new"):
+        run(dsn, Hashed(MODEL, DIMENSIONS))
+
+
+def command(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["embed-worker", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_the_command_embeds_and_prints_its_figures(server: Server) -> None:
+    for dsn in copy_of(server, server.template(256)):
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            add(connection, "a key", "a door", "a house")
+            lines = command("--once", "--json", "--batch-size", "2", "--dsn", dsn).splitlines()
+            first, _, last = map(json.loads, lines)
+            assert (first["stored"], last["total"]["stored"]) == (2, 3)
+            assert left(connection) == 0
+            assert "In all: nothing to do" not in command("--once", "--dsn", dsn)
+
+
+CHILD = """
+import sys
+sys.path[:0] = sys.argv[2:]
+from test_embedding_worker import Traced
+from second_brain.models import load_embedder
+from second_brain import models
+models.load_embedder = lambda name: Traced(sys.argv[1], pause=0.5)
+from second_brain.cli import embedding
+embedding.load_embedder = models.load_embedder
+from second_brain.cli.commands import app
+app(["embed-worker", "--json", "--batch-size", "2", "--poll", "0.1"])
+"""
+
+
+class Traced(Hashed):
+    """An embedder of a process that may be killed: it writes each text that it embeds to a file."""
+
+    def __init__(self, log: str, pause: float) -> None:
+        super().__init__(MODEL, DIMENSIONS)
+        self.log = log
+        self.pause = pause
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Embed as slowly as a model."""
+        with Path(self.log).open("a") as file:
+            file.write("".join(f"{text}\n" for text in texts))
+        time.sleep(self.pause)
+        return super().embed(texts)
+
+
+def lines_of(log: Path) -> list[str]:
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.02)
+
+
+def test_sigterm_ends_after_the_batch_and_leaves_no_claim(
+    dsn: str, database: Connection, tmp_path: Path
+) -> None:
+    add(database, *(f"text {number}" for number in range(40)))
+    log = tmp_path / "log"
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(log), *map(str, Path(__file__).parents[:2])],
+        env={**os.environ, "SECOND_BRAIN_DSN": dsn},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        wait_until(lambda: bool(lines_of(log)))
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    total = json.loads(output.splitlines()[-1])["total"]
+    assert 2 <= total["stored"] == 40 - left(database) < 40
+    claims = database.execute("select count(*) from knowledge_internal.embedding_claims")
+    assert claims.fetchone() == (0,)
+
+
+def work(dsn: str, log: str) -> None:
+    """Run a worker in this process until it is killed or told to stop."""
+    queue = PostgresEmbeddingQueue(dsn)
+    worker = EmbeddingWorker(
+        queue,
+        Traced(log, pause=0.01),
+        batch_size=8,
+        lease=timedelta(seconds=1),
+        poll=0.05,
+    )
+    signal.signal(signal.SIGTERM, lambda *_: worker.stop())
+    worker.run()
+
+
+@pytest.fixture
+def start(dsn: str, tmp_path: Path) -> Iterator[Callable[[], multiprocessing.Process]]:
+    """Start workers, from a server process that has imported everything."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["test_embedding_worker"])
+    started: list[multiprocessing.Process] = []
+
+    def start_one() -> multiprocessing.Process:
+        process: multiprocessing.Process = context.Process(  # type: ignore[assignment]
+            target=work, args=[dsn, str(tmp_path / "log")], daemon=True
+        )
+        process.start()
+        started.append(process)
+        return process
+
+    yield start_one
+    for process in started:
+        process.kill()
+        process.join()
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
+def test_after_kills_at_any_point_each_chunk_has_one_embedding_of_its_text(
+    dsn: str,
+    database: Connection,
+    tmp_path: Path,
+    start: Callable[[], multiprocessing.Process],
+    kills: int,
+    record_property: Callable[[str, object], None],
+) -> None:
+    log = tmp_path / "log"
+    count = 60 * kills
+    add(database, *(f"text {number % (count - 10)}" for number in range(count)))
+    draw = random.Random(kills)
+    workers = [start() for _ in range(3)]
+    changes = 0
+    for _ in range(kills):
+        seen = len(lines_of(log))
+        wait_until(lambda seen=seen: len(lines_of(log)) > seen or not left(database))  # type: ignore[misc]
+        database.execute(
+            "update public.knowledge_chunks set content = content || '.'"
+            " where id in (select id from public.knowledge_chunks order by random() limit 3)"
+        )
+        changes += 3
+        time.sleep(draw.uniform(0, 0.05))
+        place = draw.randrange(len(workers))
+        workers[place].kill()
+        workers[place].join()
+        workers[place] = start()
+    wait_until(lambda: not left(database) and not pending(database))
+    for worker in workers:
+        worker.terminate()
+        worker.join(30)
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    assert_all_are_right(database)
+    embedded = Counter(lines_of(log))
+    repeated = embedded.total() - len(embedded)
+    record_property("repeated model calls", repeated)
+    print(
+        f"{kills} kills, {changes} changes of text: {count} chunks right, "
+        f"{embedded.total()} texts embedded, {repeated} of them again"
+    )
+    # A kill costs at most the batch of the killed worker.
+    assert repeated <= kills * 8
+
+
+def pending(connection: Connection) -> list[tuple[object, ...]]:
+    return connection.execute("select * from public.pending_knowledge_embeddings()").fetchall()
