@@ -1,8 +1,9 @@
 -- 011_search_arguments: what repeats the arguments of the search.
 -- Adds: type search_arguments, functions default_search_arguments, search,
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
--- explain_hybrid_search, explain_missing_knowledge_chunk, sampled_collections, common_search,
--- visible_words, matching_chunks, count_matching_knowledge_chunks, facet_knowledge_chunks,
+-- explain_hybrid_search, explain_missing_knowledge_chunk, sampled_collections, with_narrow_rows,
+-- common_search, visible_words, matching_chunks, count_matching_knowledge_chunks,
+-- facet_knowledge_chunks,
 -- facet_my_knowledge_chunks, pending_embeddings, count_pending_knowledge_embeddings,
 -- count_my_pending_knowledge_embeddings.
 -- Locks nothing that exists.
@@ -586,6 +587,252 @@ $$;
 comment on function knowledge_internal.sampled_collections is
   'The collection of each chunk of the plan''s sample that passes the filter.';
 
+create function knowledge_internal.with_narrow_rows(
+  plan knowledge_internal.search_plan,
+  wanted knowledge_internal.chunk_filter,
+  question knowledge_internal.search_question,
+  analysis knowledge_internal.query_analysis,
+  viewer_id uuid,
+  viewer_groups text[]
+)
+returns knowledge_internal.search_plan
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The plans depend on the values of the filters.
+set plan_cache_mode = force_custom_plan
+as $$
+declare
+  matching constant float8 := knowledge_internal.estimated_chunks(plan);
+  is_narrow constant boolean := coalesce(matching <= plan.most_compared, false);
+  reads_all constant boolean := coalesce(matching <= plan.most_read_by_filter, false)
+    or is_narrow and analysis.is_partial is false;
+  bits bit varying;
+begin
+  if is_narrow and question.embedding is not null then
+    bits := knowledge_internal.embedding_bits(question.embedding);
+    plan.near_ids := array(
+      with
+  visible_chunks as not materialized (
+    select chunk.*
+      from knowledge_internal.searchable_chunks as chunk
+     where chunk.status = 'active'
+       and (
+         not plan.is_filtered
+         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
+             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
+           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
+           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
+             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
+           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
+             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
+           and (wanted.hidden is null or not wanted.hidden && array[
+             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
+             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
+           ])
+       )
+  ),
+  matching_chunks as not materialized (
+    select chunk.*
+      from visible_chunks as chunk
+     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
+       and (not plan.is_filtered
+        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
+          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
+          and (wanted.collections is null or chunk.collection = any (wanted.collections))
+          and (wanted.languages is null or chunk.language = any (wanted.languages))
+          and (wanted.embedding_models is null
+            or chunk.embedding_model = any (wanted.embedding_models)
+            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
+          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
+            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
+          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
+            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
+          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
+            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
+          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
+            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
+          -- The index on document_date serves these two, not the multirange above.
+          and (plan.first_date is null or chunk.document_date >= plan.first_date)
+          and (plan.end_date is null or chunk.document_date < plan.end_date)
+          and (wanted.created is null or chunk.created_at <@ wanted.created)
+          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
+          and (wanted.excluded is null or not wanted.excluded && array[
+            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
+            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
+            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
+            'source_id' || coalesce('=' || chunk.source_id, '')
+          ])
+          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
+          and (wanted.alternative_metadata is null
+            or chunk.metadata @> any (wanted.alternative_metadata))
+          and (wanted.metadata_conditions is null
+            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
+  ),
+      nearest as (
+        select chunk.id
+          from matching_chunks as chunk
+         where chunk.embedding is not null
+         order by chunk.embedding_bits operator(extensions.<~>) bits, chunk.id
+         limit plan.compared_by_bits
+      )
+      select nearest.id from nearest
+    );
+  end if;
+  if reads_all and is_narrow and analysis.is_partial then
+    plan.text_ids := array(
+      with
+  visible_chunks as not materialized (
+    select chunk.*
+      from knowledge_internal.searchable_chunks as chunk
+     where chunk.status = 'active'
+       and (
+         not plan.is_filtered
+         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
+             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
+           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
+           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
+             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
+           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
+             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
+           and (wanted.hidden is null or not wanted.hidden && array[
+             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
+             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
+           ])
+       )
+  ),
+  matching_chunks as not materialized (
+    select chunk.*
+      from visible_chunks as chunk
+     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
+       and (not plan.is_filtered
+        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
+          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
+          and (wanted.collections is null or chunk.collection = any (wanted.collections))
+          and (wanted.languages is null or chunk.language = any (wanted.languages))
+          and (wanted.embedding_models is null
+            or chunk.embedding_model = any (wanted.embedding_models)
+            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
+          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
+            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
+          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
+            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
+          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
+            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
+          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
+            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
+          -- The index on document_date serves these two, not the multirange above.
+          and (plan.first_date is null or chunk.document_date >= plan.first_date)
+          and (plan.end_date is null or chunk.document_date < plan.end_date)
+          and (wanted.created is null or chunk.created_at <@ wanted.created)
+          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
+          and (wanted.excluded is null or not wanted.excluded && array[
+            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
+            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
+            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
+            'source_id' || coalesce('=' || chunk.source_id, '')
+          ])
+          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
+          and (wanted.alternative_metadata is null
+            or chunk.metadata @> any (wanted.alternative_metadata))
+          and (wanted.metadata_conditions is null
+            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
+  ),
+      drawn as materialized (
+        select chunk.id, chunk.content_tsv,
+               chunk.bm25 operator(extensions.<#>) analysis.weight_vector as product
+          from matching_chunks as chunk
+         where chunk.bm25 operator(extensions.<#>) analysis.weight_vector < 0
+      )
+      select drawn.id
+        from drawn
+       where drawn.content_tsv @@ analysis.matching_query
+       order by drawn.product, drawn.id
+       limit plan.scored_exactly
+    );
+  elsif reads_all and analysis.matching_query is not null then
+    plan.text_ids := array(
+      with
+  visible_chunks as not materialized (
+    select chunk.*
+      from knowledge_internal.searchable_chunks as chunk
+     where chunk.status = 'active'
+       and (
+         not plan.is_filtered
+         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
+             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
+           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
+           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
+             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
+           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
+             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
+           and (wanted.hidden is null or not wanted.hidden && array[
+             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
+             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
+           ])
+       )
+  ),
+  matching_chunks as not materialized (
+    select chunk.*
+      from visible_chunks as chunk
+     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
+       and (not plan.is_filtered
+        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
+          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
+          and (wanted.collections is null or chunk.collection = any (wanted.collections))
+          and (wanted.languages is null or chunk.language = any (wanted.languages))
+          and (wanted.embedding_models is null
+            or chunk.embedding_model = any (wanted.embedding_models)
+            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
+          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
+            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
+          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
+            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
+          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
+            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
+          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
+            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
+          -- The index on document_date serves these two, not the multirange above.
+          and (plan.first_date is null or chunk.document_date >= plan.first_date)
+          and (plan.end_date is null or chunk.document_date < plan.end_date)
+          and (wanted.created is null or chunk.created_at <@ wanted.created)
+          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
+          and (wanted.excluded is null or not wanted.excluded && array[
+            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
+            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
+            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
+            'source_id' || coalesce('=' || chunk.source_id, '')
+          ])
+          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
+          and (wanted.alternative_metadata is null
+            or chunk.metadata @> any (wanted.alternative_metadata))
+          and (wanted.metadata_conditions is null
+            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
+  ),
+      drawn as materialized (
+        select chunk.id, chunk.bm25 operator(extensions.<#>) analysis.weight_vector as product
+          from matching_chunks as chunk
+         where chunk.content_tsv @@ analysis.matching_query
+      )
+      select drawn.id from drawn order by drawn.product, drawn.id limit plan.scored_exactly
+    );
+  end if;
+  plan.is_empty := is_narrow
+    and (question.embedding is null or plan.near_ids = '{}')
+    and (
+      analysis.matching_query is null
+        or plan.text_ids = '{}' and analysis.relaxed_query is null
+    );
+  return plan;
+end
+$$;
+
+comment on function knowledge_internal.with_narrow_rows is
+  'The plan of a common search with the rows that its filter leaves to each leg, where these are '
+  'few enough to be compared: for the vector leg the nearest by embedding_bits, for the text leg '
+  'the best by their weights.';
+
 create function knowledge_internal.common_search(
   question knowledge_internal.search_question,
   analysis knowledge_internal.query_analysis,
@@ -609,8 +856,8 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- One plan serves all calls, filtered or not: many rows pass the filter, so the best plan does not
--- depend on it.
+-- One plan serves all calls, filtered or not: where few rows pass the filter, with_narrow_rows has
+-- found them.
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 as $$
@@ -693,7 +940,22 @@ begin
               order by chunk.indexed_embedding operator(extensions.<=>) lists.direction
               limit plan.index_rows
            ) as found
-     where lists.embedding is not null
+     where lists.embedding is not null and plan.near_ids is null
+    union all
+    (
+      select near.id, near.content_tsv, near.bm25,
+             near.embedding operator(extensions.<=>) lists.embedding as distance
+        from lists
+       cross join unnest(plan.near_ids) as listed (id)
+       cross join lateral (
+               select stored.id, stored.content_tsv, stored.bm25, stored.embedding
+                 from public.knowledge_chunks as stored
+                where stored.id = listed.id
+               offset 0
+             ) as near
+       order by distance, id
+       limit plan.compared_exactly
+    )
   ),
   neighbours as materialized (
     select lists.list_id, nearest.*, 1 - nearest.distance as similarity,
@@ -711,7 +973,7 @@ begin
            null::text[] as relaxed_parts
       from lists
      cross join lateral (
-             select array(
+             select coalesce(plan.text_ids, array(
                       select drawn.id
                         from (
                           select chunk.id, chunk.content_tsv,
@@ -724,17 +986,20 @@ begin
                           or drawn.content_tsv @@ lists.matching_query
                        order by drawn.product, drawn.id
                        limit plan.scored_exactly
-                    ) as ids
+                    )) as ids
              offset 0
            ) as best
      where lists.matching_query is not null
   ),
   -- Where an index gives too few rows, this returns none, and the search goes on to read more.
   enough as materialized (
-    select (lists.embedding is null or (select count(*) from nearest) >= plan.index_rows)
+    select (
+             lists.embedding is null or plan.near_ids is not null
+               or (select count(*) from nearest) >= plan.index_rows
+           )
              and coalesce(
                cardinality(last_draws.ids) >= plan.pool
-                 or not lists.is_partial
+                 or (not lists.is_partial or plan.text_ids is not null)
                    and (cardinality(last_draws.ids) > 0 or lists.relaxed_query is null),
                true
              ) as is_enough
@@ -794,7 +1059,9 @@ begin
              combined.text_score,
              case when lists.is_optional or combined.content_tsv @@ last_draws.query
                then -(combined.bm25 operator(extensions.<#>) lists.scored_vector)
-                      + knowledge_internal.bonus(combined.content_tsv, lists.bonuses) end,
+                      + case when lists.bonuses is null then 0
+                          else knowledge_internal.bonus(combined.content_tsv, lists.bonuses) end
+             end,
              0
            ) as bm25_score,
            coalesce((lists.bonuses).identifier_bonus, 'infinity') as identifier_bonus
@@ -899,8 +1166,8 @@ end
 $$;
 
 comment on function knowledge_internal.common_search is
-  'hybrid_search_knowledge_chunks for one list without grouping, context or recency, where the '
-  'indexes of both legs find enough rows. It returns the same rows as the statement of the search, '
+  'hybrid_search_knowledge_chunks for one list without grouping, context or recency. '
+  'It returns the same rows as the statement of the search, '
   'or no row where an index finds too few.';
 
 create function knowledge_internal.visible_words(
