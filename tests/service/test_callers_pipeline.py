@@ -80,17 +80,17 @@ def test_without_its_text_leg_a_hybrid_search_is_a_vector_search(
 ) -> None:
     fill(dsn)
     with psycopg.connect(dsn) as connection:
-        connection.execute("drop function knowledge_internal.query_operands cascade")
+        connection.execute("drop function knowledge_internal.analyse_query cascade")
     response = make(dsn)("leaked key", mode="hybrid")
     assert contents(response)[:2] == [LEAK, ROTATION]
     assert {one.match_type for one in response.results} == {"vector"}
     assert (response.mode, response.mode_used) == ("hybrid", "vector")
     assert response.degraded is not None
     assert (response.degraded.part, response.degraded.also) == ("text", None)
-    assert "query_operands" in response.degraded.message
+    assert "analyse_query" in response.degraded.message
     assert response.embedding_model == "by-hand"
     assert caplog.records[-1].__dict__["degraded"] == "text"
-    with pytest.raises(SecondBrainError, match="query_operands"):
+    with pytest.raises(SecondBrainError, match="analyse_query"):
         make(dsn)("leaked key", mode="text")
     reranked = make(dsn, reranker=out_of_order)("leaked key", mode="rerank")
     assert (reranked.mode_used, reranked.degraded) == ("rerank", response.degraded)
