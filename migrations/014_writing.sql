@@ -1,6 +1,6 @@
 -- 014_writing: functions that store, change and delete documents with their chunks.
 -- Adds: functions upsert_knowledge_document with its steps (check_document, check_chunks,
--- changed_document, store_document, store_chunks, store_content_hash),
+-- changed_document, store_document, may_give_embedding, store_chunks, store_content_hash),
 -- missing_knowledge_embeddings, delete_knowledge_document, delete_knowledge_owner,
 -- purge_knowledge_chunks. Locks nothing that exists.
 -- Written from supabase/schemas/14_writing.sql by `make baseline`: edit that file.
@@ -381,6 +381,29 @@ create type knowledge_internal.chunk_counts as (
 comment on type knowledge_internal.chunk_counts is
   'What store_chunks did: the counts that upsert_knowledge_document returns.';
 
+create function knowledge_internal.may_give_embedding(giver uuid, taker uuid)
+returns boolean
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  -- Whoever writes an adopted table may write its embeddings too: a false one of a text that
+  -- others will store must stay in its own document.
+  return giver is not distinct from taker or not exists (
+    select
+      from public.knowledge_documents as document
+     where document.id = giver
+       and document.source_row is not null
+  );
+end
+$$;
+
+comment on function knowledge_internal.may_give_embedding(uuid, uuid) is
+  'Whether a chunk of document taker may take the embedding that a chunk of document giver with '
+  'the same text has: not if giver is made of a row of an adopted table. taker: null for any.';
+
 create function knowledge_internal.store_chunks(
   document public.knowledge_documents, chunks jsonb, fields text
 )
@@ -451,6 +474,7 @@ begin
                 and chunk.embedding_model = incoming.embedding_model
                 and chunk.embedding is not null
                 and incoming.embedding is null
+                and knowledge_internal.may_give_embedding(chunk.document_id, document.id)
                 and (
                   stored.is_embedded and stored.embedding_model = incoming.embedding_model
                 ) is not true
@@ -646,7 +670,8 @@ comment on function public.upsert_knowledge_document(jsonb, jsonb, text) is
   'as null gets its default. metadata is one field: what is given replaces the stored object. '
   'A chunk whose heading and content '
   'are unchanged keeps its row and embedding, a changed or removed one is superseded. A chunk '
-  'without an embedding takes one that any stored chunk of the same text and embedding_model has. '
+  'without an embedding takes one that a stored chunk of the same text and embedding_model has, '
+  'but not from a document of an adopted table. '
   'Concurrent writers of one document wait for each other. Raises 22023 for a value that is not '
   'allowed.';
 revoke all on function public.upsert_knowledge_document(jsonb, jsonb, text)
@@ -680,6 +705,7 @@ begin
               where chunk.content_hash = asked.content_hash
                 and chunk.embedding_model = model
                 and chunk.embedding is not null
+                and knowledge_internal.may_give_embedding(chunk.document_id, null)
            )
   );
 end
@@ -687,7 +713,8 @@ $$;
 
 comment on function public.missing_knowledge_embeddings(text[], text) is
   'Of the given hashes (knowledge_content_hash), those for which no stored chunk has an embedding '
-  'of that model: what is left to embed before upsert_knowledge_document. Raises 22023 for null.';
+  'of that model: what is left to embed before upsert_knowledge_document. Chunks of adopted tables '
+  'do not count. Raises 22023 for null.';
 revoke all on function public.missing_knowledge_embeddings(text[], text)
   from public, anon, authenticated;
 grant execute on function public.missing_knowledge_embeddings(text[], text) to service_role;

@@ -52,7 +52,7 @@ def compare(connection: Connection, name: str = "documents", **options: Any) -> 
 def reasons(connection: Connection, name: str = "documents") -> dict[str, str]:
     """Return the reasons of the rows that were not carried over, or in part, by their keys."""
     found = carrying.problems(Database(connection), name)
-    return {",".join(one.key): one.reason for one in found}
+    return {",".join(map(str, one.key)): one.reason for one in found}
 
 
 def documents(connection: Connection) -> dict[str, Row]:

@@ -99,6 +99,33 @@ def test_a_table_that_cannot_be_adopted_is_refused_with_a_remedy(
     assert not (tmp_path / "supabase").exists()
 
 
+def test_a_key_is_printed_short_and_without_control_characters(run: Run, dsn: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute("create table public.notes (id text primary key, body text)")
+        connection.execute(
+            "insert into public.notes values (E'\\x1b[2J', 'x'), (repeat('k', 3000), 'x')"
+        )
+    assert run("adopt", "public.notes", "--apply", "--dsn", dsn).code == 0
+    done = run("adopt", "--check", "--dsn", dsn)
+    assert "   [2J: missing\n" in done.out
+    assert f"  {'k' * 60}…: missing\n" in done.out
+
+
+def test_a_renamed_key_is_reported_until_the_table_is_adopted_again(run: Run, source: str) -> None:
+    adoption = ("adopt", "public.documents", "--model", "m", "--apply", "--dsn", source)
+    assert run(*adoption).code == 0
+    assert run("adopt", "--backfill", "--dsn", source).code == 0
+    with psycopg.connect(source) as connection:
+        connection.execute("alter table public.documents rename id to number")
+    assert "has no column id, which is in the key" in run("doctor", "--dsn", source).out
+    assert run(*adoption).code == 0
+    found = run("adopt", "--check", "--dsn", source).out
+    assert "  1: source_row\n" in found
+    assert "  null: left over\n" in found
+    assert run("adopt", "--check", "--repair", "--dsn", source).code == 0
+    assert "2 rows compared, 0 differences" in run("adopt", "--check", "--dsn", source).out
+
+
 @pytest.mark.parametrize("name", ["public.nothing", "public.seen", "'; drop table x"])
 def test_what_is_not_a_table_is_refused(run: Run, dsn: str, name: str) -> None:
     with psycopg.connect(dsn) as connection:

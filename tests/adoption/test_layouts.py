@@ -10,7 +10,6 @@ from adopted import adopt, backfill, compare, contents, documents, reasons
 from conftest import Connection
 from second_brain.database.adoption.layouts import LAYOUTS
 from second_brain.services.postgres import PostgresProvider
-from second_brain.services.results import source_key
 
 FIRST = UUID("10000000-0000-0000-0000-000000000001")
 SECOND = UUID("10000000-0000-0000-0000-000000000002")
@@ -106,7 +105,7 @@ def test_rows_become_documents_with_their_keys(tables: Connection, dsn: str, tab
     assert found[0]["chunks"][0]["embedding"] == "[1,0,0]"
     assert [one["metadata"] for one in found] == METADATA[table]
     hits, _ = PostgresProvider(dsn).find([1, 0, 0], "keys", top_k=1)
-    assert source_key(hits[0].metadata["source_row"]) == KEYS[table]
+    assert hits[0].source_key == KEYS[table]
 
 
 def test_each_layout_is_tested() -> None:

@@ -108,7 +108,7 @@ def test_the_doctor_reports_what_does_not_follow(source: Connection) -> None:
     assert findings(source) == []
     source.execute("update public.documents set content = null where id = 1")
     assert findings(source) == [
-        ("warning", "documents (public.documents): 1 rows cannot be carried over")
+        ("warning", "documents (public.documents): 1 row cannot be carried over")
     ]
     source.execute("alter table public.documents disable trigger adopted_documents_update")
     source.execute("drop trigger adopted_documents_delete on public.documents")

@@ -52,6 +52,26 @@ def test_a_user_finds_own_rows_only(source: Connection, connect: Connect) -> Non
     assert anna.execute(query.encode()).fetchall() == []
 
 
+def test_an_embedding_that_a_user_writes_stays_in_the_documents_of_its_row(
+    source: Connection, connect: Connect
+) -> None:
+    source.execute("alter table public.notes add column embedding extensions.vector(3)")
+    adopt(source, "public.notes")
+    mallory = connect("authenticated", uid=BERT)
+    mallory.execute("insert into public.notes (content, embedding) values ('Terms.', '[0,0,1]')")
+    anna = connect("authenticated", uid=ANNA)
+    anna.execute("insert into public.notes (content) values ('Terms.')")
+    found = {row["owner_id"]: row["chunks"] for row in documents(source).values()}
+    assert found[BERT][0]["embedding"] == "[0,0,1]"
+    assert found[ANNA][0]["embedding"] is None
+    anna.execute("update public.notes set content = 'Mine.', embedding = '[0,1,0]'")
+    anna.execute("update public.notes set embedding = null")
+    assert documents(source)["notes/2"]["chunks"][0]["embedding"] == "[0,1,0]"
+    hashes = "array[public.knowledge_content_hash(null, 'Terms.')]"
+    missing = f"select cardinality(public.missing_knowledge_embeddings({hashes}, 'm'))"
+    assert connect("service_role").execute(missing.encode()).fetchone() == (1,)
+
+
 @pytest.mark.parametrize("role", ["anon", "authenticated", "service_role"])
 def test_no_function_of_adoption_can_be_called_over_the_api(connect: Connect, role: str) -> None:
     connection = connect(role)

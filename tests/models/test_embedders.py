@@ -26,10 +26,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from provider_server import Answer, ProviderServer, Request, as_openai, provider_server
 from tiny_models import needs_models, save_tiny_bert
 
 from conftest import Connection
+from provider_server import Answer, ProviderServer, Request, as_openai, provider_server
 from second_brain.cli import main
 from second_brain.errors import (
     AuthenticationError,

@@ -13,9 +13,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from provider_server import Answer, ProviderServer, provider_server
 from tiny_models import needs_models, save_tiny_bert
 
+from provider_server import Answer, ProviderServer, provider_server
 from second_brain.errors import (
     AuthenticationError,
     ConfigurationError,

@@ -12,6 +12,7 @@ import typer
 from second_brain.cli.corpus import schema_option
 from second_brain.cli.database import DsnOption, SchemaOption, opened
 from second_brain.cli.maintenance import showing_progress
+from second_brain.cli.tables import number, printable
 from second_brain.database.adoption import carrying, migration, proposal
 from second_brain.database.adoption.layouts import LAYOUTS
 from second_brain.errors import ConfigurationError
@@ -26,6 +27,7 @@ class Visibility(StrEnum):
 
 
 _LAYOUTS = StrEnum("_LAYOUTS", {name: name for name in LAYOUTS})  # type: ignore[misc]
+_SHOWN = 60  # characters of a part of a key
 _MAPPED = "a column, an SQL expression over the columns, or none"
 
 
@@ -249,7 +251,7 @@ def _chosen(database: Database, name: str | None) -> Sequence[str]:
 def _backfill(database: Database, name: str, batch_size: int) -> None:
     with showing_progress() as on_progress:
         done = carrying.backfill(database, name, batch_size=batch_size, on_progress=on_progress)
-    typer.echo(f"{name}: {done.stored:,} rows carried over.")
+    typer.echo(f"{name}: {number(done.stored, 'row')} carried over.")
     _print_problems(name, carrying.problems(database, name))
 
 
@@ -264,12 +266,13 @@ def _report(found: Sequence[carrying.Comparison], *, as_json: bool, repaired: bo
     else:
         for one in found:
             typer.echo(
-                f"{one.name}: {one.compared:,} rows compared, {one.differences:,} differences"
+                f"{one.name}: {number(one.compared, 'row')} compared,"
+                f" {number(one.differences, 'difference')}"
                 f" ({one.missing:,} missing, {one.different:,} different,"
                 f" {one.left_over:,} left over){', repaired' if repaired else ''}."
             )
             for key, fields in one.examples:
-                typer.echo(f"  {', '.join(key)}: {', '.join(fields)}")
+                typer.echo(f"  {_shown(key)}: {printable(', '.join(fields))}")
             _print_problems(one.name, one.problems)
     if any(one.differences for one in found) and not repaired:
         typer.echo("Repair them with: second-brain adopt --check --repair", err=True)
@@ -279,14 +282,22 @@ def _report(found: Sequence[carrying.Comparison], *, as_json: bool, repaired: bo
 def _print_problems(name: str, problems: Sequence[carrying.Problem]) -> None:
     lost = [one for one in problems if not one.is_carried_over]
     if lost:
-        typer.echo(f"{name}: {len(lost):,} rows cannot be carried over:")
+        typer.echo(f"{name}: {number(len(lost), 'row')} cannot be carried over:")
     for one in lost[:20]:
-        typer.echo(f"  {', '.join(one.key)}: {one.reason}")
+        typer.echo(f"  {_shown(one.key)}: {printable(one.reason)}")
     noted = [one for one in problems if one.is_carried_over]
     if noted:
-        typer.echo(f"{name}: {len(noted):,} rows are carried over in part:")
+        typer.echo(f"{name}: {number(len(noted), 'row')} carried over in part:")
     for one in noted[:20]:
-        typer.echo(f"  {', '.join(one.key)}: {one.reason}")
+        typer.echo(f"  {_shown(one.key)}: {printable(one.reason)}")
+
+
+def _shown(key: carrying.Key) -> str:
+    """Return a key as text: a part can be long, and whoever writes the table chooses it."""
+    return ", ".join(
+        "null" if part is None else printable(part[:_SHOWN] + "…" * (len(part) > _SHOWN))
+        for part in key
+    )
 
 
 def _remove(database: Database, name: str | None, *, delete_documents: bool, run: bool) -> None:

@@ -474,7 +474,8 @@ def _adoptions(connection: Connection, schema: str) -> _Findings:
             yield (
                 "error",
                 f"{about}: {'; '.join(faults)}",
-                f"Adopt the table again, then repair what was missed: {check} --repair",
+                "Run the migration of the adoption again, or adopt the table again after a column"
+                f" was renamed. Then repair what was missed: {check} --repair",
             )
             continue
         compared = carrying.compare(database, one.name, most=_COMPARED)
@@ -489,7 +490,7 @@ def _adoptions(connection: Connection, schema: str) -> _Findings:
         if lost:
             yield (
                 "warning",
-                f"{about}: {lost} rows cannot be carried over",
+                f"{about}: {lost} {'row' if lost == 1 else 'rows'} cannot be carried over",
                 f"List them with their reasons: {check}",
             )
         if not compared.differences and not lost:

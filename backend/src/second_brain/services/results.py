@@ -51,7 +51,7 @@ class HitMetadata(TypedDict, total=False):
     sensitivity: str | None
     external_key: str | None
     source_row: dict[str, Any] | None
-    """The row of an adopted table: `table`, `key` and `types`; `source_key` reads it."""
+    """The row of an adopted table: `adoption`, `table`, `key`, `types`; `source_key` reads it."""
     is_chunk: bool
     """False for a whole document, which is stored without a position in it."""
     document_chunks: int | None
@@ -86,6 +86,11 @@ class MemorySearchResult:
     source: Source
     confidence: float
     metadata: HitMetadata = field(default_factory=HitMetadata)
+
+    @property
+    def source_key(self) -> dict[str, Any] | None:
+        """The key of the row of an adopted table that it is made of, with the table's types."""
+        return source_key(self.metadata.get("source_row"))
 
 
 class FailureDetails(TypedDict, total=False):

@@ -22,7 +22,8 @@ PAGE_SIZE = 1000
 """Rows that the comparison holds in memory at a time."""
 _EXAMPLES = 20
 
-Key = list[str]
+Key = list[str | None]
+"""The texts of the key's columns; None for a column that a left-over document does not have."""
 
 _EXISTS = "select to_regclass('knowledge_internal.adoptions') is not null"
 _LIST = """
@@ -80,6 +81,17 @@ select trigger.tgname, trigger.tgenabled in ('O', 'A')
    and trigger.tgargs = convert_to(%(name)s, 'UTF8') || '\\x00'
    and trigger.tgrelid = to_regclass(%(source)s)
  order by trigger.tgname
+"""
+_LOST_COLUMNS = """
+select key.name
+  from unnest(%(columns)s::text[]) as key (name)
+ where not exists (
+         select
+           from pg_catalog.pg_attribute as attribute
+          where attribute.attrelid = to_regclass(%(source)s)
+            and attribute.attname = key.name
+            and not attribute.attisdropped
+       )
 """
 _HAS_VIEW = "select to_regclass(%(view)s) is not null"
 _DROP_TRIGGER = "drop trigger {trigger} on {source}"
@@ -255,6 +267,10 @@ def faults(database: Database, adoption: Adoption) -> list[str]:
     found: list[str] = []
     if database.execute(_HAS_VIEW, {"view": view}).fetchone() != (True,):
         found.append(f"the view {view} does not exist")
+    lost = database.execute(
+        _LOST_COLUMNS, {"columns": list(adoption.key_columns), "source": adoption.source}
+    ).fetchall()
+    found += [f"{adoption.source} has no column {name}, which is in the key" for (name,) in lost]
     triggers = dict(
         database.execute(_TRIGGERS, {"name": adoption.name, "source": adoption.source}).fetchall()
     )
