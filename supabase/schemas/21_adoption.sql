@@ -287,6 +287,8 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
+-- The name of the table is the same in each session.
+set quote_all_identifiers = off
 as $$
 begin
   return jsonb_build_object(
@@ -724,7 +726,6 @@ comment on function knowledge_internal.carry_over(knowledge_internal.adoptions, 
 create function knowledge_internal.carry_over_changes()
 returns trigger
 language plpgsql
-volatile
 -- definer: who writes the source needs no rights on the corpus.
 security definer
 set search_path = pg_catalog, pg_temp

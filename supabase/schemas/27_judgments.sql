@@ -42,7 +42,6 @@ grant select, insert, update, delete on table public.knowledge_judgments to serv
 create function knowledge_internal.delete_judgments()
 returns trigger
 language plpgsql
-volatile
 -- definer: a role that may delete a document has no rights on judgments.
 security definer
 set search_path = pg_catalog, pg_temp

@@ -335,8 +335,8 @@ def test_several_models_and_chunks_without_an_embedding_are_warnings(
 def test_statistics_that_are_missing_matter_to_a_large_table_only(database: Connection) -> None:
     ingest(database, "a", "m")
     assert findings(database) == [("info", "statistics")] * 2
-    database.execute(MANY.encode())
     database.execute("alter table public.knowledge_chunks set (autovacuum_enabled = off)")
+    run(database, MANY, "select pg_stat_force_next_flush()")
     assert [one for one in findings(database) if one[1] == "statistics"] == [
         ("warning", "statistics")
     ] * 2
