@@ -620,11 +620,13 @@ begin
   return array(
     select document.id
       from public.knowledge_documents as document
-     where document.external_key in (
+     -- An array is looked up in the index; a set would be joined by reading all documents. The
+     -- index on the adoption does not serve @>: it would read all documents of the adoption.
+     where document.external_key = any (array(
              select knowledge_internal.adopted_key(adoption, listed.key)
                from jsonb_array_elements(keys) as listed (key)
-           )
-       and document.source_row ->> 'adoption' = adoption.name
+           ))
+       and document.source_row @> jsonb_build_object('adoption', adoption.name)
      order by document.id
        for update
   );
@@ -889,7 +891,7 @@ begin
                     select
                       from public.knowledge_documents as document
                      where document.external_key = knowledge_internal.adopted_key($1, %1$s)
-                       and document.source_row ->> 'adoption' = $1.name
+                       and document.source_row @> jsonb_build_object('adoption', $1.name)
                   )
              )
            order by %2$s
@@ -930,7 +932,7 @@ begin
     from knowledge_internal.adopted_rows(adoption, keys) as given
     left join public.knowledge_documents as stored
       on stored.external_key = given.external_key
-     and stored.source_row ->> 'adoption' = adoption.name
+     and stored.source_row @> jsonb_build_object('adoption', adoption.name)
    cross join lateral (
            select (length(given.content) > adoption.chunk_size) is true
          ) as expected (is_split)

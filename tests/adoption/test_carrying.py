@@ -159,3 +159,40 @@ def test_the_filter_of_a_changed_view_decides_what_is_carried_over(source: Conne
     source.execute("update public.documents set content = content || '!'")
     assert sorted(documents(source)) == ["documents/1", "documents/2"]
     assert compare(source).differences == 0
+
+
+def rows_read(connection: Connection) -> int:
+    """Count the rows and entries that scans of the table of documents have read."""
+    connection.execute("select pg_stat_force_next_flush()")
+    (row,) = connection.execute(
+        "select seq_tup_read + (select sum(idx_tup_read) from pg_stat_user_indexes as index"
+        "                        where index.relid = stat.relid)"
+        "  from pg_stat_user_tables as stat where stat.relname = 'knowledge_documents'"
+    ).fetchall()
+    return int(row[0])
+
+
+@pytest.mark.parametrize("analysed", [False, True])
+def test_a_write_of_one_row_does_not_read_the_other_documents(
+    source: Connection, analysed: bool
+) -> None:
+    source.execute(
+        "insert into public.documents (content) select 'Row ' || n from generate_series(1, 2) as n"
+    )
+    # Documents as of two thousand other rows; writing real ones takes a while.
+    source.execute(
+        "insert into public.knowledge_documents (external_key, source_row)"
+        " select 'documents/' || n, jsonb_build_object('adoption', 'documents',"
+        "          'table', 'public.documents', 'key', jsonb_build_object('id', n))"
+        "  from generate_series(1000, 3000) as n"
+    )
+    if analysed:
+        source.execute("analyze public.knowledge_documents")
+    for statement in (
+        "update public.documents set content = 'Shear the sheep.' where id = 1",
+        "delete from public.documents where id = 4",
+        "insert into public.documents (content) values ('Milk the cow.')",
+    ):
+        before = rows_read(source)
+        source.execute(statement.encode())
+        assert rows_read(source) - before < 200
