@@ -269,6 +269,7 @@ def test_an_index_that_a_killed_build_left_is_built_anew(filled: str, connect: C
             if "waiting for writers" in progress.step:
                 killer.execute(
                     "select pg_terminate_backend(pid) from pg_stat_progress_create_index"
+                    " where datname = current_database()"
                 )
 
         with pytest.raises(psycopg.OperationalError):
@@ -290,6 +291,7 @@ def test_a_time_limit_that_cancels_the_build_names_the_pooler(filled: str) -> No
             if "waiting for writers" in progress.step:
                 canceller.execute(
                     "select pg_cancel_backend(pid) from pg_stat_progress_create_index"
+                    " where datname = current_database()"
                 )
 
         with pytest.raises(ConfigurationError, match="cancelled") as refused:

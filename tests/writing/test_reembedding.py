@@ -34,6 +34,14 @@ select id::text, similarity, vector_rank
          query_embedding => %s::extensions.vector, match_count => 200, match_threshold => -1
        )
 """
+# Other tests run in other databases of this server.
+END_SESSIONS = """
+select pg_terminate_backend(lock.pid, 10000)
+  from pg_locks as lock
+  join pg_database as database on database.oid = lock.database
+ where lock.locktype = 'advisory'
+   and database.datname = current_database()
+"""
 
 
 class Hashed:
@@ -335,9 +343,7 @@ def test_a_killed_process_loses_no_batch(dsn: str, connect: Connect) -> None:
     done, chunks = reembedding.count(Database(connection))
     assert 0 < done < chunks == ACTIVE
     # The server ends the session once it sees that nobody is there.
-    connection.execute(
-        "select pg_terminate_backend(pid, 10000) from pg_locks where locktype = 'advisory'"
-    )
+    connection.execute(END_SESSIONS)
     report = reembedding.start(dsn, Hashed("new", NEW))
     assert report.embedded == ACTIVE - done
     assert_switched(dsn, before)
@@ -349,9 +355,7 @@ def test_a_lost_connection_while_switching_leaves_the_old_model(dsn: str, connec
 
     def on_progress(progress: Progress) -> None:
         if progress.step == "switching to the new embeddings":
-            killer.execute(
-                "select pg_terminate_backend(pid, 10000) from pg_locks where locktype = 'advisory'"
-            )
+            killer.execute(END_SESSIONS)
 
     with pytest.raises(psycopg.OperationalError):
         reembedding.start(dsn, Hashed("new", NEW), on_progress=on_progress)
