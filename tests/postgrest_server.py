@@ -1,7 +1,6 @@
 """A real PostgREST over a test's database, for tests that POSTGREST_BIN gives a binary."""
 
 import json
-import secrets
 import socket
 import subprocess
 import time
@@ -10,6 +9,7 @@ from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jwt
 import psycopg
@@ -21,6 +21,8 @@ from psycopg.conninfo import conninfo_to_dict
 from second_brain.services.supabase import SupabaseProvider
 
 JWT_SECRET = "a secret of at least thirty-two characters"
+# One for all: a role is of the whole server, which tests that run at the same time share.
+PASSWORD = "of the throw-away server"
 
 
 class PostgREST:
@@ -36,15 +38,15 @@ class PostgREST:
 
     def start(self) -> None:
         """Start it after the database is as it should be: its schema cache is then right."""
-        password = secrets.token_hex(8)
-        with psycopg.connect(self._admin, autocommit=True) as connection:
+        with psycopg.connect(self._admin) as connection:
+            connection.execute("select pg_advisory_xact_lock(hashtext('authenticator'))")
             connection.execute(
-                sql.SQL("alter role authenticator login password {}").format(sql.Literal(password))
+                sql.SQL("alter role authenticator login password {}").format(sql.Literal(PASSWORD))
             )
         database = conninfo_to_dict(self._owner)
         admin_port = free_port()
         settings: dict[str, object] = {
-            "db-uri": f"postgres://authenticator:{password}@{database['host']}:{database['port']}"
+            "db-uri": f"postgres://authenticator:{quote(PASSWORD)}@{database['host']}:{database['port']}"
             f"/{database['dbname']}",
             "db-schemas": self._schemas,
             "db-extra-search-path": "public, extensions",
