@@ -50,9 +50,9 @@ POLL = 5.0
 """Seconds between two claims while nothing waits."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
-# From this number of texts on, it is the model that refuses, not a text that is refused.
+# If a model refuses all of this many texts, the cause is the model, not a text.
 _FEW_TEXTS = 4
-# What passes by itself, and is nobody's fault: the text waits, and no attempt is counted.
+# These errors end by themselves: the text waits, and no attempt is counted.
 _PASSING = (
     UnavailableError,
     SearchTimeoutError,

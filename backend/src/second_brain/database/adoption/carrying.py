@@ -72,7 +72,7 @@ _STATISTICS = (
 _DELETE_LEFT_OVER = """
 delete from public.knowledge_documents as document
  where document.external_key = any (%(external_keys)s)
-   and document.source_row ->> 'adoption' = %(name)s
+   and document.source_row @> jsonb_build_object('adoption', %(name)s::text)
 """
 _TRIGGERS = """
 select trigger.tgname, trigger.tgenabled in ('O', 'A')
