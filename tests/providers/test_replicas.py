@@ -468,7 +468,7 @@ def test_a_failover_loses_no_search_and_names_every_write_without_an_answer(
                     number += 1
                     key = f"failover{number}"
                     try:
-                        write(writer, key)
+                        writer.upsert_document({"external_key": key}, [{"content": key}])
                         stored.add(key)
                     except UncertainWriteError as error:
                         lost.update(error.keys)

@@ -88,6 +88,8 @@ class _Writes(ABC):
         row_factory: RowFactory[Row],
         query: LiteralString,
         arguments: Mapping[str, object],
+        *,
+        is_write: bool = False,
     ) -> list[Row]:
         # In a transaction of the caller's, only the caller can repeat what the transaction did.
         is_own = self._connection.info.transaction_status == TransactionStatus.IDLE
@@ -95,7 +97,8 @@ class _Writes(ABC):
             try:
                 return await self._fetch(row_factory, self._install.statement(query), arguments)
             except _LostCommitError as lost:
-                raise _uncertain(lost, arguments) from redacted(lost.error)
+                known = _uncertain(lost, arguments) if is_write else translate(lost.error)
+                raise known from redacted(lost.error)
             except (psycopg.Error, ValueError, TypeError) as error:
                 known = translate(error)
                 if (
@@ -114,7 +117,7 @@ class _Writes(ABC):
         query: LiteralString,
         arguments: Mapping[str, object],
     ) -> Row:
-        (row,) = await self._rows(row_factory, query, arguments)
+        (row,) = await self._rows(row_factory, query, arguments, is_write=True)
         written()
         return row
 
