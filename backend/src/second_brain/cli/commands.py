@@ -40,6 +40,7 @@ COMMANDS = {
     "adopt": ("adoption", "Search a table that you already have, and follow its changes."),
     "mcp": ("serving", "Serve search tools to assistants over the Model Context Protocol."),
     "dev": ("database", "An embedded Postgres for this folder, in .second-brain/."),
+    "tenants": ("tenants", "In which database each tenant is; move one."),
     "index": ("maintenance", "The vector index: show, build another kind, drop."),
     "reembed": ("maintenance", "Change the embedding model of a table in use."),
 }
