@@ -436,14 +436,21 @@ def _doctor(
     """Check a database, and print a remedy for each problem. Exit code 1 if there is an error."""
     if all_tenants:
         _refuse_dsn(dsn)
+        from second_brain.cli.tables import number
         from second_brain.cli.tenants import Outcome, for_all
 
         def examine_one(target: str, schema: str) -> Outcome:
             with connect(target, autocommit=True) as connection:
                 found = doctor.examine(connection, schema)
-            errors = [f"{one.check}: {one.message}" for one in found if one.status == "error"]
-            warnings = sum(one.status == "warning" for one in found)
-            return Outcome(not errors, "; ".join(errors) or f"{warnings} warnings")
+            problems = tuple(
+                f"{one.status}: {one.check}: {one.message} {one.remedy or ''}"
+                for one in found
+                if one.status in ("error", "warning")
+            )
+            errors = sum(one.status == "error" for one in found)
+            warnings = len(problems) - errors
+            result = f"{number(errors, 'error')}, {number(warnings, 'warning')}"
+            return Outcome(not errors, result, problems)
 
         for_all(tenants_file, examine_one)
         return

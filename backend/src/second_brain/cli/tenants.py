@@ -160,13 +160,14 @@ class Outcome:
     """What a command did in one install."""
 
     is_good: bool
-    message: str
+    result: str
+    problems: tuple[str, ...] = ()
 
 
 def for_all(tenants_file: Path | None, work: Callable[[str, str], Outcome]) -> None:
     """Call `work` (connection string, schema) for each install; print a table of the outcomes.
 
-    It goes on after a failure, and then exits with 1.
+    Problems go to stderr. It goes on after a failure, and then exits with 1.
     """
     directory, databases = opened_directory(tenants_file)
     of_place: dict[Place, list[str]] = {}
@@ -179,11 +180,11 @@ def for_all(tenants_file: Path | None, work: Callable[[str, str], Outcome]) -> N
         # Whatever it is, it belongs to this install; the others are next.
         except Exception as error:  # noqa: BLE001
             known = translate(error)
-            outcome = Outcome(False, f"{known.kind}: {known}")
+            outcome = Outcome(False, known.kind, (f"{known} {known.remedy}",))
         outcomes.append((place, names, outcome))
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("database", "schema", "tenants", "", "result"):
-        table.add_column(column, no_wrap=column != "result")
+        table.add_column(column)
     for place, names, outcome in outcomes:
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         table.add_row(
@@ -191,9 +192,12 @@ def for_all(tenants_file: Path | None, work: Callable[[str, str], Outcome]) -> N
             place.schema,
             printable(shown),
             "ok" if outcome.is_good else "error",
-            printable(outcome.message),
+            outcome.result,
         )
     new_console().print(table)
+    for place, _, outcome in outcomes:
+        for problem in outcome.problems:
+            typer.echo(f"{place}: {printable(problem)}", err=True)
     failed = sum(not outcome.is_good for *_, outcome in outcomes)
     typer.echo(f"{number(len(outcomes), 'install')}, {failed} with an error.", err=True)
     if failed:
