@@ -558,6 +558,16 @@ begin
   if exists (select from unnest(given) as listed where listed.content is null) then
     raise exception 'content is null' using errcode = '22023';
   end if;
+  select listed.external_key
+    into other_key
+    from unnest(given) as listed
+   group by listed.external_key
+  having count(*) > 1
+   limit 1;
+  if found then
+    raise exception 'the view has several rows with the key %', left(other_key, 100)
+      using errcode = '22023', hint = 'Change the view, so that it has each key once.';
+  end if;
   select stored.external_key
     into other_key
     from unnest(given) as listed
@@ -648,6 +658,8 @@ language plpgsql
 volatile
 security invoker
 set search_path = pg_catalog, pg_temp
+-- The plan is made when the table is small, and used when it is large.
+set enable_seqscan = off
 as $$
 begin
   return array(
@@ -1017,7 +1029,7 @@ begin
                              ) with ordinality as part (chunk, place)
                     )
              union all
-             select 'embedding' where chunks.have_the_embedding is not true
+             select 'embedding' where not chunks.have_the_embedding
              union all
              select 'columns of chunks' where chunks.have_other_columns
            )
