@@ -36,7 +36,8 @@ create type knowledge_internal.search_plan as (
   sampled_collections text[],
   near_ids uuid[],
   text_ids uuid[],
-  text_draw integer
+  text_draw integer,
+  is_empty boolean
 );
 
 comment on type knowledge_internal.search_plan is
@@ -53,7 +54,7 @@ comment on type knowledge_internal.search_plan is
   'drawn at random, each for sample_weight chunks, by which the matching rows are counted; '
   'sampled_collections: the collections of those of them that match. near_ids and text_ids: what '
   'with_found_rows found for the two legs, text_ids in text_draw, as in drawn_rows; null where the '
-  'index of the leg is read.';
+  'index of the leg is read. is_empty: no row passes the filter.';
 
 create type knowledge_internal.search_settings as (
   ef_search text,
@@ -719,6 +720,10 @@ begin
     plan.sampled_collections := knowledge_internal.sampled_collections(
       wanted, plan, viewer_id, viewer_groups
     );
+    -- Without an index, this would read the table once more. A trace is that of a whole search.
+    plan.is_empty := plan.is_indexed and plan.sampled_collections = '{}'
+      and knowledge_internal.is_common_search(plan)
+      and not knowledge_internal.has_matching_chunk(wanted, plan, viewer_id, viewer_groups);
   end if;
   return plan;
 end
@@ -918,6 +923,9 @@ begin
   plan := knowledge_internal.plan_search(
     pool_size, match_count, wanted, viewer_id, viewer_groups, collections
   );
+  if plan.is_empty then
+    return;
+  end if;
   analyses := knowledge_internal.analyse_questions(
     questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
   );

@@ -1,8 +1,8 @@
 -- 011_search_arguments: what repeats the arguments of the search.
 -- Adds: type search_arguments, functions default_search_arguments, search,
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
--- explain_hybrid_search, explain_missing_knowledge_chunk, sampled_collections, drawn_rows,
--- with_found_rows, common_search, visible_words, matching_chunks, count_matching_knowledge_chunks,
+-- explain_hybrid_search, explain_missing_knowledge_chunk, sampled_collections,
+-- has_matching_chunk, drawn_rows, with_found_rows, common_search, visible_words, matching_chunks, count_matching_knowledge_chunks,
 -- facet_knowledge_chunks,
 -- facet_my_knowledge_chunks, pending_embeddings, count_pending_knowledge_embeddings,
 -- count_my_pending_knowledge_embeddings.
@@ -588,6 +588,90 @@ $$;
 comment on function knowledge_internal.sampled_collections is
   'The collection of each chunk of the plan''s sample that passes the filter.';
 
+create function knowledge_internal.has_matching_chunk(
+  wanted knowledge_internal.chunk_filter,
+  plan knowledge_internal.search_plan,
+  viewer_id uuid,
+  viewer_groups text[]
+)
+returns boolean
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The plan depends on the values of the filters.
+set plan_cache_mode = force_custom_plan
+as $$
+begin
+  return exists (
+    with
+  visible_chunks as not materialized (
+    select chunk.*
+      from knowledge_internal.searchable_chunks as chunk
+     where chunk.status = 'active'
+       and (
+         not plan.is_filtered
+         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
+             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
+           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
+           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
+             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
+           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
+             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
+           and (wanted.hidden is null or not wanted.hidden && array[
+             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
+             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
+           ])
+       )
+  ),
+  matching_chunks as not materialized (
+    select chunk.*
+      from visible_chunks as chunk
+     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
+       and (not plan.is_filtered
+        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
+          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
+          and (wanted.collections is null or chunk.collection = any (wanted.collections))
+          and (wanted.languages is null or chunk.language = any (wanted.languages))
+          and (wanted.embedding_models is null
+            or chunk.embedding_model = any (wanted.embedding_models)
+            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
+          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
+            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
+          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
+            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
+          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
+            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
+          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
+            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
+          -- The index on document_date serves these two, not the multirange above.
+          and (plan.first_date is null or chunk.document_date >= plan.first_date)
+          and (plan.end_date is null or chunk.document_date < plan.end_date)
+          and (wanted.created is null or chunk.created_at <@ wanted.created)
+          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
+          and (wanted.excluded is null or not wanted.excluded && array[
+            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
+            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
+            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
+            'source_id' || coalesce('=' || chunk.source_id, '')
+          ])
+          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
+          and (wanted.alternative_metadata is null
+            or chunk.metadata @> any (wanted.alternative_metadata))
+          and (wanted.metadata_conditions is null
+            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
+  ),
+    found as (
+      select chunk.id from matching_chunks as chunk
+    )
+    select from found
+  );
+end
+$$;
+
+comment on function knowledge_internal.has_matching_chunk is
+  'Whether any chunk passes the filter.';
+
 create function knowledge_internal.drawn_rows(
   analysis knowledge_internal.query_analysis,
   scope text,
@@ -743,6 +827,9 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
 as $$
 declare
+  -- Times the rows below which draws 1 and 2 are not made: common_search, which makes draw 1 only,
+  -- would often find too few.
+  often_short constant float8 := 4;
   matching constant float8 := knowledge_internal.estimated_chunks(plan);
   is_narrow constant boolean := coalesce(matching <= plan.most_compared, false);
   reads_all constant boolean := coalesce(matching <= plan.most_read_by_filter, false);
@@ -821,7 +908,11 @@ begin
   end if;
   if analysis.matching_query is not null
      and (
-       plan.text_ids is null and (reads_all or is_narrow and not analysis.is_partial)
+       plan.text_ids is null
+         and (
+           is_narrow and not analysis.is_partial
+             or matching <= often_short * plan.most_read_by_filter
+         )
          or is_text_short
      )
   then
@@ -1326,6 +1417,9 @@ begin
   plan := knowledge_internal.plan_search(
     pool_size, match_count, wanted, viewer_id, viewer_groups, collections
   );
+  if plan.is_empty then
+    return;
+  end if;
   analyses := knowledge_internal.analyse_questions(
     questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
   );

@@ -1,8 +1,8 @@
 -- 011_search_arguments: what repeats the arguments of the search.
 -- Adds: type search_arguments, functions default_search_arguments, search,
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
--- explain_hybrid_search, explain_missing_knowledge_chunk, sampled_collections, drawn_rows,
--- with_found_rows, common_search, visible_words, matching_chunks, count_matching_knowledge_chunks,
+-- explain_hybrid_search, explain_missing_knowledge_chunk, sampled_collections,
+-- has_matching_chunk, drawn_rows, with_found_rows, common_search, visible_words, matching_chunks, count_matching_knowledge_chunks,
 -- facet_knowledge_chunks,
 -- facet_my_knowledge_chunks, pending_embeddings, count_pending_knowledge_embeddings,
 -- count_my_pending_knowledge_embeddings.
@@ -267,6 +267,35 @@ $$;
 comment on function knowledge_internal.sampled_collections is
   'The collection of each chunk of the plan''s sample that passes the filter.';
 
+create function knowledge_internal.has_matching_chunk(
+  wanted knowledge_internal.chunk_filter,
+  plan knowledge_internal.search_plan,
+  viewer_id uuid,
+  viewer_groups text[]
+)
+returns boolean
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The plan depends on the values of the filters.
+set plan_cache_mode = force_custom_plan
+as $$
+begin
+  return exists (
+    with
+@copy "  visible_chunks as" before "  -- Lists."
+    found as (
+      select chunk.id from matching_chunks as chunk
+    )
+    select from found
+  );
+end
+$$;
+
+comment on function knowledge_internal.has_matching_chunk is
+  'Whether any chunk passes the filter.';
+
 create function knowledge_internal.drawn_rows(
   analysis knowledge_internal.query_analysis,
   scope text,
@@ -367,6 +396,9 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
 as $$
 declare
+  -- Times the rows below which draws 1 and 2 are not made: common_search, which makes draw 1 only,
+  -- would often find too few.
+  often_short constant float8 := 4;
   matching constant float8 := knowledge_internal.estimated_chunks(plan);
   is_narrow constant boolean := coalesce(matching <= plan.most_compared, false);
   reads_all constant boolean := coalesce(matching <= plan.most_read_by_filter, false);
@@ -390,7 +422,11 @@ begin
   end if;
   if analysis.matching_query is not null
      and (
-       plan.text_ids is null and (reads_all or is_narrow and not analysis.is_partial)
+       plan.text_ids is null
+         and (
+           is_narrow and not analysis.is_partial
+             or matching <= often_short * plan.most_read_by_filter
+         )
          or is_text_short
      )
   then
