@@ -231,6 +231,15 @@ RESET_SETTINGS = """
     select public.reset_knowledge_settings(collection => %(collection)s::text)
 """
 
+# Without synchronous_commit, a commit is in the WAL before it is flushed. The flushed position is
+# the end of a record; the inserted one can be some bytes after it, at the end of a page.
+WAL_POSITION: LiteralString = """
+select case
+         when current_setting('synchronous_commit') = 'off' then pg_current_wal_insert_lsn()
+         else pg_current_wal_flush_lsn()
+       end::text as position
+"""
+
 REFRESH_STATISTICS = """
     select public.refresh_knowledge_statistics()
 """
