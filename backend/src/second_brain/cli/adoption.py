@@ -1,8 +1,6 @@
 """The command adopt: arguments and output; `database.adoption` does the work."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +10,7 @@ import typer
 from second_brain.cli.corpus import schema_option
 from second_brain.cli.database import DsnOption, SchemaOption, opened
 from second_brain.cli.maintenance import showing_progress
+from second_brain.cli.output import print_json
 from second_brain.cli.tables import number, printable
 from second_brain.database.adoption import carrying, migration, proposal
 from second_brain.database.adoption.layouts import LAYOUTS
@@ -262,7 +261,7 @@ def _compared(database: Database, name: str, repair: bool) -> carrying.Compariso
 
 def _report(found: Sequence[carrying.Comparison], *, as_json: bool, repaired: bool) -> None:
     if as_json:
-        typer.echo(json.dumps([asdict(one) for one in found], indent=2))
+        print_json(found)
     else:
         for one in found:
             typer.echo(

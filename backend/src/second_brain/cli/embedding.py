@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -14,11 +13,11 @@ from typing import Annotated
 
 import typer
 
-from second_brain.cli.corpus import EmbedderOption
-from second_brain.cli.database import DsnOption, SchemaOption, dsn_variable, resolve_dsn
+from second_brain.cli.corpus import EmbedderOption, configured_embedder
+from second_brain.cli.database import DsnOption, SchemaOption, is_rest_configured, resolve_dsn
 from second_brain.cli.tables import number
 from second_brain.ingest.embedding_worker import BATCH_SIZE, POLL, Batch, EmbeddingWorker
-from second_brain.models import RateLimit, load_embedder
+from second_brain.models import RateLimit
 from second_brain.services.embedding_queue import (
     LEASE,
     EmbeddingQueue,
@@ -100,7 +99,7 @@ def _embed_worker(
         rate_limit = RateLimit(
             requests_per_minute=requests_per_minute, tokens_per_minute=tokens_per_minute
         )
-    embedder = load_embedder(embedder_name)
+    embedder = configured_embedder(embedder_name)
     done = 0
 
     def on_batch(batch: Batch) -> None:
@@ -138,8 +137,7 @@ def _embed_worker(
 
 
 def _queue(dsn: str | None, schema: str) -> EmbeddingQueue:
-    is_sql = dsn or dsn_variable()
-    if not is_sql and os.environ.get("SUPABASE_URL") and os.environ.get("SUPABASE_KEY"):
+    if is_rest_configured(dsn):
         typer.echo("Database: the Supabase project of $SUPABASE_URL", err=True)
         return SupabaseEmbeddingQueue(schema=schema)
     return PostgresEmbeddingQueue(resolve_dsn(dsn), schema=schema)

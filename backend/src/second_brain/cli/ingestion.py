@@ -15,7 +15,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from second_brain.cli.corpus import EmbedderOption, groups, refuse_other_embedder
+from second_brain.cli.corpus import (
+    EmbedderOption,
+    configured_embedder,
+    groups,
+    refuse_other_embedder,
+)
 from second_brain.cli.database import DsnOption, SchemaOption, opened
 from second_brain.cli.tables import number, printable
 from second_brain.errors import SecondBrainError
@@ -36,7 +41,7 @@ from second_brain.ingest import (
     stale_keys,
     standard_library,
 )
-from second_brain.models import Embedder, load_embedder
+from second_brain.models import Embedder
 from second_brain.services.install import SCHEMA, Database
 from second_brain.services.write import KnowledgeWriter
 
@@ -232,7 +237,7 @@ def _ingest(
         found.folders.append((STANDARD_LIBRARY, STANDARD_LIBRARY.key("")))
     # Without autocommit the whole run would be one transaction.
     with opened(dsn, schema) as database:
-        embedder = load_embedder(embedder_name)
+        embedder = configured_embedder(embedder_name)
         refuse_other_embedder(database, embedder, switch_model=switch_model)
         _require(database, knowledge_type, _KNOWLEDGE_TYPES, "--knowledge-type")
         _require(database, source_origin, _SOURCE_ORIGINS, "--source-origin")

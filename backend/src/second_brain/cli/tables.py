@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from second_brain.cli.corpus import schema_option
 from second_brain.services.results import FacetCount, MemorySearchResult
 
 # Width of tables when the output is a file or a pipe.
@@ -192,6 +194,14 @@ def results_table(results: Sequence[MemorySearchResult], first: int, *, is_whole
             Text("\n".join(printable(term) for term in terms[:2]), style="green"),
         )
     return table
+
+
+def show_command(hit: MemorySearchResult, schema: str) -> str:
+    """Return the command that shows the document of a hit, for people to copy."""
+    key = hit.metadata.get("external_key")
+    # A key that this terminal cannot show is not for copying.
+    name = shlex.quote(key) if key and key.isprintable() else hit.metadata["document_id"] or hit.id
+    return f"second-brain show {name}{schema_option(schema)}"
 
 
 def cell(hit: MemorySearchResult) -> Group:

@@ -1,0 +1,27 @@
+"""The option --json: one JSON value on standard output, and nothing else there."""
+
+import json
+from dataclasses import asdict, is_dataclass
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def print_json(value: Any) -> None:
+    """Print a value; dataclasses become objects, dates, UUIDs and paths become texts."""
+    typer.echo(json.dumps(value, indent=2, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, UUID | Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
