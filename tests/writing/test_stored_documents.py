@@ -1,6 +1,5 @@
 """The list of stored documents and the description of one: states, sizes, filters, pages."""
 
-from collections.abc import Iterator
 from uuid import UUID, uuid4
 
 import pytest
@@ -16,7 +15,7 @@ ANNA = uuid4()
 
 
 @pytest.fixture
-def stored(connect: Connect, database: Connection) -> Iterator[Database]:
+def stored(connect: Connect, database: Connection) -> Database:
     """Documents of each state, read by the service role."""
     upsert(database, [{"content": "Zebra", "embedding": [1, 0, 0]}], "a/ready", title="Striped")
     upsert(database, [], "b/empty", collection="files")
