@@ -4,6 +4,7 @@ import html
 import json
 import re
 import shlex
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -292,6 +293,18 @@ def printable(text: str) -> str:
     """Return the text with control characters replaced, which could change the terminal."""
     return "".join(
         character if character.isprintable() else " " for character in text.replace("\n", " ")
+    )
+
+
+def visible(text: str) -> str:
+    """Return the text with control characters as codes; line breaks and tabs stay."""
+    return "".join(
+        character
+        if character.isprintable() or character in "\n\t"
+        else " "
+        if unicodedata.category(character) == "Zs"
+        else character.encode("unicode_escape").decode()
+        for character in text
     )
 
 
