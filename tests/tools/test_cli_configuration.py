@@ -122,10 +122,12 @@ def test_a_wrong_variable_is_named_without_its_value(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECOND_BRAIN_VIEWER_ID", PASSWORD)
-    done = run("documents")
+    done = run("search", "key")
     assert done.code == 1
-    assert "$SECOND_BRAIN_VIEWER_ID: viewer-id: Input should be a valid UUID" in done.err
+    assert "$SECOND_BRAIN_VIEWER_ID: Input should be a valid UUID" in done.err
     assert PASSWORD not in done.err
+    # It is no value of this command.
+    assert "VIEWER" not in run("documents").err
     # Without a viewer, every row would be visible.
     monkeypatch.setenv("SECOND_BRAIN_VIEWER_ID", "")
     assert run("mcp").code == 1

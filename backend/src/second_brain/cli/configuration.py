@@ -110,11 +110,27 @@ _BY_NAME = {key.name: key for key in KEYS}
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value that is set, and where: `$VARIABLE` or the path of the file."""
+    """What is set for a key, and where: in `$VARIABLE` or in the file with this path."""
 
     key: Key
-    value: Any
+    given: Any
     source: str
+
+    @property
+    def is_variable(self) -> bool:
+        """Whether an environment variable sets it."""
+        return self.source.startswith("$")
+
+    @property
+    def value(self) -> Any:
+        """The value in its type; raises ConfigurationError with its source if it is wrong."""
+        try:
+            return TypeAdapter(self.key.kind).validate_python(self.given)
+        except ValidationError as error:
+            # Without the value, which may be a secret in the wrong place.
+            fault = error.errors(include_url=False, include_input=False)[0]["msg"]
+        where = self.source if self.is_variable else f"{self.source}: {self.key.name}"
+        raise ConfigurationError(f"{where}: {fault}", remedy="Correct the value, or remove it.")
 
     def shown(self) -> str:
         """Return the value as text, without secrets."""
@@ -122,9 +138,10 @@ class Value:
             return "***"
         if self.key.name == "dsn":
             return without_password(self.value)
-        if isinstance(self.value, list):
-            return ", ".join(self.value)
-        return str(self.value).lower() if isinstance(self.value, bool) else str(self.value)
+        value = self.value
+        if isinstance(value, list):
+            return ", ".join(value)
+        return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,25 +180,29 @@ class Configuration:
             **{
                 one.key.setting: one.value
                 for one in self.values.values()
-                if one.key.setting is not None and not one.source.startswith("$")
+                if one.key.setting is not None and not one.is_variable
             }
         )
 
 
 def load() -> Configuration:
-    """Read the variables and the file; raises ConfigurationError for a wrong value or key."""
+    """Read the variables and the file; raises ConfigurationError for a wrong key or value of it.
+
+    A variable is checked when its value is used: most are also those of other programs.
+    """
     file, given = _nearest_file()
     values = {}
     if file is not None:
         for name, value in _flat(given):
             values[name] = Value(_BY_NAME[_known(name, file)], value, str(file))
+            _ = values[name].value
     for key in KEYS:
         for variable in key.variables:
             text = os.environ.get(variable)
             if text or (text is not None and key.limits_rows):
                 values[key.name] = Value(key, _from_text(key, text), f"${variable}")
                 break
-    return Configuration(file, {name: _checked(one) for name, one in values.items()})
+    return Configuration(file, values)
 
 
 def _nearest_file() -> tuple[Path | None, dict[str, Any]]:
@@ -243,18 +264,6 @@ def _from_text(key: Key, text: str) -> Any:
     return [one.strip() for one in text.split(",")] if key.kind == list[str] else text
 
 
-def _checked(one: Value) -> Value:
-    try:
-        value = TypeAdapter(one.key.kind).validate_python(one.value)
-    except ValidationError as error:
-        # Without the value, which may be a secret in the wrong place.
-        fault = error.errors(include_url=False, include_input=False)[0]["msg"]
-        raise ConfigurationError(
-            f"{one.source}: {one.key.name}: {fault}", remedy="Correct the value, or remove it."
-        ) from None
-    return Value(one.key, value, one.source)
-
-
 def _for_option(value: Any, is_repeated: bool) -> Any:
     if is_repeated:
         # An option that is given without a value: no group.
@@ -275,7 +284,7 @@ def without_password(dsn: str) -> str:
 def warning_of_password(dsn: Value) -> str | None:
     """Return a warning if the password of a connection string is in a file that git may share."""
     git = shutil.which("git")
-    if git is None or dsn.source.startswith("$") or len(secrets(dsn.value)) == 1:
+    if git is None or dsn.is_variable or len(secrets(dsn.value)) == 1:
         return None
     folder, name = os.path.split(dsn.source)
     checked = subprocess.run(  # noqa: S603

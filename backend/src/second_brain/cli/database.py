@@ -259,7 +259,7 @@ def migrate(
             progress=lambda migration: typer.echo(f"Applying {migration.file_name}", err=True),
         )
     except migrations.ObstacleError as error:
-        _stop_at(error.obstacles, as_json=as_json)
+        _stop_at(error.obstacles, "applied", as_json=as_json)
     if as_json:
         print_json({"applied": [one.file_name for one in applied], "obstacles": []})
     elif applied:
@@ -268,10 +268,10 @@ def migrate(
         typer.echo("Nothing to apply: the database is up to date.")
 
 
-def _stop_at(obstacles: Sequence[Obstacle], *, as_json: bool) -> NoReturn:
+def _stop_at(obstacles: Sequence[Obstacle], done: str, *, as_json: bool) -> NoReturn:
     """Print the obstacles with their remedies, and end the command."""
     if as_json:
-        print_json({"applied": [], "obstacles": obstacles})
+        print_json({done: [], "obstacles": obstacles})
         raise typer.Exit(1)
     for one in obstacles:
         typer.echo(f"obstacle: {one.what}\n       -> {one.remedy}", err=True)
@@ -325,6 +325,7 @@ def init(
         ),
     ] = None,
     dsn: DsnOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Write the migrations into your Supabase project.
 
@@ -336,7 +337,7 @@ def init(
     if check:
         with opened(dsn, schema) as database:
             if found := migrations.find_obstacles(database.connection, schema):
-                _stop_at(found, as_json=False)
+                _stop_at(found, "written", as_json=as_json)
             vector = pgvector.installed(database.connection)
         if vector is not None:
             vector_schema = vector_schema or vector.schema
@@ -346,6 +347,9 @@ def init(
         written += migrations.declare(
             into.parent / "schemas", dimensions, schema=schema, vector_schema=vector_schema
         )
+    if as_json:
+        print_json({"written": written, "obstacles": []})
+        return
     for file in written:
         typer.echo(file)
     if written:

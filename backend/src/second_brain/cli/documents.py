@@ -101,8 +101,7 @@ def _documents(
         last = found[-1].external_key if len(found) == limit else None
         has_more = last is not None and bool(page(last, 1))
     if as_json:
-        documents = [one.model_dump(mode="json") for one in found]
-        print_json({"documents": documents, "next": last if has_more else None})
+        print_json({"documents": found, "next": last if has_more else None})
     elif found:
         new_console().print(_table(found))
         if last is not None and has_more:
@@ -136,7 +135,7 @@ def _show(
             remedy="List the keys: second-brain documents --named TEXT",
         )
     if as_json:
-        print_json(found.model_dump(mode="json"))
+        print_json(found)
         return
     if found.document is not None:
         _print_document(found.document)

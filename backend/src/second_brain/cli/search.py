@@ -195,11 +195,21 @@ def _search(
     ] = False,
     date_from: Annotated[
         datetime | None,
-        typer.Option(formats=["%Y-%m-%d"], help="First document_date.", show_default=False),
+        typer.Option(
+            metavar="YYYY-MM-DD",
+            formats=["%Y-%m-%d"],
+            help="First document_date.",
+            show_default=False,
+        ),
     ] = None,
     date_to: Annotated[
         datetime | None,
-        typer.Option(formats=["%Y-%m-%d"], help="Last document_date.", show_default=False),
+        typer.Option(
+            metavar="YYYY-MM-DD",
+            formats=["%Y-%m-%d"],
+            help="Last document_date.",
+            show_default=False,
+        ),
     ] = None,
     one_per_document: Annotated[
         bool, typer.Option("--one-per-document", help="The best chunk of each document.")

@@ -56,7 +56,7 @@ def show_settings(
     with opened(dsn, schema) as database:
         stored = KnowledgeWriter(database.connection, schema=schema).settings()
     if as_json:
-        print_json([one.model_dump(mode="json") for one in stored])
+        print_json(stored)
         return
     for one in stored:
         typer.echo(describe(one))
@@ -92,7 +92,7 @@ def set_settings(
     with opened(dsn, schema) as database:
         stored = KnowledgeWriter(database.connection, schema=schema).set_settings(given)
     if as_json:
-        print_json(stored.model_dump(mode="json"))
+        print_json(stored)
     else:
         typer.echo(f"Stored for {describe(stored)}")
 
