@@ -465,6 +465,16 @@ export type Database = {
         }[];
       };
       "delete_my_knowledge_document": { Args: { "document": string }; Returns: boolean };
+      "describe_knowledge_document": {
+        Args: {
+          "chunk_count"?: number;
+          "chunk_id"?: string;
+          "chunk_offset"?: number;
+          "document_id"?: string;
+          "document_key"?: string;
+        };
+        Returns: Json;
+      };
       "explain_hybrid_search": {
         Args: {
           "collections"?: (string)[];
@@ -697,6 +707,23 @@ export type Database = {
       };
       "knowledge_search_health": { Args: Record<PropertyKey, never>; Returns: Json };
       "knowledge_viewer_groups": { Args: Record<PropertyKey, never>; Returns: (string)[] };
+      "list_knowledge_documents": {
+        Args: {
+          "after_key"?: string;
+          "in_collection"?: string;
+          "in_state"?: string;
+          "named"?: string;
+          "of_type"?: string;
+          "page_size"?: number;
+        };
+        Returns: Database["public"]["CompositeTypes"]["knowledge_document_summary"][];
+        SetofOptions: {
+          from: "*";
+          to: "knowledge_document_summary";
+          isOneToOne: false;
+          isSetofReturn: true;
+        };
+      };
       "list_knowledge_judgments": {
         Args: { "by_user"?: string; "in_collection"?: string };
         Returns: {
@@ -941,6 +968,27 @@ export type Database = {
       [_ in never]: never;
     };
     CompositeTypes: {
+      "knowledge_document_summary": {
+        "id": string | null;
+        "external_key": string | null;
+        "title": string | null;
+        "state": string | null;
+        "collection": string | null;
+        "knowledge_type": string | null;
+        "language": string | null;
+        "source_origin": string | null;
+        "source_url": string | null;
+        "document_date": string | null;
+        "visibility": string | null;
+        "owner_id": string | null;
+        "chunks": number | null;
+        "pending": number | null;
+        "failed": number | null;
+        "inactive": number | null;
+        "bytes": number | null;
+        "created_at": string | null;
+        "updated_at": string | null;
+      };
       "knowledge_own_document": {
         "id": string | null;
         "external_key": string | null;
