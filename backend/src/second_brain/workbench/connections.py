@@ -29,6 +29,11 @@ class Connections:
         self._lock = threading.Lock()
 
     @property
+    def install(self) -> Install:
+        """The schemas of the install."""
+        return self._install
+
+    @property
     def schema(self) -> str:
         """The schema of the install."""
         return self._install.schema
