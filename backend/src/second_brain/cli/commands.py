@@ -41,6 +41,7 @@ COMMANDS = {
     "settings": ("settings", "Fusion and weights that a corpus remembers."),
     "config": ("config", "Show the values that variables and the configuration file set."),
     "adopt": ("adoption", "Search a table that you already have, and follow its changes."),
+    "workbench": ("workbench", "See, judge and tune a corpus in the browser."),
     "mcp": ("serving", "Serve search tools to assistants over the Model Context Protocol."),
     "dev": ("database", "An embedded Postgres for this folder, in .second-brain/."),
     "index": ("maintenance", "The vector index: show, build another kind, drop."),
