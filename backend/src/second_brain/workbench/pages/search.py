@@ -1,0 +1,172 @@
+"""The page Search: one question, the list of each leg and the fused list side by side."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from second_brain.errors import InvalidInputError, safe_message
+from second_brain.services.arguments import Leg
+from second_brain.services.results import MemorySearchResult
+from second_brain.workbench.asking import Asked, ask, pieces, prepare
+from second_brain.workbench.frame import Page, provider_of, render, workbench_of
+from second_brain.workbench.offers import chosen, offered
+from second_brain.workbench.question import FUSIONS, LEGS, TEXT_MODES, read_question
+
+_COLUMNS: dict[Leg, str] = {"vector": "Vector", "hybrid": "Fused", "text": "Text"}
+_STEPS = (("embed", "embed"), ("vector", "vector"), ("text", "text"), ("hybrid", "fused"))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A hit in a list of the page."""
+
+    place: int
+    hit: MemorySearchResult
+    pieces: Sequence[tuple[str, bool]]
+    ranks: dict[str, int | None]
+    """Its places in the lists of the legs."""
+    share: float | None
+    """The part of the fused score that the vector leg gave."""
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the database says of it."""
+        return dict(self.hit.metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A list of the page."""
+
+    leg: Leg
+    title: str
+    rows: Sequence[Row]
+    total: int | None
+    is_asked: bool
+    empty: str
+
+
+def show(request: Request) -> Response:
+    """Show the form, and the lists if there is a question."""
+    question, problems = read_question(request.query_params)
+    workbench = workbench_of(request)
+    asked = Asked(question)
+    remedy = None
+    if question.q and not problems:
+        try:
+            with workbench.connections.reading() as database:
+                asked = ask(prepare(workbench, database, question), database)
+        except InvalidInputError as error:
+            problems.append(safe_message(error))
+            remedy = error.remedy
+    columns = _columns(asked)
+    return render(
+        request,
+        "search.html",
+        {
+            "question": question,
+            "problems": problems,
+            "remedy": remedy,
+            "columns": columns,
+            "asked": asked,
+            "steps": [
+                (title, asked.milliseconds[step])
+                for step, title in _STEPS
+                if step in asked.milliseconds
+            ],
+            "python": question.python(workbench.embedder_name, workbench.connections.schema),
+            "sql": question.sql(
+                None if asked.embedding is None else asked.embedding.tolist(),
+                workbench.connections.install,
+            )
+            if not problems
+            else "",
+            "chosen": chosen(question),
+            "hidden": question.hidden(),
+            "most": max((column.total or 0 for column in columns), default=0),
+            "fusions": FUSIONS,
+            "legs": LEGS,
+            "search_modes": TEXT_MODES,
+        },
+        page="search",
+        status=400 if problems else 200,
+    )
+
+
+def explain(request: Request) -> Response:
+    """Show how the search found its hits, as a part of the page."""
+    question, problems = read_question(request.query_params)
+    workbench = workbench_of(request)
+    explained: dict[str, Any] | None = None
+    if question.q and not problems:
+        with workbench.connections.reading() as database:
+            asked = prepare(workbench, database, question)
+            if asked.embedding is not None or asked.text is not None:
+                explained = provider_of(database).explain_hybrid_search(
+                    asked.embedding, asked.text, **question.options()
+                )
+    return render(request, "search_explanation.html", {"explained": explained}, page="search")
+
+
+def offer(request: Request) -> Response:
+    """Show the filters with counts from the corpus, as a part of the form."""
+    question, _ = read_question(request.query_params)
+    with workbench_of(request).connections.reading() as database:
+        facets = offered(database, question)
+    return render(request, "search_filters.html", {"facets": facets}, page="search")
+
+
+def _columns(asked: Asked) -> list[Column]:
+    places: dict[str, dict[str, int | None]] = {}
+    for leg in ("vector", "text"):
+        if leg in asked.lists:
+            first = asked.question.offset + 1
+            for place, hit in enumerate(asked.lists[leg].hits, first):
+                places.setdefault(hit.id, {})[leg] = place
+    columns = []
+    for leg, title in _COLUMNS.items():
+        listed = asked.lists.get(leg)
+        rows = (
+            []
+            if listed is None
+            else [
+                Row(
+                    place,
+                    hit,
+                    pieces(hit.metadata.get("snippet")),
+                    {
+                        "vector": hit.metadata.get("vector_rank"),
+                        "text": hit.metadata.get("text_rank"),
+                    }
+                    if leg == "hybrid"
+                    else places.get(hit.id, {}),
+                    asked.shares.get(hit.id) if leg == "hybrid" else None,
+                )
+                for place, hit in enumerate(listed.hits, asked.question.offset + 1)
+            ]
+        )
+        total = None if listed is None else listed.details["total_count"]
+        columns.append(Column(leg, title, rows, total, listed is not None, _why_empty(asked, leg)))
+    return columns
+
+
+def _why_empty(asked: Asked, leg: Leg) -> str:
+    if leg in asked.lists:
+        return "No hit."
+    if leg == "hybrid":
+        return "One leg alone is asked, so there is nothing to fuse."
+    if leg == "vector" and asked.why_no_vector:
+        return asked.why_no_vector
+    return "This leg is not asked."
+
+
+PAGE = Page(
+    "search",
+    "Search",
+    "/",
+    [Route("/", show), Route("/search/explanation", explain), Route("/search/filters", offer)],
+)
