@@ -77,7 +77,7 @@ def evaluate(
     searcher = CorpusSearcher(database, live.embed_questions(questions, embedder), collection)
     with progress("Searching", len(questions.queries) * len(modes)) as advance:
         found = live.measure(
-            searcher,
+            searcher.answer,
             questions,
             modes,
             reference=compared[0].name if compared else None,

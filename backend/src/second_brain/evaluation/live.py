@@ -17,6 +17,7 @@ from second_brain.evaluation.collection import CollectionError, Embeddings, Quer
 from second_brain.evaluation.judgments import CHUNK, grades
 from second_brain.evaluation.metrics import Difference, compare, judge
 from second_brain.evaluation.runs import (
+    Answer,
     Measured,
     QuerySearcher,
     Run,
@@ -39,6 +40,8 @@ CONDENSED = "nDCG@10 condensed"
 """nDCG@10 of the judged hits alone: the others are left out of the list, not counted as wrong."""
 MEASURES = ("nDCG@10", "Recall@50", "MRR@10", CONDENSED)
 STORED = "stored"
+ALL = "all collections"
+"""The name of the questions that are asked in no collection alone."""
 
 Kind = Literal["judged", "generated", "all"]
 """Questions that somebody asked, that were generated from documents, or both."""
@@ -110,7 +113,9 @@ class Comparison(Measured[str]):
 class CorpusSearcher(QuerySearcher):
     """Searches a corpus, or one collection of it, one hit per document."""
 
-    def __init__(self, database: Database, embeddings: Embeddings, collection: str | None) -> None:
+    def __init__(
+        self, database: Database, embeddings: Embeddings | None, collection: str | None
+    ) -> None:
         super().__init__(
             PostgresProvider(database.connection, schema=database.install.schema),
             embeddings,
@@ -160,7 +165,7 @@ def read_questions(
             f"with fewer than {_FEWEST_SIGNIFICANT} questions no difference can be significant"
         )
     return Questions(
-        name=collection or "all collections",
+        name=collection or ALL,
         queries=queries,
         qrels={query.id: used[query.text] for query in queries},
         document_count=count,
@@ -212,7 +217,7 @@ def modes_of(
 
 
 def measure(
-    searcher: CorpusSearcher,
+    answer: Callable[[Query, Leg, Settings, int], Answer],
     questions: Questions,
     modes: Sequence[Mode],
     *,
@@ -222,6 +227,7 @@ def measure(
 ) -> Comparison:
     """Search for each question in each mode, and compare the modes with `reference`.
 
+    `answer` searches for a question with a leg, settings and a number of hits: see CorpusSearcher.
     The searches of a question run one after the other, so that other load affects all modes alike.
     `advance` is called after each search. Without a reference, it is the stored settings, else
     `auto`, else the first mode.
@@ -231,11 +237,11 @@ def measure(
         reference = next((name for name in (STORED, "auto") if name in named), modes[0].name)
     for query in questions.queries[:_WARM_UP]:
         for mode in modes:
-            searcher.answer(query, mode.leg, mode.settings, DEPTH)
+            answer(query, mode.leg, mode.settings, DEPTH)
     runs: dict[str, Run] = {name: {} for name in named}
     for query in questions.queries:
         for name, mode in named.items():
-            runs[name][query.id] = searcher.answer(query, mode.leg, mode.settings, DEPTH)
+            runs[name][query.id] = answer(query, mode.leg, mode.settings, DEPTH)
             advance()
     values = {name: _measures(questions, run) for name, run in runs.items()}
     ndcg = {name: found["nDCG@10"] for name, found in values.items()}

@@ -238,10 +238,12 @@ class Evaluation(Measured[Search]):
 class QuerySearcher(ABC):
     """Runs queries through a provider; `embeddings` has a row for each query.
 
-    `options` are arguments of every search.
+    Without embeddings, it can only search by words. `options` are arguments of every search.
     """
 
-    def __init__(self, provider: PostgresProvider, embeddings: Embeddings, **options: Any) -> None:
+    def __init__(
+        self, provider: PostgresProvider, embeddings: Embeddings | None, **options: Any
+    ) -> None:
         self._provider = provider
         self._embeddings = embeddings
         self._options = options
@@ -286,8 +288,10 @@ class QuerySearcher(ABC):
         return Answer(tuple(self._document(result) for result in ordered), milliseconds)
 
     def _embedding(self, query: Query, leg: Leg) -> list[float] | None:
+        if leg == "text" or self._embeddings is None:
+            return None
         vector = self._embeddings[query.row]
-        return vector.tolist() if leg != "text" and vector.any() else None
+        return vector.tolist() if vector.any() else None
 
     def _search(
         self,
