@@ -5,11 +5,11 @@ The lists come from one function, the hybrid search: with one leg's argument, an
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import unescape
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from second_brain.cli.corpus import refuse_other_embedder
 from second_brain.errors import ConfigurationError, DimensionMismatchError, MigrationMissingError
 from second_brain.models import embed_query
-from second_brain.services.arguments import Leg, SearchOptions
+from second_brain.services.arguments import LARGEST_POOL, Leg, SearchOptions
 from second_brain.services.install import Database
 from second_brain.services.results import Details, MemorySearchResult
 from second_brain.workbench.frame import Workbench, provider_of
@@ -50,6 +50,9 @@ class Asked:
     lists: dict[Leg, Listed] = field(default_factory=dict)
     shares: dict[str, float] = field(default_factory=dict)
     """By chunk id: the part of the fused score that the vector leg gave, 0 to 1."""
+
+    snippets: dict[str, str] = field(default_factory=dict)
+    """By chunk id: the snippet with the words of the question, which the vector leg has not."""
 
     @property
     def text(self) -> str | None:
@@ -107,7 +110,7 @@ def ask(asked: Asked, database: Database) -> Asked:
             hits, details = provider_of(database).find(with_embedding, with_text, **options)
         asked.lists[leg] = Listed(hits, details, asked.milliseconds[leg])
     if "hybrid" in asked.lists and {"vector", "text"} <= asked.lists.keys():
-        asked.shares = _shares(database, asked, options)
+        _complete(database, asked, options)
     return asked
 
 
@@ -128,48 +131,49 @@ def _timed(asked: Asked, step: str) -> Iterator[None]:
     asked.milliseconds[step] = 1000 * (time.perf_counter() - begun)
 
 
-def _shares(database: Database, asked: Asked, options: SearchOptions) -> dict[str, float]:
-    """Return the vector leg's part of each fused score.
+def _complete(database: Database, asked: Asked, options: SearchOptions) -> None:
+    """Add the vector leg's part of each fused score, and the snippets of that leg's hits.
 
-    The same search is asked twice more, with almost no weight for one leg: a fused score is a sum
-    of the two scores, each times a factor that is the same for all hits (1 for rrf and
-    relative_score). Where it is not, because a document shows another chunk, nothing is returned.
+    The same search is asked again with almost no weight for one leg: a fused score is a sum of the
+    two scores, each times a factor that is the same for all hits (1 for rrf and relative_score).
+    Where it is not, because a document shows another chunk, there are no parts.
     """
-    hits = asked.lists["hybrid"].hits
-    vector = _scores(database, asked, {**options, "text_weight": _ALMOST_NONE})
-    text = _scores(database, asked, {**options, "vector_weight": _ALMOST_NONE})
-    known = [hit for hit in hits if hit.id in vector and hit.id in text]
-    if not known:
-        return {}
-    parts = np.array([[vector[hit.id], text[hit.id]] for hit in known])
-    fused = np.array([_score(hit) for hit in known])
+    by_vector, by_text = options.copy(), options.copy()
+    by_vector["text_weight"] = by_text["vector_weight"] = _ALMOST_NONE
+    # The first page is the vector leg's, in its order, with the words of the question marked.
+    vector = _page(database, asked, by_vector)
+    asked.snippets = {id_: hit.metadata.get("snippet") or "" for id_, hit in vector.items()}
+    by_vector["snippet"] = by_text["snippet"] = False
+    shown = asked.lists["hybrid"].hits
+    # A page larger than the pool would make the pool larger.
+    size = max(asked.question.pool, asked.question.limit)
+    by_vector["top_k"] = by_text["top_k"] = size
+    by_text["match_offset"] = 0
+    for start in range(0 if asked.question.offset else len(vector), 2 * size, size):
+        if start > LARGEST_POOL or all(hit.id in vector for hit in shown):
+            break
+        by_vector["match_offset"] = start
+        vector |= _page(database, asked, by_vector)
+    text = _page(database, asked, by_text)
+    both = [hit for hit in shown if hit.id in vector and hit.id in text]
+    if not both:
+        return
+    parts = np.array([[_score(vector[hit.id]), _score(text[hit.id])] for hit in both])
+    fused = np.array([_score(hit) for hit in both])
     factors = np.linalg.lstsq(parts, fused, rcond=None)[0]
     if not np.allclose(parts @ factors, fused, rtol=_TOLERANCE, atol=0):
-        return {}
-    by_vector = np.clip(parts[:, 0] * factors[0] / np.where(fused == 0, 1, fused), 0, 1)
-    return {hit.id: float(share) for hit, share in zip(known, by_vector, strict=True)}
+        return
+    for hit in shown:
+        if hit.id in vector and _score(hit) > 0:
+            share = factors[0] * _score(vector[hit.id]) / _score(hit)
+            asked.shares[hit.id] = float(np.clip(share, 0, 1))
 
 
-def _scores(database: Database, asked: Asked, options: Mapping[str, Any]) -> dict[str, float]:
-    """Return the fused scores of all chunks in the pools, by id."""
-    found: dict[str, float] = {}
-    whole: dict[str, Any] = {
-        **options,
-        "snippet": False,
-        "top_k": max(asked.question.pool, asked.question.limit),
-    }
-    total = 1
-    while len(found) < total and len(found) <= 1000:
-        hits, details = provider_of(database).find(
-            asked.embedding,
-            asked.text,
-            **cast(SearchOptions, {**whole, "match_offset": len(found)}),
-        )
-        if not hits:
-            break
-        found.update((hit.id, _score(hit)) for hit in hits)
-        total = details["total_count"] or 0
-    return found
+def _page(
+    database: Database, asked: Asked, options: SearchOptions
+) -> dict[str, MemorySearchResult]:
+    hits, _ = provider_of(database).find(asked.embedding, asked.text, **options)
+    return {hit.id: hit for hit in hits}
 
 
 def _score(hit: MemorySearchResult) -> float:

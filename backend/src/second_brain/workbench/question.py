@@ -112,6 +112,11 @@ class Question:
         }
         return options
 
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments by their SQL names, with the text."""
+        named = {SQL_NAMES.get(name, name): value for name, value in self.options().items()}
+        return {"query_text": self.q, **named}
+
     @property
     def group_names(self) -> list[str] | None:
         """The groups of the viewer; None if none is given."""
@@ -163,9 +168,11 @@ class Question:
             given["query_embedding"] = "[" + ",".join(f"{one:.7g}" for one in embedding) + "]"
         if self.legs != "vector":
             given["query_text"] = self.q
-        for name, value in self.options().items():
-            if value != DEFAULTS.get(name):
-                given[SQL_NAMES.get(name, name)] = value
+        given.update(
+            (SQL_NAMES.get(name, name), value)
+            for name, value in self.options().items()
+            if value != DEFAULTS[name]
+        )
         # The default of match_count is another one than that of top_k.
         given["match_count"] = self.limit
         arguments = ",\n".join(f"  {name} => {_literal(value)}" for name, value in given.items())

@@ -241,7 +241,7 @@ def _summed(stored: Sequence[Judgment]) -> list[Asked]:
     questions: dict[str, list[Judgment]] = {}
     for one in stored:
         questions.setdefault(one.question, []).append(one)
-    return [
+    summed = [
         Asked(
             question,
             len(judgments),
@@ -250,6 +250,8 @@ def _summed(stored: Sequence[Judgment]) -> list[Asked]:
         )
         for question, judgments in questions.items()
     ]
+    # Sorting is stable: each kind keeps its order.
+    return sorted(summed, key=lambda one: one.is_generated)
 
 
 def _waiting(request: Request) -> Waiting:

@@ -312,7 +312,7 @@ def _advice(found: Tuning) -> Advice:
             ("vector alone", "vector", found.legs["vector"], found.gains["vector"]),
             ("text alone", "text", found.legs["text"], found.gains["text"]),
             ("settings in use", "fused", found.default, found.gains["default"]),
-            ("tuned, on questions that did not choose", "fused", found.validated, None),
+            ("tuned, on held-out questions", "fused", found.validated, None),
         ],
         is_better=found.storable is not None,
         is_same=found.forced is None,

@@ -21,6 +21,15 @@ _STEPS = (("embed", "embed"), ("vector", "vector"), ("text", "text"), ("hybrid",
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a hit's bar, on a scale of 0 to 100."""
+
+    leg: str
+    start: float
+    width: float
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """A hit in a list of the page."""
 
@@ -29,8 +38,8 @@ class Row:
     pieces: Sequence[tuple[str, bool]]
     ranks: dict[str, int | None]
     """Its places in the lists of the legs."""
-    share: float | None
-    """The part of the fused score that the vector leg gave."""
+    bar: Sequence[Part]
+    bar_label: str
 
     @property
     def about(self) -> dict[str, Any]:
@@ -46,7 +55,6 @@ class Column:
     title: str
     rows: Sequence[Row]
     total: int | None
-    is_asked: bool
     empty: str
 
 
@@ -121,37 +129,49 @@ def offer(request: Request) -> Response:
 
 
 def _columns(asked: Asked) -> list[Column]:
-    places: dict[str, dict[str, int | None]] = {}
-    for leg in ("vector", "text"):
-        if leg in asked.lists:
-            first = asked.question.offset + 1
-            for place, hit in enumerate(asked.lists[leg].hits, first):
-                places.setdefault(hit.id, {})[leg] = place
     columns = []
     for leg, title in _COLUMNS.items():
         listed = asked.lists.get(leg)
-        rows = (
-            []
-            if listed is None
-            else [
-                Row(
-                    place,
-                    hit,
-                    pieces(hit.metadata.get("snippet")),
-                    {
-                        "vector": hit.metadata.get("vector_rank"),
-                        "text": hit.metadata.get("text_rank"),
-                    }
-                    if leg == "hybrid"
-                    else places.get(hit.id, {}),
-                    asked.shares.get(hit.id) if leg == "hybrid" else None,
-                )
-                for place, hit in enumerate(listed.hits, asked.question.offset + 1)
-            ]
-        )
+        hits = () if listed is None else listed.hits
+        best = max((hit.metadata.get("text_score") or 0 for hit in hits), default=0)
+        rows = [
+            Row(
+                place,
+                hit,
+                pieces(asked.snippets.get(hit.id) or hit.metadata.get("snippet")),
+                {
+                    "vector": hit.metadata.get("vector_rank"),
+                    "text": hit.metadata.get("text_rank"),
+                },
+                *_bar(leg, hit, best, asked.shares.get(hit.id)),
+            )
+            for place, hit in enumerate(hits, asked.question.offset + 1)
+        ]
         total = None if listed is None else listed.details["total_count"]
-        columns.append(Column(leg, title, rows, total, listed is not None, _why_empty(asked, leg)))
+        columns.append(Column(leg, title, rows, total, _why_empty(asked, leg)))
     return columns
+
+
+def _bar(
+    leg: Leg, hit: MemorySearchResult, best: float, share: float | None
+) -> tuple[list[Part], str]:
+    """Return the bar of a hit, and what it says.
+
+    Vector: the similarity, of 1. Text: the score, of the best one of the page. Fused: the fused
+    score, of the best possible one, by the parts of the legs.
+    """
+    if leg == "vector":
+        similarity = hit.metadata.get("similarity") or 0
+        return [Part("leg", 0, 100 * max(similarity, 0))], f"Similarity {similarity:.3f}"
+    if leg == "text":
+        score = hit.metadata.get("text_score") or 0
+        return [Part("leg", 0, 100 * score / best if best else 0)], f"BM25 {score:.2f}"
+    whole = 100 * hit.confidence
+    if share is None:
+        return [Part("leg", 0, whole)], f"Fused score {hit.metadata.get('rrf_score') or 0:.4f}"
+    parts = [Part("vector", 0, share * whole), Part("text", share * whole, (1 - share) * whole)]
+    percent = round(100 * share)
+    return parts, f"{percent} % of the score is from vector, {100 - percent} % from text"
 
 
 def _why_empty(asked: Asked, leg: Leg) -> str:
