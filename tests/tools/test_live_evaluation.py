@@ -1,7 +1,6 @@
 """eval, tune and judgments generate on the judgments of a database, as typed, without a folder."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -9,67 +8,25 @@ from uuid import UUID
 import numpy as np
 import psycopg
 import pytest
-from numpy.typing import NDArray
 
 from command_line import Run, runner
 from conftest import Connection
+from judged import DIMENSIONS, WORDS, best_hit, embedder, fill, judged, use_the_worse_leg
 from second_brain.evaluation.judgments import grades
-from second_brain.models import CallableEmbedder
-from second_brain.services.corpus_settings import CorpusSettings
 from second_brain.services.judgments import Judgment
-from second_brain.services.postgres import PostgresProvider
 from second_brain.services.write import KnowledgeWriter
-
-WORDS = ("apples", "bananas", "cars", "doors", "eagles", "forests", "grapes", "houses")
-"""One for each document; the question for it is the word."""
 
 
 @pytest.fixture
 def dimensions() -> int:
-    """One for each document, as far as the documents go."""
-    return 256
-
-
-def axis(place: int) -> NDArray[np.float32]:
-    vector = np.zeros(256, np.float32)
-    vector[place % len(WORDS)] = 1
-    return vector
-
-
-def embedder(model: str, shift: int) -> CallableEmbedder:
-    """Return a model that puts a question `shift` documents beside the one with its word."""
-
-    def embed(texts: list[str]) -> list[NDArray[np.float32]]:
-        places = [WORDS.index(re.findall(r"\w+", text)[0]) for text in texts]
-        return [2 * axis(place + shift) + axis(place) for place in places]
-
-    return CallableEmbedder(embed, model, 256)
+    """Those of the judged corpus."""
+    return DIMENSIONS
 
 
 @pytest.fixture
 def writer(database: Connection) -> KnowledgeWriter:
-    """Eight documents in two collections, their embeddings, and a judged question for each."""
-    writer = KnowledgeWriter(database)
-    for place, word in enumerate(WORDS):
-        for collection in ("", "copies"):
-            writer.upsert_document(
-                {"external_key": f"{word}{collection}", "collection": collection or "first"},
-                [
-                    {
-                        "content": f"{word} are described here",
-                        "embedding": axis(place),
-                        "embedding_model": "given",
-                    }
-                ],
-            )
-    writer.set_judgments(judged("first"))
-    return writer
-
-
-def judged(collection: str, count: int = len(WORDS)) -> list[Judgment]:
-    return [
-        Judgment(question=word, document_key=word, collection=collection) for word in WORDS[:count]
-    ]
+    """The judged corpus."""
+    return fill(database)
 
 
 @pytest.fixture
@@ -83,7 +40,6 @@ def brain(
     """Run `second-brain` on this corpus; the model of its questions is one document off."""
     run = runner(monkeypatch, capsys, tmp_path)
     monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
-    # They stand for models that are not here.
     models = {"given": embedder("given", 1), "better": embedder("better", 0)}
     monkeypatch.setattr("second_brain.cli.live_evaluation.load_embedder", models.__getitem__)
     monkeypatch.setenv("SECOND_BRAIN_EMBEDDER", "given")
@@ -95,29 +51,6 @@ def modes(brain: Run, *options: str) -> dict[str, Any]:
     assert done.code == 0, done.err
     found: dict[str, Any] = json.loads(done.out)
     return found
-
-
-def use_the_worse_leg(writer: KnowledgeWriter) -> None:
-    writer.set_settings(
-        CorpusSettings(
-            collection="first",
-            fusion="rrf",
-            vector_weight=1,
-            text_weight=0.01,
-            embedding_model="given",
-        )
-    )
-
-
-def best_hit(database: Connection) -> str:
-    """Return the document that a search with the stored settings shows first for `apples`."""
-    hits, _ = PostgresProvider(database).find(
-        embedder("given", 1).embed(["apples"])[0],
-        "apples",
-        collections=["first"],
-        fusion="stored_or_auto",
-    )
-    return str(hits[0].metadata["external_key"])
 
 
 def test_eval_searches_the_corpus_with_its_stored_embeddings_and_settings(

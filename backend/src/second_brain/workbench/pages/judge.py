@@ -107,7 +107,7 @@ class Candidate:
     @property
     def about(self) -> dict[str, Any]:
         """What the database says of it."""
-        return dict(self.hit.metadata)
+        return {"title": None, **self.hit.metadata}
 
 
 @dataclass(frozen=True, slots=True)
