@@ -38,6 +38,7 @@ COMMANDS = {
     "judgments": ("judgments", "Which documents are right for a question."),
     "settings": ("settings", "Fusion and weights that a corpus remembers."),
     "adopt": ("adoption", "Search a table that you already have, and follow its changes."),
+    "workbench": ("workbench", "See, judge and tune a corpus in the browser."),
     "mcp": ("serving", "Serve search tools to assistants over the Model Context Protocol."),
     "dev": ("database", "An embedded Postgres for this folder, in .second-brain/."),
     "index": ("maintenance", "The vector index: show, build another kind, drop."),
