@@ -41,6 +41,9 @@ create index knowledge_query_log_asked_at on public.knowledge_query_log (asked_a
 alter table public.knowledge_query_log enable row level security;
 revoke all on table public.knowledge_query_log from public, anon, authenticated, service_role;
 grant select, delete on table public.knowledge_query_log to service_role;
+-- Supabase grants every new sequence to the API roles, too.
+revoke all on sequence public.knowledge_query_log_id_seq
+  from public, anon, authenticated, service_role;
 
 create table knowledge_internal.query_log_key (
   is_only boolean primary key default true check (is_only),
