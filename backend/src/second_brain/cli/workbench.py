@@ -80,6 +80,7 @@ def _workbench(
     app = create_app(
         resolve_dsn(dsn),
         embedder=None if no_embedder else load_embedder(embedder_name),
+        embedder_name=None if no_embedder else embedder_name,
         schema=schema,
         token=token,
     )

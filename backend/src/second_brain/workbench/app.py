@@ -36,6 +36,7 @@ def create_app(
     dsn: str,
     *,
     embedder: Embedder | None = None,
+    embedder_name: str | None = None,
     schema: str = SCHEMA,
     token: str | None = None,
 ) -> Starlette:
@@ -65,7 +66,7 @@ def create_app(
         },
         lifespan=lifespan,
     )
-    app.state.workbench = Workbench(connections, embedder, PAGES)
+    app.state.workbench = Workbench(connections, embedder, embedder_name, PAGES)
     return app
 
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from second_brain.services.connections import connect
 from second_brain.services.install import SCHEMA, Database, Install
@@ -27,6 +28,11 @@ class Connections:
         self._install = Install(schema)
         self._idle: list[psycopg.Connection[Any]] = []
         self._lock = threading.Lock()
+
+    @property
+    def install(self) -> Install:
+        """The schemas of the install."""
+        return self._install
 
     @property
     def schema(self) -> str:
@@ -60,15 +66,15 @@ class Connections:
             with connection.transaction():
                 connection.execute(_STATEMENT_TIMEOUT)
                 yield Database(connection, self._install)
-        except BaseException:
-            connection.close()
-            raise
-        with self._lock:
-            is_kept = len(self._idle) < _MOST_IDLE
-            if is_kept:
-                self._idle.append(connection)
-        if not is_kept:
-            connection.close()
+        finally:
+            # A statement that failed leaves the connection usable; a lost one is not idle.
+            is_idle = connection.info.transaction_status == TransactionStatus.IDLE
+            with self._lock:
+                is_kept = is_idle and len(self._idle) < _MOST_IDLE
+                if is_kept:
+                    self._idle.append(connection)
+            if not is_kept:
+                connection.close()
 
     def _checked(self) -> psycopg.Connection[Any] | None:
         """Return an idle connection that still answers."""

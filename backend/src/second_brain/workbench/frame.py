@@ -5,6 +5,7 @@ Response`, which Starlette runs in a thread; one that reads a form is a coroutin
 `submitted(request)` and leaves the database's work to `run_in_threadpool`.
 """
 
+import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ class Workbench:
 
     connections: Connections
     embedder: Embedder | None
+    embedder_name: str | None = None
+    """The name that `load_embedder` knows the embedder by."""
     pages: Sequence[Page] = ()
     embedding: threading.Lock = field(default_factory=threading.Lock)
     """Held while the embedder works: a model is not always thread-safe."""
@@ -106,6 +109,10 @@ def _count(value: int) -> str:
     return f"{value:,}"
 
 
+def _as_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
 _TEMPLATES = Environment(
     loader=PackageLoader("second_brain.workbench"),
     # Of all templates, whatever their name: corpus text is never HTML.
@@ -115,4 +122,4 @@ _TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 _TEMPLATES.globals["link"] = link
-_TEMPLATES.filters.update(number=_number, count=_count)
+_TEMPLATES.filters.update(number=_number, count=_count, as_json=_as_json)
