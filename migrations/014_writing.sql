@@ -941,6 +941,7 @@ begin
     into documents_deleted, chunks_deleted, hashes
     from chunks;
   delete from public.knowledge_judgments as judgment where judgment.judged_by = owner;
+  perform knowledge_internal.erase_queries(owner);
   -- The reason of a failure can quote the text. If another owner has the same text, it loses only
   -- a lease.
   delete from knowledge_internal.embedding_claims as claim
@@ -950,8 +951,8 @@ end
 $$;
 
 comment on function public.delete_knowledge_owner(uuid) is
-  'Deletes every document and chunk of one owner for good, superseded versions included, and the '
-  'judgments that the owner made. '
+  'Deletes every document and chunk of one owner for good, superseded versions included, the '
+  'judgments that the owner made, and the lines of the query log in which the owner asked. '
   'Raises 22023 for null.';
 revoke all on function public.delete_knowledge_owner(uuid) from public, anon, authenticated;
 grant execute on function public.delete_knowledge_owner(uuid) to service_role;

@@ -254,6 +254,64 @@ export type Database = {
         };
         Relationships: [];
       };
+      "knowledge_query_log": {
+        Row: {
+          "asked_at": string;
+          "collections": (string)[] | null;
+          "confidence": number | null;
+          "degraded": string | null;
+          "embed_ms": number;
+          "error_kind": string | null;
+          "hits": number | null;
+          "id": number;
+          "is_cached": boolean;
+          "mode": string;
+          "mode_used": string | null;
+          "question": string;
+          "rerank_ms": number;
+          "search_ms": number;
+          "total_ms": number;
+          "viewer_mark": string | null;
+        };
+        ComputedFields: never;
+        Insert: {
+          "asked_at": string;
+          "collections"?: (string)[] | null;
+          "confidence"?: number | null;
+          "degraded"?: string | null;
+          "embed_ms": number;
+          "error_kind"?: string | null;
+          "hits"?: number | null;
+          "id"?: never;
+          "is_cached": boolean;
+          "mode": string;
+          "mode_used"?: string | null;
+          "question": string;
+          "rerank_ms": number;
+          "search_ms": number;
+          "total_ms": number;
+          "viewer_mark"?: string | null;
+        };
+        Update: {
+          "asked_at"?: string;
+          "collections"?: (string)[] | null;
+          "confidence"?: number | null;
+          "degraded"?: string | null;
+          "embed_ms"?: number;
+          "error_kind"?: string | null;
+          "hits"?: number | null;
+          "id"?: never;
+          "is_cached"?: boolean;
+          "mode"?: string;
+          "mode_used"?: string | null;
+          "question"?: string;
+          "rerank_ms"?: number;
+          "search_ms"?: number;
+          "total_ms"?: number;
+          "viewer_mark"?: string | null;
+        };
+        Relationships: [];
+      };
       "knowledge_settings": {
         Row: {
           "collection": string;
@@ -830,7 +888,12 @@ export type Database = {
         Args: { "chunk_count"?: number; "chunk_offset"?: number; "document": string };
         Returns: Json;
       };
+      "record_knowledge_queries": {
+        Args: { "max_age"?: string; "most_rows"?: number; "queries": Json };
+        Returns: number;
+      };
       "refresh_knowledge_statistics": { Args: Record<PropertyKey, never>; Returns: boolean };
+      "report_knowledge_queries": { Args: { "most"?: number; "since"?: string }; Returns: Json };
       "reset_knowledge_settings": { Args: { "collection"?: string }; Returns: boolean };
       "retry_knowledge_embeddings": { Args: { "model"?: string }; Returns: number };
       "search_knowledge_chunks_fulltext": {

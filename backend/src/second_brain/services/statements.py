@@ -161,6 +161,13 @@ SEARCHES: dict[str, LiteralString] = {
     "knowledge_embedding_models": """
         select model, dimensions, chunks from public.knowledge_embedding_models()
     """,
+    "record_knowledge_queries": """
+        select public.record_knowledge_queries(
+          queries => %(queries)s::jsonb,
+          most_rows => %(most_rows)s::integer,
+          max_age => %(max_age)s::interval
+        ) as written
+    """,
 }
 
 # A shorter statement_timeout of the role is kept.
