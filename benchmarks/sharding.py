@@ -54,13 +54,13 @@ def split(one: "psycopg.Connection[Any]", shards: dict[str, "psycopg.Connection[
             out = sql.SQL(
                 "copy (select {columns} from public.{table} where {key} = any ({ids})) to stdout"
             ).format(
-                columns=sql.SQL(columns),  # type: ignore[arg-type]
+                columns=sql.SQL(columns),
                 table=sql.Identifier(table),
                 key=sql.Identifier(key),
                 ids=sql.Literal(ids),
             )
             into = sql.SQL("copy public.{table} ({columns}) from stdin").format(
-                columns=sql.SQL(columns),  # type: ignore[arg-type]
+                columns=sql.SQL(columns),
                 table=sql.Identifier(table),
             )
             with one.cursor().copy(out) as reading, shard.cursor().copy(into) as writing:

@@ -971,7 +971,8 @@ begin
   arguments.@name := knowledge_candidate_hits.@name;
   arguments := knowledge_internal.use_readings(arguments, readings);
   return query
-  select hit.* from knowledge_internal.candidate_hits(arguments, knowledge_candidate_hits.page) as hit;
+  select hit.*
+    from knowledge_internal.candidate_hits(arguments, knowledge_candidate_hits.page) as hit;
   perform set_config('knowledge_internal.readings', '', true);
 end
 $$;
@@ -1068,6 +1069,7 @@ begin
                             'cosine', scored.cosine,
                             'bm25_score', scored.bm25_score,
                             'document_id', chunk.document_id,
+                            'external_key', document.external_key,
                             'chunk_index', chunk.chunk_index,
                             'collection', chunk.collection,
                             'document_date', chunk.document_date,
@@ -1181,7 +1183,6 @@ begin
                array(
                  select nearest_score from neighbours
                   where list_id = list.list_id and vector_rank <= plan.best_hits
-                    and nearest_score is not null
                ),
                array(
                  select text_score from text_results

@@ -1,6 +1,8 @@
 -- 028_shards: one corpus in several databases: what these tell each other of a question.
 -- Adds: functions that sum what the databases tell, knowledge_statistics,
--- sum_knowledge_statistics and set_knowledge_statistics. Locks nothing that exists.
+-- sum_knowledge_statistics and set_knowledge_statistics, and those that move documents:
+-- export_knowledge_documents, import_knowledge_documents, remove_exported_knowledge_documents.
+-- Locks nothing that exists.
 
 -- A search of several databases has four steps, each a function that 11_search_arguments.sql has:
 -- read_knowledge_question asks each database what it knows of the question's words,
@@ -51,10 +53,11 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   before constant jsonb := current_setting('knowledge_internal.told');
+  told_by_now constant jsonb := before -> kind;
 begin
   perform set_config(
             'knowledge_internal.told',
-            jsonb_set(before, array[kind], (before -> kind) || coalesce(told, before -> kind))::text,
+            jsonb_set(before, array[kind], told_by_now || coalesce(told, told_by_now))::text,
             true
           );
 end
@@ -523,15 +526,15 @@ begin
     from (
       select answer.shard, row.*,
              first_value(answer.shard) over (
-               partition by coalesce(row.document_id, row.id)
+               partition by coalesce(row.external_key, row.id::text)
                    order by row.written_at desc, answer.shard
              ) as kept_shard
         from jsonb_array_elements(candidates) with ordinality as answer (told, shard)
        cross join jsonb_to_recordset(answer.told -> 'rows') as row (
                list_id bigint, id uuid, similarity float8, nearest_score float8,
                text_score float8, is_complete boolean, cosine float8, bm25_score float8,
-               document_id uuid, chunk_index integer, collection text, document_date date,
-               written_at timestamptz
+               document_id uuid, external_key text, chunk_index integer, collection text,
+               document_date date, written_at timestamptz
              )
     ) as told
    where told.shard = told.kept_shard;
@@ -742,7 +745,8 @@ begin
   ),
   total as materialized (
     select sum(one.chunks) as chunks,
-           coalesce(sum(one.mean_length * one.chunks) / nullif(sum(one.chunks), 0), 1) as mean_length
+           coalesce(sum(one.mean_length * one.chunks) / nullif(sum(one.chunks), 0), 1)
+             as mean_length
       from one
   ),
   listed as (
@@ -805,6 +809,9 @@ as $$
 declare
   most_lexemes constant integer := 1000000;
   given record;
+  lexemes constant bigint := (
+    select count(*) from jsonb_each(nullif(statistics -> 'frequencies', 'null'))
+  );
 begin
   if statistics is null then
     update knowledge_internal.corpus_statistics as corpus
@@ -841,8 +848,8 @@ begin
   perform knowledge_internal.check_range('statistics: a frequency', entry.share::float8, 0, 1)
      from jsonb_each_text(statistics -> 'frequencies') as entry (lexeme, share);
   perform knowledge_internal.check_range(
-            'statistics: frequencies', (select count(*) from jsonb_each(statistics -> 'frequencies')),
-            0, most_lexemes, format('of at most %s lexemes', most_lexemes)
+            'statistics: frequencies', lexemes, 0, most_lexemes,
+            format('of at most %s lexemes', most_lexemes)
           );
 
   delete from knowledge_internal.lexeme_statistics;
@@ -884,5 +891,206 @@ comment on function public.set_knowledge_statistics(jsonb) is
   'they are; null: this database uses its own again. Raises 22023 for statistics of another form.';
 revoke all on function public.set_knowledge_statistics(jsonb) from public, anon, authenticated;
 grant execute on function public.set_knowledge_statistics(jsonb) to service_role;
+
+create function knowledge_internal.document_stamp(document public.knowledge_documents)
+returns text
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return (
+    select md5(
+             concat_ws(
+               ' ', extract(epoch from document.updated_at), count(*),
+               extract(epoch from max(chunk.updated_at))
+             )
+           )
+      from public.knowledge_chunks as chunk
+     where chunk.document_id = document.id
+  );
+end
+$$;
+
+comment on function knowledge_internal.document_stamp(public.knowledge_documents) is
+  'Another text after each change of the document or of its chunks.';
+
+create function public.export_knowledge_documents(document_ids uuid[])
+returns jsonb
+language plpgsql
+volatile
+-- definer: service_role has no rights on the internal functions.
+security definer
+set search_path = pg_catalog, pg_temp
+-- Whether a document has few chunks is not known when the statement is planned.
+set enable_seqscan = off
+as $$
+declare
+  most_documents constant integer := 1000;
+  computed constant text[] := '{content_tsv,text_length,bm25,embedding_bits}';
+begin
+  perform knowledge_internal.check_range(
+            'document_ids', cardinality(document_ids), 0, most_documents
+          );
+  -- In the order of the ids, so that two calls do not wait for each other.
+  perform from public.knowledge_documents as document
+    where document.id = any (document_ids)
+    order by document.id
+      for update;
+  return (
+    select jsonb_build_object(
+             'sources', (
+               select coalesce(jsonb_agg(to_jsonb(source)), '[]')
+                 from public.knowledge_sources as source
+                where source.id in (
+                  select document.source_id from public.knowledge_documents as document
+                   where document.id = any (document_ids)
+                )
+             ),
+             'documents', (
+               select coalesce(jsonb_agg(to_jsonb(document)), '[]')
+                 from public.knowledge_documents as document
+                where document.id = any (document_ids)
+             ),
+             'chunks', (
+               select coalesce(jsonb_agg(to_jsonb(chunk) - computed), '[]')
+                 from public.knowledge_chunks as chunk
+                where chunk.document_id = any (document_ids)
+             ),
+             'stamps', (
+               select coalesce(
+                        jsonb_object_agg(
+                          document.id, knowledge_internal.document_stamp(document)
+                        ),
+                        '{}'
+                      )
+                 from public.knowledge_documents as document
+                where document.id = any (document_ids)
+             )
+           )
+  );
+end
+$$;
+
+comment on function public.export_knowledge_documents(uuid[]) is
+  'At most 1000 documents with their chunks and sources, for import_knowledge_documents in another '
+  'database. They stay locked against changes until the transaction ends. stamps: for '
+  'remove_exported_knowledge_documents. Raises 22023 for more documents.';
+revoke all on function public.export_knowledge_documents(uuid[]) from public, anon, authenticated;
+grant execute on function public.export_knowledge_documents(uuid[]) to service_role;
+
+create function public.import_knowledge_documents(exported jsonb)
+returns bigint
+language plpgsql
+volatile
+-- definer: the values of exported may be of any types that the tables know.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  imported bigint;
+begin
+  if (
+    jsonb_typeof(exported -> 'sources') = 'array'
+      and jsonb_typeof(exported -> 'documents') = 'array'
+      and jsonb_typeof(exported -> 'chunks') = 'array'
+  ) is not true then
+    raise exception 'exported must be an object with sources, documents and chunks'
+      using errcode = '22023', hint = 'Send what export_knowledge_documents returned.';
+  end if;
+  insert into public.knowledge_types (name)
+  select distinct row ->> 'knowledge_type'
+    from jsonb_array_elements((exported -> 'documents') || (exported -> 'chunks')) as row
+  on conflict do nothing;
+  insert into public.knowledge_source_origins (name)
+  select distinct row ->> 'source_origin'
+    from jsonb_array_elements((exported -> 'documents') || (exported -> 'chunks')) as row
+  union
+  select distinct row ->> 'origin' from jsonb_array_elements(exported -> 'sources') as row
+  on conflict do nothing;
+  insert into public.knowledge_sources
+  select source.*
+    from jsonb_populate_recordset(null::public.knowledge_sources, exported -> 'sources') as source
+  on conflict do nothing;
+
+  delete from public.knowledge_documents as document
+   using jsonb_populate_recordset(null::public.knowledge_documents, exported -> 'documents')
+         as given
+   where document.id = given.id
+      or document.external_key = given.external_key;
+  insert into public.knowledge_documents
+  select document.*
+    from jsonb_populate_recordset(null::public.knowledge_documents, exported -> 'documents')
+         as document;
+  get diagnostics imported = row_count;
+  insert into public.knowledge_chunks
+  select chunk.*
+    from jsonb_populate_recordset(null::public.knowledge_chunks, exported -> 'chunks') as chunk;
+  return imported;
+end
+$$;
+
+comment on function public.import_knowledge_documents(jsonb) is
+  'Stores what export_knowledge_documents returned in another database, with the same ids and '
+  'times, in place of documents with the same id or external_key. Returns the number of documents. '
+  'Raises 22023 for another form.';
+revoke all on function public.import_knowledge_documents(jsonb) from public, anon, authenticated;
+grant execute on function public.import_knowledge_documents(jsonb) to service_role;
+
+create function public.remove_exported_knowledge_documents(stamps jsonb)
+returns table (id uuid, outcome text)
+language plpgsql
+volatile
+-- definer: service_role has no rights on the internal functions.
+security definer
+set search_path = pg_catalog, pg_temp
+-- Whether a document has few chunks is not known when the statement is planned.
+set enable_seqscan = off
+as $$
+begin
+  if (jsonb_typeof(stamps) = 'object') is not true then
+    raise exception 'stamps must be an object, as export_knowledge_documents returned it'
+      using errcode = '22023';
+  end if;
+  perform from public.knowledge_documents as document
+    where document.id in (select given.key::uuid from jsonb_each_text(stamps) as given)
+    order by document.id
+      for update;
+  return query
+  with given as (
+    select entry.key::uuid as id, entry.value as stamp from jsonb_each_text(stamps) as entry
+  ),
+  found as materialized (
+    select given.id, document.id is not null as is_there,
+           knowledge_internal.document_stamp(document) = given.stamp as is_same
+      from given
+      left join public.knowledge_documents as document on document.id = given.id
+  ),
+  removed as (
+    delete from public.knowledge_documents as document
+     using found
+     where document.id = found.id
+       and found.is_same
+    returning document.id
+  )
+  select found.id,
+         case
+           when removed.id is not null then 'removed'
+           when found.is_there then 'changed'
+           else 'absent'
+         end
+    from found
+    left join removed on removed.id = found.id;
+end
+$$;
+
+comment on function public.remove_exported_knowledge_documents(jsonb) is
+  'Deletes documents that another database has imported, if they are as they were exported. '
+  'outcome: removed, changed (since then; export it again) or absent. Raises 22023 for stamps that '
+  'are no object.';
+revoke all on function public.remove_exported_knowledge_documents(jsonb)
+  from public, anon, authenticated;
+grant execute on function public.remove_exported_knowledge_documents(jsonb) to service_role;
 
 notify pgrst, 'reload schema';
