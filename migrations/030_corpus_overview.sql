@@ -704,7 +704,7 @@ end
 $$;
 
 comment on function knowledge_internal.chunk_sizes() is
-  'The key sizes of knowledge_corpus_overview: all chunks are measured up to 10,000, else a sample.';
+  'The key sizes of knowledge_corpus_overview: up to 10,000 chunks are measured, else a sample.';
 
 create function public.knowledge_corpus_overview()
 returns jsonb
