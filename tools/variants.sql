@@ -961,7 +961,7 @@ declare
   told jsonb;
 begin
   perform set_config('knowledge_internal.readings', '', true);
-@copy "  perform knowledge_internal.check_search_arguments(" before "  analyses :="
+@copy "  perform knowledge_internal.check_search_arguments(" before "  if plan.is_empty"
   perform set_config(
             'knowledge_internal.told',
             '{"listed": {}, "counted": {}, "expansions": [], "unknown": {}}', true
@@ -1105,7 +1105,8 @@ set search_path = pg_catalog, pg_temp
   callers knowledge_internal.search_settings;
   candidates jsonb;
 begin
-@copy "  perform knowledge_internal.check_search_arguments(" before "  asked :="
+@copy "  perform knowledge_internal.check_search_arguments(" before "  if plan.is_empty"
+@copy "  analyses := knowledge_internal" before "  asked :="
   callers := knowledge_internal.use_search_settings(plan);
   with recursive
 @copy "  visible_chunks as" before "  -- Fusion."

@@ -2026,9 +2026,6 @@ begin
   plan := knowledge_internal.plan_search(
     pool_size, match_count, wanted, viewer_id, viewer_groups, collections
   );
-  if plan.is_empty then
-    return;
-  end if;
   perform set_config(
             'knowledge_internal.told',
             '{"listed": {}, "counted": {}, "expansions": [], "unknown": {}}', true
@@ -2382,9 +2379,6 @@ begin
   plan := knowledge_internal.plan_search(
     pool_size, match_count, wanted, viewer_id, viewer_groups, collections
   );
-  if plan.is_empty then
-    return;
-  end if;
   analyses := knowledge_internal.analyse_questions(
     questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
   );
