@@ -913,7 +913,7 @@ begin
   if cardinality(words) > most_words
      or exists (
        select
-         from knowledge_internal.words as known
+         from public.knowledge_words as known
         where known.folded = any (string_to_array(lower(array_to_string(words, ' ')), ' '))
           and known.word <> known.folded
      )
