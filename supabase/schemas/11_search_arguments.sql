@@ -2044,7 +2044,7 @@ begin
     'languages', coalesce(knowledge_internal.query_configurations()::text[], '{}'),
     'statistics', (
       select stored.shared_id
-        from knowledge_internal.corpus_statistics as stored
+        from public.knowledge_corpus_statistics as stored
        where not corpus.is_small
     )
   );
