@@ -261,9 +261,8 @@ def content(dsn: str, schema: str) -> dict[str, Any]:
                     f"select row_of.*::text from {schema}.knowledge_{name} as row_of".encode()
                 ).fetchall()
             )
-        internals = "knowledge_internal" if schema == "public" else f"{schema}_internal"
         rows["words"] = sorted(
-            connection.execute(f"select distinct word from {internals}.words".encode()).fetchall()
+            connection.execute(f"select distinct word from {schema}.knowledge_words".encode())
         )
     return rows
 

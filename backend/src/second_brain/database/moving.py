@@ -36,10 +36,10 @@ LOCK_ATTEMPTS = 40
 LOCK_PAUSE = 0.25
 
 # The words are made by triggers from the chunks that are copied.
-_DERIVED = frozenset({"knowledge_internal.words"})
+_DERIVED = frozenset({"public.knowledge_words"})
 # These change with each refresh of the statistics, which reads and does not write for a user.
 _NOT_COMPARED = frozenset(
-    {"knowledge_internal.corpus_statistics", "knowledge_internal.lexeme_statistics"}
+    {"public.knowledge_corpus_statistics", "public.knowledge_lexeme_statistics"}
 )
 
 _TABLES: LiteralString = """
@@ -160,7 +160,7 @@ insert into knowledge_internal.tenant_move (target) values (%s) on conflict do n
 """
 _COPIED = "update knowledge_internal.tenant_move set copied_at = now()"
 _CLOSED = "update knowledge_internal.tenant_move set closed_at = now()"
-_ADOPTIONS = "select count(*) from knowledge_internal.adoptions"
+_ADOPTIONS = "select count(*) from public.knowledge_adoptions"
 _CHANGES = "select count(*) from knowledge_internal.tenant_changes"
 _DIGEST: LiteralString = """
 select count(*),

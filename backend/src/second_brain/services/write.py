@@ -217,6 +217,14 @@ class AsyncKnowledgeWriter(_Writes):
             await self._written(scalar_row, judging.SET, {"judgments": _jsonb(some)})
         return len(judgments)
 
+    async def withdraw_judgments(self, judgments: Sequence[Judgment]) -> None:
+        """Remove these judgments, of the same user for the same question and thing.
+
+        Their grades are not compared.
+        """
+        for some in judging.batches(judgments, withdrawn=True):
+            await self._written(scalar_row, judging.SET, {"judgments": _jsonb(some)})
+
     async def judgments(
         self, collection: str | None = None, judged_by: UUID | str | None = None
     ) -> list[Judgment]:
@@ -230,9 +238,15 @@ class AsyncKnowledgeWriter(_Writes):
         question: str | None = None,
         collection: str | None = None,
         judged_by: UUID | str | None = None,
+        is_generated: bool | None = None,
     ) -> int:
         """Delete the judgments that fit all that is given; return their number."""
-        arguments = {"question": question, "collection": collection, "judged_by": judged_by}
+        arguments = {
+            "question": question,
+            "collection": collection,
+            "judged_by": judged_by,
+            "is_generated": is_generated,
+        }
         return int(await self._written(scalar_row, judging.DELETE, arguments))
 
     async def wal_position(self) -> str:
@@ -303,6 +317,7 @@ class KnowledgeWriter(_Writes):
     reset_settings = blocking(AsyncKnowledgeWriter.reset_settings)
     wal_position = blocking(AsyncKnowledgeWriter.wal_position)
     set_judgments = blocking(AsyncKnowledgeWriter.set_judgments)
+    withdraw_judgments = blocking(AsyncKnowledgeWriter.withdraw_judgments)
     judgments = blocking(AsyncKnowledgeWriter.judgments)
     delete_judgments = blocking(AsyncKnowledgeWriter.delete_judgments)
     refresh_statistics = blocking(AsyncKnowledgeWriter.refresh_statistics)
