@@ -1,7 +1,6 @@
 """Many tenants: where each one is, connections, a database that fails, and moving a tenant."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -16,6 +15,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from command_line import Run, runner
 from conftest import Server, copy_of
 from second_brain.database import doctor, migrations, moving
 from second_brain.errors import (
@@ -443,54 +443,49 @@ def test_a_move_never_deletes_what_is_at_the_target(
 
 @pytest.fixture
 def run(
-    directory: FileDirectory, databases: dict[str, str]
-) -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """Run second-brain with the directory and its databases."""
-
-    def second_brain(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        variables = {"SECOND_BRAIN_TENANTS": str(directory._path), "NOWHERE": NOWHERE}
-        variables |= {"EU": databases["eu"], "US": databases["us"]}
-        return subprocess.run(
-            [sys.executable, "-c", "from second_brain.cli import main; main()", *arguments],
-            env={**os.environ, **variables},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    return second_brain
-
-
-def test_commands_for_all_tenants_go_on_after_a_failure(
-    run: Callable[..., "subprocess.CompletedProcess[str]"],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
     directory: FileDirectory,
     databases: dict[str, str],
-) -> None:
+) -> Run:
+    """Run second-brain with the directory and its databases, one of which does not exist."""
+    run = runner(monkeypatch, capsys, tmp_path)
     text = directory._path.read_text().replace("us = 'US'", "us = 'US'\ndead = 'NOWHERE'")
     directory._path.write_text(text)
+    monkeypatch.setenv("SECOND_BRAIN_TENANTS", str(directory._path))
+    for name, dsn in {**databases, "nowhere": NOWHERE}.items():
+        monkeypatch.setenv(name.upper(), dsn)
+    return run
+
+
+def test_commands_for_all_tenants_go_on_after_a_failure(run: Run) -> None:
     for tenant, where in (("acme", "eu"), ("dunder", "dead"), ("globex", "us/globex")):
-        added = run("tenants", "add", tenant, where)
-        assert added.returncode == 0, added.stderr
+        assert run("tenants", "add", tenant, where).code == 0
     migrated = run("migrate", "--all", "--dimensions", "3")
-    assert migrated.returncode == 1
-    lines = [line.split() for line in migrated.stdout.splitlines()]
+    assert migrated.code == 1
+    lines = [line.split() for line in migrated.out.splitlines()]
     assert [line[:4] for line in lines[1:]] == [
         ["dead", "public", "dunder", "error"],
         ["eu", "public", "acme", "ok"],
         ["us", "globex", "globex", "ok"],
     ]
-    assert "3 installs, 1 with an error." in migrated.stderr
-    assert "dead: no connection to database 'nowhere' at host 127.0.0.1" in migrated.stderr
-    assert "hunter2" not in migrated.stdout + migrated.stderr
-    examined = run("doctor", "--all")
-    assert examined.returncode == 1
-    assert [line.split()[3] for line in examined.stdout.splitlines()[1:]] == ["error", "ok", "ok"]
+    assert "3 installs, 1 with an error." in migrated.err
+    assert "dead: no connection to database 'nowhere' at host 127.0.0.1" in migrated.err
+    assert "hunter2" not in migrated.out + migrated.err
+    examined = run("doctor", "--all", "--json")
+    assert examined.code == 1
+    told = [(one["database"], one["is_good"]) for one in json.loads(examined.out)]
+    assert told == [("dead", False), ("eu", True), ("us", True)]
+
+
+def test_a_tenant_is_moved_by_a_command(run: Run) -> None:
+    run("tenants", "add", "acme", "eu")
     moved = run("tenants", "move", "acme", "--to", "us")
-    assert moved.returncode == 0, moved.stderr
-    assert "acme is in us: " in moved.stdout
-    assert "closed for writes" in moved.stderr
-    assert run("tenants", "list").stdout.split()[:6] == (
-        ["tenant", "database", "schema", "acme", "us", "public"]
-    )
-    assert json.loads(run("doctor", "--json", "--dsn", databases["us"]).stdout)
+    assert moved.code == 0, moved.err
+    assert "acme is in us: " in moved.out
+    assert "closed for writes" in moved.err
+    assert json.loads(run("tenants", "list", "--json").out) == [
+        {"tenant": "acme", "database": "us", "schema": "public"}
+    ]
+    assert "the directory has no tenant 'hooli'" in run("tenants", "move", "hooli").err

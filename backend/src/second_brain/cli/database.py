@@ -305,7 +305,7 @@ def migrate(
             applied = migrations.apply(target, dimensions=size, schema=schema)
             return Outcome(True, f"{len(applied)} applied" if applied else "up to date")
 
-        for_all(tenants_file, migrate_one)
+        for_all(tenants_file, migrate_one, as_json=as_json)
         return
     target = resolve_dsn(dsn)
     if prelude:
@@ -458,7 +458,7 @@ def _doctor(
             result = f"{number(errors, 'error')}, {number(warnings, 'warning')}"
             return Outcome(not errors, result, problems)
 
-        for_all(tenants_file, examine_one)
+        for_all(tenants_file, examine_one, as_json=as_json)
         return
     with connect(resolve_dsn(dsn), autocommit=True) as connection:
         findings = doctor.examine(connection, schema)

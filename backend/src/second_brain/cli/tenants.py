@@ -1,7 +1,7 @@
 """The command tenants, and the option --all: arguments and output; `services` does the work."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +10,7 @@ from rich.table import Table
 
 from second_brain.cli.database import TenantsOption
 from second_brain.cli.maintenance import showing_progress
+from second_brain.cli.output import JsonOption, print_json
 from second_brain.cli.tables import new_console, number, printable
 from second_brain.database import moving
 from second_brain.errors import ConfigurationError, translate
@@ -56,9 +57,17 @@ def opened_directory(path: Path | None) -> tuple[WritableDirectory, Mapping[str,
 
 
 @tenants.command("list")
-def list_tenants(tenants_file: TenantsOption = None) -> None:
+def list_tenants(tenants_file: TenantsOption = None, as_json: JsonOption = False) -> None:
     """Show in which database and schema each tenant is."""
     directory, _ = opened_directory(tenants_file)
+    if as_json:
+        print_json(
+            [
+                {"tenant": name, "database": place.database, "schema": place.schema}
+                for name, place in directory.tenants().items()
+            ]
+        )
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("tenant", "database", "schema"):
         table.add_column(column)
@@ -99,6 +108,7 @@ def move_tenant(
         bool, typer.Option("--cancel", help="Give up a move that was interrupted.")
     ] = False,
     tenants_file: TenantsOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Move a tenant with all its data to another database or schema.
 
@@ -112,13 +122,18 @@ def move_tenant(
         raise UnknownTenantError(f"the directory has no tenant {tenant!r:.120}")
     if cancel:
         done = moving.cancel(_dsn(databases, place), place.schema)
-        typer.echo("The move is given up." if done else "There is no move to give up.")
+        told = "The move is given up." if done else "There is no move to give up."
+        typer.echo(told, err=as_json)
+        if as_json:
+            print_json(None)
         return
     if to is None:
         raise ConfigurationError("no target is given", remedy="Pass --to DATABASE[/SCHEMA].")
     target = Place.read(to)
     if target == place:
-        typer.echo(f"{tenant} is in {place}.")
+        typer.echo(f"{tenant} is in {place}.", err=as_json)
+        if as_json:
+            print_json(None)
         return
     taken = [name for name, other in directory.tenants().items() if other == target]
     if taken:
@@ -136,7 +151,10 @@ def move_tenant(
             on_progress=on_progress,
         )
     rows = number(sum(moved.rows.values()), "row")
-    typer.echo(f"{tenant} is in {target}: {rows}; writes waited {moved.pause:.0f} ms.")
+    if as_json:
+        print_json(moved)
+    else:
+        typer.echo(f"{tenant} is in {target}: {rows}; writes waited {moved.pause:.0f} ms.")
     typer.echo(
         f"The old copy in {place} is closed for writes. Remove it when no process reads it any "
         "more: second-brain uninstall "
@@ -164,7 +182,9 @@ class Outcome:
     problems: tuple[str, ...] = ()
 
 
-def for_all(tenants_file: Path | None, work: Callable[[str, str], Outcome]) -> None:
+def for_all(
+    tenants_file: Path | None, work: Callable[[str, str], Outcome], *, as_json: bool
+) -> None:
     """Call `work` (connection string, schema) for each install; print a table of the outcomes.
 
     Problems go to stderr. It goes on after a failure, and then exits with 1.
@@ -182,6 +202,22 @@ def for_all(tenants_file: Path | None, work: Callable[[str, str], Outcome]) -> N
             known = translate(error)
             outcome = Outcome(False, known.kind, (f"{known} {known.remedy}",))
         outcomes.append((place, names, outcome))
+    if as_json:
+        print_json(
+            [
+                {**asdict(place), "tenants": names, **asdict(outcome)}
+                for place, names, outcome in outcomes
+            ]
+        )
+    else:
+        _print_outcomes(outcomes)
+    failed = sum(not outcome.is_good for *_, outcome in outcomes)
+    typer.echo(f"{number(len(outcomes), 'install')}, {failed} with an error.", err=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _print_outcomes(outcomes: Sequence[tuple[Place, list[str], Outcome]]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("database", "schema", "tenants", "", "result"):
         table.add_column(column)
@@ -198,7 +234,3 @@ def for_all(tenants_file: Path | None, work: Callable[[str, str], Outcome]) -> N
     for place, _, outcome in outcomes:
         for problem in outcome.problems:
             typer.echo(f"{place}: {printable(problem)}", err=True)
-    failed = sum(not outcome.is_good for *_, outcome in outcomes)
-    typer.echo(f"{number(len(outcomes), 'install')}, {failed} with an error.", err=True)
-    if failed:
-        raise typer.Exit(1)
