@@ -10,10 +10,9 @@ from typing import Annotated
 
 import typer
 
-from second_brain.cli.corpus import EmbedderOption
+from second_brain.cli.corpus import EmbedderOption, configured_embedder
 from second_brain.cli.database import DsnOption, SchemaOption, resolve_dsn
 from second_brain.errors import ConfigurationError, MissingExtraError
-from second_brain.models import load_embedder
 from second_brain.services.install import SCHEMA
 
 TOKEN = "SECOND_BRAIN_WORKBENCH_TOKEN"  # noqa: S105
@@ -79,7 +78,7 @@ def _workbench(
         token = secrets.token_urlsafe(24)
     app = create_app(
         resolve_dsn(dsn),
-        embedder=None if no_embedder else load_embedder(embedder_name),
+        embedder=None if no_embedder else configured_embedder(embedder_name),
         embedder_name=None if no_embedder else embedder_name,
         schema=schema,
         token=token,
