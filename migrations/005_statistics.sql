@@ -9,6 +9,7 @@ create table knowledge_internal.corpus_statistics (
   mean_length float8 not null,
   cosine_spread float8 not null,
   mutual_neighbours float8,
+  least_frequency float8,
   sample uuid[] not null,
   analysed_at timestamptz,
   analysed_rows float8,
@@ -17,20 +18,20 @@ create table knowledge_internal.corpus_statistics (
 
 comment on table knowledge_internal.corpus_statistics is
   'One row with statistics of the corpus from the last run of refresh_knowledge_statistics. '
+  'least_frequency: the smallest in lexeme_statistics. '
   'sample: ids of random chunks, with which a search estimates how many rows pass its filters. '
   'analysed_at and analysed_rows identify the ANALYZE that was copied.';
 
+-- Each refresh updates nearly all rows. With space on their pages and no index on frequency, the
+-- new versions replace the old ones there, and neither table nor index grows.
 create table knowledge_internal.lexeme_statistics (
   lexeme text collate "C" primary key,
   frequency float8 not null
-);
+) with (fillfactor = 45);
 
 comment on table knowledge_internal.lexeme_statistics is
   'The most common lexemes and the share of chunks that have them. A copy of the planner''s '
   'statistics, because parsing their arrays is slow.';
-
-create index lexeme_statistics_frequency
-  on knowledge_internal.lexeme_statistics (frequency);
 
 alter table knowledge_internal.corpus_statistics enable row level security;
 alter table knowledge_internal.lexeme_statistics enable row level security;
@@ -190,24 +191,36 @@ begin
     return false;
   end if;
 
-  delete from knowledge_internal.lexeme_statistics;
-  insert into knowledge_internal.lexeme_statistics (lexeme, frequency)
-  select listed.lexeme, listed.frequency from knowledge_internal.listed_frequencies() as listed;
+  with listed as materialized (
+    select entry.lexeme, entry.frequency from knowledge_internal.listed_frequencies() as entry
+  ),
+  dropped as (
+    delete from knowledge_internal.lexeme_statistics as known
+     where not exists (select from listed where listed.lexeme = known.lexeme)
+  )
+  insert into knowledge_internal.lexeme_statistics as known (lexeme, frequency)
+  select listed.lexeme, listed.frequency from listed
+      on conflict (lexeme) do update
+     set frequency = excluded.frequency
+   where known.frequency <> excluded.frequency;
 
   insert into knowledge_internal.corpus_statistics as corpus
          (
-           document_count, mean_length, cosine_spread, mutual_neighbours, sample, analysed_at,
-           analysed_rows
+           document_count, mean_length, cosine_spread, mutual_neighbours, least_frequency, sample,
+           analysed_at, analysed_rows
          )
   values (
            table_rows, greatest(sampled_mean, 1), knowledge_internal.cosine_spread(300),
-           knowledge_internal.mutual_neighbours(500), kept, last_analysed_at, table_rows
+           knowledge_internal.mutual_neighbours(500),
+           (select min(known.frequency) from knowledge_internal.lexeme_statistics as known),
+           kept, last_analysed_at, table_rows
          )
       on conflict (id) do update
      set document_count = excluded.document_count,
          mean_length = excluded.mean_length,
          cosine_spread = excluded.cosine_spread,
          mutual_neighbours = excluded.mutual_neighbours,
+         least_frequency = excluded.least_frequency,
          sample = excluded.sample,
          analysed_at = excluded.analysed_at,
          analysed_rows = excluded.analysed_rows,

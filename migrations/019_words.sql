@@ -125,6 +125,8 @@ begin
              from knowledge_internal.words as known
             where known.folded = written.folded
               and known.word = written.word
+           -- Prevents a join that reads all words.
+           offset 0
          );
   return null;
 end
@@ -291,6 +293,8 @@ begin
              from knowledge_internal.words as known
             where known.folded = written.folded
               and known.word = written.word
+           -- Prevents a join that reads all words.
+           offset 0
          );
   return null;
 end

@@ -124,6 +124,8 @@ begin
              from knowledge_internal.words as known
             where known.folded = written.folded
               and known.word = written.word
+           -- Prevents a join that reads all words.
+           offset 0
          );
   return null;
 end
@@ -290,6 +292,8 @@ begin
              from knowledge_internal.words as known
             where known.folded = written.folded
               and known.word = written.word
+           -- Prevents a join that reads all words.
+           offset 0
          );
   return null;
 end

@@ -530,7 +530,8 @@ def test_the_report_loads_nothing_and_escapes_what_it_shows(on_server: Run, tmp_
 def test_the_report_draws_every_figure(on_server: Run, tmp_path: Path) -> None:
     assert on_server("eval", "--html", "report.html").code == 0
     page = Page((tmp_path / "report.html").read_text("utf-8"))
-    assert len(page.attributes["aria-label"]) == 3
+    # Gains against each leg, and the latency of each search.
+    assert len(page.attributes["aria-label"]) == 2 + 3
     assert "Hybrid against text alone: +0.500 nDCG@10" in page.text
     assert "q2: +1.000 (text 0.000, hybrid 1.000)\nautomobile" in page.text
     assert "50 %" in page.text

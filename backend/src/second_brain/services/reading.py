@@ -57,6 +57,7 @@ class Reading:
             "count_pending_knowledge_embeddings",
             "count_my_pending_knowledge_embeddings",
             "read_knowledge_document",
+            "record_knowledge_queries",
         )
         self._remedy_of_loss = remedy_of_loss
         self._deadline = None if timeout is None else time.monotonic() + timeout

@@ -161,7 +161,7 @@ def _complete(database: Database, asked: Asked, options: SearchOptions) -> None:
     parts = np.array([[_score(vector[hit.id]), _score(text[hit.id])] for hit in both])
     fused = np.array([_score(hit) for hit in both])
     factors = np.linalg.lstsq(parts, fused, rcond=None)[0]
-    if not np.allclose(parts @ factors, fused, rtol=_TOLERANCE, atol=0):
+    if not np.allclose(parts @ factors, fused, rtol=_TOLERANCE, atol=_TOLERANCE * fused.max()):
         return
     for hit in shown:
         if hit.id in vector and _score(hit) > 0:

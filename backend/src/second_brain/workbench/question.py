@@ -131,8 +131,10 @@ class Question:
         return question
 
     def python(self, embedder: str | None, schema: str) -> str:
-        """Return a program that does this search. The DSN is read from the environment."""
-        is_embedded = embedder is not None and self.legs != "text"
+        """Return a program that does this search, for None with the text leg alone.
+
+        It reads the DSN from the environment.
+        """
         text = None if self.legs == "vector" else self.q
         given = {
             name: value
@@ -140,7 +142,7 @@ class Question:
             if name not in DEFAULTS or value != DEFAULTS[name]
         }
         lines = ["import os", ""]
-        if is_embedded:
+        if embedder is not None:
             lines.append("from second_brain.models import embed_query, load_embedder")
         lines += [
             "from second_brain.services.postgres import PostgresProvider",
@@ -151,7 +153,7 @@ class Question:
             f"question = {self.q!r}",
             "hits, details = provider.find(",
             f"    embed_query(load_embedder({embedder!r}), question),"
-            if is_embedded
+            if embedder is not None
             else "    None,",
             "    None," if text is None else "    question,",
             *(f"    {name}={value!r}," for name, value in given.items()),

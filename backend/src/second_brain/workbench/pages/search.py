@@ -12,7 +12,7 @@ from second_brain.errors import InvalidInputError, safe_message
 from second_brain.services.arguments import Leg
 from second_brain.services.results import MemorySearchResult
 from second_brain.workbench.asking import Asked, ask, pieces, prepare
-from second_brain.workbench.frame import Page, provider_of, render, workbench_of
+from second_brain.workbench.frame import Page, Workbench, provider_of, render, workbench_of
 from second_brain.workbench.offers import chosen, offered
 from second_brain.workbench.question import FUSIONS, LEGS, TEXT_MODES, read_question
 
@@ -86,13 +86,7 @@ def show(request: Request) -> Response:
                 for step, title in _STEPS
                 if step in asked.milliseconds
             ],
-            "python": question.python(workbench.embedder_name, workbench.connections.schema),
-            "sql": question.sql(
-                None if asked.embedding is None else asked.embedding.tolist(),
-                workbench.connections.install,
-            )
-            if not problems
-            else "",
+            **(_copies(workbench, asked) if asked.lists else {"python": "", "sql": ""}),
             "chosen": chosen(question),
             "hidden": question.hidden(),
             "most": max((column.total or 0 for column in columns), default=0),
@@ -172,6 +166,20 @@ def _bar(
     parts = [Part("vector", 0, share * whole), Part("text", share * whole, (1 - share) * whole)]
     percent = round(100 * share)
     return parts, f"{percent} % of the score is from vector, {100 - percent} % from text"
+
+
+def _copies(workbench: Workbench, asked: Asked) -> dict[str, str]:
+    """Return the search as a program and as a statement."""
+    question, connections = asked.question, workbench.connections
+    is_embedded = asked.embedding is not None
+    return {
+        "python": question.python(
+            workbench.embedder_name if is_embedded else None, connections.schema
+        ),
+        "sql": question.sql(
+            asked.embedding.tolist() if asked.embedding is not None else None, connections.install
+        ),
+    }
 
 
 def _why_empty(asked: Asked, leg: Leg) -> str:
