@@ -17,7 +17,7 @@ begin
     join public.knowledge_chunks as chunk on chunk.id = waiting.chunk_id
     left join lateral (
            select bool_or(one.failed_at is not null) as is_failed
-             from knowledge_internal.embedding_claims as one
+             from public.knowledge_embedding_claims as one
             where one.content_hash = waiting.content_hash
               and one.model = coalesce(waiting.model, one.model)
          ) as claim on true
@@ -95,7 +95,7 @@ begin
            ) as waits
       left join lateral (
              select bool_or(one.failed_at is not null) as is_failed
-               from knowledge_internal.embedding_claims as one
+               from public.knowledge_embedding_claims as one
               where waits.is_pending
                 and one.content_hash = chunk.content_hash
                 and one.model = coalesce(wanted.model, one.model)
@@ -216,7 +216,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   wanted_model constant text := knowledge_internal.model_of_collection(chunk.collection);
-  claim knowledge_internal.embedding_claims;
+  claim public.knowledge_embedding_claims;
   need text;
 begin
   if chunk.status <> 'active' then
@@ -234,7 +234,7 @@ begin
     return;
   end if;
   select stored.* into claim
-    from knowledge_internal.embedding_claims as stored
+    from public.knowledge_embedding_claims as stored
    where stored.content_hash = chunk.content_hash
      and stored.model = coalesce(wanted_model, stored.model)
    order by stored.failed_at desc nulls last, stored.available_at desc

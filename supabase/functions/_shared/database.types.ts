@@ -224,6 +224,7 @@ export type Database = {
           "document_id": string | null;
           "grade": number;
           "id": string;
+          "is_generated": boolean;
           "judged_at": string;
           "judged_by": string | null;
           "question": string;
@@ -235,6 +236,7 @@ export type Database = {
           "document_id"?: string | null;
           "grade": number;
           "id"?: string;
+          "is_generated"?: boolean;
           "judged_at"?: string;
           "judged_by"?: string | null;
           "question": string;
@@ -245,6 +247,7 @@ export type Database = {
           "document_id"?: string | null;
           "grade"?: number;
           "id"?: string;
+          "is_generated"?: boolean;
           "judged_at"?: string;
           "judged_by"?: string | null;
           "question"?: string;
@@ -512,7 +515,12 @@ export type Database = {
       };
       "delete_knowledge_document": { Args: { "document_key": string }; Returns: number };
       "delete_knowledge_judgments": {
-        Args: { "collection"?: string; "judged_by"?: string; "question"?: string };
+        Args: {
+          "collection"?: string;
+          "is_generated"?: boolean;
+          "judged_by"?: string;
+          "question"?: string;
+        };
         Returns: number;
       };
       "delete_knowledge_owner": {
@@ -789,6 +797,7 @@ export type Database = {
           "collection": string;
           "document_key": string;
           "grade": number;
+          "is_generated": boolean;
           "judged_at": string;
           "judged_by": string;
           "question": string;

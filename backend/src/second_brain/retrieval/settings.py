@@ -68,7 +68,7 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 PREFIX = "search_"
 
 
-def _other_names(fields: Iterable[str]) -> dict[str, str]:
+def other_names(fields: Iterable[str]) -> dict[str, str]:
     """Return the other names of settings: with the prefix, and bm25 for text."""
     others = {f"{PREFIX}{name}": name for name in fields if not name.startswith(PREFIX)}
     return {**others, "search_bm25_weight": "text_weight", "bm25_weight": "text_weight"}
@@ -82,7 +82,7 @@ def _environment(fields: dict[str, Any]) -> dict[str, str]:
     """
     variables = {name.lower(): value for name, value in os.environ.items() if value}
     settings = {name: value for name, value in variables.items() if name in fields}
-    others = _other_names(fields)
+    others = other_names(fields)
     for other, name in others.items():
         if other not in variables:
             continue
@@ -117,7 +117,7 @@ class SearchSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def __init__(self, **given: Any) -> None:
-        others = _other_names(type(self).model_fields)
+        others = other_names(type(self).model_fields)
         named = {others.get(name, name): value for name, value in given.items()}
         if len(named) < len(given):
             raise ConfigurationError(

@@ -44,7 +44,7 @@ class Row:
     @property
     def about(self) -> dict[str, Any]:
         """What the database says of it."""
-        return dict(self.hit.metadata)
+        return {"title": None, "source_url": None, **self.hit.metadata}
 
 
 @dataclass(frozen=True, slots=True)
