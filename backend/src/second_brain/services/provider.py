@@ -42,6 +42,7 @@ from second_brain.services.results import (
     EmbeddingModel,
     FacetCount,
     MemorySearchResult,
+    PartialRows,
     Results,
     embedding_model,
     unreadable_metadata,
@@ -57,6 +58,7 @@ from second_brain.services.searches import (
     PUBLIC,
     REMEDY_OF_CUT,
     Searches,
+    add_shards,
 )
 
 
@@ -332,6 +334,8 @@ class AsyncSearchProvider(Searches):
         if isinstance(rows, CutRows):
             details["truncated"] = True
             details["remedy"] = REMEDY_OF_CUT
+        if isinstance(rows, PartialRows):
+            add_shards(details, rows)
         if fuse:
             details["total_count"] = totals[0]
             if told[0] is not None:

@@ -121,6 +121,22 @@ SEARCHES: dict[str, LiteralString] = {
         select facet, value, count
         from public.facet_my_knowledge_chunks({_OWN_ARGUMENTS}, {_FACETS})
     """,  # noqa: S608
+    "read_knowledge_question": f"""
+        select public.read_knowledge_question({_ARGUMENTS}) as told
+    """,
+    "knowledge_candidates": f"""
+        select public.knowledge_candidates({_ARGUMENTS}, readings => %(readings)s::jsonb) as found
+    """,
+    "fuse_knowledge_candidates": f"""
+        select public.fuse_knowledge_candidates(
+          {_ARGUMENTS}, readings => %(readings)s::jsonb, candidates => %(candidates)s::jsonb
+        ) as fused
+    """,
+    "knowledge_candidate_hits": f"""
+        select {_HIT_COLUMNS} from public.knowledge_candidate_hits(
+          {_ARGUMENTS}, readings => %(readings)s::jsonb, page => %(page)s::jsonb
+        )
+    """,  # noqa: S608
     "match_knowledge_chunks": """
         select
           id, content, knowledge_type, document_id, chunk_index, source_origin, metadata, similarity
@@ -251,7 +267,7 @@ REFRESH_STATISTICS = """
     select public.refresh_knowledge_statistics()
 """
 
-_JSON_ARGUMENTS = {"filters", "formulations", "queries"}
+_JSON_ARGUMENTS = {"filters", "formulations", "queries", "readings", "candidates", "page"}
 
 
 def parameters(arguments: Mapping[str, Any]) -> dict[str, Any]:
