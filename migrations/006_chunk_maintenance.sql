@@ -180,6 +180,8 @@ returns trigger
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+-- The plan is made when the table is small, and used when it is large.
+set enable_seqscan = off
 as $$
 begin
   -- A key whose value in the chunk equals the document's old value came from the document, so it

@@ -125,6 +125,8 @@ begin
              from knowledge_internal.words as known
             where known.folded = written.folded
               and known.word = written.word
+           -- Prevents a join that reads all words.
+           offset 0
          );
   return null;
 end
@@ -291,6 +293,8 @@ begin
              from knowledge_internal.words as known
             where known.folded = written.folded
               and known.word = written.word
+           -- Prevents a join that reads all words.
+           offset 0
          );
   return null;
 end
@@ -451,6 +455,7 @@ declare
   visible_near text[];
   chunk_counts bigint[];
   replaced jsonb;
+  readings constant jsonb := knowledge_internal.shard_readings();
 begin
   -- Words outside quotation marks, without those that exclude.
   select array_agg(word.typed), array_agg(word.form)
@@ -464,6 +469,7 @@ begin
          and not analysis.words[place] = any (quoted)
          and (
            is_restricted
+           or readings is not null
            or not exists (
              select
                from unnest(analysis.lexeme_queries, analysis.document_frequencies)
@@ -473,10 +479,13 @@ begin
            )
          )
        order by place
-       limit most_words
+       limit case when readings is null then most_words end
     ) as word;
   if typed is null then
     return null;
+  end if;
+  if readings is not null then
+    return knowledge_internal.shared_respelling(typed, readings);
   end if;
   if is_restricted then
     -- Whether a word is known must not depend on chunks that the viewer may not see.
@@ -516,6 +525,11 @@ begin
        where seen.chunks > 0;
       exit when cardinality(visible_near) >= most_visible;
     end loop;
+    if knowledge_internal.is_telling() then
+      perform knowledge_internal.tell_unknown_word(
+        asked, visible_near[:most_visible], chunk_counts[:most_visible], configurations
+      );
+    end if;
     -- Which words count must not depend on the parts, and so on hidden words.
     replaced := coalesce(
       (

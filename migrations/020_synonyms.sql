@@ -138,7 +138,13 @@ declare
   accent_share constant float8 := 0.8;
   completion_share constant float8 := 0.9;
   most_spellings constant integer := 8; -- of one word
+  readings constant jsonb := knowledge_internal.shard_readings();
 begin
+  if readings is not null then
+    return knowledge_internal.shared_expansions(wanted, readings);
+  elsif knowledge_internal.is_telling() then
+    return knowledge_internal.told_expansions(wanted, configurations, collections, prefix);
+  end if;
   return array(
     with typed as materialized (
       select word.typed, knowledge_internal.without_accents(word.typed) as folded,

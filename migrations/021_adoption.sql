@@ -490,92 +490,135 @@ $$;
 comment on function knowledge_internal.adopted_rows(knowledge_internal.adoptions, jsonb) is
   'The rows of the view of an adoption that have these keys (an array of arrays of texts).';
 
-create function knowledge_internal.store_adopted_row(
+create function knowledge_internal.adopted_chunks(
   adoption knowledge_internal.adoptions, given knowledge_internal.adopted_row
 )
-returns void
+returns jsonb
 language plpgsql
-volatile
+stable
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-  changes constant jsonb :=
-    given.document || jsonb_build_object('external_key', given.external_key);
-  document public.knowledge_documents;
-  chunks jsonb;
-  counts knowledge_internal.chunk_counts;
 begin
-  if given.content is null then
-    raise exception 'content is null' using errcode = '22023';
+  -- No text: no chunk, which no worker could embed.
+  if concat(given.document ->> 'title', given.content) !~ '\S' then
+    return '[]';
   end if;
-  perform knowledge_internal.check_document(changes);
-  if exists (
-    select
-      from public.knowledge_documents as stored
-     where stored.external_key = given.external_key
-       and stored.source_row ->> 'adoption' is distinct from adoption.name
-  ) then
-    raise exception 'another document has the external_key %', left(given.external_key, 100)
-      using errcode = '22023',
-            hint = 'Delete that document, or adopt the table under another name.';
-  end if;
-  document := knowledge_internal.store_document(
-    changes || jsonb_build_object(
-      'source_row', knowledge_internal.adopted_source_row(adoption, given.key)
-    ),
-    'replace'
-  );
   if (length(given.content) <= adoption.chunk_size) is not false then
-    chunks := jsonb_build_array(
+    return jsonb_build_array(
       jsonb_build_object(
         'content', given.content,
         'embedding', given.embedding::text,
         'embedding_model', given.embedding_model
       )
     );
-  else
-    given.embedding := null;
-    chunks := (
-      select jsonb_agg(
-               jsonb_build_object('content', part.text, 'embedding_model', given.embedding_model)
-               order by part.place
-             )
-        from unnest(
-               knowledge_internal.split_text(
-                 given.content, adoption.chunk_size, adoption.chunk_overlap
-               )
-             ) with ordinality as part (text, place)
-    );
   end if;
-  counts := knowledge_internal.store_chunks(document, chunks, 'replace');
-  if counts.unchanged > 0 and given.embedding is not null then
+  return (
+    select jsonb_agg(
+             jsonb_build_object('content', part.text, 'embedding_model', given.embedding_model)
+             order by part.place
+           )
+      from unnest(
+             knowledge_internal.split_text(
+               given.content, adoption.chunk_size, adoption.chunk_overlap
+             )
+           ) with ordinality as part (text, place)
+  );
+end
+$$;
+
+comment on function knowledge_internal.adopted_chunks(
+  knowledge_internal.adoptions, knowledge_internal.adopted_row
+) is
+  'The chunks of the document of a row, as upsert_knowledge_document takes them: one, none for a '
+  'row without any text, or the parts of a content that is split; these have no embedding.';
+
+create function knowledge_internal.store_adopted_rows(
+  adoption knowledge_internal.adoptions, given knowledge_internal.adopted_row[]
+)
+returns void
+language plpgsql
+volatile
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The plans are made when the tables are small, and used when they are large.
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+  one knowledge_internal.adopted_row;
+  changes jsonb;
+  row_chunks jsonb;
+  documents public.knowledge_documents[] := '{}';
+  chunks jsonb[] := '{}';
+  counts knowledge_internal.chunk_counts;
+  other_key text;
+begin
+  if exists (select from unnest(given) as listed where listed.content is null) then
+    raise exception 'content is null' using errcode = '22023';
+  end if;
+  select listed.external_key
+    into other_key
+    from unnest(given) as listed
+   group by listed.external_key
+  having count(*) > 1
+   limit 1;
+  if found then
+    raise exception 'the view has several rows with the key %', left(other_key, 100)
+      using errcode = '22023', hint = 'Change the view, so that it has each key once.';
+  end if;
+  select stored.external_key
+    into other_key
+    from unnest(given) as listed
+    join public.knowledge_documents as stored on stored.external_key = listed.external_key
+   where stored.source_row ->> 'adoption' is distinct from adoption.name
+   limit 1;
+  if found then
+    raise exception 'another document has the external_key %', left(other_key, 100)
+      using errcode = '22023',
+            hint = 'Delete that document, or adopt the table under another name.';
+  end if;
+  foreach one in array given loop
+    changes := one.document || jsonb_build_object('external_key', one.external_key);
+    perform knowledge_internal.check_document(changes);
+    changes := changes || jsonb_build_object(
+      'source_row', knowledge_internal.adopted_source_row(adoption, one.key)
+    );
+    row_chunks := knowledge_internal.adopted_chunks(adoption, one);
+    chunks := chunks || row_chunks;
+    documents := documents || knowledge_internal.store_document(changes, row_chunks, 'replace');
+    if one.embedding_is_empty then
+      perform knowledge_internal.note_adoption_problem(
+        adoption, one.key, true,
+        'embedding has no direction (it is zero, or too small): carried over without it'
+      );
+    end if;
+  end loop;
+  counts := knowledge_internal.store_chunks(documents, chunks, 'replace');
+  if counts.unchanged > 0 then
     -- store_chunks keeps the embedding of an unchanged text; here, the source's holds.
     update public.knowledge_chunks as chunk
-       set embedding = given.embedding,
-           embedding_model = given.embedding_model
-     where chunk.document_id = document.id
+       set embedding = listed.embedding,
+           embedding_model = listed.embedding_model
+      from unnest(given) with ordinality as listed
+     where listed.embedding is not null
+       and chunks[listed.ordinality] -> 0 ->> 'embedding' is not null
+       and chunk.document_id = documents[listed.ordinality].id
        and chunk.status = 'active'
        and chunk.chunk_index = 0
        and (
-         chunk.embedding_model is distinct from given.embedding_model
-         or (chunk.embedding operator(extensions.=) given.embedding) is not true
+         chunk.embedding_model is distinct from listed.embedding_model
+         or (chunk.embedding operator(extensions.=) listed.embedding) is not true
        );
-  end if;
-  perform knowledge_internal.store_content_hash(document.id);
-  if given.embedding_is_empty then
-    perform knowledge_internal.note_adoption_problem(
-      adoption, given.key, true,
-      'embedding has no direction (it is zero, or too small): carried over without it'
-    );
   end if;
 end
 $$;
 
-comment on function knowledge_internal.store_adopted_row(
-  knowledge_internal.adoptions, knowledge_internal.adopted_row
+comment on function knowledge_internal.store_adopted_rows(
+  knowledge_internal.adoptions, knowledge_internal.adopted_row[]
 ) is
-  'Makes the document of a row equal to the row. Raises the errors of the functions that store '
+  'Makes the documents of rows equal to the rows. Raises the errors of the functions that store '
   'documents, and 22023 for a row without content and for a key that another document has.';
 
 create function knowledge_internal.note_adoption_problem(
@@ -615,6 +658,8 @@ language plpgsql
 volatile
 security invoker
 set search_path = pg_catalog, pg_temp
+-- The plan is made when the table is small, and used when it is large.
+set enable_seqscan = off
 as $$
 begin
   return array(
@@ -650,23 +695,22 @@ declare
   -- Locked before the rows are read: a row that another transaction inserts again, with its
   -- document, is seen after that transaction has ended.
   locked_documents constant uuid[] := knowledge_internal.lock_adopted(adoption, keys);
-  given knowledge_internal.adopted_row;
-  found_keys text[] := '{}';
+  given knowledge_internal.adopted_row[];
 begin
   delete from knowledge_internal.adoption_problems as problem
    where problem.adoption_name = adoption.name
-     and problem.key_hash in (
+     and problem.key_hash = any (array(
            select knowledge_internal.adopted_key_hash(adoption, listed.key)
              from jsonb_array_elements(keys) as listed (key)
-         );
-  for given in select * from knowledge_internal.adopted_rows(adoption, keys) loop
-    perform knowledge_internal.store_adopted_row(adoption, given);
-    found_keys := found_keys || given.external_key;
-  end loop;
+         ));
+  given := array(select mapped from knowledge_internal.adopted_rows(adoption, keys) as mapped);
+  perform knowledge_internal.store_adopted_rows(adoption, given);
   delete from public.knowledge_documents as document
    where document.id = any (locked_documents)
-     and document.external_key <> all (found_keys);
-  return cardinality(found_keys);
+     and document.external_key <> all (
+           array(select listed.external_key from unnest(given) as listed)
+         );
+  return cardinality(given);
 end
 $$;
 
@@ -686,45 +730,44 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  key jsonb;
+  half constant integer := jsonb_array_length(keys) / 2;
   code text;
   reason text;
-  stored bigint := 0;
 begin
+  if jsonb_array_length(keys) = 0 then
+    return 0;
+  end if;
   begin
     return knowledge_internal.carry_over_without_problems(adoption, keys);
   exception when others then
-    if knowledge_internal.ends_the_write(sqlstate) then
+    get stacked diagnostics code = returned_sqlstate, reason = message_text;
+    if knowledge_internal.ends_the_write(code) then
       raise;
     end if;
   end;
-  for key in select listed.key from jsonb_array_elements(keys) as listed (key) loop
-    begin
-      stored := stored + knowledge_internal.carry_over_without_problems(
-        adoption, jsonb_build_array(key)
-      );
-    exception when others then
-      get stacked diagnostics code = returned_sqlstate, reason = message_text;
-      if knowledge_internal.ends_the_write(code) then
-        raise;
-      end if;
-      -- A search must not find what the row no longer says.
-      delete from public.knowledge_documents as document
-       where document.id = any (
-               knowledge_internal.lock_adopted(adoption, jsonb_build_array(key))
-             );
-      perform knowledge_internal.note_adoption_problem(adoption, key, false, reason);
-    end;
-  end loop;
-  return stored;
+  if half > 0 then
+    return (
+      select sum(knowledge_internal.carry_over(adoption, part.keys))
+        from (
+          select jsonb_agg(listed.key order by listed.place) as keys
+            from jsonb_array_elements(keys) with ordinality as listed (key, place)
+           group by listed.place > half
+        ) as part
+    );
+  end if;
+  -- A search must not find what the row no longer says.
+  delete from public.knowledge_documents as document
+   where document.id = any (knowledge_internal.lock_adopted(adoption, keys));
+  perform knowledge_internal.note_adoption_problem(adoption, keys -> 0, false, reason);
+  return 0;
 end
 $$;
 
 comment on function knowledge_internal.carry_over(knowledge_internal.adoptions, jsonb) is
   'Makes the documents of these keys (an array of arrays of texts) equal to the rows of the '
-  'source; returns how many rows are stored. If a row cannot be stored, the others are, its '
-  'document is deleted, and adoption_problems has the reason. Deadlocks, serialization failures, '
-  'timeouts and failures of the server are raised.';
+  'source; returns how many rows are stored. If a row cannot be stored, the halves of the keys are '
+  'tried, down to that row: its document is deleted, and adoption_problems has the reason. '
+  'Deadlocks, serialization failures, timeouts and failures of the server are raised.';
 
 create function knowledge_internal.carry_over_changes()
 returns trigger
@@ -979,14 +1022,14 @@ begin
               where field.value is distinct from wanted.value
              union all
              select 'content'
-              where chunks.contents is distinct from case
-                      when expected.is_split then knowledge_internal.split_text(
-                        given.content, adoption.chunk_size, adoption.chunk_overlap
-                      )
-                      else array[given.content]
-                    end
+              where chunks.contents is distinct from (
+                      select array_agg(part.chunk ->> 'content' order by part.place)
+                        from jsonb_array_elements(
+                               knowledge_internal.adopted_chunks(adoption, given)
+                             ) with ordinality as part (chunk, place)
+                    )
              union all
-             select 'embedding' where chunks.have_the_embedding is not true
+             select 'embedding' where not chunks.have_the_embedding
              union all
              select 'columns of chunks' where chunks.have_other_columns
            )

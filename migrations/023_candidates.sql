@@ -15,7 +15,7 @@ as $$
 declare
   usual_shares constant float8[] := array[0.13, 0.03, 0.0045, 0.0005]; -- of rows, by level
   least_listed constant float8 := (
-    select min(statistics.frequency) from knowledge_internal.lexeme_statistics as statistics
+    select corpus.least_frequency from knowledge_internal.corpus_statistics as corpus
   );
 begin
   return query

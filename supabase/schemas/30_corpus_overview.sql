@@ -1,5 +1,5 @@
 -- 030_corpus_overview: what is stored, for the people who are responsible for it.
--- Adds: functions list_knowledge_documents and describe_knowledge_document.
+-- Adds: functions list_knowledge_documents, describe_knowledge_document, knowledge_corpus_overview.
 -- Locks nothing that exists.
 
 create function knowledge_internal.waiting_documents()
@@ -362,5 +362,376 @@ comment on function public.describe_knowledge_document is
   'if nothing is stored under this name. Raises 22023 for a wrong argument.';
 revoke all on function public.describe_knowledge_document from public, anon, authenticated;
 grant execute on function public.describe_knowledge_document to service_role;
+
+create function knowledge_internal.sampled_share(relation regclass, wanted_rows integer)
+returns real
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return (
+    select least(100, 100.0 * wanted_rows / greatest(class.reltuples, 1))::real
+      from pg_catalog.pg_class as class
+     where class.oid = relation
+  );
+end
+$$;
+
+comment on function knowledge_internal.sampled_share(regclass, integer) is
+  'The percentage of a table''s pages that have about so many rows: 100 for a small table, and for '
+  'one that was never analysed.';
+
+create function knowledge_internal.document_overview()
+returns jsonb
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most_documents constant integer := 200000;
+  most_values constant integer := 20;
+  share constant real := knowledge_internal.sampled_share(
+    'public.knowledge_documents'::regclass, most_documents
+  );
+begin
+  return (
+    with sampled as (
+      select document.collection, document.knowledge_type, document.language,
+             document.source_origin, document.visibility,
+             coalesce(extract(year from document.document_date)::text, '') as year
+        from public.knowledge_documents as document tablesample system (share) repeatable (1)
+    ),
+    counted as (
+      select case grouping(
+                    sampled.collection, sampled.knowledge_type, sampled.language,
+                    sampled.source_origin, sampled.visibility, sampled.year
+                  )
+               when 31 then 'collection'
+               when 47 then 'knowledge_type'
+               when 55 then 'language'
+               when 59 then 'source_origin'
+               when 61 then 'visibility'
+               when 62 then 'year'
+               else 'all'
+             end as facet,
+             coalesce(
+               sampled.collection, sampled.knowledge_type, sampled.language,
+               sampled.source_origin, sampled.visibility, sampled.year
+             ) as value,
+             round(count(*) * 100 / share)::bigint as documents
+        from sampled
+       group by grouping sets (
+                  (sampled.collection), (sampled.knowledge_type), (sampled.language),
+                  (sampled.source_origin), (sampled.visibility), (sampled.year), ()
+                )
+    ),
+    ranked as (
+      select counted.*,
+             row_number() over (
+               partition by counted.facet order by counted.documents desc, counted.value
+             ) as place
+        from counted
+       where counted.facet <> 'all'
+    ),
+    facets as (
+      select ranked.facet,
+             jsonb_build_object(
+               'values', jsonb_agg(
+                 jsonb_build_object('value', ranked.value, 'documents', ranked.documents)
+                 order by ranked.place
+               ) filter (where ranked.place <= most_values),
+               'others', coalesce(
+                 sum(ranked.documents) filter (where ranked.place > most_values), 0
+               )
+             ) as listed
+        from ranked
+       group by ranked.facet
+    )
+    select jsonb_build_object(
+             'total', (select counted.documents from counted where counted.facet = 'all'),
+             'is_estimated', share < 100,
+             'facets', coalesce(
+               (select jsonb_object_agg(facets.facet, facets.listed) from facets), '{}'
+             )
+           )
+  );
+end
+$$;
+
+comment on function knowledge_internal.document_overview() is
+  'The key documents of knowledge_corpus_overview: all documents are counted up to 200,000, else '
+  'a sample.';
+
+create function knowledge_internal.repeated_documents()
+returns jsonb
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most_documents constant integer := 200000;
+  most_examples constant integer := 20;
+begin
+  if knowledge_internal.sampled_share('public.knowledge_documents'::regclass, most_documents) < 100
+  then
+    return null;
+  end if;
+  return (
+    with repeated as (
+      select 'title' as kind, document.collection, document.title as value, count(*) as documents
+        from public.knowledge_documents as document
+       where document.title <> ''
+       group by document.collection, document.title
+      having count(*) > 1
+       union all
+      select 'source_url', document.collection, document.source_url, count(*)
+        from public.knowledge_documents as document
+       where document.source_url <> ''
+       group by document.collection, document.source_url
+      having count(*) > 1
+    ),
+    ranked as (
+      select repeated.*,
+             row_number() over (
+               partition by repeated.kind
+               order by repeated.documents desc, repeated.value, repeated.collection
+             ) as place
+        from repeated
+    ),
+    kinds as (
+      select ranked.kind, count(*) as groups, sum(ranked.documents) as documents,
+             jsonb_agg(
+               jsonb_build_object(
+                 'value', left(ranked.value, 300), 'collection', ranked.collection,
+                 'documents', ranked.documents
+               )
+               order by ranked.place
+             ) filter (where ranked.place <= most_examples) as examples
+        from ranked
+       group by ranked.kind
+    )
+    select '{"title": {"groups": 0, "documents": 0, "examples": []},
+             "source_url": {"groups": 0, "documents": 0, "examples": []}}'
+           || coalesce(
+                jsonb_object_agg(
+                  kinds.kind,
+                  jsonb_build_object(
+                    'groups', kinds.groups, 'documents', kinds.documents,
+                    'examples', kinds.examples
+                  )
+                ),
+                '{}'
+              )
+      from kinds
+  );
+end
+$$;
+
+comment on function knowledge_internal.repeated_documents() is
+  'Titles and addresses that several documents of a collection have, most documents first; null '
+  'with more than 200,000 documents.';
+
+create function knowledge_internal.repeated_texts()
+returns jsonb
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most_rows constant integer := 20000;
+  most_examples constant integer := 20;
+  is_estimated constant boolean := knowledge_internal.sampled_share(
+    knowledge_internal.physical_table(), most_rows
+  ) < 100;
+  hashes text[];
+begin
+  if is_estimated then
+    -- ANALYZE has found the most common hashes in up to 300,000 rows; the index counts them now.
+    select recorded.most_common into hashes
+      from knowledge_internal.column_statistics('content_hash') as recorded;
+  else
+    hashes := array(
+      select chunk.content_hash
+        from public.knowledge_chunks as chunk
+       where chunk.status = 'active'
+       group by chunk.content_hash
+      having count(*) > 1
+    );
+  end if;
+  return (
+    with counted as (
+      select listed.content_hash, found.chunks, found.ids
+        from unnest(hashes) as listed (content_hash)
+       cross join lateral (
+               select count(*) as chunks, (array_agg(chunk.id order by chunk.id))[1:3] as ids
+                 from public.knowledge_chunks as chunk
+                where chunk.content_hash = listed.content_hash
+                  and chunk.status = 'active'
+             ) as found
+       where found.chunks > 1
+    ),
+    example as (
+      select counted.*
+        from counted
+       order by counted.chunks desc, counted.content_hash
+       limit most_examples
+    )
+    select jsonb_build_object(
+             'groups', (select count(*) from counted),
+             'chunks', (select coalesce(sum(counted.chunks), 0) from counted),
+             'is_complete', not is_estimated,
+             'examples', coalesce(
+               jsonb_agg(
+                 jsonb_build_object(
+                   'chunks', example.chunks,
+                   'content', left(chunk.content, 200),
+                   'heading', left(chunk.heading, 200),
+                   'ids', example.ids
+                 )
+                 order by example.chunks desc, example.content_hash
+               ),
+               '[]'
+             )
+           )
+      from example
+      join public.knowledge_chunks as chunk on chunk.id = example.ids[1]
+  );
+end
+$$;
+
+comment on function knowledge_internal.repeated_texts() is
+  'Texts that several active chunks have, most chunks first. Up to 20,000 rows all texts are '
+  'compared; in a larger table, those that the last ANALYZE found to be most common.';
+
+create function knowledge_internal.chunk_sizes()
+returns jsonb
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most_rows constant integer := 10000;
+  most_examples constant integer := 10;
+  short constant integer := 40; -- bytes
+  long constant integer := 6000; -- about 1,000 words: more than most models read
+  share constant real := knowledge_internal.sampled_share(
+    knowledge_internal.physical_table(), most_rows
+  );
+begin
+  return (
+    with sampled as materialized (
+      select chunk.id, chunk.document_id, octet_length(chunk.content) as bytes
+        from public.knowledge_chunks as chunk tablesample system (share) repeatable (1)
+       where chunk.status = 'active'
+         -- A whole document is not a chunk that is too long.
+         and chunk.chunk_index is not null
+    ),
+    bins as (
+      select least(greatest(ceil(log(2, greatest(sampled.bytes, 1))), 5), 15)::integer as power,
+             count(*) as chunks
+        from sampled
+       group by 1
+    ),
+    examples as (
+      (
+        select 'short' as kind, sampled.*
+          from sampled
+         where sampled.bytes < short
+         order by sampled.bytes, sampled.id
+         limit most_examples
+      )
+      union all
+      (
+        select 'long', sampled.*
+          from sampled
+         where sampled.bytes > long
+         order by sampled.bytes desc, sampled.id
+         limit most_examples
+      )
+    ),
+    listed as (
+      select example.kind,
+             jsonb_agg(
+               jsonb_build_object(
+                 'id', example.id, 'bytes', example.bytes,
+                 'document_key', document.external_key, 'title', document.title,
+                 'content', left(chunk.content, 120)
+               )
+               order by case example.kind when 'short' then example.bytes else -example.bytes end,
+                        example.id
+             ) as chunks
+        from examples as example
+        join public.knowledge_chunks as chunk on chunk.id = example.id
+        left join public.knowledge_documents as document on document.id = example.document_id
+       group by example.kind
+    )
+    select jsonb_build_object(
+             'sampled', count(*),
+             'is_estimated', share < 100,
+             'median', percentile_disc(0.5) within group (order by sampled.bytes),
+             'p95', percentile_disc(0.95) within group (order by sampled.bytes),
+             'longest', max(sampled.bytes),
+             'short_below', short,
+             'long_above', long,
+             'short', round(count(*) filter (where sampled.bytes < short) * 100 / share),
+             'long', round(count(*) filter (where sampled.bytes > long) * 100 / share),
+             'histogram', (
+               select coalesce(
+                        jsonb_agg(
+                          jsonb_build_object(
+                            'up_to', case when bins.power < 15 then 2 ^ bins.power end,
+                            'chunks', round(bins.chunks * 100 / share)
+                          )
+                          order by bins.power
+                        ),
+                        '[]'
+                      )
+                 from bins
+             ),
+             'examples', '{"short": [], "long": []}'
+               || coalesce((select jsonb_object_agg(listed.kind, listed.chunks) from listed), '{}')
+           )
+      from sampled
+  );
+end
+$$;
+
+comment on function knowledge_internal.chunk_sizes() is
+  'The key sizes of knowledge_corpus_overview: up to 10,000 chunks are measured, else a sample.';
+
+create function public.knowledge_corpus_overview()
+returns jsonb
+language plpgsql
+stable
+-- definer: service_role has no rights on the internal schema.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return jsonb_build_object(
+    'documents', knowledge_internal.document_overview(),
+    'sizes', knowledge_internal.chunk_sizes(),
+    'repeated_texts', knowledge_internal.repeated_texts(),
+    'repeated_documents', knowledge_internal.repeated_documents()
+  );
+end
+$$;
+
+comment on function public.knowledge_corpus_overview is
+  'What is stored, as one JSON object for a page that is shown at once, so large tables are '
+  'sampled. documents: total and the most common values of collection, knowledge_type, language, '
+  'source_origin, visibility and year (of document_date). sizes: bytes of the text of active '
+  'chunks, with a histogram and the shortest and longest ones. repeated_texts: texts of several '
+  'chunks. repeated_documents: titles and addresses of several documents of a collection; null '
+  'with more than 200,000 documents. is_estimated and is_complete say where a sample or the '
+  'statistics were read. knowledge_search_health has embeddings, indexes and problems.';
+revoke all on function public.knowledge_corpus_overview from public, anon, authenticated;
+grant execute on function public.knowledge_corpus_overview to service_role;
 
 notify pgrst, 'reload schema';

@@ -159,7 +159,7 @@ def adopt(
     It reads the table's columns, proposes what they become, and writes a migration for you to read
     and push. Its triggers carry each write of the table over in the same transaction. Then
     --backfill carries over the rows that exist, and --check compares. Connect as the owner of the
-    table. --check has exit code 1 if there are differences.
+    table. --check has exit code 1 if there are differences, or rows that cannot be carried over.
     """
     if backfill + check + remove > 1:
         raise typer.BadParameter("--backfill, --check and --remove exclude each other")
@@ -279,8 +279,13 @@ def _report(found: Sequence[carrying.Comparison], *, as_json: bool, repaired: bo
             for key, fields in one.examples:
                 typer.echo(f"  {_shown(key)}: {printable(', '.join(fields))}")
             _print_problems(one.name, one.problems)
-    if any(one.differences for one in found) and not repaired:
+    differs = any(one.differences for one in found) and not repaired
+    if differs:
         typer.echo("Repair them with: second-brain adopt --check --repair", err=True)
+    lost = any(not problem.is_carried_over for one in found for problem in one.problems)
+    if lost:
+        typer.echo("Change the rows that cannot be carried over, or the mapping.", err=True)
+    if differs or lost:
         raise typer.Exit(1)
 
 

@@ -37,6 +37,15 @@ MajorOption = Annotated[
         show_default=False,
     ),
 ]
+ReplicasOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Number of hot standbys; default: those that exist.",
+        min=0,
+        max=8,
+        show_default=False,
+    ),
+]
 SchemaOption = Annotated[
     str,
     typer.Option(
@@ -140,18 +149,20 @@ def _print_database(dsn: str, source: str) -> None:
     epilog=_examples(
         "second-brain dev start",
         "second-brain dev start --postgres-major 16",
+        "second-brain dev start --replicas 2",
         'psql "$(second-brain dev start)"',
     )
 )
-def start(postgres_major: MajorOption = None) -> None:
+def start(postgres_major: MajorOption = None, replicas: ReplicasOption = None) -> None:
     """Start this folder's database and print its DSN; the first start creates the database.
 
     It runs until `dev stop`. It has the roles, schemas and pgvector of Supabase but no tables:
-    `second-brain migrate` creates them.
+    `second-brain migrate` creates them. Replicas are hot standbys; their DSNs are printed to
+    stderr.
     """
     server = _dev_server(postgres_major)
     was_running = server.status == "running"
-    server.start()
+    server.start(standbys=replicas)
     (STATE / ".gitignore").write_text("*\n")
     verb = "was already running" if was_running else "is running"
     typer.echo(f"PostgreSQL {server.major} {verb}; stop it with `second-brain dev stop`.", err=True)
@@ -162,12 +173,19 @@ def start(postgres_major: MajorOption = None) -> None:
             "unset it, or pass --dsn.",
             err=True,
         )
+    _print_replicas(server)
     typer.echo(server.dsn())
+
+
+def _print_replicas(server: EmbeddedPostgres) -> None:
+    for one in server.standbys:
+        running = one.status == "running"
+        typer.echo(f"Replica {one.number}: {one.dsn() if running else one.status}", err=True)
 
 
 @dev.command(epilog=_examples("second-brain dev stop"))
 def stop() -> None:
-    """Stop this folder's database; its data are kept."""
+    """Stop this folder's database and its replicas; the data are kept."""
     server = _dev_server()
     before = server.status
     server.stop()
@@ -179,7 +197,10 @@ def stop() -> None:
 
 @dev.command(epilog=_examples("second-brain dev status", "second-brain dev status --json"))
 def status(as_json: JsonOption = False) -> None:
-    """Show whether this folder's database runs, and its DSN. Exit code 1 if it does not run."""
+    """Show whether this folder's database and replicas run, and their DSNs.
+
+    Exit code 1 if the database does not run.
+    """
     server = _dev_server()
     now = server.status
     running = now == "running"
@@ -190,10 +211,18 @@ def status(as_json: JsonOption = False) -> None:
                 "major": None if now == "absent" else server.major,
                 "dsn": server.dsn() if running else None,
                 "log": None if now == "absent" else server.log,
+                "replicas": [
+                    {
+                        "status": one.status,
+                        "dsn": one.dsn() if one.status == "running" else None,
+                    }
+                    for one in server.standbys
+                ],
             }
         )
     elif running:
         typer.echo(f"PostgreSQL {server.major} is running; log: {server.log}", err=True)
+        _print_replicas(server)
         typer.echo(server.dsn())
     else:
         typer.echo(f"The database is {now}; start it with `second-brain dev start`.", err=True)
@@ -206,13 +235,17 @@ def reset(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     postgres_major: MajorOption = None,
 ) -> None:
-    """Delete this folder's database with all its data and start an empty one."""
+    """Delete this folder's database with all its data and start an empty one.
+
+    It has as many replicas as before.
+    """
     server = _dev_server()
     if server.status != "absent" and not yes:
         typer.confirm(f"Delete the database in {STATE.resolve()}?", abort=True, err=True)
     major = postgres_major or (server.major if server.status != "absent" else None)
+    replicas = len(server.standbys)
     server.remove()
-    start(major)
+    start(major, replicas)
 
 
 def migrate(

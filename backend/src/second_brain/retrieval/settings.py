@@ -51,6 +51,9 @@ Fusion = Literal["stored_or_auto", "auto", "relative_score", "rrf"]
 OnBadEmbedding = Literal["error", "text"]
 """What follows when the corpus cannot be searched with the embedding: refuse, or search by text."""
 
+LoggedSearches = Literal["off", "without_viewer", "all"]
+"""Which searches the service adds to the query log in the database."""
+
 
 def _not_empty(text: str) -> str:
     if not text.strip():
@@ -158,6 +161,9 @@ class SearchSettings(BaseModel):
     search_cache_max_entries: int = Field(default=1000, ge=1, le=1_000_000)
 
     search_log_queries: bool = False
+    query_log: LoggedSearches = "off"
+    query_log_max_rows: int = Field(default=10_000, ge=1, le=100_000)
+    query_log_max_days: int = Field(default=30, ge=1, le=3650)
 
     @model_validator(mode="after")
     def _one_leg_counts(self) -> Self:
