@@ -529,6 +529,7 @@ export type Database = {
         };
         Returns: Json;
       };
+      "export_knowledge_documents": { Args: { "document_ids": (string)[] }; Returns: Json };
       "facet_knowledge_chunks": {
         Args: {
           "collections"?: (string)[];
@@ -613,6 +614,39 @@ export type Database = {
           "reason": string;
         }[];
       };
+      "fuse_knowledge_candidates": {
+        Args: {
+          "candidates"?: Json;
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "filter_type"?: string;
+          "filters"?: Json;
+          "formulations"?: Json;
+          "fusion"?: string;
+          "match_count"?: number;
+          "match_offset"?: number;
+          "match_threshold"?: number;
+          "neighbor_window"?: number;
+          "on_bad_embedding"?: string;
+          "one_per_document"?: boolean;
+          "pool_size"?: number;
+          "prefix_last"?: boolean;
+          "public_only"?: boolean;
+          "query_embedding"?: string;
+          "query_text"?: string;
+          "readings"?: Json;
+          "recency_half_life"?: number;
+          "rrf_k"?: number;
+          "search_mode"?: string;
+          "snippet"?: boolean;
+          "text_weight"?: number;
+          "vector_weight"?: number;
+          "viewer_groups"?: (string)[];
+          "viewer_id"?: string;
+        };
+        Returns: Json;
+      };
       "hybrid_search_knowledge_chunks": {
         Args: {
           "collections"?: (string)[];
@@ -686,6 +720,78 @@ export type Database = {
           "vector_rank": number;
         }[];
       };
+      "import_knowledge_documents": { Args: { "exported": Json }; Returns: number };
+      "knowledge_candidate_hits": {
+        Args: {
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "filter_type"?: string;
+          "filters"?: Json;
+          "formulations"?: Json;
+          "fusion"?: string;
+          "match_count"?: number;
+          "match_offset"?: number;
+          "match_threshold"?: number;
+          "neighbor_window"?: number;
+          "on_bad_embedding"?: string;
+          "one_per_document"?: boolean;
+          "page"?: Json;
+          "pool_size"?: number;
+          "prefix_last"?: boolean;
+          "public_only"?: boolean;
+          "query_embedding"?: string;
+          "query_text"?: string;
+          "readings"?: Json;
+          "recency_half_life"?: number;
+          "rrf_k"?: number;
+          "search_mode"?: string;
+          "snippet"?: boolean;
+          "text_weight"?: number;
+          "vector_weight"?: number;
+          "viewer_groups"?: (string)[];
+          "viewer_id"?: string;
+        };
+        Returns: Database["public"]["CompositeTypes"]["knowledge_search_hit"][];
+        SetofOptions: {
+          from: "*";
+          to: "knowledge_search_hit";
+          isOneToOne: false;
+          isSetofReturn: true;
+        };
+      };
+      "knowledge_candidates": {
+        Args: {
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "filter_type"?: string;
+          "filters"?: Json;
+          "formulations"?: Json;
+          "fusion"?: string;
+          "match_count"?: number;
+          "match_offset"?: number;
+          "match_threshold"?: number;
+          "neighbor_window"?: number;
+          "on_bad_embedding"?: string;
+          "one_per_document"?: boolean;
+          "pool_size"?: number;
+          "prefix_last"?: boolean;
+          "public_only"?: boolean;
+          "query_embedding"?: string;
+          "query_text"?: string;
+          "readings"?: Json;
+          "recency_half_life"?: number;
+          "rrf_k"?: number;
+          "search_mode"?: string;
+          "snippet"?: boolean;
+          "text_weight"?: number;
+          "vector_weight"?: number;
+          "viewer_groups"?: (string)[];
+          "viewer_id"?: string;
+        };
+        Returns: Json;
+      };
       "knowledge_content_hash": { Args: { "content": string; "heading": string }; Returns: string };
       "knowledge_embedding_models": {
         Args: Record<PropertyKey, never>;
@@ -696,6 +802,7 @@ export type Database = {
         }[];
       };
       "knowledge_search_health": { Args: Record<PropertyKey, never>; Returns: Json };
+      "knowledge_statistics": { Args: { "lexemes"?: (string)[] }; Returns: Json };
       "knowledge_viewer_groups": { Args: Record<PropertyKey, never>; Returns: (string)[] };
       "list_knowledge_judgments": {
         Args: { "by_user"?: string; "in_collection"?: string };
@@ -790,11 +897,49 @@ export type Database = {
         };
         Returns: Json;
       };
+      "read_knowledge_question": {
+        Args: {
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "filter_type"?: string;
+          "filters"?: Json;
+          "formulations"?: Json;
+          "fusion"?: string;
+          "match_count"?: number;
+          "match_offset"?: number;
+          "match_threshold"?: number;
+          "neighbor_window"?: number;
+          "on_bad_embedding"?: string;
+          "one_per_document"?: boolean;
+          "pool_size"?: number;
+          "prefix_last"?: boolean;
+          "public_only"?: boolean;
+          "query_embedding"?: string;
+          "query_text"?: string;
+          "recency_half_life"?: number;
+          "rrf_k"?: number;
+          "search_mode"?: string;
+          "snippet"?: boolean;
+          "text_weight"?: number;
+          "vector_weight"?: number;
+          "viewer_groups"?: (string)[];
+          "viewer_id"?: string;
+        };
+        Returns: Json;
+      };
       "read_my_knowledge_document": {
         Args: { "chunk_count"?: number; "chunk_offset"?: number; "document": string };
         Returns: Json;
       };
       "refresh_knowledge_statistics": { Args: Record<PropertyKey, never>; Returns: boolean };
+      "remove_exported_knowledge_documents": {
+        Args: { "stamps": Json };
+        Returns: {
+          "id": string;
+          "outcome": string;
+        }[];
+      };
       "reset_knowledge_settings": { Args: { "collection"?: string }; Returns: boolean };
       "retry_knowledge_embeddings": { Args: { "model"?: string }; Returns: number };
       "search_knowledge_chunks_fulltext": {
@@ -912,6 +1057,7 @@ export type Database = {
           isSetofReturn: false;
         };
       };
+      "set_knowledge_statistics": { Args: { "statistics"?: Json }; Returns: undefined };
       "store_knowledge_embeddings": {
         Args: { "model": string; "results": Json; "worker"?: string };
         Returns: {
@@ -924,6 +1070,7 @@ export type Database = {
           "stored": number;
         }[];
       };
+      "sum_knowledge_statistics": { Args: { "statistics": Json }; Returns: Json };
       "upsert_knowledge_document": {
         Args: { "chunks": Json; "document": Json; "fields"?: string };
         Returns: {
