@@ -130,7 +130,7 @@ begin
          where present.language is not null
         union all
         select unnest(corpus.languages)::regconfig
-          from knowledge_internal.corpus_statistics as corpus
+          from public.knowledge_corpus_statistics as corpus
       ) as found (configuration)
   );
 end
@@ -927,7 +927,7 @@ begin
   if cardinality(words) > most_words
      or exists (
        select
-         from knowledge_internal.words as known
+         from public.knowledge_words as known
         where known.folded = any (string_to_array(lower(array_to_string(words, ' ')), ' '))
           and known.word <> known.folded
      )

@@ -129,7 +129,7 @@ begin
          where present.language is not null
         union all
         select unnest(corpus.languages)::regconfig
-          from knowledge_internal.corpus_statistics as corpus
+          from public.knowledge_corpus_statistics as corpus
       ) as found (configuration)
   );
 end
@@ -926,7 +926,7 @@ begin
   if cardinality(words) > most_words
      or exists (
        select
-         from knowledge_internal.words as known
+         from public.knowledge_words as known
         where known.folded = any (string_to_array(lower(array_to_string(words, ' ')), ' '))
           and known.word <> known.folded
      )

@@ -1,8 +1,8 @@
 -- 011_search_arguments: what repeats the arguments of the search.
 -- Adds: type search_arguments, functions default_search_arguments, search,
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
--- explain_hybrid_search, explain_missing_knowledge_chunk, sampled_collections, with_narrow_rows,
--- common_search, visible_words, matching_chunks, count_matching_knowledge_chunks,
+-- explain_hybrid_search, explain_missing_knowledge_chunk, sampled_collections,
+-- has_matching_chunk, drawn_rows, with_found_rows, common_search, visible_words, matching_chunks, count_matching_knowledge_chunks,
 -- facet_knowledge_chunks,
 -- facet_my_knowledge_chunks, pending_embeddings, count_pending_knowledge_embeddings,
 -- count_my_pending_knowledge_embeddings, read_knowledge_question, knowledge_candidates,
@@ -593,13 +593,235 @@ $$;
 comment on function knowledge_internal.sampled_collections is
   'The collection of each chunk of the plan''s sample that passes the filter.';
 
-create function knowledge_internal.with_narrow_rows(
+create function knowledge_internal.has_matching_chunk(
+  wanted knowledge_internal.chunk_filter,
+  plan knowledge_internal.search_plan,
+  viewer_id uuid,
+  viewer_groups text[]
+)
+returns boolean
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The plan depends on the values of the filters.
+set plan_cache_mode = force_custom_plan
+as $$
+begin
+  return exists (
+    with
+  visible_chunks as not materialized (
+    select chunk.*
+      from knowledge_internal.searchable_chunks as chunk
+     where chunk.status = 'active'
+       and (
+         not plan.is_filtered
+         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
+             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
+           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
+           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
+             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
+           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
+             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
+           and (wanted.hidden is null or not wanted.hidden && array[
+             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
+             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
+           ])
+       )
+  ),
+  matching_chunks as not materialized (
+    select chunk.*
+      from visible_chunks as chunk
+     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
+       and (not plan.is_filtered
+        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
+          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
+          and (wanted.collections is null or chunk.collection = any (wanted.collections))
+          and (wanted.languages is null or chunk.language = any (wanted.languages))
+          and (wanted.embedding_models is null
+            or chunk.embedding_model = any (wanted.embedding_models)
+            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
+          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
+            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
+          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
+            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
+          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
+            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
+          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
+            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
+          -- The index on document_date serves these two, not the multirange above.
+          and (plan.first_date is null or chunk.document_date >= plan.first_date)
+          and (plan.end_date is null or chunk.document_date < plan.end_date)
+          and (wanted.created is null or chunk.created_at <@ wanted.created)
+          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
+          and (wanted.excluded is null or not wanted.excluded && array[
+            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
+            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
+            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
+            'source_id' || coalesce('=' || chunk.source_id, '')
+          ])
+          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
+          and (wanted.alternative_metadata is null
+            or chunk.metadata @> any (wanted.alternative_metadata))
+          and (wanted.metadata_conditions is null
+            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
+  ),
+    found as (
+      select chunk.id from matching_chunks as chunk
+    )
+    select from found
+  );
+end
+$$;
+
+comment on function knowledge_internal.has_matching_chunk is
+  'Whether any chunk passes the filter.';
+
+create function knowledge_internal.drawn_rows(
+  analysis knowledge_internal.query_analysis,
+  scope text,
+  is_narrow boolean,
+  is_drawn boolean,
+  wanted knowledge_internal.chunk_filter,
+  plan knowledge_internal.search_plan,
+  viewer_id uuid,
+  viewer_groups text[],
+  out draw integer,
+  out ids uuid[],
+  out query tsquery
+)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most_effort constant double precision := 20; -- rows of the second draw, over those of the first
+  drawing tsquery;
+begin
+  draw := 0;
+  query := analysis.matching_query;
+  loop
+    if draw = 3 then
+      query := analysis.relaxed_query;
+    end if;
+    draw := case when is_drawn or draw = 3 then draw + 1 else 3 end;
+    drawing := case
+      when draw = 1 then analysis.candidate_query
+      when draw = 2 or draw = 4 and not is_narrow then coalesce(
+        knowledge_internal.candidate_query(
+          analysis.lexemes, analysis.document_frequencies, analysis.weights,
+          case when draw = 2 then analysis.required_query end, analysis.document_count,
+          least(most_effort, 5 + 4 * plan.pool / (1 + cardinality(ids)))
+        ),
+        query
+      )
+      when not (analysis.is_partial and is_narrow) then query
+    end;
+    ids := array(
+      with
+  visible_chunks as not materialized (
+    select chunk.*
+      from knowledge_internal.searchable_chunks as chunk
+     where chunk.status = 'active'
+       and (
+         not plan.is_filtered
+         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
+             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
+           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
+           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
+             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
+           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
+             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
+           and (wanted.hidden is null or not wanted.hidden && array[
+             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
+             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
+           ])
+       )
+  ),
+  matching_chunks as not materialized (
+    select chunk.*
+      from visible_chunks as chunk
+     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
+       and (not plan.is_filtered
+        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
+          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
+          and (wanted.collections is null or chunk.collection = any (wanted.collections))
+          and (wanted.languages is null or chunk.language = any (wanted.languages))
+          and (wanted.embedding_models is null
+            or chunk.embedding_model = any (wanted.embedding_models)
+            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
+          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
+            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
+          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
+            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
+          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
+            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
+          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
+            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
+          -- The index on document_date serves these two, not the multirange above.
+          and (plan.first_date is null or chunk.document_date >= plan.first_date)
+          and (plan.end_date is null or chunk.document_date < plan.end_date)
+          and (wanted.created is null or chunk.created_at <@ wanted.created)
+          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
+          and (wanted.excluded is null or not wanted.excluded && array[
+            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
+            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
+            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
+            'source_id' || coalesce('=' || chunk.source_id, '')
+          ])
+          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
+          and (wanted.alternative_metadata is null
+            or chunk.metadata @> any (wanted.alternative_metadata))
+          and (wanted.metadata_conditions is null
+            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
+  ),
+      drawn as (
+        select chunk.id, chunk.content_tsv,
+               chunk.bm25 operator(extensions.<#>) analysis.weight_vector as product
+          from matching_chunks as chunk
+         where chunk.content_tsv @@ drawing
+           and (scope is null or chunk.collection = scope)
+        union all
+        -- Where few rows match, the indexes of the filters find them.
+        select chunk.id, chunk.content_tsv,
+               chunk.bm25 operator(extensions.<#>) analysis.weight_vector
+          from matching_chunks as chunk
+         where drawing is null
+           and chunk.bm25 operator(extensions.<#>) analysis.weight_vector < 0
+           and (scope is null or chunk.collection = scope)
+         order by product, id
+        offset 0
+      )
+      select drawn.id
+        from drawn
+       where drawing is not null and (analysis.is_optional or draw = 3)
+          or drawn.content_tsv @@ query
+       order by drawn.product, drawn.id
+       limit plan.scored_exactly
+    );
+    exit when draw = 4 or cardinality(ids) >= plan.pool
+           or draw = 3 and (cardinality(ids) > 0 or analysis.relaxed_query is null);
+  end loop;
+end
+$$;
+
+comment on function knowledge_internal.drawn_rows is
+  'The rows of the text leg for a query with a matching_query, in one collection or in all. '
+  'Draw 1 reads the rows of candidate_query, draw 2 those of a wider one, draw 3 every row that '
+  'matches, draw 4 rows without what is required. The next draw follows if the last one found '
+  'fewer rows than the pool, draw 4 if there was no row. is_drawn: draws 1 and 2 are made. draw: '
+  'the last one; query: what its rows match.';
+
+create function knowledge_internal.with_found_rows(
   plan knowledge_internal.search_plan,
   wanted knowledge_internal.chunk_filter,
   question knowledge_internal.search_question,
   analysis knowledge_internal.query_analysis,
   viewer_id uuid,
-  viewer_groups text[]
+  viewer_groups text[],
+  is_vector_short boolean,
+  is_text_short boolean
 )
 returns knowledge_internal.search_plan
 language plpgsql
@@ -610,13 +832,16 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
 as $$
 declare
+  -- Times the rows below which draws 1 and 2 are not made: common_search, which makes draw 1 only,
+  -- would often find too few.
+  often_short constant float8 := 4;
   matching constant float8 := knowledge_internal.estimated_chunks(plan);
   is_narrow constant boolean := coalesce(matching <= plan.most_compared, false);
-  reads_all constant boolean := coalesce(matching <= plan.most_read_by_filter, false)
-    or is_narrow and analysis.is_partial is false;
+  reads_all constant boolean := coalesce(matching <= plan.most_read_by_filter, false);
   bits bit varying;
 begin
-  if is_narrow and question.embedding is not null then
+  if question.embedding is not null and (is_narrow and plan.near_ids is null or is_vector_short)
+  then
     bits := knowledge_internal.embedding_bits(question.embedding);
     plan.near_ids := array(
       with
@@ -686,158 +911,31 @@ begin
       select nearest.id from nearest
     );
   end if;
-  if reads_all and is_narrow and analysis.is_partial then
-    plan.text_ids := array(
-      with
-  visible_chunks as not materialized (
-    select chunk.*
-      from knowledge_internal.searchable_chunks as chunk
-     where chunk.status = 'active'
-       and (
-         not plan.is_filtered
-         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
-             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
-           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
-           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
-             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
-           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
-             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
-           and (wanted.hidden is null or not wanted.hidden && array[
-             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
-             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
-           ])
-       )
-  ),
-  matching_chunks as not materialized (
-    select chunk.*
-      from visible_chunks as chunk
-     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
-       and (not plan.is_filtered
-        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
-          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
-          and (wanted.collections is null or chunk.collection = any (wanted.collections))
-          and (wanted.languages is null or chunk.language = any (wanted.languages))
-          and (wanted.embedding_models is null
-            or chunk.embedding_model = any (wanted.embedding_models)
-            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
-          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
-            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
-          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
-            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
-          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
-            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
-          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
-            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
-          -- The index on document_date serves these two, not the multirange above.
-          and (plan.first_date is null or chunk.document_date >= plan.first_date)
-          and (plan.end_date is null or chunk.document_date < plan.end_date)
-          and (wanted.created is null or chunk.created_at <@ wanted.created)
-          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
-          and (wanted.excluded is null or not wanted.excluded && array[
-            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
-            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
-            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
-            'source_id' || coalesce('=' || chunk.source_id, '')
-          ])
-          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
-          and (wanted.alternative_metadata is null
-            or chunk.metadata @> any (wanted.alternative_metadata))
-          and (wanted.metadata_conditions is null
-            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
-  ),
-      drawn as materialized (
-        select chunk.id, chunk.content_tsv,
-               chunk.bm25 operator(extensions.<#>) analysis.weight_vector as product
-          from matching_chunks as chunk
-         where chunk.bm25 operator(extensions.<#>) analysis.weight_vector < 0
-      )
-      select drawn.id
-        from drawn
-       where drawn.content_tsv @@ analysis.matching_query
-       order by drawn.product, drawn.id
-       limit plan.scored_exactly
-    );
-  elsif reads_all and analysis.matching_query is not null then
-    plan.text_ids := array(
-      with
-  visible_chunks as not materialized (
-    select chunk.*
-      from knowledge_internal.searchable_chunks as chunk
-     where chunk.status = 'active'
-       and (
-         not plan.is_filtered
-         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
-             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
-           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
-           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
-             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
-           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
-             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
-           and (wanted.hidden is null or not wanted.hidden && array[
-             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
-             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
-           ])
-       )
-  ),
-  matching_chunks as not materialized (
-    select chunk.*
-      from visible_chunks as chunk
-     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
-       and (not plan.is_filtered
-        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
-          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
-          and (wanted.collections is null or chunk.collection = any (wanted.collections))
-          and (wanted.languages is null or chunk.language = any (wanted.languages))
-          and (wanted.embedding_models is null
-            or chunk.embedding_model = any (wanted.embedding_models)
-            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
-          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
-            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
-          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
-            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
-          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
-            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
-          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
-            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
-          -- The index on document_date serves these two, not the multirange above.
-          and (plan.first_date is null or chunk.document_date >= plan.first_date)
-          and (plan.end_date is null or chunk.document_date < plan.end_date)
-          and (wanted.created is null or chunk.created_at <@ wanted.created)
-          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
-          and (wanted.excluded is null or not wanted.excluded && array[
-            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
-            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
-            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
-            'source_id' || coalesce('=' || chunk.source_id, '')
-          ])
-          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
-          and (wanted.alternative_metadata is null
-            or chunk.metadata @> any (wanted.alternative_metadata))
-          and (wanted.metadata_conditions is null
-            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
-  ),
-      drawn as materialized (
-        select chunk.id, chunk.bm25 operator(extensions.<#>) analysis.weight_vector as product
-          from matching_chunks as chunk
-         where chunk.content_tsv @@ analysis.matching_query
-      )
-      select drawn.id from drawn order by drawn.product, drawn.id limit plan.scored_exactly
-    );
+  if analysis.matching_query is not null
+     and (
+       plan.text_ids is null
+         and (
+           is_narrow and not analysis.is_partial
+             or matching <= often_short * plan.most_read_by_filter
+         )
+         or is_text_short
+     )
+  then
+    select drawn.ids, drawn.draw
+      into plan.text_ids, plan.text_draw
+      from knowledge_internal.drawn_rows(
+             analysis, null, is_narrow, analysis.is_partial and not reads_all, wanted, plan,
+             viewer_id, viewer_groups
+           ) as drawn;
   end if;
-  plan.is_empty := is_narrow
-    and (question.embedding is null or plan.near_ids = '{}')
-    and (
-      analysis.matching_query is null
-        or plan.text_ids = '{}' and analysis.relaxed_query is null
-    );
   return plan;
 end
 $$;
 
-comment on function knowledge_internal.with_narrow_rows is
-  'The plan of a common search with the rows that its filter leaves to each leg, where these are '
-  'few enough to be compared: for the vector leg the nearest by embedding_bits, for the text leg '
-  'the best by their weights.';
+comment on function knowledge_internal.with_found_rows is
+  'The plan of a common search with the rows of a leg. They are found where the filter leaves so '
+  'few rows that they can be compared, and where common_search found too few rows by the index of '
+  'the leg. Vector leg: the nearest by embedding_bits; text leg: drawn_rows.';
 
 create function knowledge_internal.common_search(
   question knowledge_internal.search_question,
@@ -855,14 +953,16 @@ create function knowledge_internal.common_search(
   public_only boolean,
   match_offset integer,
   snippet boolean,
-  viewer_groups text[]
+  viewer_groups text[],
+  out hits public.knowledge_search_hit[],
+  out is_vector_short boolean,
+  out is_text_short boolean
 )
-returns setof public.knowledge_search_hit
 language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- One plan serves all calls, filtered or not: where few rows pass the filter, with_narrow_rows has
+-- One plan serves all calls, filtered or not: where few rows pass the filter, with_found_rows has
 -- found them.
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
@@ -872,7 +972,6 @@ declare
   questions constant knowledge_internal.search_question[] := array[question];
   analyses constant knowledge_internal.query_analysis[] := array[analysis];
 begin
-  return query
   with
   visible_chunks as not materialized (
     select chunk.*
@@ -975,8 +1074,10 @@ begin
      where hit.vector_rank <= plan.pool and hit.similarity >= match_threshold
   ),
   last_draws as materialized (
-    select lists.list_id, 1 as draw, best.ids, lists.matching_query as query,
-           null::text[] as relaxed_parts
+    select lists.list_id, coalesce(plan.text_draw, 1) as draw, best.ids,
+           case when plan.text_draw = 4 then lists.relaxed_query else lists.matching_query end
+             as query,
+           case when plan.text_draw = 4 then lists.relaxed_parts end as relaxed_parts
       from lists
      cross join lateral (
              select coalesce(plan.text_ids, array(
@@ -997,18 +1098,18 @@ begin
            ) as best
      where lists.matching_query is not null
   ),
-  -- Where an index gives too few rows, this returns none, and the search goes on to read more.
-  enough as materialized (
-    select (
-             lists.embedding is null or plan.near_ids is not null
-               or (select count(*) from nearest) >= plan.index_rows
-           )
-             and coalesce(
-               cardinality(last_draws.ids) >= plan.pool
-                 or (not lists.is_partial or plan.text_ids is not null)
-                   and (cardinality(last_draws.ids) > 0 or lists.relaxed_query is null),
-               true
-             ) as is_enough
+  -- A leg whose index gives too few rows must read more of them.
+  short as materialized (
+    select lists.embedding is not null and plan.near_ids is null
+             and (select count(*) from nearest) < plan.index_rows as is_vector_short,
+           plan.text_ids is null and coalesce(
+             cardinality(last_draws.ids) < plan.pool
+               and (
+                 lists.is_partial
+                   or last_draws.ids = '{}' and lists.relaxed_query is not null
+               ),
+             false
+           ) as is_text_short
       from lists
       left join last_draws on last_draws.list_id = lists.list_id
   ),
@@ -1121,10 +1222,11 @@ begin
            ) as unit_place,
            count(*) over () as total_count
       from scored
-     where (select enough.is_enough from enough)
+     where not (select short.is_vector_short or short.is_text_short from short)
      order by unit_place
      limit match_count offset match_offset
-  )
+  ),
+  shown as (
   select chunk.id, chunk.content, chunk.knowledge_type, chunk.document_id, chunk.chunk_index,
          chunk.source_origin, chunk.metadata, page.unit_score, page.vector_rank, page.text_rank,
          page.similarity, page.text_score,
@@ -1167,14 +1269,18 @@ begin
      and (document.visibility = 'public' or not public_only and (
        num_nonnulls(viewer_id, viewer_groups) = 0 or document.owner_id = viewer_id
          or document.allowed_groups && viewer_groups))
-   order by page.unit_place;
+   order by page.unit_place
+  )
+  select array(select shown::public.knowledge_search_hit from shown), short.*
+    into hits, is_vector_short, is_text_short
+    from short;
 end
 $$;
 
 comment on function knowledge_internal.common_search is
-  'hybrid_search_knowledge_chunks for one list without grouping, context or recency. '
-  'It returns the same rows as the statement of the search, '
-  'or no row where an index finds too few.';
+  'hybrid_search_knowledge_chunks for one list without grouping, context or recency: the same hits '
+  'as the statement of the search has. is_vector_short, is_text_short: no hits yet, because the '
+  'index of this leg gave too few rows; with_found_rows finds the others.';
 
 create function knowledge_internal.visible_words(
   words text[],
@@ -1316,6 +1422,9 @@ begin
   plan := knowledge_internal.plan_search(
     pool_size, match_count, wanted, viewer_id, viewer_groups, collections
   );
+  if plan.is_empty then
+    return;
+  end if;
   analyses := knowledge_internal.analyse_questions(
     questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
   );
@@ -1935,7 +2044,7 @@ begin
     'languages', coalesce(knowledge_internal.query_configurations()::text[], '{}'),
     'statistics', (
       select stored.shared_id
-        from knowledge_internal.corpus_statistics as stored
+        from public.knowledge_corpus_statistics as stored
        where not corpus.is_small
     )
   );
@@ -2219,7 +2328,6 @@ set enable_seqscan = off
 set cpu_index_tuple_cost = 0.5
 as $$
 declare
-  most_effort constant double precision := 20; -- rows of the second draw, over those of the first
   questions knowledge_internal.search_question[];
   analyses knowledge_internal.query_analysis[];
   query_embedding extensions.vector := arguments.query_embedding;
@@ -2402,79 +2510,17 @@ begin
       from neighbours as hit
      where hit.vector_rank <= plan.pool and hit.similarity >= match_threshold
   ),
-  -- Text leg. Draw 1 reads the rows of candidate_query, draw 2 those of a wider one, draw 3 every
-  -- row that matches, draw 4 rows without what is required. The next draw follows if the last one
-  -- found fewer rows than the pool, draw 4 if there was no row.
-  draws as (
-    select lists.list_id, 0 as draw, false as is_last, null::uuid[] as ids, null::tsquery as query
-      from lists
-     where lists.matching_query is not null
-    union all
-    select lists.list_id, next.draw,
-           next.draw = 4 or cardinality(best.ids) >= plan.pool
-             or (next.draw = 3 and (cardinality(best.ids) > 0 or lists.relaxed_query is null)),
-           best.ids, next.matching_query
-      from draws
-      join lists on lists.list_id = draws.list_id
-     cross join lateral (
-             select case when lists.is_drawn or draws.draw = 3 then draws.draw + 1 else 3 end
-                      as draw,
-                    case when draws.draw = 3 then lists.relaxed_query else lists.matching_query end
-                      as matching_query
-             offset 0
-           ) as next
-     cross join lateral (
-             select case
-                      when next.draw = 1 then lists.candidate_query
-                      when next.draw = 2 or (next.draw = 4 and not lists.is_narrow) then coalesce(
-                        knowledge_internal.candidate_query(
-                          lists.lexemes, lists.document_frequencies, lists.weights,
-                          case when next.draw = 2 then lists.required_query end,
-                          lists.document_count,
-                          least(most_effort, 5 + 4 * plan.pool / (1 + cardinality(draws.ids)))
-                        ),
-                        next.matching_query
-                      )
-                      when not (lists.is_partial and lists.is_narrow) then next.matching_query
-                    end as query offset 0
-           ) as words
-     cross join lateral (
-             select coalesce(array_agg(checked.id), '{}') as ids
-               from (
-                 select drawn.id
-                   from (
-                     select chunk.id, chunk.content_tsv,
-                            chunk.bm25 operator(extensions.<#>) lists.weight_vector as product
-                       from matching_chunks as chunk
-                      where chunk.content_tsv @@ words.query
-                        and (collections is null or chunk.collection = lists.collection)
-                     union all
-                     -- Where few rows match, the indexes of the filters find them.
-                     select chunk.id, chunk.content_tsv,
-                            chunk.bm25 operator(extensions.<#>) lists.weight_vector
-                       from matching_chunks as chunk
-                      where words.query is null
-                        and chunk.bm25 operator(extensions.<#>) lists.weight_vector < 0
-                        and (collections is null or chunk.collection = lists.collection)
-                      order by product, id
-                     offset 0
-                   ) as drawn
-                  where words.query is not null and (lists.is_optional or next.draw = 3)
-                     or drawn.content_tsv @@ next.matching_query
-                  order by drawn.product, drawn.id
-                  limit plan.scored_exactly
-               ) as checked
-           ) as best
-     where not draws.is_last
-  ),
-  -- Where another collection has rows with what is required, it stays required in all.
+  -- Text leg. Where another collection has rows with what is required, it stays required in all.
   last_draws as materialized (
-    select draws.list_id, draws.draw, draws.ids, draws.query,
-           case when min(draws.draw) over (partition by lists.ordinality) = 4
+    select lists.list_id, drawn.*,
+           case when min(drawn.draw) over (partition by lists.ordinality) = 4
              then lists.relaxed_parts end as relaxed_parts
-      from draws
-      join lists on lists.list_id = draws.list_id
-     where draws.is_last
+      from lists
+     cross join lateral knowledge_internal.drawn_rows(
+             analyses[lists.ordinality], lists.collection, lists.is_narrow, lists.is_drawn, wanted,
+             plan, viewer_id, viewer_groups
+           ) as drawn
+     where lists.matching_query is not null
   ),
   text_results as (
     select last_draws.list_id, hit.id, hit.text_score, hit.text_rank, hit.embedding
@@ -2898,6 +2944,9 @@ begin
   plan := knowledge_internal.plan_search(
     pool_size, match_count, wanted, viewer_id, viewer_groups, collections
   );
+  if plan.is_empty then
+    return;
+  end if;
   analyses := knowledge_internal.analyse_questions(
     questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
   );

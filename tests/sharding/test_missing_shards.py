@@ -152,7 +152,7 @@ def test_statistics_that_were_set_stay_until_they_are_set_again(server: Server) 
         fill(corpus, 20)
         shared = refresh_shared_statistics(corpus.shards)
         east = corpus.shards["east"]
-        read = "select shared_id, document_count from knowledge_internal.corpus_statistics"
+        read = "select shared_id, document_count from public.knowledge_corpus_statistics"
         (stored,) = east.execute(read).fetchall()
         count = corpus.one.execute("select count(*) from public.knowledge_chunks").fetchall()[0][0]
         assert stored == (shared.id, count) == (shared.id, shared.chunks)
@@ -198,7 +198,7 @@ def test_frequent_words_weigh_by_the_statistics_of_the_whole_corpus(server: Serv
             details = provider.find(None, "amber")[1]
             assert old_statistics(east) == 0
             east.execute(
-                "update knowledge_internal.corpus_statistics"
+                "update public.knowledge_corpus_statistics"
                 " set refreshed_at = now() - interval '8 days', analysed_at = now()"
             )
             assert old_statistics(east) == 1

@@ -5,6 +5,76 @@ export type Json = string | number | boolean | null | { [key: string]: Json | un
 export type Database = {
   "public": {
     Tables: {
+      "knowledge_adoption_problems": {
+        Row: {
+          "adoption_name": string;
+          "is_carried_over": boolean;
+          "key": NonNullable<Json>;
+          "key_hash": string;
+          "reason": string;
+          "recorded_at": string;
+        };
+        ComputedFields: never;
+        Insert: {
+          "adoption_name": string;
+          "is_carried_over": boolean;
+          "key": NonNullable<Json>;
+          "key_hash": string;
+          "reason": string;
+          "recorded_at"?: string;
+        };
+        Update: {
+          "adoption_name"?: string;
+          "is_carried_over"?: boolean;
+          "key"?: NonNullable<Json>;
+          "key_hash"?: string;
+          "reason"?: string;
+          "recorded_at"?: string;
+        };
+        Relationships: [
+          {
+            foreignKeyName: "knowledge_adoption_problems_adoption_name_fkey";
+            columns: ["adoption_name"];
+            isOneToOne: false;
+            referencedRelation: "knowledge_adoptions";
+            referencedColumns: ["name"];
+          },
+        ];
+      };
+      "knowledge_adoptions": {
+        Row: {
+          "chunk_overlap": number;
+          "chunk_size": number | null;
+          "created_at": string;
+          "embedding_model": string | null;
+          "key_columns": (string)[];
+          "key_types": (string)[];
+          "name": string;
+          "source": unknown;
+        };
+        ComputedFields: never;
+        Insert: {
+          "chunk_overlap": number;
+          "chunk_size"?: number | null;
+          "created_at"?: string;
+          "embedding_model"?: string | null;
+          "key_columns": (string)[];
+          "key_types": (string)[];
+          "name": string;
+          "source": unknown;
+        };
+        Update: {
+          "chunk_overlap"?: number;
+          "chunk_size"?: number | null;
+          "created_at"?: string;
+          "embedding_model"?: string | null;
+          "key_columns"?: (string)[];
+          "key_types"?: (string)[];
+          "name"?: string;
+          "source"?: unknown;
+        };
+        Relationships: [];
+      };
       "knowledge_chunks": {
         Row: {
           "allowed_groups": (string)[] | null;
@@ -125,6 +195,52 @@ export type Database = {
           },
         ];
       };
+      "knowledge_corpus_statistics": {
+        Row: {
+          "analysed_at": string | null;
+          "analysed_rows": number | null;
+          "cosine_spread": number;
+          "document_count": number;
+          "id": boolean;
+          "languages": (string)[];
+          "least_frequency": number | null;
+          "mean_length": number;
+          "mutual_neighbours": number | null;
+          "refreshed_at": string;
+          "sample": (string)[];
+          "shared_id": string | null;
+        };
+        ComputedFields: never;
+        Insert: {
+          "analysed_at"?: string | null;
+          "analysed_rows"?: number | null;
+          "cosine_spread": number;
+          "document_count": number;
+          "id"?: boolean;
+          "languages"?: (string)[];
+          "least_frequency"?: number | null;
+          "mean_length": number;
+          "mutual_neighbours"?: number | null;
+          "refreshed_at"?: string;
+          "sample": (string)[];
+          "shared_id"?: string | null;
+        };
+        Update: {
+          "analysed_at"?: string | null;
+          "analysed_rows"?: number | null;
+          "cosine_spread"?: number;
+          "document_count"?: number;
+          "id"?: boolean;
+          "languages"?: (string)[];
+          "least_frequency"?: number | null;
+          "mean_length"?: number;
+          "mutual_neighbours"?: number | null;
+          "refreshed_at"?: string;
+          "sample"?: (string)[];
+          "shared_id"?: string | null;
+        };
+        Relationships: [];
+      };
       "knowledge_documents": {
         Row: {
           "allowed_groups": (string)[] | null;
@@ -217,6 +333,40 @@ export type Database = {
           },
         ];
       };
+      "knowledge_embedding_claims": {
+        Row: {
+          "attempts": number;
+          "available_at": string;
+          "claimed_at": string | null;
+          "content_hash": string;
+          "failed_at": string | null;
+          "model": string;
+          "reason": string | null;
+          "worker": string | null;
+        };
+        ComputedFields: never;
+        Insert: {
+          "attempts": number;
+          "available_at": string;
+          "claimed_at"?: string | null;
+          "content_hash": string;
+          "failed_at"?: string | null;
+          "model": string;
+          "reason"?: string | null;
+          "worker"?: string | null;
+        };
+        Update: {
+          "attempts"?: number;
+          "available_at"?: string;
+          "claimed_at"?: string | null;
+          "content_hash"?: string;
+          "failed_at"?: string | null;
+          "model"?: string;
+          "reason"?: string | null;
+          "worker"?: string | null;
+        };
+        Relationships: [];
+      };
       "knowledge_judgments": {
         Row: {
           "chunk_id": string | null;
@@ -224,6 +374,7 @@ export type Database = {
           "document_id": string | null;
           "grade": number;
           "id": string;
+          "is_generated": boolean;
           "judged_at": string;
           "judged_by": string | null;
           "question": string;
@@ -235,6 +386,7 @@ export type Database = {
           "document_id"?: string | null;
           "grade": number;
           "id"?: string;
+          "is_generated"?: boolean;
           "judged_at"?: string;
           "judged_by"?: string | null;
           "question": string;
@@ -245,9 +397,84 @@ export type Database = {
           "document_id"?: string | null;
           "grade"?: number;
           "id"?: string;
+          "is_generated"?: boolean;
           "judged_at"?: string;
           "judged_by"?: string | null;
           "question"?: string;
+        };
+        Relationships: [];
+      };
+      "knowledge_lexeme_statistics": {
+        Row: {
+          "frequency": number;
+          "lexeme": string;
+        };
+        ComputedFields: never;
+        Insert: {
+          "frequency": number;
+          "lexeme": string;
+        };
+        Update: {
+          "frequency"?: number;
+          "lexeme"?: string;
+        };
+        Relationships: [];
+      };
+      "knowledge_query_log": {
+        Row: {
+          "asked_at": string;
+          "collections": (string)[] | null;
+          "confidence": number | null;
+          "degraded": string | null;
+          "embed_ms": number;
+          "error_kind": string | null;
+          "hits": number | null;
+          "id": number;
+          "is_cached": boolean;
+          "mode": string;
+          "mode_used": string | null;
+          "question": string;
+          "rerank_ms": number;
+          "search_ms": number;
+          "total_ms": number;
+          "viewer_mark": string | null;
+        };
+        ComputedFields: never;
+        Insert: {
+          "asked_at": string;
+          "collections"?: (string)[] | null;
+          "confidence"?: number | null;
+          "degraded"?: string | null;
+          "embed_ms": number;
+          "error_kind"?: string | null;
+          "hits"?: number | null;
+          "id"?: never;
+          "is_cached": boolean;
+          "mode": string;
+          "mode_used"?: string | null;
+          "question": string;
+          "rerank_ms": number;
+          "search_ms": number;
+          "total_ms": number;
+          "viewer_mark"?: string | null;
+        };
+        Update: {
+          "asked_at"?: string;
+          "collections"?: (string)[] | null;
+          "confidence"?: number | null;
+          "degraded"?: string | null;
+          "embed_ms"?: number;
+          "error_kind"?: string | null;
+          "hits"?: number | null;
+          "id"?: never;
+          "is_cached"?: boolean;
+          "mode"?: string;
+          "mode_used"?: string | null;
+          "question"?: string;
+          "rerank_ms"?: number;
+          "search_ms"?: number;
+          "total_ms"?: number;
+          "viewer_mark"?: string | null;
         };
         Relationships: [];
       };
@@ -375,6 +602,25 @@ export type Database = {
         };
         Relationships: [];
       };
+      "knowledge_words": {
+        Row: {
+          "chunk_id": string;
+          "folded": string;
+          "word": string;
+        };
+        ComputedFields: never;
+        Insert: {
+          "chunk_id": string;
+          "folded": string;
+          "word": string;
+        };
+        Update: {
+          "chunk_id"?: string;
+          "folded"?: string;
+          "word"?: string;
+        };
+        Relationships: [];
+      };
     };
     Views: {
       [_ in never]: never;
@@ -454,7 +700,12 @@ export type Database = {
       };
       "delete_knowledge_document": { Args: { "document_key": string }; Returns: number };
       "delete_knowledge_judgments": {
-        Args: { "collection"?: string; "judged_by"?: string; "question"?: string };
+        Args: {
+          "collection"?: string;
+          "is_generated"?: boolean;
+          "judged_by"?: string;
+          "question"?: string;
+        };
         Returns: number;
       };
       "delete_knowledge_owner": {
@@ -465,6 +716,16 @@ export type Database = {
         }[];
       };
       "delete_my_knowledge_document": { Args: { "document": string }; Returns: boolean };
+      "describe_knowledge_document": {
+        Args: {
+          "chunk_count"?: number;
+          "chunk_id"?: string;
+          "chunk_offset"?: number;
+          "document_id"?: string;
+          "document_key"?: string;
+        };
+        Returns: Json;
+      };
       "explain_hybrid_search": {
         Args: {
           "collections"?: (string)[];
@@ -793,6 +1054,7 @@ export type Database = {
         Returns: Json;
       };
       "knowledge_content_hash": { Args: { "content": string; "heading": string }; Returns: string };
+      "knowledge_corpus_overview": { Args: Record<PropertyKey, never>; Returns: Json };
       "knowledge_embedding_models": {
         Args: Record<PropertyKey, never>;
         Returns: {
@@ -804,6 +1066,23 @@ export type Database = {
       "knowledge_search_health": { Args: Record<PropertyKey, never>; Returns: Json };
       "knowledge_statistics": { Args: { "lexemes"?: (string)[] }; Returns: Json };
       "knowledge_viewer_groups": { Args: Record<PropertyKey, never>; Returns: (string)[] };
+      "list_knowledge_documents": {
+        Args: {
+          "after_key"?: string;
+          "in_collection"?: string;
+          "in_state"?: string;
+          "named"?: string;
+          "of_type"?: string;
+          "page_size"?: number;
+        };
+        Returns: Database["public"]["CompositeTypes"]["knowledge_document_summary"][];
+        SetofOptions: {
+          from: "*";
+          to: "knowledge_document_summary";
+          isOneToOne: false;
+          isSetofReturn: true;
+        };
+      };
       "list_knowledge_judgments": {
         Args: { "by_user"?: string; "in_collection"?: string };
         Returns: {
@@ -811,6 +1090,7 @@ export type Database = {
           "collection": string;
           "document_key": string;
           "grade": number;
+          "is_generated": boolean;
           "judged_at": string;
           "judged_by": string;
           "question": string;
@@ -932,6 +1212,10 @@ export type Database = {
         Args: { "chunk_count"?: number; "chunk_offset"?: number; "document": string };
         Returns: Json;
       };
+      "record_knowledge_queries": {
+        Args: { "max_age"?: string; "most_rows"?: number; "queries": Json };
+        Returns: number;
+      };
       "refresh_knowledge_statistics": { Args: Record<PropertyKey, never>; Returns: boolean };
       "remove_exported_knowledge_documents": {
         Args: { "stamps": Json };
@@ -940,6 +1224,7 @@ export type Database = {
           "outcome": string;
         }[];
       };
+      "report_knowledge_queries": { Args: { "most"?: number; "since"?: string }; Returns: Json };
       "reset_knowledge_settings": { Args: { "collection"?: string }; Returns: boolean };
       "retry_knowledge_embeddings": { Args: { "model"?: string }; Returns: number };
       "search_knowledge_chunks_fulltext": {
@@ -1088,6 +1373,27 @@ export type Database = {
       [_ in never]: never;
     };
     CompositeTypes: {
+      "knowledge_document_summary": {
+        "id": string | null;
+        "external_key": string | null;
+        "title": string | null;
+        "state": string | null;
+        "collection": string | null;
+        "knowledge_type": string | null;
+        "language": string | null;
+        "source_origin": string | null;
+        "source_url": string | null;
+        "document_date": string | null;
+        "visibility": string | null;
+        "owner_id": string | null;
+        "chunks": number | null;
+        "pending": number | null;
+        "failed": number | null;
+        "inactive": number | null;
+        "bytes": number | null;
+        "created_at": string | null;
+        "updated_at": string | null;
+      };
       "knowledge_own_document": {
         "id": string | null;
         "external_key": string | null;

@@ -57,6 +57,7 @@ class Reading:
             "count_pending_knowledge_embeddings",
             "count_my_pending_knowledge_embeddings",
             "read_knowledge_document",
+            "record_knowledge_queries",
             "read_knowledge_question",
             "knowledge_candidates",
             "fuse_knowledge_candidates",

@@ -177,6 +177,13 @@ SEARCHES: dict[str, LiteralString] = {
     "knowledge_embedding_models": """
         select model, dimensions, chunks from public.knowledge_embedding_models()
     """,
+    "record_knowledge_queries": """
+        select public.record_knowledge_queries(
+          queries => %(queries)s::jsonb,
+          most_rows => %(most_rows)s::integer,
+          max_age => %(max_age)s::interval
+        ) as written
+    """,
 }
 
 # A shorter statement_timeout of the role is kept.
@@ -245,6 +252,15 @@ LIST_SETTINGS = """
 
 RESET_SETTINGS = """
     select public.reset_knowledge_settings(collection => %(collection)s::text)
+"""
+
+# Without synchronous_commit, a commit is in the WAL before it is flushed. The flushed position is
+# the end of a record; the inserted one can be some bytes after it, at the end of a page.
+WAL_POSITION: LiteralString = """
+select case
+         when current_setting('synchronous_commit') = 'off' then pg_current_wal_insert_lsn()
+         else pg_current_wal_flush_lsn()
+       end::text as position
 """
 
 REFRESH_STATISTICS = """
