@@ -26,7 +26,7 @@ def corpus(two: Corpus, monkeypatch: pytest.MonkeyPatch) -> Corpus:
         shard.execute("select public.set_knowledge_statistics()")
     fill(two, 30)
     for name, pool in two.pools.items():
-        monkeypatch.setenv(f"{name.upper()}_URL", pool.conninfo)
+        monkeypatch.setenv(f"{name.upper()}_URL", str(pool.conninfo))
     return two
 
 
