@@ -102,7 +102,7 @@ begin
     new.content_tsv := knowledge_internal.lexemes(
       knowledge_internal.text_configuration(new.language), new.heading, new.content
     );
-    select corpus.mean_length into mean_length from knowledge_internal.corpus_statistics as corpus;
+    select corpus.mean_length into mean_length from public.knowledge_corpus_statistics as corpus;
     if mean_length is null then
       select avg(neighbour.text_length)
         into mean_length
@@ -179,6 +179,8 @@ returns trigger
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+-- The plan is made when the table is small, and used when it is large.
+set enable_seqscan = off
 as $$
 begin
   -- A key whose value in the chunk equals the document's old value came from the document, so it

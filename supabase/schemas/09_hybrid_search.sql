@@ -611,7 +611,7 @@ begin
   return coalesce(
     (
       select avg((chunk.collection = any (collections))::integer) > most
-        from knowledge_internal.corpus_statistics as corpus
+        from public.knowledge_corpus_statistics as corpus
        cross join unnest(corpus.sample) as drawn (id)
         join public.knowledge_chunks as chunk on chunk.id = drawn.id
     ),
@@ -706,7 +706,7 @@ begin
     plan.sample := coalesce(
       (
         select corpus.sample
-          from knowledge_internal.corpus_statistics as corpus
+          from public.knowledge_corpus_statistics as corpus
          where corpus.document_count > small_corpus
       ),
       -- A small corpus has no sample of its own.

@@ -1,8 +1,9 @@
 -- 014_writing: functions that store, change and delete documents with their chunks.
 -- Adds: functions upsert_knowledge_document with its steps (check_document, check_chunks,
--- changed_document, store_document, may_give_embedding, store_chunks, store_content_hash),
--- missing_knowledge_embeddings, delete_knowledge_document, delete_knowledge_owner,
--- purge_knowledge_chunks. Locks nothing that exists.
+-- refuse_chunk, changed_document, hash_of_chunks, store_document, may_give_embedding,
+-- given_embedding, chunk_changes, store_chunks), missing_knowledge_embeddings,
+-- delete_knowledge_document, delete_knowledge_owner, purge_knowledge_chunks.
+-- Locks nothing that exists.
 
 -- Each public function is a definer: service_role has no rights on the internal schema, and no row
 -- level security hides a row from it.
@@ -70,13 +71,13 @@ begin
           'external_key', 'a text of 1 to 2000 bytes',
           octet_length(document ->> 'external_key') between 1 and 2000
         ),
-        ('owner_id', 'a UUID', pg_input_is_valid(document ->> 'owner_id', 'uuid')),
-        ('source_id', 'a UUID', pg_input_is_valid(document ->> 'source_id', 'uuid')),
+        ('owner_id', 'a UUID', knowledge_internal.is_input(document ->> 'owner_id', 'uuid')),
+        ('source_id', 'a UUID', knowledge_internal.is_input(document ->> 'source_id', 'uuid')),
         -- How Postgres reads any other form of a date depends on the DateStyle of the session.
         (
           'document_date', 'an ISO date such as 2026-01-31',
           document ->> 'document_date' ~ '^\d{4}-\d{2}-\d{2}([T ].*)?$'
-            and pg_input_is_valid(document ->> 'document_date', 'date')
+            and knowledge_internal.is_input(document ->> 'document_date', 'date')
         ),
         (
           'language', 'a text of 1 to 60 characters',
@@ -307,12 +308,49 @@ comment on function knowledge_internal.changed_document(
   'merge) or gets its default (replace); one given as null gets its default. source_row is not one '
   'of these fields: an adopted document keeps it.';
 
-create function knowledge_internal.store_document(given jsonb, fields text)
+create function knowledge_internal.hash_of_chunks(title text, chunks jsonb)
+returns text
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return (
+    select encode(
+             sha256(
+               convert_to(
+                 coalesce(
+                   string_agg(
+                     public.knowledge_content_hash(
+                       coalesce(item.chunk ->> 'heading', title), item.chunk ->> 'content'
+                     ),
+                     ' ' order by item.ordinality
+                   ),
+                   ''
+                 ),
+                 'UTF8'
+               )
+             ),
+             'hex'
+           )
+      from jsonb_array_elements(chunks) with ordinality as item (chunk, ordinality)
+  );
+end
+$$;
+
+comment on function knowledge_internal.hash_of_chunks(text, jsonb) is
+  'The content_hash of a document with this title and these chunks: the digest of the '
+  'content_hash of each, in their order.';
+
+create function knowledge_internal.store_document(given jsonb, chunks jsonb, fields text)
 returns public.knowledge_documents
 language plpgsql
 volatile
 security invoker
 set search_path = pg_catalog, pg_temp
+-- The plans are made when the table is small, and used when it is large.
+set enable_seqscan = off
 as $$
 declare
   document public.knowledge_documents;
@@ -320,16 +358,33 @@ begin
   -- The row of the document is the lock: a second writer of the document waits here, then sees
   -- what the first one has stored.
   loop
-    insert into public.knowledge_documents (external_key) values (given ->> 'external_key')
-        on conflict (external_key) do nothing;
     select stored.*
       into document
       from public.knowledge_documents as stored
      where stored.external_key = given ->> 'external_key'
        for update;
     exit when found;
+    document := knowledge_internal.changed_document(null, given, 'replace');
+    insert into public.knowledge_documents (
+      external_key, title, knowledge_type, source_id, source_url, source_origin, author,
+      document_date, owner_id, visibility, allowed_groups, sensitivity, language, collection,
+      metadata, source_row, content_hash
+    )
+    values (
+      document.external_key, document.title, document.knowledge_type, document.source_id,
+      document.source_url, document.source_origin, document.author, document.document_date,
+      document.owner_id, document.visibility, document.allowed_groups, document.sensitivity,
+      document.language, document.collection, document.metadata, document.source_row,
+      knowledge_internal.hash_of_chunks(document.title, chunks)
+    )
+        on conflict (external_key) do nothing
+    returning * into document;
+    if found then
+      return document;
+    end if;
   end loop;
   document := knowledge_internal.changed_document(document, given, fields);
+  document.content_hash := knowledge_internal.hash_of_chunks(document.title, chunks);
 
   update public.knowledge_documents as stored
      set title = document.title,
@@ -347,26 +402,28 @@ begin
          collection = document.collection,
          metadata = document.metadata,
          source_row = document.source_row,
+         content_hash = document.content_hash,
          updated_at = now()
    where stored.id = document.id
      and (
        stored.title, stored.knowledge_type, stored.source_id, stored.source_url,
        stored.source_origin, stored.author, stored.document_date, stored.owner_id,
        stored.visibility, stored.allowed_groups, stored.sensitivity, stored.language,
-       stored.collection, stored.metadata, stored.source_row
+       stored.collection, stored.metadata, stored.source_row, stored.content_hash
      ) is distinct from (
        document.title, document.knowledge_type, document.source_id, document.source_url,
        document.source_origin, document.author, document.document_date, document.owner_id,
        document.visibility, document.allowed_groups, document.sensitivity, document.language,
-       document.collection, document.metadata, document.source_row
+       document.collection, document.metadata, document.source_row, document.content_hash
      );
   return document;
 end
 $$;
 
-comment on function knowledge_internal.store_document(jsonb, text) is
+comment on function knowledge_internal.store_document(jsonb, jsonb, text) is
   'Inserts or updates a document that check_document has checked, and locks its row until the '
-  'transaction ends. given, fields: as in changed_document. Returns the row.';
+  'transaction ends. given, fields: as in changed_document. chunks: what store_chunks stores '
+  'afterwards, for content_hash. Returns the row.';
 
 create type knowledge_internal.chunk_counts as (
   added bigint,
@@ -403,27 +460,88 @@ comment on function knowledge_internal.may_give_embedding(uuid, uuid) is
   'Whether a chunk of document taker may take the embedding that a chunk of document giver with '
   'the same text has: not if giver is made of a row of an adopted table. taker: null for any.';
 
-create function knowledge_internal.store_chunks(
-  document public.knowledge_documents, chunks jsonb, fields text
+create function knowledge_internal.given_embedding(
+  hash text, model text, taker uuid, out embedding extensions.vector
 )
-returns knowledge_internal.chunk_counts
 language plpgsql
-volatile
+stable
 security invoker
 set search_path = pg_catalog, pg_temp
+-- The plan is made when the table is small, and used when it is large. A bitmap would have all
+-- chunks of the text.
+set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 declare
-  counts knowledge_internal.chunk_counts;
+  -- A worker embeds all chunks of a text at once. Without the limit, each further chunk of a text
+  -- that has no embedding yet would read all chunks of the text.
+  most_read constant integer := 100;
 begin
+  select same.embedding
+    into embedding
+    from (
+      select chunk.embedding, chunk.embedding_model, chunk.document_id
+        from public.knowledge_chunks as chunk
+       where chunk.content_hash = hash
+       limit most_read
+    ) as same
+   where same.embedding_model = model
+     and same.embedding is not null
+     and knowledge_internal.may_give_embedding(same.document_id, taker)
+   limit 1;
+end
+$$;
+
+comment on function knowledge_internal.given_embedding(text, text, uuid) is
+  'The embedding of a model that a stored chunk with this content_hash has and may give to '
+  'document taker (knowledge_internal.may_give_embedding); null if there is none. It reads at most '
+  '100 chunks with the text.';
+
+create type knowledge_internal.chunk_change as (
+  stored_id uuid,
+  is_given boolean,
+  document_id uuid,
+  chunk_index integer,
+  heading text,
+  content text,
+  collection text,
+  metadata jsonb,
+  embedding extensions.vector,
+  embedding_model text,
+  embedding_is_given boolean,
+  is_embedded boolean,
+  version integer,
+  is_replaced boolean
+);
+
+comment on type knowledge_internal.chunk_change is
+  'A given chunk, a stored one, or both, if they have the same text. stored_id: null for a new '
+  'chunk. is_given: false for a chunk to supersede; is_replaced: its position gets a new chunk. '
+  'collection, metadata: null: as stored. is_embedded: the stored chunk keeps its embedding, '
+  'else embedding is stored. version: of a new chunk.';
+
+create function knowledge_internal.chunk_changes(
+  documents public.knowledge_documents[], chunks jsonb[], fields text
+)
+returns setof knowledge_internal.chunk_change
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The plan is made when the table is small, and used when it is large.
+set enable_seqscan = off
+as $$
+begin
+  return query
   with incoming as materialized (
-    select (item.ordinality - 1)::integer as chunk_index,
+    select document.id as document_id,
+           (item.ordinality - 1)::integer as chunk_index,
            coalesce(item.chunk ->> 'heading', document.title) as heading,
            item.chunk ->> 'content' as content,
            hashed.content_hash,
            row_number() over (
-             partition by hashed.content_hash order by item.ordinality
+             partition by document.id, hashed.content_hash order by item.ordinality
            ) as occurrence,
-           -- Null: as stored, else as the document's.
            case when fields = 'replace' or item.chunk ? 'collection' then
              coalesce(item.chunk ->> 'collection', document.collection)
            end as collection,
@@ -432,7 +550,9 @@ begin
            end as metadata,
            item.chunk ->> 'embedding_model' as embedding_model,
            (item.chunk ->> 'embedding')::extensions.vector as embedding
-      from jsonb_array_elements(chunks) with ordinality as item (chunk, ordinality)
+      from unnest(documents) with ordinality as document
+     cross join lateral jsonb_array_elements(chunks[document.ordinality])
+           with ordinality as item (chunk, ordinality)
      cross join lateral (
              select public.knowledge_content_hash(
                coalesce(item.chunk ->> 'heading', document.title), item.chunk ->> 'content'
@@ -440,163 +560,175 @@ begin
            ) as hashed
   ),
   stored as materialized (
-    select chunk.id,
+    select document.id as document_id,
+           chunk.id,
            chunk.chunk_index,
            chunk.content_hash,
            chunk.version,
-           chunk.embedding is not null as is_embedded,
+           chunk.is_embedded,
            chunk.embedding_model,
            row_number() over (
-             partition by chunk.content_hash order by chunk.chunk_index, chunk.id
+             partition by document.id, chunk.content_hash order by chunk.chunk_index, chunk.id
            ) as occurrence
-      from public.knowledge_chunks as chunk
-     where chunk.document_id = document.id
-       and chunk.status = 'active'
-       -- A chunk without chunk_index was not written by this function.
-       and chunk.chunk_index is not null
+      from unnest(documents) as document
+     cross join lateral (
+             select found.id, found.chunk_index, found.content_hash, found.version,
+                    found.embedding is not null as is_embedded, found.embedding_model
+               from public.knowledge_chunks as found
+              where found.document_id = document.id
+                and found.status = 'active'
+                -- A chunk without chunk_index was not written by store_chunks.
+                and found.chunk_index is not null
+             -- Prevents a join that reads the chunks of all documents.
+             offset 0
+           ) as chunk
   ),
-  paired as materialized (
-    select incoming.*,
-           stored.id as stored_id,
+  paired as (
+    select stored.id as stored_id,
+           incoming.document_id is not null as is_given,
+           document_id,
+           coalesce(incoming.chunk_index, stored.chunk_index) as chunk_index,
+           incoming.heading,
+           incoming.content,
+           content_hash,
+           incoming.collection,
+           incoming.metadata,
+           incoming.embedding,
+           incoming.embedding_model,
            stored.is_embedded
              and (
                incoming.embedding_model is null
                  or incoming.embedding_model = stored.embedding_model
              ) as is_embedded,
-           coalesce(incoming.embedding, known.embedding) as new_embedding
+           (stored.is_embedded and stored.embedding_model = incoming.embedding_model) is true
+             as has_the_model,
+           max(stored.version) filter (where incoming.document_id is null) over same_place
+             as superseded_version,
+           bool_or(stored.id is null) over same_place as is_replaced
       from incoming
-      left join stored using (content_hash, occurrence)
-      left join lateral (
-             select chunk.embedding
-               from public.knowledge_chunks as chunk
-              where chunk.content_hash = incoming.content_hash
-                and chunk.embedding_model = incoming.embedding_model
-                and chunk.embedding is not null
-                and incoming.embedding is null
-                and knowledge_internal.may_give_embedding(chunk.document_id, document.id)
-                and (
-                  stored.is_embedded and stored.embedding_model = incoming.embedding_model
-                ) is not true
-              limit 1
-           ) as known on true
+      full join stored using (document_id, content_hash, occurrence)
+    window same_place as (
+      partition by document_id, coalesce(incoming.chunk_index, stored.chunk_index)
+    )
+  )
+  select paired.stored_id, paired.is_given, paired.document_id, paired.chunk_index,
+         paired.heading, paired.content, paired.collection, paired.metadata,
+         case
+           when paired.embedding is not null or paired.has_the_model
+                or paired.embedding_model is null
+             then paired.embedding
+           when paired.is_given then knowledge_internal.given_embedding(
+             paired.content_hash, paired.embedding_model, paired.document_id
+           )
+         end,
+         paired.embedding_model, paired.embedding is not null, paired.is_embedded is true,
+         coalesce(paired.superseded_version, 0) + 1, paired.is_replaced
+    from paired
+   order by paired.document_id, paired.chunk_index;
+end
+$$;
+
+comment on function knowledge_internal.chunk_changes(
+  public.knowledge_documents[], jsonb[], text
+) is
+  'Compares the chunks that are given for each document, an array for each, with the active chunks '
+  'that it has: what store_chunks is to do. A document must not be listed twice.';
+
+create function knowledge_internal.store_chunks(
+  documents public.knowledge_documents[], chunks jsonb[], fields text
+)
+returns knowledge_internal.chunk_counts
+language plpgsql
+volatile
+security invoker
+set search_path = pg_catalog, pg_temp
+-- Each chunk is found by its id: the plan is made when the table is small, and used when it is
+-- large.
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+  counts knowledge_internal.chunk_counts;
+begin
+  with change as materialized (
+    select * from knowledge_internal.chunk_changes(documents, chunks, fields)
   ),
   updated as (
     update public.knowledge_chunks as chunk
-       set chunk_index = paired.chunk_index,
-           collection = coalesce(paired.collection, chunk.collection),
-           metadata = coalesce(paired.metadata, chunk.metadata),
+       set chunk_index = change.chunk_index,
+           collection = coalesce(change.collection, chunk.collection),
+           metadata = coalesce(change.metadata, chunk.metadata),
            embedding = case
-             when embedding_change.is_needed then paired.new_embedding
+             when embedding_change.is_needed then change.embedding
              else chunk.embedding
            end,
            embedding_model = case
-             when embedding_change.is_needed then paired.embedding_model
+             when embedding_change.is_needed then change.embedding_model
              else chunk.embedding_model
            end
-      from paired
+      from change
      cross join lateral (
-             select paired.new_embedding is not null
-                    and paired.is_embedded is not true
+             select change.embedding is not null and not change.is_embedded
            ) as embedding_change (is_needed)
-     where chunk.id = paired.stored_id
+     where chunk.id = change.stored_id
+       and change.is_given
        and (
          embedding_change.is_needed
          or (
            chunk.chunk_index, chunk.collection, chunk.metadata
          ) is distinct from (
-           paired.chunk_index,
-           coalesce(paired.collection, chunk.collection),
-           coalesce(paired.metadata, chunk.metadata)
+           change.chunk_index,
+           coalesce(change.collection, chunk.collection),
+           coalesce(change.metadata, chunk.metadata)
          )
        )
   ),
   superseded as (
     update public.knowledge_chunks as chunk
        set status = 'superseded'
-      from stored
-     where chunk.id = stored.id
-       and not exists (select from paired where paired.stored_id = stored.id)
-    returning chunk.chunk_index, chunk.version
+      from change
+     where chunk.id = change.stored_id
+       and not change.is_given
   ),
   added as (
+    -- The trigger completes a collection that is not given.
     insert into public.knowledge_chunks (
       document_id, chunk_index, heading, content, collection, metadata, embedding,
       embedding_model, version
     )
-    select document.id, paired.chunk_index, paired.heading,
-           paired.content, coalesce(paired.collection, document.collection),
-           coalesce(paired.metadata, '{}'), paired.new_embedding,
-           case when paired.new_embedding is not null then paired.embedding_model end,
-           coalesce(
-             (
-               select max(superseded.version)
-                 from superseded
-                where superseded.chunk_index = paired.chunk_index
-             ),
-             0
-           ) + 1
-      from paired
-     where paired.stored_id is null
-    returning chunk_index, version
+    select change.document_id, change.chunk_index, change.heading, change.content,
+           change.collection, coalesce(change.metadata, '{}'), change.embedding,
+           case when change.embedding is not null then change.embedding_model end, change.version
+      from change
+     where change.stored_id is null
   )
-  select (select count(*) from added where added.version = 1),
-         (select count(*) from added where added.version > 1),
-         count(*) filter (where paired.stored_id is not null),
-         (
-           select count(*)
-             from superseded
-            where not exists (select from added where added.chunk_index = superseded.chunk_index)
+  select count(*) filter (where change.stored_id is null and change.version = 1),
+         count(*) filter (where change.stored_id is null and change.version > 1),
+         count(*) filter (where change.stored_id is not null and change.is_given),
+         count(*) filter (where not change.is_given and not change.is_replaced),
+         count(*) filter (
+           where change.is_given
+             and not change.embedding_is_given
+             and (change.embedding is not null or change.is_embedded)
          ),
          count(*) filter (
-           where paired.embedding is null
-             and (paired.new_embedding is not null or paired.is_embedded)
-         ),
-         count(*) filter (where paired.new_embedding is null and paired.is_embedded is not true)
+           where change.is_given and change.embedding is null and not change.is_embedded
+         )
     into counts.added, counts.changed, counts.unchanged, counts.removed,
          counts.embeddings_reused, counts.embeddings_missing
-    from paired;
+    from change;
   return counts;
 end
 $$;
 
-comment on function knowledge_internal.store_chunks(public.knowledge_documents, jsonb, text) is
-  'Makes the active chunks of a document those that are given: updates what is unchanged, '
-  'supersedes what is changed or removed, inserts what is new. With fields merge, an unchanged '
-  'chunk keeps a collection and metadata that are not given.';
-
-create function knowledge_internal.store_content_hash(stored_document uuid)
-returns void
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  update public.knowledge_documents as stored
-     set content_hash = digest.content_hash,
-         updated_at = now()
-    from (
-      select encode(
-               sha256(
-                 convert_to(
-                   coalesce(string_agg(chunk.content_hash, ' ' order by chunk.chunk_index), ''),
-                   'UTF8'
-                 )
-               ),
-               'hex'
-             )
-        from public.knowledge_chunks as chunk
-       where chunk.document_id = stored_document
-         and chunk.status = 'active'
-         and chunk.chunk_index is not null
-    ) as digest (content_hash)
-   where stored.id = stored_document
-     and stored.content_hash is distinct from digest.content_hash;
-end
-$$;
-
-comment on function knowledge_internal.store_content_hash(uuid) is
-  'Sets content_hash of a document to the digest of its active chunks.';
+comment on function knowledge_internal.store_chunks(
+  public.knowledge_documents[], jsonb[], text
+) is
+  'Makes the active chunks of each document those that are given for it: updates what is '
+  'unchanged, supersedes what is changed or removed, inserts what is new. With fields merge, an '
+  'unchanged chunk keeps a collection and metadata that are not given. Returns the sums over all '
+  'documents.';
 
 create function public.upsert_knowledge_document(
   document jsonb, chunks jsonb, fields text default 'merge'
@@ -627,7 +759,7 @@ begin
   perform knowledge_internal.check_document(document);
   perform knowledge_internal.check_chunks(chunks);
   begin
-    stored_document := knowledge_internal.store_document(document, fields);
+    stored_document := knowledge_internal.store_document(document, chunks, fields);
   exception
     when foreign_key_violation then
       raise exception 'document.source_id must be the id of a row of knowledge_sources, not %',
@@ -638,12 +770,10 @@ begin
         using errcode = '22023';
   end;
   begin
-    counts := knowledge_internal.store_chunks(stored_document, chunks, fields);
+    counts := knowledge_internal.store_chunks(array[stored_document], array[chunks], fields);
   exception when data_exception or check_violation then
     perform knowledge_internal.refuse_chunk(chunks, sqlerrm);
   end;
-
-  perform knowledge_internal.store_content_hash(stored_document.id);
 
   document_id := stored_document.id;
   chunks_added := counts.added;
@@ -698,14 +828,7 @@ begin
   return array(
     select distinct asked.content_hash
       from unnest(content_hashes) as asked (content_hash)
-     where not exists (
-             select
-               from public.knowledge_chunks as chunk
-              where chunk.content_hash = asked.content_hash
-                and chunk.embedding_model = model
-                and chunk.embedding is not null
-                and knowledge_internal.may_give_embedding(chunk.document_id, null)
-           )
+     where knowledge_internal.given_embedding(asked.content_hash, model, null) is null
   );
 end
 $$;
@@ -749,7 +872,7 @@ begin
     delete from public.knowledge_documents as document using locked where document.id = locked.id
   )
   select count(*), array_agg(chunks.content_hash) into deleted_chunks, hashes from chunks;
-  delete from knowledge_internal.embedding_claims as claim
+  delete from public.knowledge_embedding_claims as claim
    where claim.content_hash = any (hashes);
   return deleted_chunks;
 end
@@ -817,17 +940,18 @@ begin
     into documents_deleted, chunks_deleted, hashes
     from chunks;
   delete from public.knowledge_judgments as judgment where judgment.judged_by = owner;
+  perform knowledge_internal.erase_queries(owner);
   -- The reason of a failure can quote the text. If another owner has the same text, it loses only
   -- a lease.
-  delete from knowledge_internal.embedding_claims as claim
+  delete from public.knowledge_embedding_claims as claim
    where claim.content_hash = any (hashes);
   return next;
 end
 $$;
 
 comment on function public.delete_knowledge_owner(uuid) is
-  'Deletes every document and chunk of one owner for good, superseded versions included, and the '
-  'judgments that the owner made. '
+  'Deletes every document and chunk of one owner for good, superseded versions included, the '
+  'judgments that the owner made, and the lines of the query log in which the owner asked. '
   'Raises 22023 for null.';
 revoke all on function public.delete_knowledge_owner(uuid) from public, anon, authenticated;
 grant execute on function public.delete_knowledge_owner(uuid) to service_role;

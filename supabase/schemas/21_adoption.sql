@@ -1,5 +1,5 @@
 -- 021_adoption: documents that are made of the rows of a project's own table.
--- Adds: tables adoptions and adoption_problems, the index of adopted documents, and the functions
+-- Adds: tables knowledge_adoptions and knowledge_adoption_problems, the index of adopted documents, and the functions
 -- that carry rows over: after a write of the source, in a backfill, and in a repair.
 -- Locks knowledge_documents against writes while the index is created.
 
@@ -8,7 +8,7 @@
 -- into a migration of the project. The view has the columns key_1, key_2, ..., content, optionally
 -- embedding, and fields of a document with the names that upsert_knowledge_document knows.
 
-create table knowledge_internal.adoptions (
+create table public.knowledge_adoptions (
   name text primary key,
   source regclass not null,
   key_columns text[] not null,
@@ -19,13 +19,13 @@ create table knowledge_internal.adoptions (
   created_at timestamptz not null default now()
 );
 
-comment on table knowledge_internal.adoptions is
+comment on table public.knowledge_adoptions is
   'The adopted tables. embedding_model: the model of the embeddings in the source; null: these are '
   'not used. chunk_size: contents with more characters are split; null: none. Written by '
   'adopt_table.';
 
-create table knowledge_internal.adoption_problems (
-  adoption_name text not null references knowledge_internal.adoptions (name) on delete cascade,
+create table public.knowledge_adoption_problems (
+  adoption_name text not null references public.knowledge_adoptions (name) on delete cascade,
   key_hash bytea not null,
   key jsonb not null,
   is_carried_over boolean not null,
@@ -34,14 +34,14 @@ create table knowledge_internal.adoption_problems (
   primary key (adoption_name, key_hash)
 );
 
-comment on table knowledge_internal.adoption_problems is
+comment on table public.knowledge_adoption_problems is
   'Rows of adopted tables that could not be carried over, or not completely (is_carried_over), '
   'with the reason. A row leaves this table when it is carried over or deleted. The key is hashed '
   'because an index entry has at most 2,704 bytes.';
 
-alter table knowledge_internal.adoptions enable row level security;
-alter table knowledge_internal.adoption_problems enable row level security;
-revoke all on table knowledge_internal.adoptions, knowledge_internal.adoption_problems
+alter table public.knowledge_adoptions enable row level security;
+alter table public.knowledge_adoption_problems enable row level security;
+revoke all on table public.knowledge_adoptions, public.knowledge_adoption_problems
   from public, anon, authenticated, service_role;
 
 create index knowledge_documents_adoption on public.knowledge_documents
@@ -101,17 +101,17 @@ comment on function knowledge_internal.split_text(text, integer, integer) is
   'overlap characters of the one before. Without an overlap, the parts together are the text.';
 
 create function knowledge_internal.adoption_named(adoption_name text)
-returns knowledge_internal.adoptions
+returns public.knowledge_adoptions
 language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  adoption knowledge_internal.adoptions;
+  adoption public.knowledge_adoptions;
 begin
   select stored.* into adoption
-    from knowledge_internal.adoptions as stored
+    from public.knowledge_adoptions as stored
    where stored.name = adoption_name;
   if not found then
     raise exception 'there is no adoption %', coalesce(left(adoption_name, 100), 'null')
@@ -231,7 +231,7 @@ begin
     from unnest(key_columns) with ordinality as listed (name, place)
     join pg_catalog.pg_attribute as attribute
       on attribute.attrelid = source and attribute.attname = listed.name;
-  insert into knowledge_internal.adoptions as stored (
+  insert into public.knowledge_adoptions as stored (
     name, source, key_columns, key_types, embedding_model, chunk_size, chunk_overlap
   )
   values (
@@ -255,7 +255,7 @@ comment on function knowledge_internal.adopt_table(
   'value that is not allowed.';
 
 create function knowledge_internal.adopted_key(
-  adoption knowledge_internal.adoptions, key jsonb
+  adoption public.knowledge_adoptions, key jsonb
 )
 returns text
 language plpgsql
@@ -275,12 +275,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.adopted_key(knowledge_internal.adoptions, jsonb) is
+comment on function knowledge_internal.adopted_key(public.knowledge_adoptions, jsonb) is
   'The external_key of the document of a row. key: the texts of the values of key_columns. A '
   'composite key is joined with slashes, after % and / in its parts are percent-escaped.';
 
 create function knowledge_internal.adopted_source_row(
-  adoption knowledge_internal.adoptions, key jsonb
+  adoption public.knowledge_adoptions, key jsonb
 )
 returns jsonb
 language plpgsql
@@ -315,12 +315,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.adopted_source_row(knowledge_internal.adoptions, jsonb) is
+comment on function knowledge_internal.adopted_source_row(public.knowledge_adoptions, jsonb) is
   'The value of source_row for the document of a row: integers are JSON numbers, all other values '
   'are texts.';
 
 create function knowledge_internal.adopted_key_hash(
-  adoption knowledge_internal.adoptions, key jsonb
+  adoption public.knowledge_adoptions, key jsonb
 )
 returns bytea
 language plpgsql
@@ -333,7 +333,7 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.adopted_key_hash(knowledge_internal.adoptions, jsonb) is
+comment on function knowledge_internal.adopted_key_hash(public.knowledge_adoptions, jsonb) is
   'The SHA-256 of the external_key of a row.';
 
 create function knowledge_internal.ends_the_write(code text)
@@ -353,7 +353,7 @@ comment on function knowledge_internal.ends_the_write(text) is
   'of resources, a failure of the server. Such an error ends the write of the source, too.';
 
 create function knowledge_internal.key_expression(
-  adoption knowledge_internal.adoptions, relation text, is_view boolean
+  adoption public.knowledge_adoptions, relation text, is_view boolean
 )
 returns text
 language plpgsql
@@ -375,13 +375,13 @@ end
 $$;
 
 comment on function knowledge_internal.key_expression(
-  knowledge_internal.adoptions, text, boolean
+  public.knowledge_adoptions, text, boolean
 ) is
   'SQL for the key of a row as an array of texts. relation: an alias of the view of the adoption '
   '(is_view), or of the source.';
 
 create function knowledge_internal.key_condition(
-  adoption knowledge_internal.adoptions, relation text, is_view boolean
+  adoption public.knowledge_adoptions, relation text, is_view boolean
 )
 returns text
 language plpgsql
@@ -408,7 +408,7 @@ end
 $$;
 
 comment on function knowledge_internal.key_condition(
-  knowledge_internal.adoptions, text, boolean
+  public.knowledge_adoptions, text, boolean
 ) is
   'SQL for the condition that a row has the key given.key. The key is cast to the type of the '
   'column, so that the index of the source is used. relation, is_view: as in key_expression.';
@@ -429,7 +429,7 @@ comment on type knowledge_internal.adopted_row is
   'or of embeddings that are reused.';
 
 create function knowledge_internal.adopted_rows(
-  adoption knowledge_internal.adoptions, keys jsonb
+  adoption public.knowledge_adoptions, keys jsonb
 )
 returns setof knowledge_internal.adopted_row
 language plpgsql
@@ -486,99 +486,142 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.adopted_rows(knowledge_internal.adoptions, jsonb) is
+comment on function knowledge_internal.adopted_rows(public.knowledge_adoptions, jsonb) is
   'The rows of the view of an adoption that have these keys (an array of arrays of texts).';
 
-create function knowledge_internal.store_adopted_row(
-  adoption knowledge_internal.adoptions, given knowledge_internal.adopted_row
+create function knowledge_internal.adopted_chunks(
+  adoption public.knowledge_adoptions, given knowledge_internal.adopted_row
 )
-returns void
+returns jsonb
 language plpgsql
-volatile
+stable
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-  changes constant jsonb :=
-    given.document || jsonb_build_object('external_key', given.external_key);
-  document public.knowledge_documents;
-  chunks jsonb;
-  counts knowledge_internal.chunk_counts;
 begin
-  if given.content is null then
-    raise exception 'content is null' using errcode = '22023';
+  -- No text: no chunk, which no worker could embed.
+  if concat(given.document ->> 'title', given.content) !~ '\S' then
+    return '[]';
   end if;
-  perform knowledge_internal.check_document(changes);
-  if exists (
-    select
-      from public.knowledge_documents as stored
-     where stored.external_key = given.external_key
-       and stored.source_row ->> 'adoption' is distinct from adoption.name
-  ) then
-    raise exception 'another document has the external_key %', left(given.external_key, 100)
-      using errcode = '22023',
-            hint = 'Delete that document, or adopt the table under another name.';
-  end if;
-  document := knowledge_internal.store_document(
-    changes || jsonb_build_object(
-      'source_row', knowledge_internal.adopted_source_row(adoption, given.key)
-    ),
-    'replace'
-  );
   if (length(given.content) <= adoption.chunk_size) is not false then
-    chunks := jsonb_build_array(
+    return jsonb_build_array(
       jsonb_build_object(
         'content', given.content,
         'embedding', given.embedding::text,
         'embedding_model', given.embedding_model
       )
     );
-  else
-    given.embedding := null;
-    chunks := (
-      select jsonb_agg(
-               jsonb_build_object('content', part.text, 'embedding_model', given.embedding_model)
-               order by part.place
-             )
-        from unnest(
-               knowledge_internal.split_text(
-                 given.content, adoption.chunk_size, adoption.chunk_overlap
-               )
-             ) with ordinality as part (text, place)
-    );
   end if;
-  counts := knowledge_internal.store_chunks(document, chunks, 'replace');
-  if counts.unchanged > 0 and given.embedding is not null then
+  return (
+    select jsonb_agg(
+             jsonb_build_object('content', part.text, 'embedding_model', given.embedding_model)
+             order by part.place
+           )
+      from unnest(
+             knowledge_internal.split_text(
+               given.content, adoption.chunk_size, adoption.chunk_overlap
+             )
+           ) with ordinality as part (text, place)
+  );
+end
+$$;
+
+comment on function knowledge_internal.adopted_chunks(
+  public.knowledge_adoptions, knowledge_internal.adopted_row
+) is
+  'The chunks of the document of a row, as upsert_knowledge_document takes them: one, none for a '
+  'row without any text, or the parts of a content that is split; these have no embedding.';
+
+create function knowledge_internal.store_adopted_rows(
+  adoption public.knowledge_adoptions, given knowledge_internal.adopted_row[]
+)
+returns void
+language plpgsql
+volatile
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The plans are made when the tables are small, and used when they are large.
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+  one knowledge_internal.adopted_row;
+  changes jsonb;
+  row_chunks jsonb;
+  documents public.knowledge_documents[] := '{}';
+  chunks jsonb[] := '{}';
+  counts knowledge_internal.chunk_counts;
+  other_key text;
+begin
+  if exists (select from unnest(given) as listed where listed.content is null) then
+    raise exception 'content is null' using errcode = '22023';
+  end if;
+  select listed.external_key
+    into other_key
+    from unnest(given) as listed
+   group by listed.external_key
+  having count(*) > 1
+   limit 1;
+  if found then
+    raise exception 'the view has several rows with the key %', left(other_key, 100)
+      using errcode = '22023', hint = 'Change the view, so that it has each key once.';
+  end if;
+  select stored.external_key
+    into other_key
+    from unnest(given) as listed
+    join public.knowledge_documents as stored on stored.external_key = listed.external_key
+   where stored.source_row ->> 'adoption' is distinct from adoption.name
+   limit 1;
+  if found then
+    raise exception 'another document has the external_key %', left(other_key, 100)
+      using errcode = '22023',
+            hint = 'Delete that document, or adopt the table under another name.';
+  end if;
+  foreach one in array given loop
+    changes := one.document || jsonb_build_object('external_key', one.external_key);
+    perform knowledge_internal.check_document(changes);
+    changes := changes || jsonb_build_object(
+      'source_row', knowledge_internal.adopted_source_row(adoption, one.key)
+    );
+    row_chunks := knowledge_internal.adopted_chunks(adoption, one);
+    chunks := chunks || row_chunks;
+    documents := documents || knowledge_internal.store_document(changes, row_chunks, 'replace');
+    if one.embedding_is_empty then
+      perform knowledge_internal.note_adoption_problem(
+        adoption, one.key, true,
+        'embedding has no direction (it is zero, or too small): carried over without it'
+      );
+    end if;
+  end loop;
+  counts := knowledge_internal.store_chunks(documents, chunks, 'replace');
+  if counts.unchanged > 0 then
     -- store_chunks keeps the embedding of an unchanged text; here, the source's holds.
     update public.knowledge_chunks as chunk
-       set embedding = given.embedding,
-           embedding_model = given.embedding_model
-     where chunk.document_id = document.id
+       set embedding = listed.embedding,
+           embedding_model = listed.embedding_model
+      from unnest(given) with ordinality as listed
+     where listed.embedding is not null
+       and chunks[listed.ordinality] -> 0 ->> 'embedding' is not null
+       and chunk.document_id = documents[listed.ordinality].id
        and chunk.status = 'active'
        and chunk.chunk_index = 0
        and (
-         chunk.embedding_model is distinct from given.embedding_model
-         or (chunk.embedding operator(extensions.=) given.embedding) is not true
+         chunk.embedding_model is distinct from listed.embedding_model
+         or (chunk.embedding operator(extensions.=) listed.embedding) is not true
        );
-  end if;
-  perform knowledge_internal.store_content_hash(document.id);
-  if given.embedding_is_empty then
-    perform knowledge_internal.note_adoption_problem(
-      adoption, given.key, true,
-      'embedding has no direction (it is zero, or too small): carried over without it'
-    );
   end if;
 end
 $$;
 
-comment on function knowledge_internal.store_adopted_row(
-  knowledge_internal.adoptions, knowledge_internal.adopted_row
+comment on function knowledge_internal.store_adopted_rows(
+  public.knowledge_adoptions, knowledge_internal.adopted_row[]
 ) is
-  'Makes the document of a row equal to the row. Raises the errors of the functions that store '
+  'Makes the documents of rows equal to the rows. Raises the errors of the functions that store '
   'documents, and 22023 for a row without content and for a key that another document has.';
 
 create function knowledge_internal.note_adoption_problem(
-  adoption knowledge_internal.adoptions, row_key jsonb, in_part boolean, reason text
+  adoption public.knowledge_adoptions, row_key jsonb, in_part boolean, reason text
 )
 returns void
 language plpgsql
@@ -587,7 +630,7 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  insert into knowledge_internal.adoption_problems as stored (
+  insert into public.knowledge_adoption_problems as stored (
     adoption_name, key_hash, key, is_carried_over, reason
   )
   values (
@@ -602,18 +645,20 @@ end
 $$;
 
 comment on function knowledge_internal.note_adoption_problem(
-  knowledge_internal.adoptions, jsonb, boolean, text
+  public.knowledge_adoptions, jsonb, boolean, text
 ) is
   'Records why a row could not be carried over, or (in_part) not completely.';
 
 create function knowledge_internal.lock_adopted(
-  adoption knowledge_internal.adoptions, keys jsonb
+  adoption public.knowledge_adoptions, keys jsonb
 )
 returns uuid[]
 language plpgsql
 volatile
 security invoker
 set search_path = pg_catalog, pg_temp
+-- The plan is made when the table is small, and used when it is large.
+set enable_seqscan = off
 as $$
 begin
   return array(
@@ -632,12 +677,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.lock_adopted(knowledge_internal.adoptions, jsonb) is
+comment on function knowledge_internal.lock_adopted(public.knowledge_adoptions, jsonb) is
   'Locks the documents of these keys until the transaction ends, in the order in which other '
   'functions lock documents; returns their ids.';
 
 create function knowledge_internal.carry_over_without_problems(
-  adoption knowledge_internal.adoptions, keys jsonb
+  adoption public.knowledge_adoptions, keys jsonb
 )
 returns bigint
 language plpgsql
@@ -649,34 +694,33 @@ declare
   -- Locked before the rows are read: a row that another transaction inserts again, with its
   -- document, is seen after that transaction has ended.
   locked_documents constant uuid[] := knowledge_internal.lock_adopted(adoption, keys);
-  given knowledge_internal.adopted_row;
-  found_keys text[] := '{}';
+  given knowledge_internal.adopted_row[];
 begin
-  delete from knowledge_internal.adoption_problems as problem
+  delete from public.knowledge_adoption_problems as problem
    where problem.adoption_name = adoption.name
-     and problem.key_hash in (
+     and problem.key_hash = any (array(
            select knowledge_internal.adopted_key_hash(adoption, listed.key)
              from jsonb_array_elements(keys) as listed (key)
-         );
-  for given in select * from knowledge_internal.adopted_rows(adoption, keys) loop
-    perform knowledge_internal.store_adopted_row(adoption, given);
-    found_keys := found_keys || given.external_key;
-  end loop;
+         ));
+  given := array(select mapped from knowledge_internal.adopted_rows(adoption, keys) as mapped);
+  perform knowledge_internal.store_adopted_rows(adoption, given);
   delete from public.knowledge_documents as document
    where document.id = any (locked_documents)
-     and document.external_key <> all (found_keys);
-  return cardinality(found_keys);
+     and document.external_key <> all (
+           array(select listed.external_key from unnest(given) as listed)
+         );
+  return cardinality(given);
 end
 $$;
 
 comment on function knowledge_internal.carry_over_without_problems(
-  knowledge_internal.adoptions, jsonb
+  public.knowledge_adoptions, jsonb
 ) is
   'Makes the documents of these keys equal to their rows: stores those that the view has, and '
   'deletes the others. Returns how many it has. Raises an error for a row that cannot be stored.';
 
 create function knowledge_internal.carry_over(
-  adoption knowledge_internal.adoptions, keys jsonb
+  adoption public.knowledge_adoptions, keys jsonb
 )
 returns bigint
 language plpgsql
@@ -685,45 +729,44 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  key jsonb;
+  half constant integer := jsonb_array_length(keys) / 2;
   code text;
   reason text;
-  stored bigint := 0;
 begin
+  if jsonb_array_length(keys) = 0 then
+    return 0;
+  end if;
   begin
     return knowledge_internal.carry_over_without_problems(adoption, keys);
   exception when others then
-    if knowledge_internal.ends_the_write(sqlstate) then
+    get stacked diagnostics code = returned_sqlstate, reason = message_text;
+    if knowledge_internal.ends_the_write(code) then
       raise;
     end if;
   end;
-  for key in select listed.key from jsonb_array_elements(keys) as listed (key) loop
-    begin
-      stored := stored + knowledge_internal.carry_over_without_problems(
-        adoption, jsonb_build_array(key)
-      );
-    exception when others then
-      get stacked diagnostics code = returned_sqlstate, reason = message_text;
-      if knowledge_internal.ends_the_write(code) then
-        raise;
-      end if;
-      -- A search must not find what the row no longer says.
-      delete from public.knowledge_documents as document
-       where document.id = any (
-               knowledge_internal.lock_adopted(adoption, jsonb_build_array(key))
-             );
-      perform knowledge_internal.note_adoption_problem(adoption, key, false, reason);
-    end;
-  end loop;
-  return stored;
+  if half > 0 then
+    return (
+      select sum(knowledge_internal.carry_over(adoption, part.keys))
+        from (
+          select jsonb_agg(listed.key order by listed.place) as keys
+            from jsonb_array_elements(keys) with ordinality as listed (key, place)
+           group by listed.place > half
+        ) as part
+    );
+  end if;
+  -- A search must not find what the row no longer says.
+  delete from public.knowledge_documents as document
+   where document.id = any (knowledge_internal.lock_adopted(adoption, keys));
+  perform knowledge_internal.note_adoption_problem(adoption, keys -> 0, false, reason);
+  return 0;
 end
 $$;
 
-comment on function knowledge_internal.carry_over(knowledge_internal.adoptions, jsonb) is
+comment on function knowledge_internal.carry_over(public.knowledge_adoptions, jsonb) is
   'Makes the documents of these keys (an array of arrays of texts) equal to the rows of the '
-  'source; returns how many rows are stored. If a row cannot be stored, the others are, its '
-  'document is deleted, and adoption_problems has the reason. Deadlocks, serialization failures, '
-  'timeouts and failures of the server are raised.';
+  'source; returns how many rows are stored. If a row cannot be stored, the halves of the keys are '
+  'tried, down to that row: its document is deleted, and adoption_problems has the reason. '
+  'Deadlocks, serialization failures, timeouts and failures of the server are raised.';
 
 create function knowledge_internal.carry_over_changes()
 returns trigger
@@ -737,7 +780,7 @@ set timezone = 'UTC'
 as $$
 declare
   batch_size constant integer := 500; -- rows in memory at a time
-  adoption constant knowledge_internal.adoptions := knowledge_internal.adoption_named(tg_argv[0]);
+  adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(tg_argv[0]);
   old_keys text := format(
     'select %s from old_rows', knowledge_internal.key_expression(adoption, 'old_rows', false)
   );
@@ -754,7 +797,7 @@ begin
   if tg_op = 'TRUNCATE' then
     delete from public.knowledge_documents as document
      where document.source_row ->> 'adoption' = adoption.name;
-    delete from knowledge_internal.adoption_problems as problem
+    delete from public.knowledge_adoption_problems as problem
      where problem.adoption_name = adoption.name;
     return null;
   end if;
@@ -782,7 +825,7 @@ comment on function knowledge_internal.carry_over_changes() is
   'new_rows.';
 
 create function knowledge_internal.lock_source_rows(
-  adoption knowledge_internal.adoptions, keys jsonb, waits boolean
+  adoption public.knowledge_adoptions, keys jsonb, waits boolean
 )
 returns jsonb
 language plpgsql
@@ -819,7 +862,7 @@ end
 $$;
 
 comment on function knowledge_internal.lock_source_rows(
-  knowledge_internal.adoptions, jsonb, boolean
+  public.knowledge_adoptions, jsonb, boolean
 ) is
   'Locks the rows with these keys against writes until the transaction ends. Returns their keys, '
   'and those that have no row. Without waits, a row that another transaction holds is left out.';
@@ -834,7 +877,7 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  adoption constant knowledge_internal.adoptions :=
+  adoption constant public.knowledge_adoptions :=
     knowledge_internal.adoption_named(adoption_name);
   -- The lock prevents a write between reading a row and storing it, so that no newer version of
   -- the document is replaced. A row that a writer holds is left out: waiting for it with other rows
@@ -865,7 +908,7 @@ set datestyle = 'ISO, YMD'
 set timezone = 'UTC'
 as $$
 declare
-  adoption constant knowledge_internal.adoptions :=
+  adoption constant public.knowledge_adoptions :=
     knowledge_internal.adoption_named(adoption_name);
   columns constant text := (
     select string_agg('adopted.key_' || place, ', ' order by place)
@@ -922,7 +965,7 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  adoption constant knowledge_internal.adoptions :=
+  adoption constant public.knowledge_adoptions :=
     knowledge_internal.adoption_named(adoption_name);
 begin
   return query
@@ -978,14 +1021,14 @@ begin
               where field.value is distinct from wanted.value
              union all
              select 'content'
-              where chunks.contents is distinct from case
-                      when expected.is_split then knowledge_internal.split_text(
-                        given.content, adoption.chunk_size, adoption.chunk_overlap
-                      )
-                      else array[given.content]
-                    end
+              where chunks.contents is distinct from (
+                      select array_agg(part.chunk ->> 'content' order by part.place)
+                        from jsonb_array_elements(
+                               knowledge_internal.adopted_chunks(adoption, given)
+                             ) with ordinality as part (chunk, place)
+                    )
              union all
-             select 'embedding' where chunks.have_the_embedding is not true
+             select 'embedding' where not chunks.have_the_embedding
              union all
              select 'columns of chunks' where chunks.have_other_columns
            )
@@ -1011,7 +1054,7 @@ set datestyle = 'ISO, YMD'
 set timezone = 'UTC'
 as $$
 declare
-  adoption constant knowledge_internal.adoptions :=
+  adoption constant public.knowledge_adoptions :=
     knowledge_internal.adoption_named(adoption_name);
 begin
   return query execute format(

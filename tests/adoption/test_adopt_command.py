@@ -55,6 +55,18 @@ def test_a_difference_is_an_exit_code_of_1_until_it_is_repaired(run: Run, source
     assert "0 differences" in run("adopt", "--check", "--dsn", source).out
 
 
+def test_a_row_that_cannot_be_carried_over_is_named_with_an_exit_code_of_1(
+    run: Run, source: str
+) -> None:
+    with psycopg.connect(source) as connection:
+        connection.execute("update public.documents set content = null where id = 2")
+    assert run("adopt", "public.documents", "--model", "m", "--apply", "--dsn", source).code == 0
+    run("adopt", "--backfill", "--dsn", source)
+    for more in ([], ["--repair"]):
+        done = run("adopt", "--check", *more, "--dsn", source)
+        assert (done.code, "  2: content is null" in done.out) == (1, True)
+
+
 def test_a_removed_adoption_is_gone(run: Run, source: str) -> None:
     assert run("adopt", "public.documents", "--model", "m", "--apply", "--dsn", source).code == 0
     assert run("adopt", "--backfill", "--dsn", source).code == 0

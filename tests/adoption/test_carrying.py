@@ -51,6 +51,36 @@ def test_a_zero_embedding_is_left_out_and_noted(source: Connection) -> None:
     assert reasons(source) == {}
 
 
+def test_a_row_without_text_has_a_document_and_no_chunk(source: Connection) -> None:
+    source.execute("update public.documents set content = E' \n', embedding = null where id < 3")
+    backfill(source)
+    # The title of the first row can be searched.
+    assert contents(source) == {
+        "documents/1": [" \n"],
+        "documents/2": [],
+        "documents/3": ["Empty the bin."],
+    }
+    assert (compare(source).differences, list(reasons(source))) == (0, ["3"])
+    source.execute("update public.documents set content = 'Water.' where id = 2")
+    assert contents(source)["documents/2"] == ["Water."]
+    source.execute("update public.documents set content = '' where id = 2")
+    assert contents(source)["documents/2"] == []
+    assert compare(source).differences == 0
+
+
+def test_several_rows_of_the_view_with_one_key_are_listed(source: Connection) -> None:
+    source.execute(
+        "create or replace view knowledge_internal.adopted_documents as"
+        " select source.id as key_1, source.content, source.embedding, source.metadata,"
+        " source.title, 'knowledge' as collection, 'private' as visibility,"
+        " 'other' as source_origin"
+        "  from public.documents as source cross join generate_series(1, source.id)"
+    )
+    backfill(source)
+    assert contents(source) == {"documents/1": ["Rotate the keys."]}
+    assert set(reasons(source)) == {"2", "3"}
+
+
 def test_each_kind_of_write_is_carried_over(source: Connection) -> None:
     backfill(source)
     source.execute(
@@ -69,7 +99,7 @@ def test_each_kind_of_write_is_carried_over(source: Connection) -> None:
 
 
 def test_a_backfill_renews_the_statistics(source: Connection) -> None:
-    statement = "select document_count from knowledge_internal.corpus_statistics"
+    statement = "select document_count from public.knowledge_corpus_statistics"
     backfill(source)
     assert source.execute(statement).fetchall() == [(3,)]
 

@@ -73,6 +73,19 @@ def test_a_backfill_lists_wrong_rows_and_ends(database: Connection) -> None:
     assert compare(database).differences == 0
 
 
+@pytest.mark.parametrize("wrong", [1, 17, 40])
+def test_one_wrong_row_of_a_statement_is_found_among_many(source: Connection, wrong: int) -> None:
+    source.execute(
+        "insert into public.documents (id, content, metadata)"
+        " select n, 'text ' || n, case n when %s then '[]'::jsonb end"
+        "  from generate_series(1, 40) as n",
+        [wrong],
+    )
+    assert list(reasons(source)) == [str(wrong)]
+    assert len(documents(source)) == 39
+    assert compare(source).differences == 0
+
+
 def test_a_key_that_is_too_long_is_listed(database: Connection) -> None:
     database.execute("create table public.notes (id text primary key, content text)")
     adopt(database, "public.notes")
