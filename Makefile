@@ -6,7 +6,7 @@ INSTALLED := .venv/.installed
 KEEP ?= .second-brain/bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-chaos test-docker test-models stores test-layouts lint format ci variants cli \
+.PHONY: help install demo test test-slow test-chaos test-docker test-models stores test-layouts lint format ci variants commands cli \
   baseline migration check-migrations freeze release \
   bench bench-full figures soak benchmark-vector benchmark-index benchmark-text benchmark-long benchmark-quality \
   benchmark-moving benchmark-adoption benchmark-features benchmark-service benchmark-before-after clean
@@ -83,6 +83,9 @@ freeze: $(INSTALLED) ## at a release: record the migrations' digests; they never
 
 release: $(INSTALLED) ## check, set the version, freeze, build, commit, tag: VERSION=x.y.z, DRY_RUN=1
 	$(BIN)/python -m tools.release $(VERSION) $(if $(DRY_RUN),--dry-run)
+
+commands: $(INSTALLED) ## write docs/commands.md after a change of a command's options
+	$(BIN)/python -m tools.commands
 
 cli: node_modules/.bin/supabase ## install the Supabase CLI from npm; its tests are skipped without it
 

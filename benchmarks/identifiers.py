@@ -298,7 +298,14 @@ def build(count: int) -> tuple[Collection, dict[str, str]]:
         query.id: dict.fromkeys(corpus.right(one.pieces), 1)
         for query, one in zip(queries, asked, strict=True)
     }
-    collection = Collection("identifiers", corpus.documents, queries, qrels, len(queries))
+    collection = Collection(
+        name="identifiers",
+        queries=queries,
+        qrels=qrels,
+        document_count=len(corpus.documents),
+        documents=corpus.documents,
+        queries_in_file=len(queries),
+    )
     return collection, {query.id: one.origin for query, one in zip(queries, asked, strict=True)}
 
 

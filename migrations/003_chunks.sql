@@ -89,14 +89,42 @@ parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  chunks constant regclass := 'public.knowledge_chunks';
+  shard regclass;
+  holder text;
 begin
-  return 'public.knowledge_chunks'::regclass;
+  -- Citus stores the rows in a shard on one of the nodes: a table with the number of the shard in
+  -- its name. The statement is not static, because a database without Citus has no pg_dist_shard.
+  if to_regclass('pg_catalog.pg_dist_shard') is null then
+    return chunks;
+  end if;
+  execute
+    'select case when placement.groupid = here.groupid then'
+    '         to_regclass(format(''%s.%I'', class.relnamespace::regnamespace,'
+    '                            class.relname || ''_'' || shard.shardid))'
+    '       end,'
+    '       format(''%s:%s'', node.nodename, node.nodeport)'
+    '  from pg_catalog.pg_dist_shard as shard'
+    '  join pg_catalog.pg_class as class on class.oid = shard.logicalrelid'
+    '  join pg_catalog.pg_dist_placement as placement on placement.shardid = shard.shardid'
+    '  join pg_catalog.pg_dist_node as node on node.groupid = placement.groupid'
+    ' cross join pg_catalog.pg_dist_local_group as here'
+    ' where shard.logicalrelid = $1'
+    '   and placement.shardstate = 1'
+    into shard, holder
+    using chunks;
+  if shard is null and holder is not null then
+    raise exception 'the rows of % are on another node, %', chunks, holder
+      using errcode = '55000', hint = 'Connect to that node: only there a search is complete.';
+  end if;
+  return coalesce(shard, chunks);
 end
 $$;
 
 comment on function knowledge_internal.physical_table() is
-  'The table that stores the chunks. All functions that read its catalogue entries call this '
-  'function.';
+  'The table that stores the chunks, with Citus the shard on this node. All functions that read its '
+  'catalogue entries call this function.';
 
 create function knowledge_internal.analysed_rows()
 returns float8
@@ -362,7 +390,7 @@ create policy knowledge_chunks_read on public.knowledge_chunks
     status = 'active'
     and (
       visibility = 'public'
-      or owner_id = (select knowledge_internal.current_viewer())
-      or allowed_groups && (select knowledge_internal.current_viewer_groups())
+      or owner_id = knowledge_internal.current_viewer()
+      or allowed_groups <> '{}' and allowed_groups && knowledge_internal.current_viewer_groups()
     )
   );

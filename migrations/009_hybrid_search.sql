@@ -36,6 +36,7 @@ create type knowledge_internal.search_plan as (
   sampled_collections text[],
   near_ids uuid[],
   text_ids uuid[],
+  text_draw integer,
   is_empty boolean
 );
 
@@ -52,8 +53,8 @@ comment on type knowledge_internal.search_plan is
   'first_date and end_date: the bounds of document_date, for its index. sample: ids of chunks '
   'drawn at random, each for sample_weight chunks, by which the matching rows are counted; '
   'sampled_collections: the collections of those of them that match. near_ids and text_ids: what '
-  'with_narrow_rows found for the two legs, null where the index of the leg is read; is_empty: it '
-  'found that no row matches.';
+  'with_found_rows found for the two legs, text_ids in text_draw, as in drawn_rows; null where the '
+  'index of the leg is read. is_empty: no row passes the filter.';
 
 create type knowledge_internal.search_settings as (
   ef_search text,
@@ -611,7 +612,7 @@ begin
   return coalesce(
     (
       select avg((chunk.collection = any (collections))::integer) > most
-        from knowledge_internal.corpus_statistics as corpus
+        from public.knowledge_corpus_statistics as corpus
        cross join unnest(corpus.sample) as drawn (id)
         join public.knowledge_chunks as chunk on chunk.id = drawn.id
     ),
@@ -706,7 +707,7 @@ begin
     plan.sample := coalesce(
       (
         select corpus.sample
-          from knowledge_internal.corpus_statistics as corpus
+          from public.knowledge_corpus_statistics as corpus
          where corpus.document_count > small_corpus
       ),
       -- A small corpus has no sample of its own.
@@ -719,6 +720,10 @@ begin
     plan.sampled_collections := knowledge_internal.sampled_collections(
       wanted, plan, viewer_id, viewer_groups
     );
+    -- Without an index, this would read the table once more. A trace is that of a whole search.
+    plan.is_empty := plan.is_indexed and plan.sampled_collections = '{}'
+      and knowledge_internal.is_common_search(plan)
+      and not knowledge_internal.has_matching_chunk(wanted, plan, viewer_id, viewer_groups);
   end if;
   return plan;
 end
@@ -892,13 +897,13 @@ set enable_seqscan = off
 set cpu_index_tuple_cost = 0.5
 as $$
 declare
-  most_effort constant double precision := 20; -- rows of the second draw, over those of the first
   questions knowledge_internal.search_question[];
   analyses knowledge_internal.query_analysis[];
   asked knowledge_internal.asked_words;
   wanted knowledge_internal.chunk_filter;
   plan knowledge_internal.search_plan;
   callers knowledge_internal.search_settings;
+  common record;
 begin
   perform knowledge_internal.check_search_arguments(
     match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
@@ -918,6 +923,9 @@ begin
   plan := knowledge_internal.plan_search(
     pool_size, match_count, wanted, viewer_id, viewer_groups, collections
   );
+  if plan.is_empty then
+    return;
+  end if;
   analyses := knowledge_internal.analyse_questions(
     questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
   );
@@ -925,20 +933,25 @@ begin
   callers := knowledge_internal.use_search_settings(plan);
   if num_nonnulls(collections, formulations, recency_half_life) = 0 and neighbor_window = 0
      and not one_per_document and knowledge_internal.is_common_search(plan) then
-    plan := knowledge_internal.with_narrow_rows(
-      plan, wanted, questions[1], analyses[1], viewer_id, viewer_groups
-    );
-    return query select hit.* from knowledge_internal.common_search(
-      questions[1], analyses[1], asked, wanted, plan, match_count, match_threshold, vector_weight,
-      text_weight, rrf_k, fusion, viewer_id, public_only, match_offset, snippet, viewer_groups
-    ) as hit;
-    if found or plan.is_empty then
-      perform knowledge_internal.restore_settings(callers);
-      return;
-    end if;
+    select false as is_vector_short, false as is_text_short into common;
+    loop
+      plan := knowledge_internal.with_found_rows(
+        plan, wanted, questions[1], analyses[1], viewer_id, viewer_groups,
+        common.is_vector_short, common.is_text_short
+      );
+      select found.* into common from knowledge_internal.common_search(
+        questions[1], analyses[1], asked, wanted, plan, match_count, match_threshold,
+        vector_weight, text_weight, rrf_k, fusion, viewer_id, public_only, match_offset, snippet,
+        viewer_groups
+      ) as found;
+      exit when not (common.is_vector_short or common.is_text_short);
+    end loop;
+    return query select hit.* from unnest(common.hits) as hit;
+    perform knowledge_internal.restore_settings(callers);
+    return;
   end if;
 
-  return query with recursive
+  return query with
   -- Rows. Both CTEs are inlined wherever they are read, so each leg filters in its own index scan.
   visible_chunks as not materialized (
     select chunk.*
@@ -1066,79 +1079,17 @@ begin
       from neighbours as hit
      where hit.vector_rank <= plan.pool and hit.similarity >= match_threshold
   ),
-  -- Text leg. Draw 1 reads the rows of candidate_query, draw 2 those of a wider one, draw 3 every
-  -- row that matches, draw 4 rows without what is required. The next draw follows if the last one
-  -- found fewer rows than the pool, draw 4 if there was no row.
-  draws as (
-    select lists.list_id, 0 as draw, false as is_last, null::uuid[] as ids, null::tsquery as query
-      from lists
-     where lists.matching_query is not null
-    union all
-    select lists.list_id, next.draw,
-           next.draw = 4 or cardinality(best.ids) >= plan.pool
-             or (next.draw = 3 and (cardinality(best.ids) > 0 or lists.relaxed_query is null)),
-           best.ids, next.matching_query
-      from draws
-      join lists on lists.list_id = draws.list_id
-     cross join lateral (
-             select case when lists.is_drawn or draws.draw = 3 then draws.draw + 1 else 3 end
-                      as draw,
-                    case when draws.draw = 3 then lists.relaxed_query else lists.matching_query end
-                      as matching_query
-             offset 0
-           ) as next
-     cross join lateral (
-             select case
-                      when next.draw = 1 then lists.candidate_query
-                      when next.draw = 2 or (next.draw = 4 and not lists.is_narrow) then coalesce(
-                        knowledge_internal.candidate_query(
-                          lists.lexemes, lists.document_frequencies, lists.weights,
-                          case when next.draw = 2 then lists.required_query end,
-                          lists.document_count,
-                          least(most_effort, 5 + 4 * plan.pool / (1 + cardinality(draws.ids)))
-                        ),
-                        next.matching_query
-                      )
-                      when not (lists.is_partial and lists.is_narrow) then next.matching_query
-                    end as query offset 0
-           ) as words
-     cross join lateral (
-             select coalesce(array_agg(checked.id), '{}') as ids
-               from (
-                 select drawn.id
-                   from (
-                     select chunk.id, chunk.content_tsv,
-                            chunk.bm25 operator(extensions.<#>) lists.weight_vector as product
-                       from matching_chunks as chunk
-                      where chunk.content_tsv @@ words.query
-                        and (collections is null or chunk.collection = lists.collection)
-                     union all
-                     -- Where few rows match, the indexes of the filters find them.
-                     select chunk.id, chunk.content_tsv,
-                            chunk.bm25 operator(extensions.<#>) lists.weight_vector
-                       from matching_chunks as chunk
-                      where words.query is null
-                        and chunk.bm25 operator(extensions.<#>) lists.weight_vector < 0
-                        and (collections is null or chunk.collection = lists.collection)
-                      order by product, id
-                     offset 0
-                   ) as drawn
-                  where words.query is not null and (lists.is_optional or next.draw = 3)
-                     or drawn.content_tsv @@ next.matching_query
-                  order by drawn.product, drawn.id
-                  limit plan.scored_exactly
-               ) as checked
-           ) as best
-     where not draws.is_last
-  ),
-  -- Where another collection has rows with what is required, it stays required in all.
+  -- Text leg. Where another collection has rows with what is required, it stays required in all.
   last_draws as materialized (
-    select draws.list_id, draws.draw, draws.ids, draws.query,
-           case when min(draws.draw) over (partition by lists.ordinality) = 4
+    select lists.list_id, drawn.*,
+           case when min(drawn.draw) over (partition by lists.ordinality) = 4
              then lists.relaxed_parts end as relaxed_parts
-      from draws
-      join lists on lists.list_id = draws.list_id
-     where draws.is_last
+      from lists
+     cross join lateral knowledge_internal.drawn_rows(
+             analyses[lists.ordinality], lists.collection, lists.is_narrow, lists.is_drawn, wanted,
+             plan, viewer_id, viewer_groups
+           ) as drawn
+     where lists.matching_query is not null
   ),
   text_results as (
     select last_draws.list_id, hit.id, hit.text_score, hit.text_rank, hit.embedding

@@ -88,7 +88,7 @@ declare
 begin
   common := array(
     select listed.lexeme
-      from knowledge_internal.lexeme_statistics as listed
+      from public.knowledge_lexeme_statistics as listed
      where listed.lexeme >= beginning
        and listed.lexeme < beginning || last_letter
        and listed.lexeme ~ '^[[:alpha:]]+$'
@@ -105,7 +105,7 @@ begin
       select distinct known.word
         from (
           select listed.word
-            from knowledge_internal.words as listed
+            from public.knowledge_words as listed
            where listed.folded >= beginning
              and listed.folded < beginning || last_letter
            limit most_read
@@ -138,7 +138,13 @@ declare
   accent_share constant float8 := 0.8;
   completion_share constant float8 := 0.9;
   most_spellings constant integer := 8; -- of one word
+  readings constant jsonb := knowledge_internal.shard_readings();
 begin
+  if readings is not null then
+    return knowledge_internal.shared_expansions(wanted, readings);
+  elsif knowledge_internal.is_telling() then
+    return knowledge_internal.told_expansions(wanted, configurations, collections, prefix);
+  end if;
   return array(
     with typed as materialized (
       select word.typed, knowledge_internal.without_accents(word.typed) as folded,
@@ -160,7 +166,7 @@ begin
         from (select distinct typed.typed, typed.folded from typed) as word
        cross join lateral (
                select distinct known.word
-                 from knowledge_internal.words as known
+                 from public.knowledge_words as known
                 where known.folded = word.folded
                   and known.word <> word.typed
                 limit most_spellings

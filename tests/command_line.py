@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from second_brain.cli import main
+from second_brain.cli.configuration import KEYS
 
 
 class Done(NamedTuple):
@@ -25,9 +26,10 @@ Run = Callable[..., Done]
 def runner(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path
 ) -> Run:
-    """Return a function that runs a command in `folder`, without a database in its environment."""
-    for variable in ("SECOND_BRAIN_DSN", "DATABASE_URL", "SECOND_BRAIN_EMBEDDER"):
-        monkeypatch.delenv(variable, raising=False)
+    """Return a function that runs a command in `folder`, with no value in its environment."""
+    for key in KEYS:
+        for variable in key.variables:
+            monkeypatch.delenv(variable, raising=False)
     monkeypatch.chdir(folder)
 
     def run_command(*arguments: str) -> Done:

@@ -24,8 +24,8 @@ from other_schema import Rendering
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres, apply_prelude
 
-# Options, fixture and summary of tests/chaos.
-pytest_plugins = ("trials",)
+# Options, fixture and summary of tests/chaos; the fixtures of tests/workbench.
+pytest_plugins = ("trials", "opened_workbench")
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 Connect = Callable[..., Connection]

@@ -22,7 +22,7 @@ TEMPLATE = ROOT / "tools" / "variants.sql"
 WRITTEN = ROOT / "supabase" / "schemas" / "11_search_arguments.sql"
 SEARCH = "hybrid_search_knowledge_chunks"
 
-_COPY = re.compile(r'@copy "(.+)" before "(.+)"$')
+_COPY = re.compile(r'@copy "(.+?)" before "(.+?)"(?: with "(.+)" as "(.+)")?$')
 _SELECTION = re.compile(r" +-- (except|only) (\w+(?:, \w+)*)$")
 
 
@@ -64,6 +64,7 @@ def copied(sql: str, first: str, end: str) -> list[str]:
 def fill(template: str, of: list[Argument], sql: str = "") -> str:
     """Repeat each line that has @name for every argument, and copy lines of the search's `sql`.
 
+    `with "A" as "B"` at the end of a copy writes B for A in the lines.
     `-- except NAME, NAME` at its end leaves arguments out, and `-- only NAME, NAME` all others.
     Before a line that closes a parenthesis the last repetition has no comma.
     """
@@ -72,7 +73,10 @@ def fill(template: str, of: list[Argument], sql: str = "") -> str:
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         copy = _COPY.match(line)
         if copy is not None:
-            filled += copied(sql, copy[1], copy[2])
+            filled += (
+                one.replace(copy[3], copy[4]) if copy[3] else one
+                for one in copied(sql, copy[1], copy[2])
+            )
             continue
         if "@name" not in line:
             filled.append(line)

@@ -1,8 +1,8 @@
 -- 005_statistics: document frequencies and lengths for BM25, and what embeddings show for fusion.
--- Adds: tables corpus_statistics and lexeme_statistics, functions that read and refresh them.
+-- Adds: tables knowledge_corpus_statistics and knowledge_lexeme_statistics, functions that read and refresh them.
 -- Locks nothing that exists.
 
-create table knowledge_internal.corpus_statistics (
+create table public.knowledge_corpus_statistics (
   id boolean primary key default true check (id),
   document_count float8 not null,
   mean_length float8 not null,
@@ -12,29 +12,33 @@ create table knowledge_internal.corpus_statistics (
   sample uuid[] not null,
   analysed_at timestamptz,
   analysed_rows float8,
-  refreshed_at timestamptz not null default now()
+  refreshed_at timestamptz not null default now(),
+  shared_id text,
+  languages text[] not null default '{}'
 );
 
-comment on table knowledge_internal.corpus_statistics is
+comment on table public.knowledge_corpus_statistics is
   'One row with statistics of the corpus from the last run of refresh_knowledge_statistics. '
   'least_frequency: the smallest in lexeme_statistics. '
   'sample: ids of random chunks, with which a search estimates how many rows pass its filters. '
-  'analysed_at and analysed_rows identify the ANALYZE that was copied.';
+  'analysed_at and analysed_rows identify the ANALYZE that was copied. shared_id: the statistics '
+  'are those of a corpus in several databases, set by set_knowledge_statistics, and languages are '
+  'the text search configurations of that corpus; only sample and the time of ANALYZE are own.';
 
 -- Each refresh updates nearly all rows. With space on their pages and no index on frequency, the
 -- new versions replace the old ones there, and neither table nor index grows.
-create table knowledge_internal.lexeme_statistics (
+create table public.knowledge_lexeme_statistics (
   lexeme text collate "C" primary key,
   frequency float8 not null
 ) with (fillfactor = 45);
 
-comment on table knowledge_internal.lexeme_statistics is
+comment on table public.knowledge_lexeme_statistics is
   'The most common lexemes and the share of chunks that have them. A copy of the planner''s '
   'statistics, because parsing their arrays is slow.';
 
-alter table knowledge_internal.corpus_statistics enable row level security;
-alter table knowledge_internal.lexeme_statistics enable row level security;
-revoke all on table knowledge_internal.corpus_statistics, knowledge_internal.lexeme_statistics
+alter table public.knowledge_corpus_statistics enable row level security;
+alter table public.knowledge_lexeme_statistics enable row level security;
+revoke all on table public.knowledge_corpus_statistics, public.knowledge_lexeme_statistics
   from public, anon, authenticated, service_role;
 
 create function knowledge_internal.listed_frequencies()
@@ -56,8 +60,8 @@ comment on function knowledge_internal.listed_frequencies() is
   'The most common lexemes (at most 10,000) with the share of chunks that have them, from the last '
   'ANALYZE.';
 
-create function knowledge_internal.cosine_spread(sample_size integer)
-returns float8
+create function knowledge_internal.sampled_directions(sample_size integer, draw integer)
+returns table (place bigint, key bigint, direction extensions.vector)
 language sql
 stable
 security invoker
@@ -68,20 +72,36 @@ as $$
   with page as (
     select greatest(facts.pages, 1)::float8 as pages from knowledge_internal.chunk_table() as facts
   ),
+  sampled as (
+    select hashtextextended(chunk.id::text, draw) as key, chunk.id, chunk.embedding
+      from public.knowledge_chunks as chunk
+           tablesample system (least(100, (select 2000 * sample_size / page.pages from page)))
+           repeatable (1 + draw)
+     where chunk.status = 'active'
+       and chunk.embedding is not null
+     order by key, chunk.id
+     limit sample_size
+  )
+  select row_number() over (order by sampled.key, sampled.id), sampled.key,
+         extensions.l2_normalize(sampled.embedding)
+    from sampled
+$$;
+
+comment on function knowledge_internal.sampled_directions(integer, integer) is
+  'The normalised embeddings of random chunks, those with the lowest hashes of their ids in a '
+  'sample of the pages, in the order of these. draw: 0 or 1, for different samples.';
+
+create function knowledge_internal.spread_of(directions extensions.vector[])
+returns float8
+language sql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
   -- Materialized, so that a vector in TOAST storage is fetched only once.
-  sample as materialized (
-    select extensions.l2_normalize(sampled.embedding) as direction,
-           row_number() over () as place
-      from (
-        select chunk.embedding
-          from public.knowledge_chunks as chunk
-               tablesample system (least(100, (select 2000 * sample_size / page.pages from page)))
-               repeatable (1)
-         where chunk.status = 'active'
-           and chunk.embedding is not null
-         order by hashtextextended(chunk.id::text, 0), chunk.id
-         limit sample_size
-      ) as sampled
+  with sample as materialized (
+    select listed.direction, listed.place
+      from unnest(directions) with ordinality as listed (direction, place)
   )
   select case
            when count(*) < 10 then 0.13
@@ -91,33 +111,22 @@ as $$
     join sample as other on other.place < one.place
 $$;
 
-comment on function knowledge_internal.cosine_spread(integer) is
-  'Standard deviation of the cosine similarity of random pairs of chunks. It makes the cosines of '
+comment on function knowledge_internal.spread_of(extensions.vector[]) is
+  'Standard deviation of the cosine similarity of the pairs of a sample. It makes the cosines of '
   'different models comparable. The default is 0.13 if the sample has fewer than 10 pairs.';
 
-create function knowledge_internal.mutual_neighbours(sample_size integer)
+create function knowledge_internal.mutual_neighbours_of(
+  directions extensions.vector[], sample_size integer
+)
 returns float8
 language sql
-stable
+immutable
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
-  with page as (
-    select greatest(facts.pages, 1)::float8 as pages from knowledge_internal.chunk_table() as facts
-  ),
-  sample as materialized (
-    select extensions.l2_normalize(sampled.embedding) as direction,
-           row_number() over () as place
-      from (
-        select chunk.embedding
-          from public.knowledge_chunks as chunk
-               tablesample system (least(100, (select 2000 * sample_size / page.pages from page)))
-               repeatable (2)
-         where chunk.status = 'active'
-           and chunk.embedding is not null
-         order by hashtextextended(chunk.id::text, 1), chunk.id
-         limit sample_size
-      ) as sampled
+  with sample as materialized (
+    select listed.direction, listed.place
+      from unnest(directions) with ordinality as listed (direction, place)
   ),
   nearest as materialized (
     select one.place, one.direction, other.place as nearest_place,
@@ -143,11 +152,49 @@ as $$
          ) as closer
 $$;
 
-comment on function knowledge_internal.mutual_neighbours(integer) is
+comment on function knowledge_internal.mutual_neighbours_of(extensions.vector[], integer) is
   'The share of chunks in a random sample that are among the 10 nearest of their own nearest '
   'chunk. A model that fits the corpus has few hubs, chunks near to many others, and a high '
   'share (Radovanovic, Nanopoulos and Ivanovic 2010). Null for a sample with too few embeddings. '
   'Half of the sample is asked.';
+
+create function knowledge_internal.cosine_spread(sample_size integer)
+returns float8
+language sql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+  select knowledge_internal.spread_of(
+           array(
+             select sample.direction
+               from knowledge_internal.sampled_directions(sample_size, 0) as sample
+           )
+         )
+$$;
+
+comment on function knowledge_internal.cosine_spread(integer) is
+  'spread_of a sample of the chunks.';
+
+create function knowledge_internal.mutual_neighbours(sample_size integer)
+returns float8
+language sql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+  select knowledge_internal.mutual_neighbours_of(
+           array(
+             select sample.direction
+               from knowledge_internal.sampled_directions(sample_size, 1) as sample
+              order by sample.place
+           ),
+           sample_size
+         )
+$$;
+
+comment on function knowledge_internal.mutual_neighbours(integer) is
+  'mutual_neighbours_of a sample of the chunks.';
 
 -- Security definer, because service_role has no rights on the internal tables.
 create function public.refresh_knowledge_statistics()
@@ -167,11 +214,15 @@ declare
   table_rows constant float8 := knowledge_internal.analysed_rows();
   sampled_mean float8;
   kept uuid[];
+  spread float8;
+  neighbours float8;
+  least float8;
+  is_shared boolean;
 begin
   -- Return if there was no ANALYZE, or none since the last copy, or another session copies now.
   if coalesce(table_rows, 0) = 0
      or exists (
-       select from knowledge_internal.corpus_statistics as corpus
+       select from public.knowledge_corpus_statistics as corpus
         where corpus.analysed_at is not distinct from last_analysed_at
           and corpus.analysed_rows = table_rows
      )
@@ -190,29 +241,41 @@ begin
     return false;
   end if;
 
+  -- The statistics of a corpus in several databases stay until they are set again.
+  update public.knowledge_corpus_statistics as corpus
+     set sample = kept, analysed_at = last_analysed_at, analysed_rows = table_rows
+   where corpus.shared_id is not null
+  returning true into is_shared;
+  if is_shared then
+    perform knowledge_internal.tidy_words();
+    return true;
+  end if;
+
   with listed as materialized (
     select entry.lexeme, entry.frequency from knowledge_internal.listed_frequencies() as entry
   ),
   dropped as (
-    delete from knowledge_internal.lexeme_statistics as known
+    delete from public.knowledge_lexeme_statistics as known
      where not exists (select from listed where listed.lexeme = known.lexeme)
   )
-  insert into knowledge_internal.lexeme_statistics as known (lexeme, frequency)
+  insert into public.knowledge_lexeme_statistics as known (lexeme, frequency)
   select listed.lexeme, listed.frequency from listed
       on conflict (lexeme) do update
      set frequency = excluded.frequency
    where known.frequency <> excluded.frequency;
 
-  insert into knowledge_internal.corpus_statistics as corpus
+  -- On their own: Citus allows no function that reads a table in the values of an insert.
+  spread := knowledge_internal.cosine_spread(300);
+  neighbours := knowledge_internal.mutual_neighbours(500);
+  least := (select min(known.frequency) from public.knowledge_lexeme_statistics as known);
+  insert into public.knowledge_corpus_statistics as corpus
          (
            document_count, mean_length, cosine_spread, mutual_neighbours, least_frequency, sample,
            analysed_at, analysed_rows
          )
   values (
-           table_rows, greatest(sampled_mean, 1), knowledge_internal.cosine_spread(300),
-           knowledge_internal.mutual_neighbours(500),
-           (select min(known.frequency) from knowledge_internal.lexeme_statistics as known),
-           kept, last_analysed_at, table_rows
+           table_rows, greatest(sampled_mean, 1), spread, neighbours, least, kept, last_analysed_at,
+           table_rows
          )
       on conflict (id) do update
      set document_count = excluded.document_count,
@@ -223,7 +286,7 @@ begin
          sample = excluded.sample,
          analysed_at = excluded.analysed_at,
          analysed_rows = excluded.analysed_rows,
-         refreshed_at = now();
+         refreshed_at = excluded.refreshed_at;
   perform knowledge_internal.tidy_words();
   return true;
 end
@@ -252,11 +315,18 @@ set enable_seqscan = on
 as $$
 declare
   small constant integer := 1000;
+  readings constant jsonb := knowledge_internal.shard_readings();
 begin
+  if readings is not null then
+    select * into document_count, mean_length, cosine_spread, mutual_neighbours
+      from knowledge_internal.shared_corpus(readings);
+    is_small := false;
+    return;
+  end if;
   select corpus.document_count, corpus.mean_length, corpus.cosine_spread, corpus.mutual_neighbours,
          false
     into document_count, mean_length, cosine_spread, mutual_neighbours, is_small
-    from knowledge_internal.corpus_statistics as corpus
+    from public.knowledge_corpus_statistics as corpus
    where corpus.document_count > small;
   if found then
     return;
@@ -273,7 +343,7 @@ begin
     ) as chunk;
   select corpus.cosine_spread, corpus.mutual_neighbours
     into cosine_spread, mutual_neighbours
-    from knowledge_internal.corpus_statistics as corpus;
+    from public.knowledge_corpus_statistics as corpus;
   cosine_spread := coalesce(cosine_spread, knowledge_internal.cosine_spread(48));
   if not is_small then
     select greatest(facts.analysed_rows, document_count)
@@ -299,20 +369,31 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   counted_at_most constant integer := 20000;
+  readings constant jsonb := knowledge_internal.shard_readings();
 begin
+  if readings is not null then
+    return query
+    select shared.* from knowledge_internal.shared_frequencies(lexemes, readings) as shared;
+    return;
+  elsif knowledge_internal.is_telling() then
+    return query
+    select told.*
+      from knowledge_internal.told_frequencies(lexemes, corpus_is_small, document_count) as told;
+    return;
+  end if;
   -- A lexeme that ANALYZE did not list is rare, so counting its chunks is cheap. In a small corpus
   -- counting is always cheap.
   return query
   with listed as materialized (
     select statistics.lexeme, statistics.frequency
-      from knowledge_internal.lexeme_statistics as statistics
+      from public.knowledge_lexeme_statistics as statistics
      where not corpus_is_small
        and statistics.lexeme = any (lexemes)
     union all
     select statistics.lexeme, statistics.frequency
       from knowledge_internal.listed_frequencies() as statistics
      where not corpus_is_small
-       and not exists (select from knowledge_internal.corpus_statistics)
+       and not exists (select from public.knowledge_corpus_statistics)
        and statistics.lexeme = any (lexemes)
   )
   select query_lexeme.lexeme,
@@ -335,6 +416,7 @@ end
 $$;
 
 comment on function knowledge_internal.document_frequencies(text[], boolean, float8) is
-  'The number of chunks with each lexeme: from the statistics if they list it, else counted.';
+  'The number of chunks with each lexeme: from the statistics if they list it, else counted. In a '
+  'search of several databases, what these counted.';
 
 notify pgrst, 'reload schema';

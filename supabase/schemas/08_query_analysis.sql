@@ -100,7 +100,12 @@ set search_path = pg_catalog, pg_temp
 -- The search sets force_custom_plan; the statements here are the same for every query.
 set plan_cache_mode = force_generic_plan
 as $$
+declare
+  readings constant jsonb := knowledge_internal.shard_readings();
 begin
+  if readings is not null then
+    return knowledge_internal.shared_configurations(readings);
+  end if;
   return (
     -- One look at the index for each language.
     with recursive present as (
@@ -117,16 +122,23 @@ begin
       from present
       where present.language is not null
     )
-    select array_agg(distinct knowledge_internal.text_configuration(present.language))
-      from present
-     where present.language is not null
+    select array_agg(distinct found.configuration)
+      from (
+        select knowledge_internal.text_configuration(present.language)
+          from present
+         where present.language is not null
+        union all
+        select unnest(corpus.languages)::regconfig
+          from public.knowledge_corpus_statistics as corpus
+      ) as found (configuration)
   );
 end
 $$;
 
 comment on function knowledge_internal.query_configurations() is
   'The text search configurations that a query is read with: those of the chunks, each of which '
-  'was analysed in its own language. Null in an empty corpus.';
+  'was analysed in its own language, and of a corpus in several databases all of its own. Null in '
+  'an empty corpus.';
 
 create function knowledge_internal.is_prose(query_text text)
 returns boolean
@@ -906,6 +918,7 @@ begin
      or query_text !~ '^\s*(?:(?:[A-Za-z][a-z]*|[A-Z]+)[.,;:!?]*(?:\s+|$))+$'
      or query_text ~* '\mor\M'
      or exists (select from public.knowledge_synonyms)
+     or knowledge_internal.has_shared_expansions()
   then
     return null;
   end if;
@@ -913,7 +926,7 @@ begin
   if cardinality(words) > most_words
      or exists (
        select
-         from knowledge_internal.words as known
+         from public.knowledge_words as known
         where known.folded = any (string_to_array(lower(array_to_string(words, ' ')), ' '))
           and known.word <> known.folded
      )

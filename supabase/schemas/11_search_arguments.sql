@@ -1,11 +1,13 @@
 -- 011_search_arguments: what repeats the arguments of the search.
 -- Adds: type search_arguments, functions default_search_arguments, search,
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
--- explain_hybrid_search, explain_missing_knowledge_chunk, sampled_collections, with_narrow_rows,
--- common_search, visible_words, matching_chunks, count_matching_knowledge_chunks,
+-- explain_hybrid_search, explain_missing_knowledge_chunk, sampled_collections,
+-- has_matching_chunk, drawn_rows, with_found_rows, common_search, visible_words, matching_chunks, count_matching_knowledge_chunks,
 -- facet_knowledge_chunks,
 -- facet_my_knowledge_chunks, pending_embeddings, count_pending_knowledge_embeddings,
--- count_my_pending_knowledge_embeddings.
+-- count_my_pending_knowledge_embeddings, read_knowledge_question, knowledge_candidates,
+-- fuse_knowledge_candidates, knowledge_candidate_hits, candidates, fused_candidates,
+-- candidate_hits.
 -- Locks nothing that exists.
 
 -- Written by `make variants` from 09_hybrid_search.sql and tools/variants.sql: edit those two.
@@ -192,7 +194,9 @@ begin
   arguments.on_bad_embedding := search_my_knowledge_chunks.on_bad_embedding;
   arguments.prefix_last := search_my_knowledge_chunks.prefix_last;
   -- A user may not read the trace that explain_hybrid_search reads.
-  perform set_config('knowledge_internal.tracing', 'off', true);
+  perform set_config('knowledge_internal.tracing', 'off', true),
+          set_config('knowledge_internal.telling', 'off', true),
+          set_config('knowledge_internal.readings', '', true);
   return query select hit.* from knowledge_internal.search(arguments) as hit;
 end
 $$;
@@ -323,7 +327,9 @@ begin
   -- Before the search, so that a visitor cannot make it work for an argument that is refused.
   perform knowledge_internal.check_visitor_limits(arguments);
   -- A visitor may not read the trace that explain_hybrid_search reads.
-  perform set_config('knowledge_internal.tracing', 'off', true);
+  perform set_config('knowledge_internal.tracing', 'off', true),
+          set_config('knowledge_internal.telling', 'off', true),
+          set_config('knowledge_internal.readings', '', true);
   return query select hit.* from knowledge_internal.search(arguments) as hit;
 end
 $$;
@@ -587,13 +593,235 @@ $$;
 comment on function knowledge_internal.sampled_collections is
   'The collection of each chunk of the plan''s sample that passes the filter.';
 
-create function knowledge_internal.with_narrow_rows(
+create function knowledge_internal.has_matching_chunk(
+  wanted knowledge_internal.chunk_filter,
+  plan knowledge_internal.search_plan,
+  viewer_id uuid,
+  viewer_groups text[]
+)
+returns boolean
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The plan depends on the values of the filters.
+set plan_cache_mode = force_custom_plan
+as $$
+begin
+  return exists (
+    with
+  visible_chunks as not materialized (
+    select chunk.*
+      from knowledge_internal.searchable_chunks as chunk
+     where chunk.status = 'active'
+       and (
+         not plan.is_filtered
+         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
+             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
+           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
+           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
+             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
+           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
+             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
+           and (wanted.hidden is null or not wanted.hidden && array[
+             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
+             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
+           ])
+       )
+  ),
+  matching_chunks as not materialized (
+    select chunk.*
+      from visible_chunks as chunk
+     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
+       and (not plan.is_filtered
+        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
+          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
+          and (wanted.collections is null or chunk.collection = any (wanted.collections))
+          and (wanted.languages is null or chunk.language = any (wanted.languages))
+          and (wanted.embedding_models is null
+            or chunk.embedding_model = any (wanted.embedding_models)
+            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
+          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
+            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
+          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
+            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
+          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
+            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
+          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
+            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
+          -- The index on document_date serves these two, not the multirange above.
+          and (plan.first_date is null or chunk.document_date >= plan.first_date)
+          and (plan.end_date is null or chunk.document_date < plan.end_date)
+          and (wanted.created is null or chunk.created_at <@ wanted.created)
+          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
+          and (wanted.excluded is null or not wanted.excluded && array[
+            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
+            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
+            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
+            'source_id' || coalesce('=' || chunk.source_id, '')
+          ])
+          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
+          and (wanted.alternative_metadata is null
+            or chunk.metadata @> any (wanted.alternative_metadata))
+          and (wanted.metadata_conditions is null
+            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
+  ),
+    found as (
+      select chunk.id from matching_chunks as chunk
+    )
+    select from found
+  );
+end
+$$;
+
+comment on function knowledge_internal.has_matching_chunk is
+  'Whether any chunk passes the filter.';
+
+create function knowledge_internal.drawn_rows(
+  analysis knowledge_internal.query_analysis,
+  scope text,
+  is_narrow boolean,
+  is_drawn boolean,
+  wanted knowledge_internal.chunk_filter,
+  plan knowledge_internal.search_plan,
+  viewer_id uuid,
+  viewer_groups text[],
+  out draw integer,
+  out ids uuid[],
+  out query tsquery
+)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most_effort constant double precision := 20; -- rows of the second draw, over those of the first
+  drawing tsquery;
+begin
+  draw := 0;
+  query := analysis.matching_query;
+  loop
+    if draw = 3 then
+      query := analysis.relaxed_query;
+    end if;
+    draw := case when is_drawn or draw = 3 then draw + 1 else 3 end;
+    drawing := case
+      when draw = 1 then analysis.candidate_query
+      when draw = 2 or draw = 4 and not is_narrow then coalesce(
+        knowledge_internal.candidate_query(
+          analysis.lexemes, analysis.document_frequencies, analysis.weights,
+          case when draw = 2 then analysis.required_query end, analysis.document_count,
+          least(most_effort, 5 + 4 * plan.pool / (1 + cardinality(ids)))
+        ),
+        query
+      )
+      when not (analysis.is_partial and is_narrow) then query
+    end;
+    ids := array(
+      with
+  visible_chunks as not materialized (
+    select chunk.*
+      from knowledge_internal.searchable_chunks as chunk
+     where chunk.status = 'active'
+       and (
+         not plan.is_filtered
+         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
+             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
+           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
+           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
+             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
+           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
+             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
+           and (wanted.hidden is null or not wanted.hidden && array[
+             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
+             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
+           ])
+       )
+  ),
+  matching_chunks as not materialized (
+    select chunk.*
+      from visible_chunks as chunk
+     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
+       and (not plan.is_filtered
+        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
+          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
+          and (wanted.collections is null or chunk.collection = any (wanted.collections))
+          and (wanted.languages is null or chunk.language = any (wanted.languages))
+          and (wanted.embedding_models is null
+            or chunk.embedding_model = any (wanted.embedding_models)
+            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
+          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
+            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
+          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
+            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
+          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
+            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
+          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
+            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
+          -- The index on document_date serves these two, not the multirange above.
+          and (plan.first_date is null or chunk.document_date >= plan.first_date)
+          and (plan.end_date is null or chunk.document_date < plan.end_date)
+          and (wanted.created is null or chunk.created_at <@ wanted.created)
+          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
+          and (wanted.excluded is null or not wanted.excluded && array[
+            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
+            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
+            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
+            'source_id' || coalesce('=' || chunk.source_id, '')
+          ])
+          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
+          and (wanted.alternative_metadata is null
+            or chunk.metadata @> any (wanted.alternative_metadata))
+          and (wanted.metadata_conditions is null
+            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
+  ),
+      drawn as (
+        select chunk.id, chunk.content_tsv,
+               chunk.bm25 operator(extensions.<#>) analysis.weight_vector as product
+          from matching_chunks as chunk
+         where chunk.content_tsv @@ drawing
+           and (scope is null or chunk.collection = scope)
+        union all
+        -- Where few rows match, the indexes of the filters find them.
+        select chunk.id, chunk.content_tsv,
+               chunk.bm25 operator(extensions.<#>) analysis.weight_vector
+          from matching_chunks as chunk
+         where drawing is null
+           and chunk.bm25 operator(extensions.<#>) analysis.weight_vector < 0
+           and (scope is null or chunk.collection = scope)
+         order by product, id
+        offset 0
+      )
+      select drawn.id
+        from drawn
+       where drawing is not null and (analysis.is_optional or draw = 3)
+          or drawn.content_tsv @@ query
+       order by drawn.product, drawn.id
+       limit plan.scored_exactly
+    );
+    exit when draw = 4 or cardinality(ids) >= plan.pool
+           or draw = 3 and (cardinality(ids) > 0 or analysis.relaxed_query is null);
+  end loop;
+end
+$$;
+
+comment on function knowledge_internal.drawn_rows is
+  'The rows of the text leg for a query with a matching_query, in one collection or in all. '
+  'Draw 1 reads the rows of candidate_query, draw 2 those of a wider one, draw 3 every row that '
+  'matches, draw 4 rows without what is required. The next draw follows if the last one found '
+  'fewer rows than the pool, draw 4 if there was no row. is_drawn: draws 1 and 2 are made. draw: '
+  'the last one; query: what its rows match.';
+
+create function knowledge_internal.with_found_rows(
   plan knowledge_internal.search_plan,
   wanted knowledge_internal.chunk_filter,
   question knowledge_internal.search_question,
   analysis knowledge_internal.query_analysis,
   viewer_id uuid,
-  viewer_groups text[]
+  viewer_groups text[],
+  is_vector_short boolean,
+  is_text_short boolean
 )
 returns knowledge_internal.search_plan
 language plpgsql
@@ -604,13 +832,16 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
 as $$
 declare
+  -- Times the rows below which draws 1 and 2 are not made: common_search, which makes draw 1 only,
+  -- would often find too few.
+  often_short constant float8 := 4;
   matching constant float8 := knowledge_internal.estimated_chunks(plan);
   is_narrow constant boolean := coalesce(matching <= plan.most_compared, false);
-  reads_all constant boolean := coalesce(matching <= plan.most_read_by_filter, false)
-    or is_narrow and analysis.is_partial is false;
+  reads_all constant boolean := coalesce(matching <= plan.most_read_by_filter, false);
   bits bit varying;
 begin
-  if is_narrow and question.embedding is not null then
+  if question.embedding is not null and (is_narrow and plan.near_ids is null or is_vector_short)
+  then
     bits := knowledge_internal.embedding_bits(question.embedding);
     plan.near_ids := array(
       with
@@ -680,158 +911,31 @@ begin
       select nearest.id from nearest
     );
   end if;
-  if reads_all and is_narrow and analysis.is_partial then
-    plan.text_ids := array(
-      with
-  visible_chunks as not materialized (
-    select chunk.*
-      from knowledge_internal.searchable_chunks as chunk
-     where chunk.status = 'active'
-       and (
-         not plan.is_filtered
-         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
-             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
-           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
-           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
-             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
-           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
-             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
-           and (wanted.hidden is null or not wanted.hidden && array[
-             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
-             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
-           ])
-       )
-  ),
-  matching_chunks as not materialized (
-    select chunk.*
-      from visible_chunks as chunk
-     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
-       and (not plan.is_filtered
-        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
-          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
-          and (wanted.collections is null or chunk.collection = any (wanted.collections))
-          and (wanted.languages is null or chunk.language = any (wanted.languages))
-          and (wanted.embedding_models is null
-            or chunk.embedding_model = any (wanted.embedding_models)
-            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
-          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
-            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
-          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
-            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
-          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
-            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
-          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
-            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
-          -- The index on document_date serves these two, not the multirange above.
-          and (plan.first_date is null or chunk.document_date >= plan.first_date)
-          and (plan.end_date is null or chunk.document_date < plan.end_date)
-          and (wanted.created is null or chunk.created_at <@ wanted.created)
-          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
-          and (wanted.excluded is null or not wanted.excluded && array[
-            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
-            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
-            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
-            'source_id' || coalesce('=' || chunk.source_id, '')
-          ])
-          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
-          and (wanted.alternative_metadata is null
-            or chunk.metadata @> any (wanted.alternative_metadata))
-          and (wanted.metadata_conditions is null
-            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
-  ),
-      drawn as materialized (
-        select chunk.id, chunk.content_tsv,
-               chunk.bm25 operator(extensions.<#>) analysis.weight_vector as product
-          from matching_chunks as chunk
-         where chunk.bm25 operator(extensions.<#>) analysis.weight_vector < 0
-      )
-      select drawn.id
-        from drawn
-       where drawn.content_tsv @@ analysis.matching_query
-       order by drawn.product, drawn.id
-       limit plan.scored_exactly
-    );
-  elsif reads_all and analysis.matching_query is not null then
-    plan.text_ids := array(
-      with
-  visible_chunks as not materialized (
-    select chunk.*
-      from knowledge_internal.searchable_chunks as chunk
-     where chunk.status = 'active'
-       and (
-         not plan.is_filtered
-         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
-             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
-           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
-           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
-             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
-           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
-             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
-           and (wanted.hidden is null or not wanted.hidden && array[
-             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
-             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
-           ])
-       )
-  ),
-  matching_chunks as not materialized (
-    select chunk.*
-      from visible_chunks as chunk
-     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
-       and (not plan.is_filtered
-        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
-          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
-          and (wanted.collections is null or chunk.collection = any (wanted.collections))
-          and (wanted.languages is null or chunk.language = any (wanted.languages))
-          and (wanted.embedding_models is null
-            or chunk.embedding_model = any (wanted.embedding_models)
-            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
-          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
-            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
-          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
-            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
-          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
-            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
-          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
-            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
-          -- The index on document_date serves these two, not the multirange above.
-          and (plan.first_date is null or chunk.document_date >= plan.first_date)
-          and (plan.end_date is null or chunk.document_date < plan.end_date)
-          and (wanted.created is null or chunk.created_at <@ wanted.created)
-          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
-          and (wanted.excluded is null or not wanted.excluded && array[
-            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
-            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
-            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
-            'source_id' || coalesce('=' || chunk.source_id, '')
-          ])
-          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
-          and (wanted.alternative_metadata is null
-            or chunk.metadata @> any (wanted.alternative_metadata))
-          and (wanted.metadata_conditions is null
-            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
-  ),
-      drawn as materialized (
-        select chunk.id, chunk.bm25 operator(extensions.<#>) analysis.weight_vector as product
-          from matching_chunks as chunk
-         where chunk.content_tsv @@ analysis.matching_query
-      )
-      select drawn.id from drawn order by drawn.product, drawn.id limit plan.scored_exactly
-    );
+  if analysis.matching_query is not null
+     and (
+       plan.text_ids is null
+         and (
+           is_narrow and not analysis.is_partial
+             or matching <= often_short * plan.most_read_by_filter
+         )
+         or is_text_short
+     )
+  then
+    select drawn.ids, drawn.draw
+      into plan.text_ids, plan.text_draw
+      from knowledge_internal.drawn_rows(
+             analysis, null, is_narrow, analysis.is_partial and not reads_all, wanted, plan,
+             viewer_id, viewer_groups
+           ) as drawn;
   end if;
-  plan.is_empty := is_narrow
-    and (question.embedding is null or plan.near_ids = '{}')
-    and (
-      analysis.matching_query is null
-        or plan.text_ids = '{}' and analysis.relaxed_query is null
-    );
   return plan;
 end
 $$;
 
-comment on function knowledge_internal.with_narrow_rows is
-  'The plan of a common search with the rows that its filter leaves to each leg, where these are '
-  'few enough to be compared: for the vector leg the nearest by embedding_bits, for the text leg '
-  'the best by their weights.';
+comment on function knowledge_internal.with_found_rows is
+  'The plan of a common search with the rows of a leg. They are found where the filter leaves so '
+  'few rows that they can be compared, and where common_search found too few rows by the index of '
+  'the leg. Vector leg: the nearest by embedding_bits; text leg: drawn_rows.';
 
 create function knowledge_internal.common_search(
   question knowledge_internal.search_question,
@@ -849,14 +953,16 @@ create function knowledge_internal.common_search(
   public_only boolean,
   match_offset integer,
   snippet boolean,
-  viewer_groups text[]
+  viewer_groups text[],
+  out hits public.knowledge_search_hit[],
+  out is_vector_short boolean,
+  out is_text_short boolean
 )
-returns setof public.knowledge_search_hit
 language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- One plan serves all calls, filtered or not: where few rows pass the filter, with_narrow_rows has
+-- One plan serves all calls, filtered or not: where few rows pass the filter, with_found_rows has
 -- found them.
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
@@ -866,7 +972,6 @@ declare
   questions constant knowledge_internal.search_question[] := array[question];
   analyses constant knowledge_internal.query_analysis[] := array[analysis];
 begin
-  return query
   with
   visible_chunks as not materialized (
     select chunk.*
@@ -969,8 +1074,10 @@ begin
      where hit.vector_rank <= plan.pool and hit.similarity >= match_threshold
   ),
   last_draws as materialized (
-    select lists.list_id, 1 as draw, best.ids, lists.matching_query as query,
-           null::text[] as relaxed_parts
+    select lists.list_id, coalesce(plan.text_draw, 1) as draw, best.ids,
+           case when plan.text_draw = 4 then lists.relaxed_query else lists.matching_query end
+             as query,
+           case when plan.text_draw = 4 then lists.relaxed_parts end as relaxed_parts
       from lists
      cross join lateral (
              select coalesce(plan.text_ids, array(
@@ -991,18 +1098,18 @@ begin
            ) as best
      where lists.matching_query is not null
   ),
-  -- Where an index gives too few rows, this returns none, and the search goes on to read more.
-  enough as materialized (
-    select (
-             lists.embedding is null or plan.near_ids is not null
-               or (select count(*) from nearest) >= plan.index_rows
-           )
-             and coalesce(
-               cardinality(last_draws.ids) >= plan.pool
-                 or (not lists.is_partial or plan.text_ids is not null)
-                   and (cardinality(last_draws.ids) > 0 or lists.relaxed_query is null),
-               true
-             ) as is_enough
+  -- A leg whose index gives too few rows must read more of them.
+  short as materialized (
+    select lists.embedding is not null and plan.near_ids is null
+             and (select count(*) from nearest) < plan.index_rows as is_vector_short,
+           plan.text_ids is null and coalesce(
+             cardinality(last_draws.ids) < plan.pool
+               and (
+                 lists.is_partial
+                   or last_draws.ids = '{}' and lists.relaxed_query is not null
+               ),
+             false
+           ) as is_text_short
       from lists
       left join last_draws on last_draws.list_id = lists.list_id
   ),
@@ -1115,10 +1222,11 @@ begin
            ) as unit_place,
            count(*) over () as total_count
       from scored
-     where (select enough.is_enough from enough)
+     where not (select short.is_vector_short or short.is_text_short from short)
      order by unit_place
      limit match_count offset match_offset
-  )
+  ),
+  shown as (
   select chunk.id, chunk.content, chunk.knowledge_type, chunk.document_id, chunk.chunk_index,
          chunk.source_origin, chunk.metadata, page.unit_score, page.vector_rank, page.text_rank,
          page.similarity, page.text_score,
@@ -1161,14 +1269,18 @@ begin
      and (document.visibility = 'public' or not public_only and (
        num_nonnulls(viewer_id, viewer_groups) = 0 or document.owner_id = viewer_id
          or document.allowed_groups && viewer_groups))
-   order by page.unit_place;
+   order by page.unit_place
+  )
+  select array(select shown::public.knowledge_search_hit from shown), short.*
+    into hits, is_vector_short, is_text_short
+    from short;
 end
 $$;
 
 comment on function knowledge_internal.common_search is
-  'hybrid_search_knowledge_chunks for one list without grouping, context or recency. '
-  'It returns the same rows as the statement of the search, '
-  'or no row where an index finds too few.';
+  'hybrid_search_knowledge_chunks for one list without grouping, context or recency: the same hits '
+  'as the statement of the search has. is_vector_short, is_text_short: no hits yet, because the '
+  'index of this leg gave too few rows; with_found_rows finds the others.';
 
 create function knowledge_internal.visible_words(
   words text[],
@@ -1310,6 +1422,9 @@ begin
   plan := knowledge_internal.plan_search(
     pool_size, match_count, wanted, viewer_id, viewer_groups, collections
   );
+  if plan.is_empty then
+    return;
+  end if;
   analyses := knowledge_internal.analyse_questions(
     questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
   );
@@ -1848,5 +1963,1127 @@ comment on function public.count_my_pending_knowledge_embeddings is
 revoke all on function public.count_my_pending_knowledge_embeddings
   from public, anon, authenticated, service_role;
 grant execute on function public.count_my_pending_knowledge_embeddings to authenticated;
+
+create function public.read_knowledge_question(
+  query_embedding extensions.vector default null,
+  query_text text default null,
+  match_count integer default 10,
+  match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0,
+  text_weight double precision default 1.0,
+  filter_type text default null,
+  search_mode text default 'websearch',
+  pool_size integer default 50,
+  rrf_k double precision default 60,
+  fusion text default null,
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  viewer_id uuid default null,
+  public_only boolean default false,
+  one_per_document boolean default false,
+  neighbor_window integer default 0,
+  recency_half_life double precision default null,
+  match_offset integer default 0,
+  snippet boolean default false,
+  formulations jsonb default null,
+  viewer_groups text[] default null,
+  on_bad_embedding text default 'error',
+  prefix_last boolean default false
+)
+returns jsonb
+language plpgsql
+stable
+-- definer: service_role has no rights on the internal schema.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  questions knowledge_internal.search_question[];
+  analyses knowledge_internal.query_analysis[];
+  wanted knowledge_internal.chunk_filter;
+  plan knowledge_internal.search_plan;
+  corpus record;
+  told jsonb;
+begin
+  perform set_config('knowledge_internal.readings', '', true);
+  perform knowledge_internal.check_search_arguments(
+    match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
+    rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
+    snippet, viewer_groups, on_bad_embedding, prefix_last
+  );
+  wanted := knowledge_internal.compile_filter(
+    filters, filter_type, date_from, date_to, public_only
+  );
+  select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
+    fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
+  );
+  questions := knowledge_internal.search_questions(
+    query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0, on_bad_embedding
+  );
+  collections := knowledge_internal.checked_collections(collections, cardinality(questions));
+  plan := knowledge_internal.plan_search(
+    pool_size, match_count, wanted, viewer_id, viewer_groups, collections
+  );
+  perform set_config(
+            'knowledge_internal.told',
+            '{"listed": {}, "counted": {}, "expansions": [], "unknown": {}}', true
+          ),
+          set_config('knowledge_internal.telling', 'on', true);
+  analyses := knowledge_internal.analyse_questions(
+    questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
+  );
+  told := current_setting('knowledge_internal.told');
+  perform set_config('knowledge_internal.telling', 'off', true),
+          set_config('knowledge_internal.told', '', true);
+  select * into corpus from knowledge_internal.corpus_size();
+  return told || jsonb_build_object(
+    'fusion', fusion, 'vector_weight', vector_weight, 'text_weight', text_weight,
+    'corpus', to_jsonb(corpus) - 'is_small',
+    'languages', coalesce(knowledge_internal.query_configurations()::text[], '{}'),
+    'statistics', (
+      select stored.shared_id
+        from public.knowledge_corpus_statistics as stored
+       where not corpus.is_small
+    )
+  );
+end
+$$;
+
+comment on function public.read_knowledge_question is
+  'The first step of a search in several databases: what this one knows of the words of the '
+  'question, for the arguments of hybrid_search_knowledge_chunks. The answers of all databases '
+  'together are the readings of the next steps. It tells how many chunks have a word, whoever owns '
+  'them, so only service_role may call it. Raises 22023 as the search does.';
+
+revoke all on function public.read_knowledge_question from public, anon, authenticated;
+grant execute on function public.read_knowledge_question to service_role;
+
+create function public.knowledge_candidates(
+  query_embedding extensions.vector default null,
+  query_text text default null,
+  match_count integer default 10,
+  match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0,
+  text_weight double precision default 1.0,
+  filter_type text default null,
+  search_mode text default 'websearch',
+  pool_size integer default 50,
+  rrf_k double precision default 60,
+  fusion text default null,
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  viewer_id uuid default null,
+  public_only boolean default false,
+  one_per_document boolean default false,
+  neighbor_window integer default 0,
+  recency_half_life double precision default null,
+  match_offset integer default 0,
+  snippet boolean default false,
+  formulations jsonb default null,
+  viewer_groups text[] default null,
+  on_bad_embedding text default 'error',
+  prefix_last boolean default false,
+  readings jsonb default null
+)
+returns jsonb
+language plpgsql
+stable
+-- definer: callers have no grant on the tables, the arguments decide which rows are read.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+  candidates jsonb;
+begin
+  arguments.query_embedding := knowledge_candidates.query_embedding;
+  arguments.query_text := knowledge_candidates.query_text;
+  arguments.match_count := knowledge_candidates.match_count;
+  arguments.match_threshold := knowledge_candidates.match_threshold;
+  arguments.vector_weight := knowledge_candidates.vector_weight;
+  arguments.text_weight := knowledge_candidates.text_weight;
+  arguments.filter_type := knowledge_candidates.filter_type;
+  arguments.search_mode := knowledge_candidates.search_mode;
+  arguments.pool_size := knowledge_candidates.pool_size;
+  arguments.rrf_k := knowledge_candidates.rrf_k;
+  arguments.fusion := knowledge_candidates.fusion;
+  arguments.filters := knowledge_candidates.filters;
+  arguments.date_from := knowledge_candidates.date_from;
+  arguments.date_to := knowledge_candidates.date_to;
+  arguments.collections := knowledge_candidates.collections;
+  arguments.viewer_id := knowledge_candidates.viewer_id;
+  arguments.public_only := knowledge_candidates.public_only;
+  arguments.one_per_document := knowledge_candidates.one_per_document;
+  arguments.neighbor_window := knowledge_candidates.neighbor_window;
+  arguments.recency_half_life := knowledge_candidates.recency_half_life;
+  arguments.match_offset := knowledge_candidates.match_offset;
+  arguments.snippet := knowledge_candidates.snippet;
+  arguments.formulations := knowledge_candidates.formulations;
+  arguments.viewer_groups := knowledge_candidates.viewer_groups;
+  arguments.on_bad_embedding := knowledge_candidates.on_bad_embedding;
+  arguments.prefix_last := knowledge_candidates.prefix_last;
+  arguments := knowledge_internal.use_readings(arguments, readings);
+  candidates := knowledge_internal.candidates(arguments);
+  perform set_config('knowledge_internal.readings', '', true);
+  return candidates;
+end
+$$;
+
+comment on function public.knowledge_candidates is
+  'The second step of a search in several databases: the candidates of this one, with the scores '
+  'of both legs and what fusion auto needs, for the arguments of hybrid_search_knowledge_chunks '
+  'and the readings, an array of what read_knowledge_question returned in each database. Raises '
+  '22023 as the search does, and for readings of another form.';
+
+revoke all on function public.knowledge_candidates from public, anon, authenticated;
+grant execute on function public.knowledge_candidates to service_role;
+
+create function public.fuse_knowledge_candidates(
+  query_embedding extensions.vector default null,
+  query_text text default null,
+  match_count integer default 10,
+  match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0,
+  text_weight double precision default 1.0,
+  filter_type text default null,
+  search_mode text default 'websearch',
+  pool_size integer default 50,
+  rrf_k double precision default 60,
+  fusion text default null,
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  viewer_id uuid default null,
+  public_only boolean default false,
+  one_per_document boolean default false,
+  neighbor_window integer default 0,
+  recency_half_life double precision default null,
+  match_offset integer default 0,
+  snippet boolean default false,
+  formulations jsonb default null,
+  viewer_groups text[] default null,
+  on_bad_embedding text default 'error',
+  prefix_last boolean default false,
+  readings jsonb default null,
+  candidates jsonb default null
+)
+returns jsonb
+language plpgsql
+stable
+-- definer: service_role has no rights on the internal schema.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.query_embedding := fuse_knowledge_candidates.query_embedding;
+  arguments.query_text := fuse_knowledge_candidates.query_text;
+  arguments.match_count := fuse_knowledge_candidates.match_count;
+  arguments.match_threshold := fuse_knowledge_candidates.match_threshold;
+  arguments.vector_weight := fuse_knowledge_candidates.vector_weight;
+  arguments.text_weight := fuse_knowledge_candidates.text_weight;
+  arguments.filter_type := fuse_knowledge_candidates.filter_type;
+  arguments.search_mode := fuse_knowledge_candidates.search_mode;
+  arguments.pool_size := fuse_knowledge_candidates.pool_size;
+  arguments.rrf_k := fuse_knowledge_candidates.rrf_k;
+  arguments.fusion := fuse_knowledge_candidates.fusion;
+  arguments.filters := fuse_knowledge_candidates.filters;
+  arguments.date_from := fuse_knowledge_candidates.date_from;
+  arguments.date_to := fuse_knowledge_candidates.date_to;
+  arguments.collections := fuse_knowledge_candidates.collections;
+  arguments.viewer_id := fuse_knowledge_candidates.viewer_id;
+  arguments.public_only := fuse_knowledge_candidates.public_only;
+  arguments.one_per_document := fuse_knowledge_candidates.one_per_document;
+  arguments.neighbor_window := fuse_knowledge_candidates.neighbor_window;
+  arguments.recency_half_life := fuse_knowledge_candidates.recency_half_life;
+  arguments.match_offset := fuse_knowledge_candidates.match_offset;
+  arguments.snippet := fuse_knowledge_candidates.snippet;
+  arguments.formulations := fuse_knowledge_candidates.formulations;
+  arguments.viewer_groups := fuse_knowledge_candidates.viewer_groups;
+  arguments.on_bad_embedding := fuse_knowledge_candidates.on_bad_embedding;
+  arguments.prefix_last := fuse_knowledge_candidates.prefix_last;
+  arguments := knowledge_internal.use_readings(arguments, readings);
+  perform set_config('knowledge_internal.readings', '', true),
+          knowledge_internal.check_candidates(candidates);
+  return knowledge_internal.fused_candidates(arguments, candidates);
+end
+$$;
+
+comment on function public.fuse_knowledge_candidates is
+  'The third step of a search in several databases: the page, best hit first, from candidates, an '
+  'array of what knowledge_candidates returned in each database. shard: the place in this array of '
+  'the one that has the hit. It fuses as hybrid_search_knowledge_chunks does and reads no chunks, '
+  'so any of the databases can do it. Raises 22023 as the search does, and for readings or '
+  'candidates of another form.';
+
+revoke all on function public.fuse_knowledge_candidates from public, anon, authenticated;
+grant execute on function public.fuse_knowledge_candidates to service_role;
+
+create function public.knowledge_candidate_hits(
+  query_embedding extensions.vector default null,
+  query_text text default null,
+  match_count integer default 10,
+  match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0,
+  text_weight double precision default 1.0,
+  filter_type text default null,
+  search_mode text default 'websearch',
+  pool_size integer default 50,
+  rrf_k double precision default 60,
+  fusion text default null,
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  viewer_id uuid default null,
+  public_only boolean default false,
+  one_per_document boolean default false,
+  neighbor_window integer default 0,
+  recency_half_life double precision default null,
+  match_offset integer default 0,
+  snippet boolean default false,
+  formulations jsonb default null,
+  viewer_groups text[] default null,
+  on_bad_embedding text default 'error',
+  prefix_last boolean default false,
+  readings jsonb default null,
+  page jsonb default null
+)
+returns setof public.knowledge_search_hit
+language plpgsql
+stable
+-- definer: callers have no grant on the tables, the arguments decide which rows are read.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  arguments knowledge_internal.search_arguments;
+begin
+  arguments.query_embedding := knowledge_candidate_hits.query_embedding;
+  arguments.query_text := knowledge_candidate_hits.query_text;
+  arguments.match_count := knowledge_candidate_hits.match_count;
+  arguments.match_threshold := knowledge_candidate_hits.match_threshold;
+  arguments.vector_weight := knowledge_candidate_hits.vector_weight;
+  arguments.text_weight := knowledge_candidate_hits.text_weight;
+  arguments.filter_type := knowledge_candidate_hits.filter_type;
+  arguments.search_mode := knowledge_candidate_hits.search_mode;
+  arguments.pool_size := knowledge_candidate_hits.pool_size;
+  arguments.rrf_k := knowledge_candidate_hits.rrf_k;
+  arguments.fusion := knowledge_candidate_hits.fusion;
+  arguments.filters := knowledge_candidate_hits.filters;
+  arguments.date_from := knowledge_candidate_hits.date_from;
+  arguments.date_to := knowledge_candidate_hits.date_to;
+  arguments.collections := knowledge_candidate_hits.collections;
+  arguments.viewer_id := knowledge_candidate_hits.viewer_id;
+  arguments.public_only := knowledge_candidate_hits.public_only;
+  arguments.one_per_document := knowledge_candidate_hits.one_per_document;
+  arguments.neighbor_window := knowledge_candidate_hits.neighbor_window;
+  arguments.recency_half_life := knowledge_candidate_hits.recency_half_life;
+  arguments.match_offset := knowledge_candidate_hits.match_offset;
+  arguments.snippet := knowledge_candidate_hits.snippet;
+  arguments.formulations := knowledge_candidate_hits.formulations;
+  arguments.viewer_groups := knowledge_candidate_hits.viewer_groups;
+  arguments.on_bad_embedding := knowledge_candidate_hits.on_bad_embedding;
+  arguments.prefix_last := knowledge_candidate_hits.prefix_last;
+  arguments := knowledge_internal.use_readings(arguments, readings);
+  return query
+  select hit.*
+    from knowledge_internal.candidate_hits(arguments, knowledge_candidate_hits.page) as hit;
+  perform set_config('knowledge_internal.readings', '', true);
+end
+$$;
+
+comment on function public.knowledge_candidate_hits is
+  'The last step of a search in several databases: the rows of those hits of a page that this one '
+  'has, in the order of the page, as hybrid_search_knowledge_chunks returns them. page: what '
+  'fuse_knowledge_candidates returned, or a part of it. A chunk that the arguments do not allow is '
+  'not returned. Raises 22023 as the search does, and for readings or a page of another form.';
+
+revoke all on function public.knowledge_candidate_hits from public, anon, authenticated;
+grant execute on function public.knowledge_candidate_hits to service_role;
+
+create function knowledge_internal.candidates(arguments knowledge_internal.search_arguments)
+returns jsonb
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The body sets it; with this clause the caller's value comes back at the end.
+set plan_cache_mode = auto
+-- Compiling the plan, or starting workers, takes longer than the search.
+set jit = off
+set max_parallel_workers_per_gather = 0
+-- The planner does not count the cost of reading long vectors and texts outside their row. Without
+-- sorts it takes the vector index for the nearest rows; without sequential scans, the text index.
+set enable_sort = off
+set enable_seqscan = off
+-- The planner overestimates how many rows the text condition matches, and would combine the text
+-- index with a scan of a filter's whole index.
+set cpu_index_tuple_cost = 0.5
+as $$
+declare
+  questions knowledge_internal.search_question[];
+  analyses knowledge_internal.query_analysis[];
+  query_embedding extensions.vector := arguments.query_embedding;
+  query_text text := arguments.query_text;
+  match_count integer := arguments.match_count;
+  match_threshold double precision := arguments.match_threshold;
+  vector_weight double precision := arguments.vector_weight;
+  text_weight double precision := arguments.text_weight;
+  filter_type text := arguments.filter_type;
+  search_mode text := arguments.search_mode;
+  pool_size integer := arguments.pool_size;
+  rrf_k double precision := arguments.rrf_k;
+  fusion text := arguments.fusion;
+  filters jsonb := arguments.filters;
+  date_from date := arguments.date_from;
+  date_to date := arguments.date_to;
+  collections text[] := arguments.collections;
+  viewer_id uuid := arguments.viewer_id;
+  public_only boolean := arguments.public_only;
+  one_per_document boolean := arguments.one_per_document;
+  neighbor_window integer := arguments.neighbor_window;
+  recency_half_life double precision := arguments.recency_half_life;
+  match_offset integer := arguments.match_offset;
+  snippet boolean := arguments.snippet;
+  formulations jsonb := arguments.formulations;
+  viewer_groups text[] := arguments.viewer_groups;
+  on_bad_embedding text := arguments.on_bad_embedding;
+  prefix_last boolean := arguments.prefix_last;
+  wanted knowledge_internal.chunk_filter;
+  plan knowledge_internal.search_plan;
+  callers knowledge_internal.search_settings;
+  candidates jsonb;
+begin
+  perform knowledge_internal.check_search_arguments(
+    match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
+    rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
+    snippet, viewer_groups, on_bad_embedding, prefix_last
+  );
+  wanted := knowledge_internal.compile_filter(
+    filters, filter_type, date_from, date_to, public_only
+  );
+  select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
+    fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
+  );
+  questions := knowledge_internal.search_questions(
+    query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0, on_bad_embedding
+  );
+  collections := knowledge_internal.checked_collections(collections, cardinality(questions));
+  plan := knowledge_internal.plan_search(
+    pool_size, match_count, wanted, viewer_id, viewer_groups, collections
+  );
+  analyses := knowledge_internal.analyse_questions(
+    questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
+  );
+  callers := knowledge_internal.use_search_settings(plan);
+  with recursive
+  visible_chunks as not materialized (
+    select chunk.*
+      from knowledge_internal.searchable_chunks as chunk
+     where chunk.status = 'active'
+       and (
+         not plan.is_filtered
+         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
+             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
+           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
+           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
+             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
+           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
+             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
+           and (wanted.hidden is null or not wanted.hidden && array[
+             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
+             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
+           ])
+       )
+  ),
+  matching_chunks as not materialized (
+    select chunk.*
+      from visible_chunks as chunk
+     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
+       and (not plan.is_filtered
+        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
+          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
+          and (wanted.collections is null or chunk.collection = any (wanted.collections))
+          and (wanted.languages is null or chunk.language = any (wanted.languages))
+          and (wanted.embedding_models is null
+            or chunk.embedding_model = any (wanted.embedding_models)
+            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
+          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
+            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
+          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
+            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
+          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
+            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
+          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
+            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
+          -- The index on document_date serves these two, not the multirange above.
+          and (plan.first_date is null or chunk.document_date >= plan.first_date)
+          and (plan.end_date is null or chunk.document_date < plan.end_date)
+          and (wanted.created is null or chunk.created_at <@ wanted.created)
+          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
+          and (wanted.excluded is null or not wanted.excluded && array[
+            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
+            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
+            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
+            'source_id' || coalesce('=' || chunk.source_id, '')
+          ])
+          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
+          and (wanted.alternative_metadata is null
+            or chunk.metadata @> any (wanted.alternative_metadata))
+          and (wanted.metadata_conditions is null
+            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
+  ),
+  -- Lists. Each question is ranked by itself in each collection.
+  lists as materialized (
+    select row_number() over (order by question.ordinality, scope.collection) as list_id,
+           question.*, scope.collection,
+           knowledge_internal.indexed_direction(question.embedding) as direction,
+           knowledge_internal.embedding_bits(question.embedding) as embedding_bits,
+           coalesce(matching.chunks <= plan.most_compared, plan.is_small_corpus) as is_narrow,
+           question.is_partial
+             and coalesce(matching.chunks > plan.most_read_by_filter, true) as is_drawn
+      from rows from (unnest(questions), unnest(analyses)) with ordinality as question
+     cross join unnest(coalesce(collections, array[null::text])) as scope (collection)
+     cross join lateral knowledge_internal.estimated_chunks(plan, scope.collection)
+             as matching (chunks)
+  ),
+  -- Vector leg.
+  nearest_by_index as materialized (
+    select lists.list_id, nearest.*
+      from lists
+     cross join lateral (
+             select chunk.id, chunk.content_tsv, chunk.bm25,
+                    chunk.embedding operator(extensions.<=>) lists.embedding as distance
+               from matching_chunks as chunk
+              where chunk.embedding is not null
+                and (collections is null or chunk.collection = lists.collection)
+              order by chunk.indexed_embedding operator(extensions.<=>) lists.direction
+              limit plan.index_rows
+           ) as nearest
+     where lists.embedding is not null and not lists.is_narrow
+  ),
+  -- Few rows match, or the index scan stopped early.
+  compared_lists as materialized (
+    select * from lists
+     where lists.embedding is not null
+       and plan.index_rows > (select count(*) from nearest_by_index where list_id = lists.list_id)
+  ),
+  nearest_by_comparison as materialized (
+    select lists.list_id, nearest.*
+      from compared_lists as lists
+     cross join lateral (
+             select near.id, near.content_tsv, near.bm25,
+                    near.embedding operator(extensions.<=>) lists.embedding as distance
+               from (
+                 select chunk.id, chunk.embedding, chunk.content_tsv, chunk.bm25
+                   from matching_chunks as chunk
+                  where chunk.embedding is not null
+                    and (collections is null or chunk.collection = lists.collection)
+                  order by chunk.embedding_bits operator(extensions.<~>) lists.embedding_bits,
+                           chunk.id
+                  limit plan.compared_by_bits
+               ) as near
+              order by distance, near.id
+              limit plan.compared_exactly
+           ) as nearest
+  ),
+  neighbours as materialized (
+    select nearest.*, 1 - nearest.distance as similarity,
+           row_number() over (
+             partition by nearest.list_id order by nearest.distance, nearest.id
+           ) as vector_rank
+      from (
+        select * from nearest_by_comparison
+        union all
+        select * from nearest_by_index where list_id not in (select list_id from compared_lists)
+      ) as nearest
+  ),
+  vector_results as (
+    select hit.list_id, hit.id, hit.similarity, hit.vector_rank, hit.content_tsv, hit.bm25
+      from neighbours as hit
+     where hit.vector_rank <= plan.pool and hit.similarity >= match_threshold
+  ),
+  -- Text leg. Where another collection has rows with what is required, it stays required in all.
+  last_draws as materialized (
+    select lists.list_id, drawn.*,
+           case when min(drawn.draw) over (partition by lists.ordinality) = 4
+             then lists.relaxed_parts end as relaxed_parts
+      from lists
+     cross join lateral knowledge_internal.drawn_rows(
+             analyses[lists.ordinality], lists.collection, lists.is_narrow, lists.is_drawn, wanted,
+             plan, viewer_id, viewer_groups
+           ) as drawn
+     where lists.matching_query is not null
+  ),
+  text_results as (
+    select last_draws.list_id, hit.id, hit.text_score, hit.text_rank, hit.embedding
+      from last_draws
+      join lists on lists.list_id = last_draws.list_id
+     cross join lateral knowledge_internal.exact_scores(
+             last_draws.ids, plan.pool, lists.lexeme_queries, lists.scored_weights,
+             lists.readings, lists.mean_length,
+             case when last_draws.draw = 4 then lists.relaxed_bonuses else lists.bonuses end
+           ) as hit
+     where last_draws.draw < 4 or last_draws.relaxed_parts is not null
+  ),
+  found as (
+    select list_id, id, neighbour.similarity, neighbour.vector_rank, neighbour.content_tsv,
+           neighbour.bm25, text_results.text_score, text_results.text_rank, text_results.embedding
+      from (
+        select * from neighbours where vector_rank <= greatest(plan.pool, plan.typical_rank)
+      ) as neighbour
+      full outer join text_results using (list_id, id)
+  ),
+  -- The score of the leg that missed a row, too.
+  scored as (
+    select found.list_id, found.id, found.similarity, found.text_score,
+           coalesce(
+             found.similarity, 1 - (found.embedding operator(extensions.<=>) lists.embedding)
+           ) as cosine,
+           case when found.vector_rank <= plan.best_hits
+             then -(found.bm25 operator(extensions.<#>) lists.scored_vector)
+           end as nearest_score,
+           case when found.text_rank = 1
+             then knowledge_internal.has_every_word(found.id, lists.lexeme_queries)
+           end as is_complete,
+           coalesce(
+             found.text_score,
+             case when lists.is_optional or found.content_tsv @@ last_draws.query
+               then -(found.bm25 operator(extensions.<#>) lists.scored_vector)
+                      + case when lists.bonuses is null then 0
+                          else knowledge_internal.bonus(found.content_tsv, lists.bonuses) end
+             end
+           ) as bm25_score
+      from found
+      join lists on lists.list_id = found.list_id
+      left join last_draws on last_draws.list_id = found.list_id
+  )
+  select jsonb_build_object(
+           'lists', (
+             select coalesce(
+                      jsonb_agg(
+                        jsonb_build_object(
+                          'list_id', lists.list_id,
+                          'formulation', lists.ordinality,
+                          'draw', last_draws.draw,
+                          'relaxed_parts', last_draws.relaxed_parts,
+                          'coverage_weights', lists.coverage_weights,
+                          'cosine_spread', lists.cosine_spread,
+                          'mutual_neighbours', lists.mutual_neighbours,
+                          'identifier_bonus', (lists.bonuses).identifier_bonus
+                        )
+                      ),
+                      '[]'
+                    )
+               from lists
+               left join last_draws on last_draws.list_id = lists.list_id
+           ),
+           'rows', (
+             select coalesce(
+                      jsonb_agg(
+                        jsonb_strip_nulls(
+                          jsonb_build_object(
+                            'list_id', scored.list_id,
+                            'id', scored.id,
+                            'similarity', scored.similarity,
+                            'nearest_score', scored.nearest_score,
+                            'text_score', scored.text_score,
+                            'is_complete', scored.is_complete,
+                            'cosine', scored.cosine,
+                            'bm25_score', scored.bm25_score,
+                            'document_id', chunk.document_id,
+                            'external_key', document.external_key,
+                            'chunk_index', chunk.chunk_index,
+                            'collection', chunk.collection,
+                            'document_date', chunk.document_date,
+                            'written_at', coalesce(document.updated_at, chunk.updated_at)
+                          )
+                        )
+                      ),
+                      '[]'
+                    )
+               from scored
+               join public.knowledge_chunks as chunk on chunk.id = scored.id
+               left join public.knowledge_documents as document on document.id = chunk.document_id
+           )
+         )
+    into candidates;
+  perform knowledge_internal.restore_settings(callers);
+  return candidates;
+end
+$$;
+
+comment on function knowledge_internal.candidates(knowledge_internal.search_arguments) is
+  'The result of knowledge_candidates.';
+
+create function knowledge_internal.fused_candidates(
+  arguments knowledge_internal.search_arguments, candidates jsonb
+)
+returns jsonb
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  query_embedding extensions.vector := arguments.query_embedding;
+  query_text text := arguments.query_text;
+  match_count integer := arguments.match_count;
+  match_threshold double precision := arguments.match_threshold;
+  vector_weight double precision := arguments.vector_weight;
+  text_weight double precision := arguments.text_weight;
+  filter_type text := arguments.filter_type;
+  search_mode text := arguments.search_mode;
+  pool_size integer := arguments.pool_size;
+  rrf_k double precision := arguments.rrf_k;
+  fusion text := arguments.fusion;
+  filters jsonb := arguments.filters;
+  date_from date := arguments.date_from;
+  date_to date := arguments.date_to;
+  collections text[] := arguments.collections;
+  viewer_id uuid := arguments.viewer_id;
+  public_only boolean := arguments.public_only;
+  one_per_document boolean := arguments.one_per_document;
+  neighbor_window integer := arguments.neighbor_window;
+  recency_half_life double precision := arguments.recency_half_life;
+  match_offset integer := arguments.match_offset;
+  snippet boolean := arguments.snippet;
+  formulations jsonb := arguments.formulations;
+  viewer_groups text[] := arguments.viewer_groups;
+  on_bad_embedding text := arguments.on_bad_embedding;
+  prefix_last boolean := arguments.prefix_last;
+  questions knowledge_internal.search_question[];
+  wanted knowledge_internal.chunk_filter;
+  plan knowledge_internal.search_plan;
+begin
+  perform knowledge_internal.check_search_arguments(
+    match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
+    rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
+    snippet, viewer_groups, on_bad_embedding, prefix_last
+  );
+  wanted := knowledge_internal.compile_filter(
+    filters, filter_type, date_from, date_to, public_only
+  );
+  select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
+    fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
+  );
+  questions := knowledge_internal.search_questions(
+    query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0, on_bad_embedding
+  );
+  plan := knowledge_internal.plan_search(pool_size, match_count, null, null, null, null);
+  return (
+    with
+    lists as materialized (
+      select * from knowledge_internal.candidate_lists(candidates)
+    ),
+    -- Where a database has rows with what is required, it stays required in all.
+    dropped as materialized (
+      select lists.shard, lists.list_id
+        from lists
+       where lists.draw = 4
+         and exists (
+               select from lists as strict
+                where strict.formulation = lists.formulation
+                  and strict.draw < 4
+             )
+    ),
+    told as materialized (
+      select row.*, (row.shard, row.list_id) in (select shard, list_id from dropped) as is_dropped
+        from knowledge_internal.candidate_rows(candidates) as row
+    ),
+    chunks as materialized (
+      select distinct on (told.id)
+             told.id, told.shard, told.document_id, told.chunk_index, told.collection,
+             told.document_date
+        from told
+       order by told.id, told.shard
+    ),
+    neighbours as materialized (
+      select told.*,
+             row_number() over (
+               partition by told.list_id order by told.similarity desc, told.id
+             ) as vector_rank
+        from told
+       where told.similarity is not null
+    ),
+    vector_results as (
+      select * from neighbours
+       where vector_rank <= plan.pool and similarity >= match_threshold
+    ),
+    text_results as materialized (
+      select ranked.*
+        from (
+          select told.*,
+                 row_number() over (
+                   partition by told.list_id order by told.text_score desc, told.id
+                 ) as text_rank
+            from told
+           where told.text_score is not null and not told.is_dropped
+        ) as ranked
+       where ranked.text_rank <= plan.pool
+    ),
+    combined as (
+      select list_id, id, vector_results.vector_rank, text_results.text_rank,
+             vector_results.similarity, text_results.text_score,
+             coalesce(vector_results.cosine, text_results.cosine) as cosine,
+             coalesce(
+               text_results.text_score,
+               case when not vector_results.is_dropped then vector_results.bm25_score end
+             ) as bm25_score
+        from vector_results
+        full outer join text_results using (list_id, id)
+    ),
+    evidence as materialized (
+      select list.list_id, list.identifier_bonus, leg.*
+        from (select distinct on (list_id) * from lists order by list_id, shard) as list
+        left join lateral knowledge_internal.leg_evidence(
+               array(
+                 select similarity from neighbours
+                  where list_id = list.list_id order by vector_rank
+               ),
+               array(
+                 select nearest_score from neighbours
+                  where list_id = list.list_id and vector_rank <= plan.best_hits
+               ),
+               array(
+                 select text_score from text_results
+                  where list_id = list.list_id order by text_rank
+               ),
+               (
+                 select is_complete from text_results
+                  where list_id = list.list_id and text_rank = 1
+               ),
+               plan.typical_rank, list.cosine_spread, list.mutual_neighbours, list.coverage_weights
+             ) as leg on fusion = 'auto'
+    ),
+    completed as (
+      select combined.list_id, combined.id, combined.vector_rank, combined.text_rank,
+             combined.similarity, combined.text_score,
+             vector_weight * evidence.vector_evidence as cosine_weight,
+             text_weight * evidence.text_evidence as bm25_weight,
+             coalesce(combined.cosine, evidence.typical_cosine, 0) as cosine,
+             coalesce(combined.bm25_score, 0) as bm25_score,
+             coalesce(evidence.identifier_bonus, 'infinity') as identifier_bonus
+        from combined
+        join evidence on evidence.list_id = combined.list_id
+    ),
+  ranges as (
+    select hit.list_id, max(hit.bm25_score) as best_bm25_score,
+           min(hit.similarity) as least_similarity, max(hit.similarity) as best_similarity,
+           case when count(hit.similarity) = 0 then 0 else min(hit.text_score) end
+             as least_text_score, max(hit.text_score) as best_text_score,
+           min(hit.cosine) as least_cosine, max(hit.cosine) as best_cosine,
+           1 + bool_or(hit.bm25_score >= hit.identifier_bonus)::integer as tiers
+      from completed as hit
+     group by hit.list_id
+  ),
+  scored as (
+    select hit.id,
+           min(hit.vector_rank) as vector_rank, min(hit.text_rank) as text_rank,
+           max(hit.similarity) as similarity, max(hit.text_score) as text_score,
+           sum(
+             case fusion
+               when 'rrf' then coalesce(vector_weight / (rrf_k + hit.vector_rank), 0)
+                 + coalesce(text_weight / (rrf_k + hit.text_rank), 0)
+               when 'relative_score' then vector_weight
+                 * knowledge_internal.min_max(hit.similarity, least_similarity, best_similarity)
+                 + text_weight
+                 * knowledge_internal.min_max(hit.text_score, least_text_score, best_text_score)
+               -- 1 is the best of both legs; rows with an identifier asked for have over 1/2.
+               else (
+                 coalesce(
+                   (cosine_weight * (cosine - least_cosine) + bm25_weight * bm25_score) / nullif(
+                     cosine_weight * (best_cosine - least_cosine) + bm25_weight * best_bm25_score, 0
+                   ),
+                   1
+                 ) + (bm25_score >= identifier_bonus)::integer
+               ) / tiers / cardinality(questions)
+             end
+           ) as rrf_score
+      from completed as hit
+      join ranges using (list_id)
+     group by hit.id
+  ),
+  ordered as (
+    select scored.*, chunk.chunk_index, chunk.collection, aged.score,
+           coalesce(case when one_per_document then chunk.document_id end, scored.id) as unit,
+           row_number() over (
+             order by aged.score desc, least(scored.vector_rank, scored.text_rank), scored.id
+           ) as place
+      from scored
+      left join chunks as chunk
+        on (one_per_document or recency_half_life is not null) and chunk.id = scored.id
+     cross join lateral knowledge_internal.aged_score(
+             scored.rrf_score, chunk.document_date, recency_half_life
+           ) as aged (score)
+  ),
+  -- A document takes the place and the score of its best hit, and shows its best chunk.
+  units as (
+    select distinct on (ordered.unit)
+           ordered.*,
+           max(ordered.score) over (partition by ordered.unit) as unit_score,
+           array_agg(ordered.collection) over (partition by ordered.unit) as collections,
+           min(ordered.place) over (partition by ordered.unit) as unit_place
+      from ordered
+     order by ordered.unit, ordered.chunk_index is null, ordered.place
+  ),
+  page as (
+    select units.*, count(*) over () as total_count
+      from units
+     order by units.unit_place, units.id
+     limit match_count offset match_offset
+  ),
+    shown as (
+      select page.*, chunks.shard from page join chunks on chunks.id = page.id
+    )
+    select jsonb_build_object(
+             'hits', (
+               select coalesce(
+                        jsonb_agg(
+                          jsonb_build_object(
+                            'id', shown.id, 'shard', shown.shard, 'place', shown.unit_place,
+                            'vector_rank', shown.vector_rank, 'text_rank', shown.text_rank,
+                            'similarity', shown.similarity, 'text_score', shown.text_score,
+                            'score', shown.unit_score, 'collections', shown.collections,
+                            'total_count', shown.total_count
+                          )
+                          order by shown.unit_place
+                        ),
+                        '[]'
+                      )
+                 from shown
+             ),
+             'pool_ended', exists (
+               select from completed where greatest(vector_rank, text_rank) = plan.pool
+             ),
+             'relaxed_parts', (
+               select jsonb_agg(distinct part.name)
+                 from lists
+                cross join unnest(lists.relaxed_parts) as part (name)
+                where (lists.shard, lists.list_id) not in (select shard, list_id from dropped)
+             )
+           )
+  );
+end
+$$;
+
+comment on function knowledge_internal.fused_candidates is
+  'The result of fuse_knowledge_candidates.';
+
+create function knowledge_internal.candidate_hits(
+  arguments knowledge_internal.search_arguments, fused jsonb
+)
+returns setof public.knowledge_search_hit
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The rows are looked up by their ids, and few.
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+  query_embedding extensions.vector := arguments.query_embedding;
+  query_text text := arguments.query_text;
+  match_count integer := arguments.match_count;
+  match_threshold double precision := arguments.match_threshold;
+  vector_weight double precision := arguments.vector_weight;
+  text_weight double precision := arguments.text_weight;
+  filter_type text := arguments.filter_type;
+  search_mode text := arguments.search_mode;
+  pool_size integer := arguments.pool_size;
+  rrf_k double precision := arguments.rrf_k;
+  fusion text := arguments.fusion;
+  filters jsonb := arguments.filters;
+  date_from date := arguments.date_from;
+  date_to date := arguments.date_to;
+  collections text[] := arguments.collections;
+  viewer_id uuid := arguments.viewer_id;
+  public_only boolean := arguments.public_only;
+  one_per_document boolean := arguments.one_per_document;
+  neighbor_window integer := arguments.neighbor_window;
+  recency_half_life double precision := arguments.recency_half_life;
+  match_offset integer := arguments.match_offset;
+  snippet boolean := arguments.snippet;
+  formulations jsonb := arguments.formulations;
+  viewer_groups text[] := arguments.viewer_groups;
+  on_bad_embedding text := arguments.on_bad_embedding;
+  prefix_last boolean := arguments.prefix_last;
+  questions knowledge_internal.search_question[];
+  analyses knowledge_internal.query_analysis[];
+  asked knowledge_internal.asked_words;
+  wanted knowledge_internal.chunk_filter;
+  plan knowledge_internal.search_plan;
+begin
+  if jsonb_typeof(fused -> 'hits') is distinct from 'array' then
+    raise exception 'page must be an object with hits, as fuse_knowledge_candidates returned it'
+      using errcode = '22023';
+  end if;
+  perform knowledge_internal.check_search_arguments(
+    match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
+    rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
+    snippet, viewer_groups, on_bad_embedding, prefix_last
+  );
+  wanted := knowledge_internal.compile_filter(
+    filters, filter_type, date_from, date_to, public_only
+  );
+  select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
+    fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
+  );
+  questions := knowledge_internal.search_questions(
+    query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0, on_bad_embedding
+  );
+  collections := knowledge_internal.checked_collections(collections, cardinality(questions));
+  plan := knowledge_internal.plan_search(
+    pool_size, match_count, wanted, viewer_id, viewer_groups, collections
+  );
+  if plan.is_empty then
+    return;
+  end if;
+  analyses := knowledge_internal.analyse_questions(
+    questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
+  );
+  asked := knowledge_internal.asked_words(analyses);
+  return query
+  with
+  visible_chunks as not materialized (
+    select chunk.*
+      from knowledge_internal.searchable_chunks as chunk
+     where chunk.status = 'active'
+       and (
+         not plan.is_filtered
+         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
+             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
+           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
+           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
+             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
+           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
+             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
+           and (wanted.hidden is null or not wanted.hidden && array[
+             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
+             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
+           ])
+       )
+  ),
+  matching_chunks as not materialized (
+    select chunk.*
+      from visible_chunks as chunk
+     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
+       and (not plan.is_filtered
+        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
+          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
+          and (wanted.collections is null or chunk.collection = any (wanted.collections))
+          and (wanted.languages is null or chunk.language = any (wanted.languages))
+          and (wanted.embedding_models is null
+            or chunk.embedding_model = any (wanted.embedding_models)
+            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
+          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
+            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
+          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
+            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
+          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
+            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
+          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
+            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
+          -- The index on document_date serves these two, not the multirange above.
+          and (plan.first_date is null or chunk.document_date >= plan.first_date)
+          and (plan.end_date is null or chunk.document_date < plan.end_date)
+          and (wanted.created is null or chunk.created_at <@ wanted.created)
+          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
+          and (wanted.excluded is null or not wanted.excluded && array[
+            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
+            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
+            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
+            'source_id' || coalesce('=' || chunk.source_id, '')
+          ])
+          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
+          and (wanted.alternative_metadata is null
+            or chunk.metadata @> any (wanted.alternative_metadata))
+          and (wanted.metadata_conditions is null
+            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
+  ),
+  page as (
+    select hit.id, hit.place as unit_place, hit.vector_rank, hit.text_rank, hit.similarity,
+           hit.text_score, hit.score as unit_score, hit.collections, hit.total_count
+      from jsonb_to_recordset(fused -> 'hits') as hit (
+             id uuid, place bigint, vector_rank bigint, text_rank bigint, similarity float8,
+             text_score float8, score float8, collections text[], total_count bigint
+           )
+      join matching_chunks as allowed on allowed.id = hit.id
+  ),
+  last_draws as (
+    select array(
+             select part.name
+               from jsonb_array_elements_text(
+                      coalesce(nullif(fused -> 'relaxed_parts', 'null'), '[]')
+                    ) as part (name)
+           ) as relaxed_parts
+  )
+  select chunk.id, chunk.content, chunk.knowledge_type, chunk.document_id, chunk.chunk_index,
+         chunk.source_origin, chunk.metadata, page.unit_score, page.vector_rank, page.text_rank,
+         page.similarity, page.text_score,
+         case when page.text_rank is null then 'vector' when page.vector_rank is null then 'text'
+           else 'both' end,
+         knowledge_internal.matched_words(chunk.content_tsv, asked),
+         document.title, document.source_url, chunk.collection, chunk.document_date,
+         case
+           when snippet then knowledge_internal.marked_snippet(
+             chunk.content, chunk.content_tsv, chunk.language, asked
+           )
+         end,
+         case when neighbor_window > 0 then coalesce(
+           (
+             select string_agg(
+                      neighbour.content, E'\n[CHUNK BOUNDARY]\n'
+                      order by neighbour.chunk_index, neighbour.id
+                    )
+               from visible_chunks as neighbour
+              where neighbour.document_id = chunk.document_id
+                and neighbour.collection = chunk.collection
+                and neighbour.chunk_index between chunk.chunk_index::bigint - neighbor_window
+                                              and chunk.chunk_index::bigint + neighbor_window
+           ),
+           chunk.content
+         )
+         end,
+         page.total_count, (fused ->> 'pool_ended')::boolean,
+         chunk.heading, chunk.sensitivity,
+         coalesce(knowledge_internal.distinct_names(page.collections), array[chunk.collection]),
+         (
+           select count(sibling.chunk_index)::integer from visible_chunks as sibling
+            where sibling.document_id = chunk.document_id
+         ), document.external_key, document.source_row,
+         least(1, page.unit_score / (select knowledge_internal.best_fused_score( -- once, not by row
+           fusion, questions, vector_weight, text_weight, rrf_k
+         ))),
+         (select knowledge_internal.search_notes(
+           questions, analyses, array(select distinct unnest(relaxed_parts) from last_draws)
+         ))
+    from page
+    join public.knowledge_chunks as chunk on chunk.id = page.id
+    left join public.knowledge_documents as document
+      on document.id = chunk.document_id
+     and (document.visibility = 'public' or not public_only and (
+       num_nonnulls(viewer_id, viewer_groups) = 0 or document.owner_id = viewer_id
+         or document.allowed_groups && viewer_groups))
+   order by page.unit_place;
+exception
+  when invalid_parameter_value then
+    raise;
+  when data_exception then
+    raise exception 'page: %', left(sqlerrm, 200)
+      using errcode = '22023', hint = 'Send what fuse_knowledge_candidates returned.';
+end
+$$;
+
+comment on function knowledge_internal.candidate_hits is
+  'The result of knowledge_candidate_hits.';
 
 notify pgrst, 'reload schema';

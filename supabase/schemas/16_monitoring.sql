@@ -686,7 +686,7 @@ as $$
                      then activity.n_mod_since_analyze
                  end
                )
-          from knowledge_internal.corpus_statistics as corpus
+          from public.knowledge_corpus_statistics as corpus
           left join pg_catalog.pg_stat_user_tables as activity
             on activity.relid = knowledge_internal.physical_table()
       ),

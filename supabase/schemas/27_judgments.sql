@@ -12,6 +12,7 @@ create table public.knowledge_judgments (
   grade integer not null check (grade between 0 and 2),
   judged_by uuid,
   judged_at timestamptz not null default now(),
+  is_generated boolean not null default false,
   check (num_nonnulls(document_id, chunk_id) > 0)
 );
 
@@ -25,6 +26,8 @@ comment on column public.knowledge_judgments.chunk_id is
   'The chunk that is judged; null if the whole document is.';
 comment on column public.knowledge_judgments.grade is '0 wrong, 1 partly right, 2 right.';
 comment on column public.knowledge_judgments.judged_by is 'The user who judged; null: unknown.';
+comment on column public.knowledge_judgments.is_generated is
+  'The question was made from the words of the document, nobody asked it.';
 
 -- One judgment of each user for each thing. A question can be too long for an index.
 create unique index knowledge_judgments_once on public.knowledge_judgments (
@@ -46,6 +49,8 @@ language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  ids uuid[];
 begin
   if tg_op = 'TRUNCATE' then
     delete from public.knowledge_judgments as judgment
@@ -58,14 +63,17 @@ begin
            and not exists (
                  select from public.knowledge_chunks as chunk where chunk.id = judgment.chunk_id
                );
-  elsif tg_table_name = 'knowledge_documents' then
+    return null;
+  end if;
+  -- On its own: Citus plans no statement over a transition table and a stored table. And it adds a
+  -- number to tg_table_name.
+  ids := array(select deleted.id from deleted);
+  if tg_argv[0] = 'documents' then
     delete from public.knowledge_judgments as judgment
-     using deleted
-     where judgment.document_id = deleted.id;
+     where judgment.document_id = any (ids);
   else
     delete from public.knowledge_judgments as judgment
-     using deleted
-     where judgment.chunk_id = deleted.id;
+     where judgment.chunk_id = any (ids);
   end if;
   return null;
 end
@@ -76,10 +84,10 @@ comment on function knowledge_internal.delete_judgments() is
 
 create trigger delete_judgments
   after delete on public.knowledge_documents referencing old table as deleted
-  for each statement execute function knowledge_internal.delete_judgments();
+  for each statement execute function knowledge_internal.delete_judgments('documents');
 create trigger delete_judgments
   after delete on public.knowledge_chunks referencing old table as deleted
-  for each statement execute function knowledge_internal.delete_judgments();
+  for each statement execute function knowledge_internal.delete_judgments('chunks');
 create trigger clear_judgments
   after truncate on public.knowledge_documents
   for each statement execute function knowledge_internal.delete_judgments();
@@ -97,7 +105,8 @@ set standard_conforming_strings = on
 as $$
 declare
   keys constant text[] := array[
-    'question', 'grade', 'document_key', 'chunk_id', 'collection', 'judged_by', 'judged_at'
+    'question', 'grade', 'document_key', 'chunk_id', 'collection', 'judged_by', 'judged_at',
+    'is_generated'
   ];
   judgment public.knowledge_judgments;
   wrong_key text;
@@ -109,7 +118,8 @@ begin
   select entry.key into wrong_key
     from jsonb_each(given) as entry
    where entry.key <> all (keys)
-      or entry.key <> 'grade' and jsonb_typeof(entry.value) not in ('string', 'null')
+      or entry.key not in ('grade', 'is_generated')
+         and jsonb_typeof(entry.value) not in ('string', 'null')
    order by entry.key
    limit 1;
   if wrong_key is not null then
@@ -122,12 +132,18 @@ begin
     raise exception '%.question must be a text of 1 to 4096 characters', place
       using errcode = '22023';
   end if;
-  if (given -> 'grade' in ('0', '1', '2')) is not true then
-    raise exception '%.grade must be 0, 1 or 2, not %',
-                    place, left(coalesce(given ->> 'grade', 'null'), 100)
+  if (given -> 'grade' in ('0', '1', '2', 'null')) is not true then
+    raise exception '%.grade must be 0, 1 or 2, or null to withdraw the judgment, not %',
+                    place, left(coalesce(given ->> 'grade', 'missing'), 100)
       using errcode = '22023';
   end if;
   judgment.grade := (given ->> 'grade')::integer;
+  if coalesce(given -> 'is_generated', 'false') not in ('true', 'false') then
+    raise exception '%.is_generated must be true or false, not %',
+                    place, left(given ->> 'is_generated', 100)
+      using errcode = '22023';
+  end if;
+  judgment.is_generated := coalesce((given ->> 'is_generated')::boolean, false);
   judgment.collection := coalesce(given ->> 'collection', '');
   if length(judgment.collection) > 200 then
     raise exception '%.collection must be a name of at most 200 characters', place
@@ -186,33 +202,51 @@ begin
     raise exception 'judgments must be an array of at most % objects', most_judgments
       using errcode = '22023';
   end if;
-  insert into public.knowledge_judgments as stored (
-    question, collection, document_id, chunk_id, grade, judged_by, judged_at
+  with last_given as (
+    -- Of two judgments of one thing, the last one counts.
+    select distinct on (
+             given.question, given.collection, given.document_id, given.chunk_id, given.judged_by
+           )
+           given.question, given.collection, given.document_id, given.chunk_id, given.grade,
+           given.judged_by, given.judged_at, given.is_generated
+      from jsonb_array_elements(judgments) with ordinality as listed (judgment, place)
+     cross join lateral knowledge_internal.read_judgment(
+             listed.judgment, format('judgments[%s]', listed.place - 1)
+           ) as given
+     order by given.question, given.collection, given.document_id, given.chunk_id,
+              given.judged_by, listed.place desc
+  ),
+  withdrawn as (
+    delete from public.knowledge_judgments as stored
+     using last_given as given
+     where given.grade is null
+       and md5(stored.question) = md5(given.question)
+       and stored.collection = given.collection
+       and stored.document_id is not distinct from given.document_id
+       and stored.chunk_id is not distinct from given.chunk_id
+       and stored.judged_by is not distinct from given.judged_by
   )
-  -- Of two judgments of one thing, the last one counts.
-  select distinct on (
-           given.question, given.collection, given.document_id, given.chunk_id, given.judged_by
-         )
-         given.question, given.collection, given.document_id, given.chunk_id, given.grade,
-         given.judged_by, given.judged_at
-    from jsonb_array_elements(judgments) with ordinality as listed (judgment, place)
-   cross join lateral knowledge_internal.read_judgment(
-           listed.judgment, format('judgments[%s]', listed.place - 1)
-         ) as given
-   order by given.question, given.collection, given.document_id, given.chunk_id, given.judged_by,
-            listed.place desc
+  insert into public.knowledge_judgments as stored (
+    question, collection, document_id, chunk_id, grade, judged_by, judged_at, is_generated
+  )
+  select given.question, given.collection, given.document_id, given.chunk_id, given.grade,
+         given.judged_by, given.judged_at, given.is_generated
+    from last_given as given
+   where given.grade is not null
       on conflict (md5(question), collection, document_id, chunk_id, judged_by) do update
      set grade = excluded.grade,
-         judged_at = excluded.judged_at;
+         judged_at = excluded.judged_at,
+         is_generated = excluded.is_generated;
   return jsonb_array_length(judgments);
 end
 $$;
 
 comment on function public.set_knowledge_judgments(jsonb) is
   'Stores up to 1,000 judgments {"question", "grade", "document_key" or "chunk_id", "collection", '
-  '"judged_by", "judged_at"}: grade 0 wrong, 1 partly right, 2 right. A judgment replaces that of '
-  'the same user for the same question and thing. Returns their number. Raises 22023 for a wrong '
-  'value and for what is not stored; then none is stored.';
+  '"judged_by", "judged_at", "is_generated"}: grade 0 wrong, 1 partly right, 2 right, null to '
+  'withdraw the judgment. A judgment replaces that of the same user for the same question and '
+  'thing. Returns their number. Raises 22023 for a wrong value and for what is not stored; then '
+  'none is stored.';
 revoke all on function public.set_knowledge_judgments(jsonb) from public, anon, authenticated;
 grant execute on function public.set_knowledge_judgments(jsonb) to service_role;
 
@@ -226,7 +260,8 @@ returns table (
   chunk_id uuid,
   grade integer,
   judged_by uuid,
-  judged_at timestamptz
+  judged_at timestamptz,
+  is_generated boolean
 )
 language plpgsql
 stable
@@ -236,7 +271,7 @@ as $$
 begin
   return query
   select judgment.question, judgment.collection, document.external_key, judgment.chunk_id,
-         judgment.grade, judgment.judged_by, judgment.judged_at
+         judgment.grade, judgment.judged_by, judgment.judged_at, judgment.is_generated
     from public.knowledge_judgments as judgment
     left join public.knowledge_documents as document on document.id = judgment.document_id
     left join public.knowledge_chunks as chunk on chunk.id = judgment.chunk_id
@@ -255,7 +290,10 @@ revoke all on function public.list_knowledge_judgments(text, uuid)
 grant execute on function public.list_knowledge_judgments(text, uuid) to service_role;
 
 create function public.delete_knowledge_judgments(
-  question text default null, collection text default null, judged_by uuid default null
+  question text default null,
+  collection text default null,
+  judged_by uuid default null,
+  is_generated boolean default null
 )
 returns integer
 language plpgsql
@@ -266,8 +304,9 @@ as $$
 declare
   deleted integer;
 begin
-  if num_nonnulls(question, collection, judged_by) = 0 then
-    raise exception 'question, collection and judged_by are all missing, give at least one'
+  if num_nonnulls(question, collection, judged_by, is_generated) = 0 then
+    raise exception 'question, collection, judged_by and is_generated are all missing, give at '
+                    'least one'
       using errcode = '22023';
   end if;
   delete from public.knowledge_judgments as judgment
@@ -276,17 +315,20 @@ begin
      and (delete_knowledge_judgments.collection is null
           or judgment.collection = delete_knowledge_judgments.collection)
      and (delete_knowledge_judgments.judged_by is null
-          or judgment.judged_by = delete_knowledge_judgments.judged_by);
+          or judgment.judged_by = delete_knowledge_judgments.judged_by)
+     and (delete_knowledge_judgments.is_generated is null
+          or judgment.is_generated = delete_knowledge_judgments.is_generated);
   get diagnostics deleted = row_count;
   return deleted;
 end
 $$;
 
-comment on function public.delete_knowledge_judgments(text, text, uuid) is
-  'Deletes the judgments of a question, in a collection, by a user: those that fit all that is '
-  'given. Returns their number. Raises 22023 if nothing is given.';
-revoke all on function public.delete_knowledge_judgments(text, text, uuid)
+comment on function public.delete_knowledge_judgments(text, text, uuid, boolean) is
+  'Deletes the judgments of a question, in a collection, by a user, of generated questions or '
+  'not: those that fit all that is given. Returns their number. Raises 22023 if nothing is given.';
+revoke all on function public.delete_knowledge_judgments(text, text, uuid, boolean)
   from public, anon, authenticated;
-grant execute on function public.delete_knowledge_judgments(text, text, uuid) to service_role;
+grant execute on function public.delete_knowledge_judgments(text, text, uuid, boolean)
+  to service_role;
 
 notify pgrst, 'reload schema';

@@ -160,15 +160,27 @@ def tables(root: Any) -> set[str]:
     return {node.relname for node in nodes(root, ast.RangeVar)}
 
 
+def drawn_rows() -> Query:
+    """Return the query of drawn_rows, the function by which the text leg finds its rows."""
+    (query,) = re.findall(
+        r"ids := array\((.+?)\n    \);",
+        body(function("drawn_rows", "knowledge_internal")),
+        re.DOTALL,
+    )
+    return parse_sql(query)[0].stmt
+
+
 def lineage(name: str) -> tuple[Query, ...]:
-    """Return a CTE with every CTE that it reads, directly or not."""
+    """Return a CTE with every CTE that it reads, directly or not, and the query of drawn_rows."""
     known = ctes()
     reached, ahead = {name}, [name]
     while ahead:
         new = (tables(known[ahead.pop()]) & known.keys()) - reached
         reached |= new
         ahead += new
-    return tuple(known[one] for one in known if one in reached)
+    read = tuple(known[one] for one in known if one in reached)
+    called = {dotted(call.funcname) for call in nodes(read, ast.FuncCall)}
+    return (*read, drawn_rows()) if "knowledge_internal.drawn_rows" in called else read
 
 
 def outputs(query: Query) -> set[str]:

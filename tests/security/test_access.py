@@ -182,7 +182,7 @@ def test_the_service_may_call_every_function(connect: Connect) -> None:
 def test_the_internal_schema_is_closed(connect: Connect, role: Any) -> None:
     connection = connect(role)
     for statement in (
-        "select * from knowledge_internal.corpus_statistics",
+        "select * from public.knowledge_corpus_statistics",
         "select knowledge_internal.apart('a-b')",
     ):
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match="knowledge_internal"):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from logging.handlers import BufferingHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
@@ -19,6 +19,7 @@ from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.service import RetrievalService
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.services.postgres import PostgresProvider
+from second_brain.services.query_log import LoggedQuery
 from second_brain.services.results import EmbeddingModel, Results
 from second_brain.services.write import KnowledgeWriter
 
@@ -72,6 +73,9 @@ def test_settings_are_read_when_they_are_made(monkeypatch: pytest.MonkeyPatch) -
         ("SEARCH_MODEL_CHECK_SECONDS", "-1"),
         ("SEARCH_CACHE_TTL_SECONDS", "0"),
         ("SEARCH_CACHE_MAX_ENTRIES", "0"),
+        ("QUERY_LOG", "some"),
+        ("QUERY_LOG_MAX_ROWS", "100001"),
+        ("QUERY_LOG_MAX_DAYS", "0"),
     ],
 )
 def test_a_setting_out_of_bounds_is_refused_by_name(
@@ -248,7 +252,24 @@ def logged_question(trial: Trial) -> str | None:
     return getattr(records.buffer[-1], "query", None)
 
 
+def query_log_lines(trial: Trial) -> int:
+    """Return how many lines the log has after two searches, two days after another one."""
+    old = LoggedQuery(question="zebra", mode="text", total_ms=1.0, seconds_ago=2 * 86400)
+    with psycopg.connect(cast(str, trial.provider._database)) as connection:
+        connection.execute("truncate public.knowledge_query_log")
+    trial.provider.record_queries([old])
+    trial.search()
+    trial.search()
+    trial.service.flush_query_log()
+    with psycopg.connect(cast(str, trial.provider._database)) as connection:
+        (lines,) = connection.execute(
+            "select count(*) from public.knowledge_query_log"
+        ).fetchone() or (0,)
+    return int(lines)
+
+
 CACHE = {"search_cache_enabled": True}
+LOG = {"query_log": "all"}
 
 # For each setting: what else is set, its other value, what is looked at, and what is seen without
 # and with it.
@@ -380,6 +401,9 @@ EFFECTS: dict[str, tuple[dict[str, Any], Any, Callable[[Trial], Any], Any, Any]]
         False,
     ),
     "search_log_queries": ({}, True, logged_question, None, "zebra"),
+    "query_log": ({}, "without_viewer", query_log_lines, 1, 3),
+    "query_log_max_rows": (LOG, 1, query_log_lines, 3, 1),
+    "query_log_max_days": (LOG, 1, query_log_lines, 3, 2),
 }
 
 

@@ -106,6 +106,21 @@ def test_a_dev_database_from_start_to_reset(run: Run, folder: Path) -> None:
         assert migrations.stored_dimensions(connection) is None
 
 
+def test_a_dev_database_with_replicas(run: Run) -> None:
+    started = run("dev", "start", "--replicas", "2")
+    assert started.returncode == 0, started.stderr
+    told = json.loads(run("dev", "status", "--json").stdout)
+    assert [one["status"] for one in told["replicas"]] == ["running", "running"]
+    for one in told["replicas"]:
+        assert one["dsn"] in started.stderr
+        with psycopg.connect(one["dsn"]) as connection:
+            assert connection.execute("select pg_is_in_recovery()").fetchone() == (True,)
+    assert run("dev", "stop").returncode == 0
+    assert "Replica 2: postgresql://" in run("dev", "start", "--replicas", "2").stderr
+    run("dev", "start", "--replicas", "0")
+    assert json.loads(run("dev", "status", "--json").stdout)["replicas"] == []
+
+
 def test_the_major_version_of_a_dev_database_can_be_chosen(run: Run) -> None:
     assert run("dev", "start", "--postgres-major", "16").returncode == 0
     state = json.loads(run("dev", "status", "--json").stdout)

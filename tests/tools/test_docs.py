@@ -24,13 +24,14 @@ from typing import Any
 import pglast
 import psycopg
 import pytest
+import typer
 import typer.main
 from postgrest.exceptions import APIError
 
 import second_brain
 from conftest import Connection
 from second_brain import errors
-from second_brain.cli.commands import COMMANDS, app
+from second_brain.cli.commands import app
 from second_brain.database.migrations import statements
 from second_brain.services.arguments import DEFAULTS, SQL_NAMES
 
@@ -41,7 +42,7 @@ PAGES = [README, *sorted(DOCS.glob("*.md"))]
 NAMED_PAGES = [pytest.param(page, id=page.stem) for page in PAGES]
 
 # What is in ts is type-checked by test_frontend.py.
-LANGUAGES = {"sql", "python", "sh", "text", "ts", "mermaid"}
+LANGUAGES = {"sql", "python", "sh", "text", "ts", "toml", "mermaid"}
 # Each needs a Supabase project, or a package of over 1 GB.
 MOST_NOT_RUN = 5
 NUMBERS = {20, 21, 23, 26, 700, 701, 1700}
@@ -237,7 +238,12 @@ def test_commands_exist_with_their_options(page: Path, monkeypatch: pytest.Monke
                 assert command is not None, shlex.join(words)
                 arguments = arguments[1:]
             # Parses and checks the options, and runs nothing.
-            command.make_context(command.name, arguments)
+            try:
+                command.make_context(command.name, arguments)
+            except typer.BadParameter as error:
+                # The files of an example are not here.
+                if "does not exist" not in str(error):
+                    raise
 
 
 def anchors(text: str) -> set[str]:
@@ -364,11 +370,6 @@ def test_reference_has_every_difference_between_python_and_sql() -> None:
         if of_sql[sql_name].strip("'").removesuffix(".0") != expected.removesuffix(".0"):
             assert told[name][1] == f"default {expected}", name
     assert "timeout" in told
-
-
-def test_reference_has_every_command() -> None:
-    told = section((DOCS / "reference.md").read_text("utf-8"), "Command line")
-    assert {row[0] for row in table_rows(told, "command")} == COMMANDS.keys()
 
 
 def error_kinds(base: type[errors.SecondBrainError]) -> Iterator[str]:

@@ -22,7 +22,7 @@ from psycopg.conninfo import make_conninfo
 from conftest import Server
 from second_brain.cli import main
 from second_brain.evaluation import collection as collections
-from second_brain.evaluation.collection import Collection, CollectionError, Query
+from second_brain.evaluation.collection import CollectionError, Query, Questions
 from second_brain.evaluation.metrics import PERMUTATIONS, compare, judge
 from second_brain.evaluation.runs import Settings
 from second_brain.evaluation.tuning import DEFAULT, Tuning, choose, grid
@@ -254,7 +254,7 @@ def test_judgments_of_what_is_not_there_are_told_of(fruit: Path) -> None:
 
 def test_a_sample_of_queries_keeps_their_rows_and_is_the_same_for_the_same_seed() -> None:
     queries = [Query(f"q{row}", "text", row) for row in range(100)]
-    whole = Collection("c", [], queries, {query.id: {"d": 1} for query in queries}, 100)
+    whole = Questions("c", queries, {query.id: {"d": 1} for query in queries}, 0)
     drawn = whole.sample(10, seed=3)
     assert drawn == whole.sample(10, seed=3) != whole.sample(10, seed=4)
     assert {query.id for query in drawn.queries} == drawn.qrels.keys()
@@ -530,7 +530,8 @@ def test_the_report_loads_nothing_and_escapes_what_it_shows(on_server: Run, tmp_
 def test_the_report_draws_every_figure(on_server: Run, tmp_path: Path) -> None:
     assert on_server("eval", "--html", "report.html").code == 0
     page = Page((tmp_path / "report.html").read_text("utf-8"))
-    assert len(page.attributes["aria-label"]) == 3
+    # Gains against each leg, and the latency of each search.
+    assert len(page.attributes["aria-label"]) == 2 + 3
     assert "Hybrid against text alone: +0.500 nDCG@10" in page.text
     assert "q2: +1.000 (text 0.000, hybrid 1.000)\nautomobile" in page.text
     assert "50 %" in page.text
@@ -571,9 +572,7 @@ def test_tune_reports_its_grid_its_folds_and_the_legs(on_server: Run) -> None:
 
 def tuned(queries: int, values: dict[Settings, Callable[[int], float]], vector: float) -> Tuning:
     ids = [f"q{number}" for number in range(queries)]
-    collection = Collection(
-        "c", [], [Query(id_, "", row) for row, id_ in enumerate(ids)], {}, queries
-    )
+    collection = Questions("c", [Query(id_, "", row) for row, id_ in enumerate(ids)], {}, 0)
     return choose(
         collection,
         {

@@ -711,7 +711,7 @@ def test_http_asks_for_the_token_and_keeps_to_the_viewer(corpus: str) -> None:
         (
             [],
             {"SECOND_BRAIN_VIEWER_ID": ""},
-            "--viewer-id or $SECOND_BRAIN_VIEWER_ID must be a UUID, not ''",
+            "$SECOND_BRAIN_VIEWER_ID: Input should be a valid UUID",
         ),
         (["--viewer-id", "ana"], {}, "must be a UUID, not 'ana'"),
         ([], {"VECTOR_WEIGHT": "-1"}, "VECTOR_WEIGHT: Input should be greater than or equal to 0"),

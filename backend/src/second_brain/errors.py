@@ -126,6 +126,30 @@ class ConnectionLostError(UnavailableError):
     )
 
 
+class UncertainWriteError(ConnectionLostError):
+    """The connection broke during the commit: the write may be stored or not.
+
+    `keys` are the external keys of its documents; empty when the write was not about documents.
+    """
+
+    kind = "uncertain_write"
+    default_remedy = (
+        "Send the write again: an upsert or a deletion that was stored already changes nothing the "
+        "second time."
+    )
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        keys: Iterable[str] = (),
+        code: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        super().__init__(message, code=code, remedy=remedy)
+        self.keys = tuple(keys)
+
+
 class ConflictError(SecondBrainError):
     """Another transaction came between; the same call can succeed the next time."""
 

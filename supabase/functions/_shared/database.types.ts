@@ -224,6 +224,7 @@ export type Database = {
           "document_id": string | null;
           "grade": number;
           "id": string;
+          "is_generated": boolean;
           "judged_at": string;
           "judged_by": string | null;
           "question": string;
@@ -235,6 +236,7 @@ export type Database = {
           "document_id"?: string | null;
           "grade": number;
           "id"?: string;
+          "is_generated"?: boolean;
           "judged_at"?: string;
           "judged_by"?: string | null;
           "question": string;
@@ -245,9 +247,68 @@ export type Database = {
           "document_id"?: string | null;
           "grade"?: number;
           "id"?: string;
+          "is_generated"?: boolean;
           "judged_at"?: string;
           "judged_by"?: string | null;
           "question"?: string;
+        };
+        Relationships: [];
+      };
+      "knowledge_query_log": {
+        Row: {
+          "asked_at": string;
+          "collections": (string)[] | null;
+          "confidence": number | null;
+          "degraded": string | null;
+          "embed_ms": number;
+          "error_kind": string | null;
+          "hits": number | null;
+          "id": number;
+          "is_cached": boolean;
+          "mode": string;
+          "mode_used": string | null;
+          "question": string;
+          "rerank_ms": number;
+          "search_ms": number;
+          "total_ms": number;
+          "viewer_mark": string | null;
+        };
+        ComputedFields: never;
+        Insert: {
+          "asked_at": string;
+          "collections"?: (string)[] | null;
+          "confidence"?: number | null;
+          "degraded"?: string | null;
+          "embed_ms": number;
+          "error_kind"?: string | null;
+          "hits"?: number | null;
+          "id"?: never;
+          "is_cached": boolean;
+          "mode": string;
+          "mode_used"?: string | null;
+          "question": string;
+          "rerank_ms": number;
+          "search_ms": number;
+          "total_ms": number;
+          "viewer_mark"?: string | null;
+        };
+        Update: {
+          "asked_at"?: string;
+          "collections"?: (string)[] | null;
+          "confidence"?: number | null;
+          "degraded"?: string | null;
+          "embed_ms"?: number;
+          "error_kind"?: string | null;
+          "hits"?: number | null;
+          "id"?: never;
+          "is_cached"?: boolean;
+          "mode"?: string;
+          "mode_used"?: string | null;
+          "question"?: string;
+          "rerank_ms"?: number;
+          "search_ms"?: number;
+          "total_ms"?: number;
+          "viewer_mark"?: string | null;
         };
         Relationships: [];
       };
@@ -454,7 +515,12 @@ export type Database = {
       };
       "delete_knowledge_document": { Args: { "document_key": string }; Returns: number };
       "delete_knowledge_judgments": {
-        Args: { "collection"?: string; "judged_by"?: string; "question"?: string };
+        Args: {
+          "collection"?: string;
+          "is_generated"?: boolean;
+          "judged_by"?: string;
+          "question"?: string;
+        };
         Returns: number;
       };
       "delete_knowledge_owner": {
@@ -465,6 +531,16 @@ export type Database = {
         }[];
       };
       "delete_my_knowledge_document": { Args: { "document": string }; Returns: boolean };
+      "describe_knowledge_document": {
+        Args: {
+          "chunk_count"?: number;
+          "chunk_id"?: string;
+          "chunk_offset"?: number;
+          "document_id"?: string;
+          "document_key"?: string;
+        };
+        Returns: Json;
+      };
       "explain_hybrid_search": {
         Args: {
           "collections"?: (string)[];
@@ -697,6 +773,23 @@ export type Database = {
       };
       "knowledge_search_health": { Args: Record<PropertyKey, never>; Returns: Json };
       "knowledge_viewer_groups": { Args: Record<PropertyKey, never>; Returns: (string)[] };
+      "list_knowledge_documents": {
+        Args: {
+          "after_key"?: string;
+          "in_collection"?: string;
+          "in_state"?: string;
+          "named"?: string;
+          "of_type"?: string;
+          "page_size"?: number;
+        };
+        Returns: Database["public"]["CompositeTypes"]["knowledge_document_summary"][];
+        SetofOptions: {
+          from: "*";
+          to: "knowledge_document_summary";
+          isOneToOne: false;
+          isSetofReturn: true;
+        };
+      };
       "list_knowledge_judgments": {
         Args: { "by_user"?: string; "in_collection"?: string };
         Returns: {
@@ -704,6 +797,7 @@ export type Database = {
           "collection": string;
           "document_key": string;
           "grade": number;
+          "is_generated": boolean;
           "judged_at": string;
           "judged_by": string;
           "question": string;
@@ -794,7 +888,12 @@ export type Database = {
         Args: { "chunk_count"?: number; "chunk_offset"?: number; "document": string };
         Returns: Json;
       };
+      "record_knowledge_queries": {
+        Args: { "max_age"?: string; "most_rows"?: number; "queries": Json };
+        Returns: number;
+      };
       "refresh_knowledge_statistics": { Args: Record<PropertyKey, never>; Returns: boolean };
+      "report_knowledge_queries": { Args: { "most"?: number; "since"?: string }; Returns: Json };
       "reset_knowledge_settings": { Args: { "collection"?: string }; Returns: boolean };
       "retry_knowledge_embeddings": { Args: { "model"?: string }; Returns: number };
       "search_knowledge_chunks_fulltext": {
@@ -941,6 +1040,27 @@ export type Database = {
       [_ in never]: never;
     };
     CompositeTypes: {
+      "knowledge_document_summary": {
+        "id": string | null;
+        "external_key": string | null;
+        "title": string | null;
+        "state": string | null;
+        "collection": string | null;
+        "knowledge_type": string | null;
+        "language": string | null;
+        "source_origin": string | null;
+        "source_url": string | null;
+        "document_date": string | null;
+        "visibility": string | null;
+        "owner_id": string | null;
+        "chunks": number | null;
+        "pending": number | null;
+        "failed": number | null;
+        "inactive": number | null;
+        "bytes": number | null;
+        "created_at": string | null;
+        "updated_at": string | null;
+      };
       "knowledge_own_document": {
         "id": string | null;
         "external_key": string | null;

@@ -1,10 +1,13 @@
 """The command `second-brain`: arguments, output and exit codes; other packages do the work.
 
-Exit codes: 0 for success, 1 for an error (printed in one line with its remedy), 2 for wrong usage.
+Exit codes: 0 for success, 1 for an error or for findings, 2 for wrong usage, 130 after Ctrl-C. An
+error is one line with its remedy on standard error; with --json the line is a JSON object.
 """
 
+import json
 import sys
 from importlib.util import find_spec
+from itertools import takewhile
 
 from second_brain.errors import MissingExtraError, SecondBrainError, translate
 
@@ -13,9 +16,7 @@ def main() -> None:
     """Run the command line."""
     try:
         _check_extra()
-        from second_brain.cli.commands import app
-
-        app(prog_name="second-brain")
+        _run()
     except SecondBrainError as error:
         _fail(error)
     except Exception as error:
@@ -26,6 +27,29 @@ def main() -> None:
         _fail(translate(error))
 
 
+def _run() -> None:
+    from second_brain.cli.commands import app
+
+    if not _is_json_wanted():
+        app(prog_name="second-brain")
+        return
+    import typer
+
+    try:
+        code = app(prog_name="second-brain", standalone_mode=False)
+    except typer.Abort:
+        _print_error("aborted", "the command was stopped", "Run it again.")
+        sys.exit(1)
+    except Exception as error:
+        # The errors of wrong usage, whose class typer does not export.
+        if not hasattr(error, "format_message"):
+            raise
+        remedy = "See the options: second-brain COMMAND --help"
+        _print_error("usage", error.format_message(), remedy)
+        sys.exit(2)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
 def _check_extra() -> None:
     for package in ("typer", "rich", "numpy"):
         if find_spec(package) is None:
@@ -34,6 +58,19 @@ def _check_extra() -> None:
 
 def _fail(error: SecondBrainError) -> None:
     message = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
-    end = "" if message.endswith((".", "?", "!")) else "."
-    print(f"error: {message}{end} {error.remedy}", file=sys.stderr)
+    _print_error(error.kind, message, error.remedy, error.code)
     sys.exit(1)
+
+
+def _print_error(kind: str, message: str, remedy: str, code: str | None = None) -> None:
+    if _is_json_wanted():
+        told = {"kind": kind, "code": code, "message": message, "remedy": remedy}
+        print(json.dumps({"error": told}), file=sys.stderr)
+        return
+    end = "" if message.endswith((".", "?", "!")) else "."
+    print(f"error: {message}{end} {remedy}", file=sys.stderr)
+
+
+def _is_json_wanted() -> bool:
+    # An error of usage can come before the options are parsed.
+    return "--json" in takewhile(lambda argument: argument != "--", sys.argv[1:])

@@ -1,17 +1,16 @@
 """The command adopt: arguments and output; `database.adoption` does the work."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from second_brain.cli.corpus import schema_option
 from second_brain.cli.database import DsnOption, SchemaOption, opened
 from second_brain.cli.maintenance import showing_progress
+from second_brain.cli.output import notes_to_stderr, print_json
 from second_brain.cli.tables import number, printable
 from second_brain.database.adoption import carrying, migration, proposal
 from second_brain.database.adoption.layouts import LAYOUTS
@@ -149,7 +148,9 @@ def adopt(
     batch_size: Annotated[
         int, typer.Option(help="With --backfill: rows of a transaction.", min=1, max=10_000)
     ] = carrying.BATCH_SIZE,
-    as_json: Annotated[bool, typer.Option("--json", help="With --check: print JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --check or --backfill: print JSON.")
+    ] = False,
     dsn: DsnOption = None,
     schema: SchemaOption = SCHEMA,
 ) -> None:
@@ -164,8 +165,10 @@ def adopt(
         raise typer.BadParameter("--backfill, --check and --remove exclude each other")
     with opened(dsn, schema) as database:
         if backfill:
-            for one in _chosen(database, table):
-                _backfill(database, one, batch_size)
+            with notes_to_stderr(as_json):
+                done = [_backfill(database, one, batch_size) for one in _chosen(database, table)]
+            if as_json:
+                print_json(done)
         elif check:
             found = [_compared(database, one, repair) for one in _chosen(database, table)]
             _report(found, as_json=as_json, repaired=repair)
@@ -248,11 +251,13 @@ def _chosen(database: Database, name: str | None) -> Sequence[str]:
     return [one.name for one in found]
 
 
-def _backfill(database: Database, name: str, batch_size: int) -> None:
+def _backfill(database: Database, name: str, batch_size: int) -> dict[str, Any]:
     with showing_progress() as on_progress:
         done = carrying.backfill(database, name, batch_size=batch_size, on_progress=on_progress)
     typer.echo(f"{name}: {number(done.stored, 'row')} carried over.")
-    _print_problems(name, carrying.problems(database, name))
+    problems = carrying.problems(database, name)
+    _print_problems(name, problems)
+    return {"name": name, "stored": done.stored, "problems": problems}
 
 
 def _compared(database: Database, name: str, repair: bool) -> carrying.Comparison:
@@ -262,7 +267,7 @@ def _compared(database: Database, name: str, repair: bool) -> carrying.Compariso
 
 def _report(found: Sequence[carrying.Comparison], *, as_json: bool, repaired: bool) -> None:
     if as_json:
-        typer.echo(json.dumps([asdict(one) for one in found], indent=2))
+        print_json(found)
     else:
         for one in found:
             typer.echo(

@@ -32,12 +32,16 @@ COMMANDS = {
     "delete": ("ingestion", "Delete documents with all their chunks."),
     "embed-worker": ("embedding", "Embed chunks that wait for an embedding, until stopped."),
     "search": ("search", "Search, and show ranks and scores of each hit."),
+    "documents": ("documents", "List the stored documents, with sizes and states."),
+    "show": ("documents", "Show a document with its chunks, or one chunk."),
     "demo": ("search", "Search the standard library's documentation in a dev database."),
-    "eval": ("evaluation", "Measure search on a test collection."),
-    "tune": ("evaluation", "Find the best search arguments for a collection."),
+    "eval": ("evaluation", "Measure search on judged questions, or on a test collection."),
+    "tune": ("evaluation", "Find the best fusion and weights, and store them."),
     "judgments": ("judgments", "Which documents are right for a question."),
     "settings": ("settings", "Fusion and weights that a corpus remembers."),
+    "config": ("config", "Show the values that variables and the configuration file set."),
     "adopt": ("adoption", "Search a table that you already have, and follow its changes."),
+    "workbench": ("workbench", "See, judge and tune a corpus in the browser."),
     "mcp": ("serving", "Serve search tools to assistants over the Model Context Protocol."),
     "dev": ("database", "An embedded Postgres for this folder, in .second-brain/."),
     "index": ("maintenance", "The vector index: show, build another kind, drop."),
@@ -54,6 +58,14 @@ class _Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         return _loaded(COMMANDS[cmd_name][0])[cmd_name] if cmd_name in COMMANDS else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None:
+            from second_brain.cli import configuration
+
+            ctx.default_map = {name: configuration.load().defaults((str(name),), command)}
+        return name, command, rest
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):

@@ -5,13 +5,14 @@ from typing import Annotated
 
 import typer
 
+from second_brain.cli import configuration
 from second_brain.database import migrations
 from second_brain.errors import (
     ConfigurationError,
     DimensionMismatchError,
     MigrationMissingError,
 )
-from second_brain.models import EMBEDDER_NAMES, Embedder
+from second_brain.models import EMBEDDER_NAMES, Embedder, load_embedder
 from second_brain.services.install import SCHEMA, Database
 
 _MODELS = """
@@ -41,9 +42,8 @@ EmbedderOption = Annotated[
     typer.Option(
         "--embedder",
         metavar="NAME",
-        envvar="SECOND_BRAIN_EMBEDDER",
         help=f"Model of the embeddings: {', '.join(EMBEDDER_NAMES)}; MODEL@N requests N "
-        "dimensions.",
+        "dimensions. $SECOND_BRAIN_EMBEDDER.",
     ),
 ]
 
@@ -51,6 +51,13 @@ EmbedderOption = Annotated[
 def schema_option(schema: str) -> str:
     """Return the option --schema for a command to print, empty for the default."""
     return "" if schema == SCHEMA else f" --schema {schema}"
+
+
+def configured_embedder(name: str) -> Embedder:
+    """Load an embedder, at the address that is configured for embeddings."""
+    configured = configuration.load()
+    address = configured.get("embedder-address") if name.startswith("openai:") else None
+    return load_embedder(name, address=address, key=configured.get("embedder-key"))
 
 
 def refuse_other_embedder(

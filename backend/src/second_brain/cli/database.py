@@ -1,33 +1,31 @@
 """The commands dev, migrate, init and doctor: arguments and output; `database` does the work."""
 
-import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 from psycopg.conninfo import make_conninfo
 
-from second_brain.cli.corpus import EmbedderOption
+from second_brain.cli import configuration
+from second_brain.cli.corpus import EmbedderOption, configured_embedder
+from second_brain.cli.output import JsonOption, print_json
 from second_brain.database import doctor, migrations, naming, pgvector, uninstall
 from second_brain.database.embedded import OWNER, EmbeddedPostgres, apply_prelude
 from second_brain.database.obstacles import Obstacle
 from second_brain.errors import ConfigurationError, MissingExtraError
-from second_brain.models import load_embedder
 from second_brain.services.connections import address, connect
 from second_brain.services.install import Database, Install
 
 STATE = Path(".second-brain")
-_VARIABLES = ("SECOND_BRAIN_DSN", "DATABASE_URL")
 
 DsnOption = Annotated[
     str | None,
     typer.Option(
         "--dsn",
-        help="Database; the default is $SECOND_BRAIN_DSN, $DATABASE_URL or the dev database here.",
+        help="Database; the default is $SECOND_BRAIN_DSN, $DATABASE_URL, that of the "
+        "configuration file, or the dev database here.",
         show_default=False,
     ),
 ]
@@ -39,13 +37,21 @@ MajorOption = Annotated[
         show_default=False,
     ),
 ]
+ReplicasOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Number of hot standbys; default: those that exist.",
+        min=0,
+        max=8,
+        show_default=False,
+    ),
+]
 SchemaOption = Annotated[
     str,
     typer.Option(
         "--schema",
         metavar="NAME",
-        envvar="SECOND_BRAIN_SCHEMA",
-        help="Schema of the install, if the database has several.",
+        help="Schema of the install, if the database has several; $SECOND_BRAIN_SCHEMA.",
     ),
 ]
 
@@ -90,17 +96,19 @@ def register(app: typer.Typer) -> None:
 
 
 def resolve_dsn(dsn: str | None) -> str:
-    """Return `dsn`, else $SECOND_BRAIN_DSN, $DATABASE_URL or the DSN of the running dev database.
+    """Return `dsn`, else the configured database, else the running dev database of this folder.
 
     Prints the database to stderr, unless `dsn` is given. Raises ConfigurationError when there is no
     database.
     """
     if dsn:
         return dsn
-    variable = dsn_variable()
-    if variable:
-        _print_database(os.environ[variable], f"${variable}")
-        return os.environ[variable]
+    configured = configuration.load().values.get("dsn")
+    if configured is not None:
+        _print_database(configured.value, configured.source)
+        if warning := configuration.warning_of_password(configured):
+            typer.echo(f"warning: {warning}", err=True)
+        return str(configured.value)
     server = _dev_server()
     if server.status == "running":
         _print_database(server.dsn(), f"{STATE}/ of this folder")
@@ -112,17 +120,18 @@ def resolve_dsn(dsn: str | None) -> str:
     )
 
 
+def is_rest_configured(dsn: str | None) -> bool:
+    """Say whether only a Supabase project is configured, and no database."""
+    values = configuration.load().values
+    return not dsn and "dsn" not in values and {"supabase-url", "supabase-key"} <= values.keys()
+
+
 @contextmanager
 def opened(dsn: str | None, schema: str) -> Iterator[Database]:
     """Connect to the database of the commands, with autocommit."""
     install = Install(schema)
     with connect(resolve_dsn(dsn), autocommit=True) as connection:
         yield Database(connection, install)
-
-
-def dsn_variable() -> str | None:
-    """Return the name of the environment variable that has the DSN, or None."""
-    return next((name for name in _VARIABLES if os.environ.get(name)), None)
 
 
 def _print_database(dsn: str, source: str) -> None:
@@ -140,34 +149,43 @@ def _print_database(dsn: str, source: str) -> None:
     epilog=_examples(
         "second-brain dev start",
         "second-brain dev start --postgres-major 16",
+        "second-brain dev start --replicas 2",
         'psql "$(second-brain dev start)"',
     )
 )
-def start(postgres_major: MajorOption = None) -> None:
+def start(postgres_major: MajorOption = None, replicas: ReplicasOption = None) -> None:
     """Start this folder's database and print its DSN; the first start creates the database.
 
     It runs until `dev stop`. It has the roles, schemas and pgvector of Supabase but no tables:
-    `second-brain migrate` creates them.
+    `second-brain migrate` creates them. Replicas are hot standbys; their DSNs are printed to
+    stderr.
     """
     server = _dev_server(postgres_major)
     was_running = server.status == "running"
-    server.start()
+    server.start(standbys=replicas)
     (STATE / ".gitignore").write_text("*\n")
     verb = "was already running" if was_running else "is running"
     typer.echo(f"PostgreSQL {server.major} {verb}; stop it with `second-brain dev stop`.", err=True)
-    variable = dsn_variable()
-    if variable and os.environ[variable] != server.dsn():
+    configured = configuration.load().values.get("dsn")
+    if configured is not None and configured.value != server.dsn():
         typer.echo(
-            f"Commands do not use it, because ${variable} is set to another database: unset the "
-            "variable, or pass --dsn.",
+            f"Commands do not use it, because {configured.source} is set to another database: "
+            "unset it, or pass --dsn.",
             err=True,
         )
+    _print_replicas(server)
     typer.echo(server.dsn())
+
+
+def _print_replicas(server: EmbeddedPostgres) -> None:
+    for one in server.standbys:
+        running = one.status == "running"
+        typer.echo(f"Replica {one.number}: {one.dsn() if running else one.status}", err=True)
 
 
 @dev.command(epilog=_examples("second-brain dev stop"))
 def stop() -> None:
-    """Stop this folder's database; its data are kept."""
+    """Stop this folder's database and its replicas; the data are kept."""
     server = _dev_server()
     before = server.status
     server.stop()
@@ -178,26 +196,33 @@ def stop() -> None:
 
 
 @dev.command(epilog=_examples("second-brain dev status", "second-brain dev status --json"))
-def status(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Show whether this folder's database runs, and its DSN. Exit code 1 if it does not run."""
+def status(as_json: JsonOption = False) -> None:
+    """Show whether this folder's database and replicas run, and their DSNs.
+
+    Exit code 1 if the database does not run.
+    """
     server = _dev_server()
     now = server.status
     running = now == "running"
     if as_json:
-        typer.echo(
-            json.dumps(
-                {
-                    "status": now,
-                    "major": None if now == "absent" else server.major,
-                    "dsn": server.dsn() if running else None,
-                    "log": None if now == "absent" else str(server.log),
-                }
-            )
+        print_json(
+            {
+                "status": now,
+                "major": None if now == "absent" else server.major,
+                "dsn": server.dsn() if running else None,
+                "log": None if now == "absent" else server.log,
+                "replicas": [
+                    {
+                        "status": one.status,
+                        "dsn": one.dsn() if one.status == "running" else None,
+                    }
+                    for one in server.standbys
+                ],
+            }
         )
     elif running:
         typer.echo(f"PostgreSQL {server.major} is running; log: {server.log}", err=True)
+        _print_replicas(server)
         typer.echo(server.dsn())
     else:
         typer.echo(f"The database is {now}; start it with `second-brain dev start`.", err=True)
@@ -210,13 +235,17 @@ def reset(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     postgres_major: MajorOption = None,
 ) -> None:
-    """Delete this folder's database with all its data and start an empty one."""
+    """Delete this folder's database with all its data and start an empty one.
+
+    It has as many replicas as before.
+    """
     server = _dev_server()
     if server.status != "absent" and not yes:
         typer.confirm(f"Delete the database in {STATE.resolve()}?", abort=True, err=True)
     major = postgres_major or (server.major if server.status != "absent" else None)
+    replicas = len(server.standbys)
     server.remove()
-    start(major)
+    start(major, replicas)
 
 
 def migrate(
@@ -237,6 +266,7 @@ def migrate(
     ] = False,
     embedder_name: EmbedderOption = "wordllama",
     schema: SchemaOption = naming.SCHEMA,
+    as_json: JsonOption = False,
 ) -> None:
     """Apply the migrations that the database does not have yet.
 
@@ -262,15 +292,20 @@ def migrate(
             progress=lambda migration: typer.echo(f"Applying {migration.file_name}", err=True),
         )
     except migrations.ObstacleError as error:
-        _stop_at(error.obstacles)
-    if applied:
+        _stop_at(error.obstacles, "applied", as_json=as_json)
+    if as_json:
+        print_json({"applied": [one.file_name for one in applied], "obstacles": []})
+    elif applied:
         typer.echo(f"Applied {len(applied)} migration{'s'[: len(applied) > 1]}.")
     else:
         typer.echo("Nothing to apply: the database is up to date.")
 
 
-def _stop_at(obstacles: Sequence[Obstacle]) -> NoReturn:
+def _stop_at(obstacles: Sequence[Obstacle], done: str, *, as_json: bool) -> NoReturn:
     """Print the obstacles with their remedies, and end the command."""
+    if as_json:
+        print_json({done: [], "obstacles": obstacles})
+        raise typer.Exit(1)
     for one in obstacles:
         typer.echo(f"obstacle: {one.what}\n       -> {one.remedy}", err=True)
     typer.echo("Nothing was written.", err=True)
@@ -283,7 +318,7 @@ def _embedder_dimensions(dsn: str, embedder_name: str, schema: str) -> int | Non
         if migrations.stored_dimensions(connection, schema) is not None:
             return None
     try:
-        embedder = load_embedder(embedder_name)
+        embedder = configured_embedder(embedder_name)
     except MissingExtraError as error:
         raise ConfigurationError(
             f"--dimensions is not given, and {error}",
@@ -323,6 +358,7 @@ def init(
         ),
     ] = None,
     dsn: DsnOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Write the migrations into your Supabase project.
 
@@ -334,7 +370,7 @@ def init(
     if check:
         with opened(dsn, schema) as database:
             if found := migrations.find_obstacles(database.connection, schema):
-                _stop_at(found)
+                _stop_at(found, "written", as_json=as_json)
             vector = pgvector.installed(database.connection)
         if vector is not None:
             vector_schema = vector_schema or vector.schema
@@ -344,6 +380,9 @@ def init(
         written += migrations.declare(
             into.parent / "schemas", dimensions, schema=schema, vector_schema=vector_schema
         )
+    if as_json:
+        print_json({"written": written, "obstacles": []})
+        return
     for file in written:
         typer.echo(file)
     if written:
@@ -354,14 +393,14 @@ def init(
 
 def _doctor(
     dsn: DsnOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
     schema: SchemaOption = naming.SCHEMA,
 ) -> None:
     """Check a database, and print a remedy for each problem. Exit code 1 if there is an error."""
     with connect(resolve_dsn(dsn), autocommit=True) as connection:
         findings = doctor.examine(connection, schema)
     if as_json:
-        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+        print_json(findings)
     else:
         for finding in findings:
             typer.echo(f"{finding.status:<8}{finding.check}: {finding.message}")

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -14,11 +13,12 @@ from typing import Annotated
 
 import typer
 
-from second_brain.cli.corpus import EmbedderOption
-from second_brain.cli.database import DsnOption, SchemaOption, dsn_variable, resolve_dsn
-from second_brain.cli.tables import number
+from second_brain.cli.corpus import EmbedderOption, configured_embedder
+from second_brain.cli.database import DsnOption, SchemaOption, is_rest_configured, resolve_dsn
+from second_brain.cli.output import print_json
+from second_brain.cli.tables import number, printable
 from second_brain.ingest.embedding_worker import BATCH_SIZE, POLL, Batch, EmbeddingWorker
-from second_brain.models import RateLimit, load_embedder
+from second_brain.models import RateLimit
 from second_brain.services.embedding_queue import (
     LEASE,
     EmbeddingQueue,
@@ -31,6 +31,7 @@ _EXAMPLES = """\b
 Examples:
   second-brain embed-worker --embedder openai:text-embedding-3-small --requests-per-minute 500
   second-brain embed-worker --once --json
+  second-brain embed-worker --status
   second-brain embed-worker --collection tickets --retry-failed
 """
 
@@ -81,6 +82,9 @@ def _embed_worker(
         bool,
         typer.Option("--retry-failed", help="First give texts that failed for good new attempts."),
     ] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="Show what waits and what failed, and embed nothing.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a line of JSON for each batch, and the totals.")
     ] = False,
@@ -93,6 +97,9 @@ def _embed_worker(
     ends after the running batch, a second one at once. The database is chosen as in the other
     commands; without one, the Supabase project of SUPABASE_URL and SUPABASE_KEY is used.
     """
+    if status:
+        _print_status(dsn, schema, as_json=as_json)
+        return
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(message)s")
     logging.getLogger("second_brain").setLevel(logging.INFO)
     rate_limit = None
@@ -100,7 +107,7 @@ def _embed_worker(
         rate_limit = RateLimit(
             requests_per_minute=requests_per_minute, tokens_per_minute=tokens_per_minute
         )
-    embedder = load_embedder(embedder_name)
+    embedder = configured_embedder(embedder_name)
     done = 0
 
     def on_batch(batch: Batch) -> None:
@@ -137,9 +144,30 @@ def _embed_worker(
         typer.echo(f"In all: {_described(total)}", err=True)
 
 
+def _print_status(dsn: str | None, schema: str, *, as_json: bool) -> None:
+    queue = _queue(dsn, schema)
+    try:
+        pending, failed = queue.pending(), queue.failed()
+    finally:
+        queue.close()
+    if as_json:
+        print_json({"pending": pending, "failed": failed})
+        return
+    for one in pending:
+        since = f", the oldest since {one.oldest:%Y-%m-%d %H:%M}" if one.oldest else ""
+        typer.echo(
+            f"{printable(one.collection)}: {number(one.pending, 'chunk')} without the embedding "
+            f"of {printable(one.model or 'any model')}; {one.claimed} with a worker, "
+            f"{one.failed} failed{since}"
+        )
+    for lost in failed:
+        typer.echo(printable(f"failed: {lost.document_key or lost.chunk_id}: {lost.reason}"))
+    if not pending:
+        typer.echo("Nothing waits for an embedding.")
+
+
 def _queue(dsn: str | None, schema: str) -> EmbeddingQueue:
-    is_sql = dsn or dsn_variable()
-    if not is_sql and os.environ.get("SUPABASE_URL") and os.environ.get("SUPABASE_KEY"):
+    if is_rest_configured(dsn):
         typer.echo("Database: the Supabase project of $SUPABASE_URL", err=True)
         return SupabaseEmbeddingQueue(schema=schema)
     return PostgresEmbeddingQueue(resolve_dsn(dsn), schema=schema)

@@ -3,34 +3,47 @@
 import json
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from second_brain.cli import live_evaluation
 from second_brain.cli.corpus import EmbedderOption
 from second_brain.cli.database import MajorOption, SchemaOption, resolve_dsn
+from second_brain.cli.evaluation_output import (
+    difference_json,
+    print_difference,
+    print_heading,
+    print_test,
+    print_tuning,
+    progress,
+    python,
+    tuning_json,
+)
 from second_brain.cli.settings import describe
+from second_brain.cli.tables import new_console
 from second_brain.evaluation import metrics, report, runs, tuning
 from second_brain.evaluation.collection import Collection, Vectors, embed, load, read_vectors
-from second_brain.evaluation.metrics import MEASURES, Difference
+from second_brain.evaluation.embedding_models import MOST_CHUNKS
+from second_brain.evaluation.live import Kind, Mode, parse_mode
+from second_brain.evaluation.metrics import MEASURES
 from second_brain.evaluation.runs import Evaluation, Settings
-from second_brain.evaluation.tuning import Tuning
 from second_brain.models import load_embedder
 from second_brain.models.rerankers import RERANKER_NAMES, load_reranker
 from second_brain.services.connections import connect
-from second_brain.services.corpus_settings import CorpusSettings
 from second_brain.services.install import SCHEMA
 from second_brain.services.write import KnowledgeWriter
 
 _EVAL_EXAMPLES = """\b
 Examples:
+  second-brain eval
+  second-brain eval --collection support --compare stored rrf
+  second-brain eval --compare rrf '{"fusion": "auto", "vector_weight": 0.7}'
+  second-brain eval --compare-embedder openai:text-embedding-3-small
   second-brain eval scifact
   second-brain eval scifact --doc-embeddings docs.npy --query-embeddings queries.npy
   second-brain eval support --weights 0.6 0.4 --html report.html
@@ -40,19 +53,32 @@ Examples:
 
 _TUNE_EXAMPLES = """\b
 Examples:
-  second-brain tune support
-  second-brain tune support --qrels support/qrels/dev.tsv --max-queries 500
-  second-brain tune support --apply --collection support
+  second-brain tune
+  second-brain tune --collection support --apply
+  second-brain tune scifact
+  second-brain tune scifact --qrels scifact/qrels/dev.tsv --max-queries 500
+  second-brain tune scifact --apply --collection support
 """
 
 _MAX_TUNED = 200
-_PIPED_WIDTH = 100
+_TOO_FEW = "tuning needs at least two queries with a relevant document"
+_FOLDER_OPTIONS = "is for a test collection: give its folder"
 
-CollectionArgument = Annotated[
-    Path,
+FolderArgument = Annotated[
+    Path | None,
     typer.Argument(
-        metavar="COLLECTION",
-        help="Folder with corpus.jsonl, queries.jsonl and qrels.tsv or qrels/test.tsv (BEIR).",
+        metavar="[FOLDER]",
+        help="Test collection: corpus.jsonl, queries.jsonl and qrels.tsv or qrels/test.tsv (BEIR). "
+        "Without it, the judgments in the database and its corpus.",
+        show_default=False,
+    ),
+]
+KindOption = Annotated[
+    Kind | None,
+    typer.Option(
+        "--questions",
+        help="Without a folder: questions that were judged (the default if there are any), that "
+        "`judgments generate` made, or all.",
         show_default=False,
     ),
 ]
@@ -76,12 +102,13 @@ QueryEmbeddingsOption = Annotated[
         show_default=False,
     ),
 ]
-LanguageOption = Annotated[str, typer.Option(help="Language of the documents.")]
+LanguageOption = Annotated[str, typer.Option(help="Language of the documents of the folder.")]
 ServerOption = Annotated[
     str | None,
     typer.Option(
         "--dsn",
-        help="Create the scratch database on this server, not on an embedded one.",
+        help="Database of the corpus. With a folder: server for the scratch database, instead of "
+        "an embedded one.",
         show_default=False,
     ),
 ]
@@ -96,7 +123,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _eval(
-    directory: CollectionArgument,
+    directory: FolderArgument = None,
     qrels: QrelsOption = None,
     doc_embeddings: DocEmbeddingsOption = None,
     query_embeddings: QueryEmbeddingsOption = None,
@@ -140,7 +167,40 @@ def _eval(
         typer.Option(min=1, help="Use a random sample of at most this many queries."),
     ] = None,
     seed: SeedOption = 0,
+    collection: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Without a folder: the collection that the questions are asked in; without it, "
+            "all of the corpus.",
+            show_default=False,
+        ),
+    ] = None,
+    kind: KindOption = None,
+    compared: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            "--compare",
+            metavar="ONE OTHER",
+            help="Without a folder: only these two, the other against the one. Each is vector, "
+            "text, rrf, relative_score, auto, stored, or JSON with the settings of hybrid.",
+            show_default=False,
+        ),
+    ] = None,
+    other_embedder: Annotated[
+        str | None,
+        typer.Option(
+            "--compare-embedder",
+            metavar="NAME",
+            help="Without a folder: compare the stored embeddings with those of this model.",
+            show_default=False,
+        ),
+    ] = None,
+    max_chunks: Annotated[
+        int, typer.Option(min=1, help="Chunks to embed for --compare-embedder.")
+    ] = MOST_CHUNKS,
     dsn: ServerOption = None,
+    schema: SchemaOption = SCHEMA,
     postgres_major: MajorOption = None,
     as_json: JsonOption = False,
     html: Annotated[
@@ -148,27 +208,72 @@ def _eval(
         typer.Option(dir_okay=False, help="Write an HTML report.", show_default=False),
     ] = None,
 ) -> None:
-    """Measure search on a test collection: relevance, latency, and the gain of hybrid search.
+    """Measure search: relevance, latency, and the gain of hybrid search.
 
-    The documents are loaded into a scratch database that is dropped at the end. Every query runs
-    three times: vector leg alone, text leg alone, hybrid; with --reranker, also reranked. Arguments
-    that are not given have their defaults.
+    Without a folder, the questions are those judged in the database, and every one is searched in
+    the corpus itself: each leg alone, each fusion, and the stored settings.
+
+    With a folder, its documents are loaded into a scratch database that is dropped at the end.
+    Every query runs three times: vector leg alone, text leg alone, hybrid; with --reranker, also
+    reranked. Arguments that are not given have their defaults.
     """
-    if html is not None and not html.parent.is_dir():
-        raise typer.BadParameter(f"--html: the folder {html.parent} does not exist")
     vector_weight, text_weight = weights or (None, None)
     settings = Settings(fusion, vector_weight, text_weight, rrf_k, pool_size, search_mode)
+    if directory is None:
+        _refuse(
+            _FOLDER_OPTIONS,
+            {
+                "--qrels": qrels,
+                "--doc-embeddings": doc_embeddings,
+                "--query-embeddings": query_embeddings,
+                "--reranker": reranker_name,
+                "--postgres-major": postgres_major,
+                "--html": html,
+            },
+        )
+        modes = [parse_mode(text) for text in compared or ()]
+        if settings != Settings():
+            if modes:
+                raise typer.BadParameter("--compare names the settings: give no others")
+            modes = [Mode("stored"), Mode("given", settings=settings)]
+        with live_evaluation.judged(
+            dsn, schema, collection, kind, embedder_name, (max_queries, seed)
+        ) as found:
+            if other_embedder is not None:
+                live_evaluation.evaluate_models(
+                    *(*found, other_embedder),
+                    collection=collection,
+                    most=max_chunks,
+                    seed=seed,
+                    as_json=as_json,
+                )
+                return
+            live_evaluation.evaluate(
+                *found, collection=collection, compared=modes, seed=seed, as_json=as_json
+            )
+        return
+    _refuse(
+        "is for the corpus of a database: give no folder",
+        {
+            "--collection": collection,
+            "--questions": kind,
+            "--compare": compared,
+            "--compare-embedder": other_embedder,
+        },
+    )
+    if html is not None and not html.parent.is_dir():
+        raise typer.BadParameter(f"--html: the folder {html.parent} does not exist")
     reranker = None if reranker_name is None else (reranker_name, load_reranker(reranker_name))
-    collection, vectors = _prepare(
+    loaded, vectors = _prepare(
         directory, qrels, doc_embeddings, query_embeddings, embedder_name, max_queries, seed
     )
     with (
-        _loaded(collection, vectors, language, dsn, postgres_major) as connection,
-        _progress("Searching", len(collection.queries)) as advance,
+        _loaded(loaded, vectors, language, dsn, postgres_major) as connection,
+        progress("Searching", len(loaded.queries)) as advance,
     ):
         evaluation = runs.evaluate(
             connection,
-            collection,
+            loaded,
             vectors,
             settings,
             reranker=reranker,
@@ -184,7 +289,7 @@ def _eval(
 
 
 def _tune(
-    directory: CollectionArgument,
+    directory: FolderArgument = None,
     qrels: QrelsOption = None,
     doc_embeddings: DocEmbeddingsOption = None,
     query_embeddings: QueryEmbeddingsOption = None,
@@ -203,19 +308,25 @@ def _tune(
             help="Store fusion and weights in your database, if their gain is significant.",
         ),
     ] = False,
-    applied_to: Annotated[
-        str,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="With --apply: store them even if it is not significant."),
+    ] = False,
+    collection: Annotated[
+        str | None,
         typer.Option(
-            "--collection",
             metavar="NAME",
-            help="Collection to store them for; without it, for all that have none.",
+            help="Collection that the questions are asked in, and to store the settings for; "
+            "without it, all that have no settings of their own.",
             show_default=False,
         ),
-    ] = "",
+    ] = None,
+    kind: KindOption = None,
     target: Annotated[
         str | None,
         typer.Option(
-            help="Database for --apply; the default is that of `second-brain search`.",
+            help="With a folder: database for --apply; the default is that of `second-brain "
+            "search`.",
             show_default=False,
         ),
     ] = None,
@@ -224,50 +335,82 @@ def _tune(
 ) -> None:
     """Find the best search arguments for a collection: fusion, weights, RRF constant, pool size.
 
-    Every query runs with each setting, for ten hits, in a scratch database that is dropped at the
-    end. The output compares the cross-validated nDCG@10 of the tuned settings with the defaults and
-    with each leg alone, and says whether hybrid search beats both legs.
+    Without a folder, the questions are those judged in the database, and they are searched in the
+    corpus itself; only fusion and weights are tried. With a folder, its documents are loaded into a
+    scratch database that is dropped at the end.
+
+    Every query runs with each setting, for ten hits. The output compares the cross-validated
+    nDCG@10 of the tuned settings with those in use (with a folder: the defaults) and with each leg
+    alone, and says whether hybrid search beats both legs.
 
     With --apply only fusion and weights are tried, because only they are stored. Every search whose
     caller gives no fusion uses them. `second-brain settings` shows and removes them.
     """
-    if applied_to and not apply:
+    if force and not apply:
+        raise typer.BadParameter("--force needs --apply")
+    if directory is None:
+        _refuse(
+            _FOLDER_OPTIONS,
+            {
+                "--qrels": qrels,
+                "--doc-embeddings": doc_embeddings,
+                "--query-embeddings": query_embeddings,
+                "--postgres-major": postgres_major,
+                "--target": target,
+            },
+        )
+        with live_evaluation.judged(
+            dsn, schema, collection, kind, embedder_name, (max_queries, seed)
+        ) as judged:
+            if len(judged[1].queries) < 2:
+                raise typer.BadParameter(_TOO_FEW)
+            live_evaluation.tune(
+                *judged,
+                collection=collection,
+                seed=seed,
+                is_applied=apply,
+                is_forced=force,
+                as_json=as_json,
+            )
+        return
+    if collection is not None and not apply:
         raise typer.BadParameter("--collection needs --apply")
+    _refuse("is for the corpus of a database: give no folder", {"--questions": kind})
     dsn_applied = resolve_dsn(target) if apply else None
-    collection, vectors = _prepare(
+    loaded, vectors = _prepare(
         directory, qrels, doc_embeddings, query_embeddings, embedder_name, max_queries, seed
     )
-    if len(collection.queries) < 2:
-        raise typer.BadParameter("tuning needs at least two queries with a relevant document")
+    if len(loaded.queries) < 2:
+        raise typer.BadParameter(_TOO_FEW)
     settings = tuning.grid(storable=apply)
     with (
-        _loaded(collection, vectors, language, dsn, postgres_major) as connection,
-        _progress("Searching by setting", len(settings) + 2) as advance,
+        _loaded(loaded, vectors, language, dsn, postgres_major) as connection,
+        progress("Searching by setting", tuning.searches(loaded, settings)) as advance,
     ):
-        found = tuning.tune(connection, collection, vectors, settings, seed=seed, advance=advance)
+        searcher = runs.Searcher(connection, loaded, vectors)
+        found = tuning.tune(searcher.answer, loaded, settings, seed=seed, advance=advance)
     stored = None
-    if dsn_applied is not None and found.storable is not None:
+    chosen = found.forced if force else found.storable
+    if dsn_applied is not None and chosen is not None:
         with connect(dsn_applied, autocommit=True) as connection:
-            stored = _stored(connection, schema, applied_to, found.storable)
+            writer = KnowledgeWriter(connection, schema=schema)
+            stored = tuning.store(writer, collection or "", chosen)
     if as_json:
         told = {"stored": stored and stored.arguments()} if apply else {}
-        typer.echo(json.dumps(_tuning_json(found) | told, indent=2))
+        typer.echo(json.dumps(tuning_json(found) | told, indent=2))
         return
-    _print_tuning(found)
+    print_tuning(found)
     if stored is not None:
         typer.echo(f"Stored for {describe(stored)}")
     elif apply:
         typer.echo("Not stored: no setting is significantly better than the defaults.")
 
 
-def _stored(
-    connection: runs.Connection, schema: str, collection: str, tuned: CorpusSettings
-) -> CorpusSettings:
-    """Store what was tuned; the collection keeps the name of its embedding model."""
-    writer = KnowledgeWriter(connection, schema=schema)
-    models = {one.collection: one.embedding_model for one in writer.settings()}
-    update = {"collection": collection, "embedding_model": models.get(collection)}
-    return writer.set_settings(tuned.model_copy(update=update))
+def _refuse(reason: str, options: Mapping[str, object]) -> None:
+    """Raise an error for the first option that is given."""
+    for name, value in options.items():
+        if value is not None:
+            raise typer.BadParameter(f"{name} {reason}")
 
 
 def _prepare(
@@ -325,29 +468,13 @@ def _ended_by_termination() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-@contextmanager
-def _progress(description: str, total: int) -> Iterator[Any]:
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as progress:
-        task = progress.add_task(description, total=total)
-        yield lambda: progress.advance(task)
-
-
 def _print_evaluation(evaluation: Evaluation) -> None:
-    console = _console()
-    _print_heading(console, evaluation.collection)
+    console = new_console()
+    print_heading(console, evaluation.collection)
     given = evaluation.settings.arguments()
     console.print(
         f"{evaluation.embedding_model} ({evaluation.dimensions} dimensions), PostgreSQL "
-        f"{evaluation.server}, {_arguments(given) if given else 'default arguments'}",
+        f"{evaluation.server}, {python(given) if given else 'default arguments'}",
         style="dim",
         highlight=False,
         markup=False,
@@ -367,87 +494,10 @@ def _print_evaluation(evaluation: Evaluation) -> None:
     console.print(table)
     console.print()
     for other, gain in evaluation.gains.items():
-        _print_difference(console, f"hybrid against {other}", gain)
+        print_difference(console, f"hybrid against {other}", gain)
     if evaluation.rerank_gain is not None:
-        _print_difference(console, "rerank against hybrid", evaluation.rerank_gain)
-    _print_test(console)
-
-
-def _print_tuning(found: Tuning) -> None:
-    console = _console()
-    _print_heading(console, found.collection)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    table.add_column(tuning.MEASURE, justify="right")
-    for leg, mean in found.legs.items():
-        table.add_row(f"{leg} alone", f"{mean:.3f}")
-    table.add_row("hybrid, defaults", f"{found.default:.3f}")
-    table.add_row("hybrid, tuned (cross-validated)", f"{found.validated:.3f}")
-    console.print()
-    console.print(table)
-    console.print()
-    for other, gain in found.gains.items():
-        name = "the defaults" if other == "default" else f"{other} alone"
-        _print_difference(console, f"tuned against {name}", gain)
-    _print_test(console)
-    console.print()
-    for line in _advice(found):
-        # Not by rich, which would wrap the lines: users copy the arguments.
-        typer.echo(line)
-
-
-def _advice(found: Tuning) -> Iterator[str]:
-    for leg in found.not_beaten:
-        gain = found.gains[leg]
-        worse = gain.mean < 0 and gain.significant
-        other = "text_weight" if leg == "vector" else "vector_weight"
-        yield (
-            f"Hybrid is {'worse than' if worse else 'not significantly better than'} the {leg} leg "
-            f"alone ({gain.mean:+.3f}, p = {gain.p_value:.4f}). To use only the {leg} leg: "
-            f"{other}=0"
-        )
-    if found.recommended == tuning.DEFAULT:
-        yield "Recommended: the default arguments; no setting was better under cross-validation."
-        return
-    arguments = found.recommended.arguments()
-    yield (
-        f"Recommended ({tuning.MEASURE} {found.grid[found.recommended]:.3f} on the queries that "
-        "chose it):"
-    )
-    yield f"  Python:  {_arguments(arguments)}"
-    yield "  SQL:     " + ", ".join(f"{name} => {_sql(arg)}" for name, arg in arguments.items())
-    if not found.gains["default"].significant:
-        yield "The gain over the defaults is not significant; more judged queries would help."
-
-
-def _print_heading(console: Console, collection: Collection) -> None:
-    console.print(
-        f"{collection.name}: {len(collection.documents):,} documents, "
-        f"{len(collection.queries):,} queries",
-        style="bold",
-        highlight=False,
-        markup=False,
-    )
-    for remark in collection.remarks:
-        console.print(f"{remark}.", style="dim", highlight=False, markup=False)
-
-
-def _print_difference(console: Console, name: str, difference: Difference) -> None:
-    kind = "gain" if difference.mean > 0 else "loss"
-    verdict = f"significant {kind}" if difference.significant else "not significant"
-    console.print(
-        f"{name}: {difference.mean:+.3f} {MEASURES[0]}, p = {difference.p_value:.4f}, {verdict}",
-        highlight=False,
-    )
-
-
-def _print_test(console: Console) -> None:
-    console.print(
-        f"{metrics.TEST}; {metrics.PERMUTATIONS:,} random permutations, or all if there are "
-        f"fewer; significant: p < {metrics.SIGNIFICANT}",
-        style="dim",
-        highlight=False,
-    )
+        print_difference(console, "rerank against hybrid", evaluation.rerank_gain)
+    print_test(console)
 
 
 def _evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
@@ -473,9 +523,9 @@ def _evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
         },
         "reranker": evaluation.reranker,
         "rerank_gain": evaluation.rerank_gain
-        and {"measure": MEASURES[0], **_difference_json(evaluation.rerank_gain)},
+        and {"measure": MEASURES[0], **difference_json(evaluation.rerank_gain)},
         "hybrid_gain": {
-            leg: {"measure": MEASURES[0], **_difference_json(gain)}
+            leg: {"measure": MEASURES[0], **difference_json(gain)}
             for leg, gain in evaluation.gains.items()
         },
         "test": metrics.TEST,
@@ -493,42 +543,3 @@ def _evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
             for query in collection.queries
         ],
     }
-
-
-def _tuning_json(found: Tuning) -> dict[str, Any]:
-    return {
-        "collection": found.collection.name,
-        "documents": len(found.collection.documents),
-        "queries": len(found.collection.queries),
-        "remarks": list(found.collection.remarks),
-        "measure": tuning.MEASURE,
-        "legs": found.legs,
-        "default": found.default,
-        "tuned_cross_validated": found.validated,
-        "folds": [settings.arguments() for settings in found.chosen],
-        "tuned_gain": {other: _difference_json(gain) for other, gain in found.gains.items()},
-        "test": metrics.TEST,
-        "legs_not_beaten": list(found.not_beaten),
-        "recommended": found.recommended.arguments(),
-        "grid": [
-            {"arguments": settings.arguments(), tuning.MEASURE: mean}
-            for settings, mean in found.grid.items()
-        ],
-    }
-
-
-def _difference_json(difference: Difference) -> dict[str, Any]:
-    return {**asdict(difference), "significant": difference.significant}
-
-
-def _arguments(arguments: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-
-
-def _sql(value: object) -> str:
-    return f"'{value}'" if isinstance(value, str) else str(value)
-
-
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=_PIPED_WIDTH)

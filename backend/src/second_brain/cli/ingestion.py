@@ -15,8 +15,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from second_brain.cli.corpus import EmbedderOption, groups, refuse_other_embedder
+from second_brain.cli.corpus import (
+    EmbedderOption,
+    configured_embedder,
+    groups,
+    refuse_other_embedder,
+)
 from second_brain.cli.database import DsnOption, SchemaOption, opened
+from second_brain.cli.output import JsonOption, notes_to_stderr, print_json
 from second_brain.cli.tables import number, printable
 from second_brain.errors import SecondBrainError
 from second_brain.ingest import (
@@ -36,7 +42,7 @@ from second_brain.ingest import (
     stale_keys,
     standard_library,
 )
-from second_brain.models import Embedder, load_embedder
+from second_brain.models import Embedder
 from second_brain.services.install import SCHEMA, Database
 from second_brain.services.write import KnowledgeWriter
 
@@ -195,6 +201,7 @@ def _ingest(
     ] = False,
     dsn: DsnOption = None,
     schema: SchemaOption = SCHEMA,
+    as_json: JsonOption = False,
 ) -> None:
     """Read documents, cut them into chunks, embed what is new and store it.
 
@@ -231,8 +238,8 @@ def _ingest(
         found.documents.extend(standard_library())
         found.folders.append((STANDARD_LIBRARY, STANDARD_LIBRARY.key("")))
     # Without autocommit the whole run would be one transaction.
-    with opened(dsn, schema) as database:
-        embedder = load_embedder(embedder_name)
+    with opened(dsn, schema) as database, notes_to_stderr(as_json):
+        embedder = configured_embedder(embedder_name)
         refuse_other_embedder(database, embedder, switch_model=switch_model)
         _require(database, knowledge_type, _KNOWLEDGE_TYPES, "--knowledge-type")
         _require(database, source_origin, _SOURCE_ORIGINS, "--source-origin")
@@ -241,8 +248,19 @@ def _ingest(
             _tell_source(one, found)
         reports = ingest_with_progress(database, found.documents, embedder, labels, dry_run=dry_run)
         _print_skipped(found)
+        pruned: list[str] = []
         if prune:
-            _prune(database, found, reports, yes=yes, dry_run=dry_run)
+            pruned = _prune(database, found, reports, yes=yes, dry_run=dry_run)
+    if as_json:
+        print_json(
+            {
+                "documents": reports,
+                "chunks": _chunk_counts(reports),
+                "pruned": pruned,
+                "skipped": found.skipped,
+                "is_dry_run": dry_run,
+            }
+        )
     if any(report.outcome == "failed" for report in reports):
         raise typer.Exit(1)
 
@@ -253,18 +271,22 @@ def _delete(
     ],
     dsn: DsnOption = None,
     schema: SchemaOption = SCHEMA,
+    as_json: JsonOption = False,
 ) -> None:
     """Delete documents with all their chunks, for good. Exit code 1 when one is not there."""
-    missing = False
-    with opened(dsn, schema) as database:
+    deleted: dict[str, int] = {}
+    missing = []
+    with opened(dsn, schema) as database, notes_to_stderr(as_json):
         writer = KnowledgeWriter(database.connection, schema=schema)
         for key in external_keys:
             if _is_stored(database, key):
-                deleted = writer.delete_document(key)
-                typer.echo(f"{key}: deleted, {number(deleted, 'chunk')}")
+                deleted[key] = writer.delete_document(key)
+                typer.echo(f"{key}: deleted, {number(deleted[key], 'chunk')}")
             else:
-                missing = True
+                missing.append(key)
                 typer.echo(f"{key}: no such document", err=True)
+    if as_json:
+        print_json({"deleted": deleted, "missing": missing})
     if missing:
         raise typer.Exit(1)
 
@@ -433,25 +455,25 @@ def _prune(
     *,
     yes: bool,
     dry_run: bool,
-) -> None:
-    """List the documents whose file is gone, and delete them when that is confirmed."""
+) -> list[str]:
+    """List the documents whose file is gone, delete them when confirmed, and return their keys."""
     # A folder that could not be listed, or was left out, still has its documents.
     kept = [*(document.external_key for document in found.documents), *found.excluded]
     schema = database.install.schema
     keys = stale_keys(database.connection, found.folders, kept, schema=schema)
     if not keys:
         typer.echo("nothing to prune")
-        return
     for key in keys:
         typer.echo(f"to prune: {printable(key)}")
-    if dry_run:
-        return
+    if dry_run or not keys:
+        return keys
     if not yes:
         typer.confirm(f"Delete {number(len(keys), 'document')}?", abort=True, err=True)
     writer = KnowledgeWriter(database.connection, schema=schema)
     for key in keys:
         deleted = writer.delete_document(key)
         typer.echo(f"pruned: {printable(key)}, {number(deleted, 'chunk')}")
+    return keys
 
 
 def _is_stored(database: Database, external_key: str) -> bool:

@@ -1,4 +1,4 @@
-"""The command judgments: which documents are right for a question, exported and imported."""
+"""The command judgments: which documents are right for a question."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,8 +7,9 @@ from uuid import UUID
 import typer
 
 from second_brain.cli.database import DsnOption, SchemaOption, opened
-from second_brain.cli.tables import number
+from second_brain.cli.tables import number, printable
 from second_brain.evaluation import judgments as files
+from second_brain.evaluation import known_items
 from second_brain.services.install import SCHEMA
 from second_brain.services.write import KnowledgeWriter
 
@@ -25,9 +26,11 @@ judgments = typer.Typer(
     epilog="""\b
 Examples:
   second-brain judgments import questions.tsv
+  second-brain judgments generate --count 50
+  second-brain judgments delete --generated
+  second-brain eval
   second-brain judgments export judged.csv
   second-brain judgments export judged/
-  second-brain eval judged/
 
 A line of questions.tsv: how do I rotate the keys?<TAB>docs/keys.md
 """,
@@ -84,3 +87,53 @@ def export_judgments(
         else:
             files.write_beir(path, stored, database, collection)
     typer.echo(f"{number(len(stored), 'judgment')} written to {path}.")
+
+
+@judgments.command("generate")
+def generate_judgments(
+    count: Annotated[int, typer.Option(min=1, max=10_000, help="Number of questions.")] = 50,
+    collection: CollectionOption = None,
+    seed: Annotated[int, typer.Option(help="Seed of the choice of documents.")] = 0,
+    dsn: DsnOption = None,
+    schema: SchemaOption = SCHEMA,
+) -> None:
+    """Make questions from words of documents, each with its document as the right one.
+
+    They show documents that the search loses, and make a start possible. They cannot replace
+    questions of people: they have words of the document, so the text leg looks better than it is.
+    `eval` and `tune` use them only if there are no others, or with --questions.
+    """
+    with opened(dsn, schema) as database:
+        made = known_items.generate(database, count, collection=collection, seed=seed)
+        KnowledgeWriter(database.connection, schema=schema).set_judgments(made)
+    typer.echo(f"{number(len(made), 'generated question')} stored, such as:")
+    for one in made[:3]:
+        typer.echo(f"  {printable(one.question)}  ->  {printable(one.document_key or '')}")
+
+
+@judgments.command("delete")
+def delete_judgments(
+    question: Annotated[
+        str | None, typer.Option(help="Only of this question.", show_default=False)
+    ] = None,
+    collection: CollectionOption = None,
+    judged_by: Annotated[
+        UUID | None, typer.Option(help="Only of this user.", show_default=False)
+    ] = None,
+    is_generated: Annotated[
+        bool | None,
+        typer.Option(
+            "--generated/--asked",
+            help="Only generated questions, or only asked ones.",
+            show_default=False,
+        ),
+    ] = None,
+    dsn: DsnOption = None,
+    schema: SchemaOption = SCHEMA,
+) -> None:
+    """Delete the judgments that fit all options; at least one is necessary."""
+    with opened(dsn, schema) as database:
+        deleted = KnowledgeWriter(database.connection, schema=schema).delete_judgments(
+            question=question, collection=collection, judged_by=judged_by, is_generated=is_generated
+        )
+    typer.echo(f"{number(deleted, 'judgment')} deleted.")

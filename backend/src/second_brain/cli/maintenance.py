@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
 
@@ -11,10 +12,12 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as ProgressDisplay
 from rich.table import Table
 
+from second_brain.cli.corpus import configured_embedder
 from second_brain.cli.database import DsnOption, SchemaOption, opened, resolve_dsn
+from second_brain.cli.output import JsonOption, print_json
 from second_brain.database import reembedding, vector_index
 from second_brain.database.maintenance import OnProgress, Progress
-from second_brain.models import EMBEDDER_NAMES, load_embedder
+from second_brain.models import EMBEDDER_NAMES
 from second_brain.services.connections import connect
 from second_brain.services.install import SCHEMA, Database, Install
 
@@ -68,10 +71,13 @@ def register(app: typer.Typer) -> None:
 
 
 @index.command("show")
-def show_index(dsn: DsnOption = None, schema: SchemaOption = SCHEMA) -> None:
+def show_index(
+    dsn: DsnOption = None, schema: SchemaOption = SCHEMA, as_json: JsonOption = False
+) -> None:
     """Show the vector index and the text index."""
     with opened(dsn, schema) as database:
-        _print_indexes(vector_index.show(database))
+        indexes = vector_index.show(database)
+    print_json(indexes) if as_json else _print_indexes(indexes)
 
 
 @index.command("build")
@@ -154,7 +160,7 @@ def start_reembedding(
     where it stopped. Connect directly or through a session pooler.
     """
     target = resolve_dsn(dsn)
-    model = load_embedder(embedder)
+    model = configured_embedder(embedder)
     with showing_progress() as on_progress:
         report = reembedding.start(
             target,
@@ -178,17 +184,22 @@ def start_reembedding(
 
 
 @reembed.command("status")
-def show_reembedding(dsn: DsnOption = None, schema: SchemaOption = SCHEMA) -> None:
+def show_reembedding(
+    dsn: DsnOption = None, schema: SchemaOption = SCHEMA, as_json: JsonOption = False
+) -> None:
     """Show the progress of a model change."""
     with opened(dsn, schema) as database:
         now = reembedding.state(database)
-        if now.stage == "none":
-            typer.echo(f"No model change is running; {now.dimensions} dimensions are in use.")
-        elif now.stage == "switched":
-            typer.echo(f"{now.model} is in use; the old embeddings still exist.")
-        else:
-            done, chunks = reembedding.count(database)
-            typer.echo(f"{done:,} of {chunks:,} chunks are embedded with {now.model}.")
+        is_running = now.stage not in ("none", "switched")
+        done, chunks = reembedding.count(database) if is_running else (None, None)
+    if as_json:
+        print_json({**asdict(now), "embedded": done, "chunks": chunks})
+    elif now.stage == "none":
+        typer.echo(f"No model change is running; {now.dimensions} dimensions are in use.")
+    elif now.stage == "switched":
+        typer.echo(f"{now.model} is in use; the old embeddings still exist.")
+    else:
+        typer.echo(f"{done:,} of {chunks:,} chunks are embedded with {now.model}.")
 
 
 @reembed.command("finish")

@@ -13,14 +13,18 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from second_brain.cli import configuration
+from second_brain.cli.configuration import SearchMode
 from second_brain.cli.corpus import (
     EmbedderOption,
     ViewerGroupsOption,
+    configured_embedder,
     groups,
     refuse_other_embedder,
 )
 from second_brain.cli.database import STATE, DsnOption, SchemaOption, opened
 from second_brain.cli.ingestion import ingest_with_progress
+from second_brain.cli.output import JsonOption, print_json
 from second_brain.cli.tables import (
     cell,
     facets_table,
@@ -29,6 +33,7 @@ from second_brain.cli.tables import (
     print_explanation,
     printable,
     results_table,
+    show_command,
     why_not_text,
 )
 from second_brain.database import migrations
@@ -39,7 +44,9 @@ from second_brain.ingest import (
     standard_library,
 )
 from second_brain.models import Embedder, embed_query, load_embedder
+from second_brain.models.rerankers import RERANKER_NAMES, load_reranker, rerank_scores
 from second_brain.retrieval.plan import MEMORY, NO_MEMORY, names_memory
+from second_brain.retrieval.settings import MATCH_COUNT_BOUND, Fusion, Mode
 from second_brain.services.arguments import (
     ROWS,
     VIEWER,
@@ -52,7 +59,7 @@ from second_brain.services.install import SCHEMA, Database
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.results import FacetCount, MemorySearchResult, pending_note
 
-FUSION = "stored_or_auto"
+FUSION: Fusion = "stored_or_auto"
 
 # Nothing is too dissimilar to be shown: the table says how similar it is.
 _ANY_SIMILARITY = -1.0
@@ -66,7 +73,8 @@ Examples:
   second-brain search "rate limits" --filters '{"team": "platform"}' --date-from 2026-01-01
   second-brain search "rate limits" --collection memory --collection artifacts --expand-neighbors 1
   second-brain search "what does Mia prefer?" --include-memory
-  second-brain search "rate limits" --explain
+  second-brain search "rate limits" --fusion rrf --text-weight 2 --explain
+  second-brain search "rate limits" --rerank --min-similarity 0.3
   second-brain search "rate limits" --why-not docs/limits.md
 """
 
@@ -115,9 +123,42 @@ def register(app: typer.Typer) -> None:
 def _search(
     question: Annotated[str, typer.Argument(help="What to search for.", show_default=False)],
     mode: Annotated[
-        Leg, typer.Option("--mode", help="Both legs fused, the vector leg, or the text leg.")
+        Mode,
+        typer.Option(
+            "--mode",
+            help="Both legs fused, one leg, or rerank: both legs fused and reranked.",
+        ),
     ] = "hybrid",
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of hits.")] = 10,
+    fusion: Annotated[
+        Fusion, typer.Option(help="How the legs are fused; stored_or_auto: as the corpus says.")
+    ] = FUSION,
+    vector_weight: Annotated[
+        float, typer.Option(min=0, help="Weight of the vector leg; 0 leaves the leg out.")
+    ] = 1.0,
+    text_weight: Annotated[
+        float, typer.Option(min=0, help="Weight of the text leg; 0 leaves the leg out.")
+    ] = 1.0,
+    rrf_k: Annotated[float, typer.Option(help="Constant of RRF, above 0.")] = 60.0,
+    pool_size: Annotated[int, typer.Option(min=1, max=1000, help="Candidates of each leg.")] = 50,
+    min_similarity: Annotated[
+        float,
+        typer.Option(
+            "--min-similarity",
+            "--threshold",
+            min=-1,
+            max=1,
+            help="Lowest cosine similarity in the vector leg; -1: no limit.",
+        ),
+    ] = _ANY_SIMILARITY,
+    search_mode: Annotated[SearchMode, typer.Option(help="Syntax of the question.")] = "websearch",
+    rerank: Annotated[
+        bool, typer.Option("--rerank/--no-rerank", help="Order the first hits with a reranker.")
+    ] = False,
+    reranker_name: Annotated[
+        str,
+        typer.Option("--reranker", metavar="NAME", help=f"{', '.join(RERANKER_NAMES)}."),
+    ] = "cross-encoder",
     filter_type: Annotated[
         str | None,
         typer.Option("--knowledge-type", help="Only this knowledge_type.", show_default=False),
@@ -154,11 +195,21 @@ def _search(
     ] = False,
     date_from: Annotated[
         datetime | None,
-        typer.Option(formats=["%Y-%m-%d"], help="First document_date.", show_default=False),
+        typer.Option(
+            metavar="YYYY-MM-DD",
+            formats=["%Y-%m-%d"],
+            help="First document_date.",
+            show_default=False,
+        ),
     ] = None,
     date_to: Annotated[
         datetime | None,
-        typer.Option(formats=["%Y-%m-%d"], help="Last document_date.", show_default=False),
+        typer.Option(
+            metavar="YYYY-MM-DD",
+            formats=["%Y-%m-%d"],
+            help="Last document_date.",
+            show_default=False,
+        ),
     ] = None,
     one_per_document: Annotated[
         bool, typer.Option("--one-per-document", help="The best chunk of each document.")
@@ -179,7 +230,7 @@ def _search(
             show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
     explain: Annotated[
         bool,
         typer.Option("--explain", help="Show how each leg found its rows, and what words weigh."),
@@ -202,14 +253,21 @@ def _search(
 
     Plain words are optional and weighed; "a phrase" is required; -word excludes.
     """
+    leg: Leg = "hybrid" if mode == "rerank" else mode
+    is_reranked = rerank or mode == "rerank"
     options: SearchOptions = {
         "top_k": limit,
-        "threshold": _ANY_SIMILARITY,
+        "threshold": min_similarity,
+        "vector_weight": vector_weight,
+        "text_weight": text_weight,
+        "rrf_k": rrf_k,
+        "pool_size": pool_size,
+        "search_mode": search_mode,
         "filter_type": filter_type,
         "filters": _without_memory(
             _parsed(filters, "--filters"), is_included=include_memory or bool(collections)
         ),
-        "fusion": FUSION,
+        "fusion": fusion,
         "collections": collections or None,
         "viewer_id": viewer_id,
         "viewer_groups": groups(viewer_groups),
@@ -224,52 +282,79 @@ def _search(
     }
     with opened(dsn, schema) as database:
         embedder = None
-        if mode != "text":
-            embedder = load_embedder(embedder_name)
+        if leg != "text":
+            embedder = configured_embedder(embedder_name)
             refuse_other_embedder(database, embedder)
         if why_not is not None:
             missing = _provider(database).explain_missing(
-                *_legs(question, mode, embedder), **_wanted(why_not), **options
+                *_legs(question, leg, embedder), **_wanted(why_not), **options
             )
-            typer.echo(json.dumps(missing, indent=2) if as_json else why_not_text(missing))
+            print_json(missing) if as_json else typer.echo(why_not_text(missing))
             return
         if explain:
             explained = _provider(database).explain_hybrid_search(
-                *_legs(question, mode, embedder), **options
+                *_legs(question, leg, embedder), **options
             )
         else:
-            results = _ask(database, question, mode, embedder, **options)
+            if is_reranked:
+                results = _reranked(database, question, leg, embedder, reranker_name, options)
+            else:
+                results = _ask(database, question, leg, embedder, **options)
             counts = _count_facets(database, question, facets, options)
-            pending = _count_pending(database, mode, options)
+            pending = _count_pending(database, leg, options)
             if not results and not as_json:
                 typer.echo(_why_nothing(database, options), err=True)
     first = offset + 1
     if explain and as_json:
-        told = {"question": question, "mode": mode, "explanation": explained}
-        typer.echo(json.dumps(told, indent=2))
+        print_json({"question": question, "mode": mode, "explanation": explained})
     elif explain:
         print_explanation(explained, first)
     elif as_json:
         hits = [{"rank": rank, **asdict(hit)} for rank, hit in enumerate(results, start=first)]
         answer: dict[str, Any] = {"question": question, "mode": mode, "results": hits}
         if facets:
-            answer["facets"] = [asdict(count) for count in counts]
+            answer["facets"] = counts
         if pending is not None:
             answer["pending_embeddings"] = pending
-        typer.echo(json.dumps(answer, indent=2))
+        print_json(answer)
     elif results:
         console = new_console()
         console.print(results_table(results, first, is_whole=snippet))
         total = results[0].metadata["total_count"]
-        if total is not None and total > len(results):
+        if total is not None and total > len(results) and not is_reranked:
             last = first + len(results) - 1
             console.print(f"\nHits {first} to {last} of {total}.", style="dim", highlight=False)
         if counts:
             console.print()
             console.print(facets_table(counts))
+        typer.echo(f"Read the first hit: {show_command(results[0], schema)}", err=True)
     note = None if explain or as_json else pending_note(pending)
     if note is not None:
         typer.echo(note, err=True)
+
+
+def _reranked(
+    database: Database,
+    question: str,
+    leg: Leg,
+    embedder: Embedder | None,
+    reranker_name: str,
+    options: SearchOptions,
+) -> list[MemorySearchResult]:
+    """Search for more hits than asked for, and return the page of them after reranking.
+
+    The candidates are those of the retrieval service: the same for each page.
+    """
+    reranker = load_reranker(reranker_name)
+    limit, offset = options["top_k"], options["match_offset"]
+    multiplier = configuration.load().search_settings().reranking_candidate_multiplier
+    window = min(limit * multiplier, MATCH_COUNT_BOUND)
+    wider: SearchOptions = {**options, "top_k": window, "match_offset": 0}
+    found = _ask(database, question, leg, embedder, **wider)
+    scores = rerank_scores(reranker, question, [hit.content for hit in found])
+    # Sorting is stable: equal scores keep the fused order.
+    order = sorted(range(len(found)), key=scores.__getitem__, reverse=True)
+    return [found[place] for place in order[offset : offset + limit]]
 
 
 def _demo() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import signal
 import socket
 import sys
@@ -14,12 +13,12 @@ from uuid import UUID
 
 import typer
 
-from second_brain.cli.corpus import ViewerGroupsOption, groups
-from second_brain.cli.database import DsnOption, SchemaOption, dsn_variable, resolve_dsn
+from second_brain.cli import configuration
+from second_brain.cli.corpus import ViewerGroupsOption, configured_embedder, groups
+from second_brain.cli.database import DsnOption, SchemaOption, is_rest_configured, resolve_dsn
 from second_brain.errors import ConfigurationError, MissingExtraError
-from second_brain.models import EMBEDDER_NAMES, load_embedder
+from second_brain.models import EMBEDDER_NAMES
 from second_brain.retrieval.service import AsyncRetrievalService
-from second_brain.retrieval.settings import SearchSettings
 from second_brain.services.connections import async_connection_pool
 from second_brain.services.install import SCHEMA
 from second_brain.services.postgres import AsyncPostgresProvider
@@ -120,8 +119,8 @@ def _mcp(
     token = _token()
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("second_brain").setLevel(logging.INFO)
-    settings = SearchSettings()
-    embedders = [load_embedder(name) for name in embedder_names]
+    settings = configuration.load().search_settings()
+    embedders = [configured_embedder(name) for name in embedder_names]
     is_limited = (scope.viewer_id, scope.viewer_groups) != (None, None) or public_only
 
     async def serve(listening: socket.socket | None) -> None:
@@ -148,8 +147,7 @@ async def _provider(
     dsn: str | None, schema: str, *, pooled: bool, limited: bool
 ) -> AsyncIterator[AsyncSearchProvider]:
     """Open a provider: over SQL, or over a Supabase project's API if only that is configured."""
-    is_sql = dsn or dsn_variable()
-    if not is_sql and os.environ.get("SUPABASE_URL") and os.environ.get("SUPABASE_KEY"):
+    if is_rest_configured(dsn):
         typer.echo("Database: the Supabase project of $SUPABASE_URL", err=True)
         async with AsyncSupabaseProvider(schema=schema, multi_tenant=limited) as provider:
             yield provider
@@ -161,24 +159,21 @@ async def _provider(
 
 
 def _viewer(given: str | None) -> UUID | None:
-    text = os.environ.get(VIEWER) if given is None else given
-    if text is None:
+    if given is None:
         return None
     try:
-        return UUID(text)
+        return UUID(given)
     except ValueError as error:
         # Also for an empty text: without a viewer, every row would be visible.
-        raise typer.BadParameter(
-            f"--viewer-id or ${VIEWER} must be a UUID, not {text[:100]!r}"
-        ) from error
+        raise typer.BadParameter(f"--viewer-id must be a UUID, not {given[:100]!r}") from error
 
 
 def _token() -> str | None:
-    given = os.environ.get(TOKEN)
+    given = configuration.load().get("mcp-token")
     if given is None:
         return None
     # Files and secret stores often add a newline, which an HTTP header cannot contain.
-    token = given.strip()
+    token = str(given).strip()
     if not token:
         raise ConfigurationError(
             f"{TOKEN} is empty", remedy="Set it to a token of your own, or unset it."

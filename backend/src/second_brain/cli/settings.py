@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from second_brain.cli.database import DsnOption, SchemaOption, opened
+from second_brain.cli.output import JsonOption, print_json
 from second_brain.services.corpus_settings import CorpusSettings
 from second_brain.services.install import SCHEMA
 from second_brain.services.write import KnowledgeWriter
@@ -48,10 +49,15 @@ def describe(stored: CorpusSettings) -> str:
 
 
 @settings.command("show")
-def show_settings(dsn: DsnOption = None, schema: SchemaOption = SCHEMA) -> None:
+def show_settings(
+    dsn: DsnOption = None, schema: SchemaOption = SCHEMA, as_json: JsonOption = False
+) -> None:
     """Show the stored settings."""
     with opened(dsn, schema) as database:
         stored = KnowledgeWriter(database.connection, schema=schema).settings()
+    if as_json:
+        print_json(stored)
+        return
     for one in stored:
         typer.echo(describe(one))
     if not stored:
@@ -73,6 +79,7 @@ def set_settings(
     ] = None,
     dsn: DsnOption = None,
     schema: SchemaOption = SCHEMA,
+    as_json: JsonOption = False,
 ) -> None:
     """Store the settings of a collection in place of those that it has."""
     given = CorpusSettings(
@@ -84,14 +91,23 @@ def set_settings(
     )
     with opened(dsn, schema) as database:
         stored = KnowledgeWriter(database.connection, schema=schema).set_settings(given)
-    typer.echo(f"Stored for {describe(stored)}")
+    if as_json:
+        print_json(stored)
+    else:
+        typer.echo(f"Stored for {describe(stored)}")
 
 
 @settings.command("reset")
 def reset_settings(
-    collection: CollectionOption = "", dsn: DsnOption = None, schema: SchemaOption = SCHEMA
+    collection: CollectionOption = "",
+    dsn: DsnOption = None,
+    schema: SchemaOption = SCHEMA,
+    as_json: JsonOption = False,
 ) -> None:
     """Remove the settings of a collection."""
     with opened(dsn, schema) as database:
         found = KnowledgeWriter(database.connection, schema=schema).reset_settings(collection)
-    typer.echo("Removed." if found else "There are no such settings.")
+    if as_json:
+        print_json({"collection": collection, "removed": found})
+    else:
+        typer.echo("Removed." if found else "There are no such settings.")

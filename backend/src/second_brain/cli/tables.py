@@ -3,6 +3,8 @@
 import html
 import json
 import re
+import shlex
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +12,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from second_brain.cli.corpus import schema_option
 from second_brain.services.results import FacetCount, MemorySearchResult
 
 # Width of tables when the output is a file or a pipe.
@@ -194,6 +197,14 @@ def results_table(results: Sequence[MemorySearchResult], first: int, *, is_whole
     return table
 
 
+def show_command(hit: MemorySearchResult, schema: str) -> str:
+    """Return the command that shows the document of a hit, for people to copy."""
+    key = hit.metadata.get("external_key")
+    # A key that this terminal cannot show is not for copying.
+    name = shlex.quote(key) if key and key.isprintable() else hit.metadata["document_id"] or hit.id
+    return f"second-brain show {name}{schema_option(schema)}"
+
+
 def cell(hit: MemorySearchResult) -> Group:
     """Return a hit in two lines, for a column beside others."""
     ranks = [
@@ -282,6 +293,18 @@ def printable(text: str) -> str:
     """Return the text with control characters replaced, which could change the terminal."""
     return "".join(
         character if character.isprintable() else " " for character in text.replace("\n", " ")
+    )
+
+
+def visible(text: str) -> str:
+    """Return the text with control characters as codes; line breaks and tabs stay."""
+    return "".join(
+        character
+        if character.isprintable() or character in "\n\t"
+        else " "
+        if unicodedata.category(character) == "Zs"
+        else character.encode("unicode_escape").decode()
+        for character in text
     )
 
 

@@ -28,6 +28,7 @@ from urllib.parse import quote
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from second_brain.errors import ConfigurationError
 
@@ -48,6 +49,8 @@ _SETTINGS = {
     "shared_buffers": "256MB",
     "maintenance_work_mem": "256MB",
     "max_wal_size": "2GB",
+    # For standbys that are stopped for a while.
+    "wal_keep_size": "512MB",
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
@@ -80,6 +83,9 @@ class EmbeddedPostgres:
     runs as the system account `second-brain`, which is created. If that account cannot reach the
     directory (for example below /root), the cluster is in /var/lib/second-brain instead. Binaries
     that it cannot reach are copied there too.
+
+    It can have standbys: servers in `standby-1`, `standby-2` and so on, which stream from it and
+    start and stop with it.
     """
 
     def __init__(
@@ -141,8 +147,28 @@ class EmbeddedPostgres:
         state = self._existing()
         return _url(ADMIN, state.admin_password, state.port, database)
 
-    def start(self) -> None:
-        """Start the server, and create it first if there is none; no effect if it runs."""
+    @property
+    def standbys(self) -> "list[Standby]":
+        """The standbys that exist, in the order of their numbers."""
+        found = [int(path.parent.name[8:]) for path in self.directory.glob("standby-*/server.json")]
+        return [Standby(self, number) for number in sorted(found)]
+
+    def start(self, standbys: int | None = None) -> None:
+        """Start the server, and create it first if there is none; no effect if it runs.
+
+        Its standbys start too. `standbys` is how many it shall have: missing ones are created,
+        others are removed.
+        """
+        self._start()
+        if standbys is not None:
+            for number in range(1, standbys + 1):
+                Standby(self, number)._start()
+            for one in self.standbys[standbys:]:
+                one.remove()
+        for one in self.standbys:
+            one._start()
+
+    def _start(self) -> None:
         with self._lock():
             state = self._state()
             if state is not None and self._major not in (None, state.major):
@@ -155,20 +181,29 @@ class EmbeddedPostgres:
                 state = self._create()
             if self._pid(state) is None:
                 state = self._launch(state)
-            with psycopg.connect(self.admin_dsn(), autocommit=True) as connection:
-                apply_prelude(connection)
-                # The client hashes the password, so that the server's log cannot contain it.
-                hashed = connection.pgconn.encrypt_password(
-                    state.password.encode(), OWNER.encode(), b"scram-sha-256"
+            self._prepare(state)
+
+    def _prepare(self, state: _State) -> None:
+        """Give the running server the prelude and the owner's password."""
+        with psycopg.connect(self.admin_dsn(), autocommit=True) as connection:
+            apply_prelude(connection)
+            # The client hashes the password, so that the server's log cannot contain it.
+            hashed = connection.pgconn.encrypt_password(
+                state.password.encode(), OWNER.encode(), b"scram-sha-256"
+            )
+            connection.execute(
+                sql.SQL("alter role {} password {}").format(
+                    sql.Identifier(OWNER), sql.Literal(hashed.decode())
                 )
-                connection.execute(
-                    sql.SQL("alter role {} password {}").format(
-                        sql.Identifier(OWNER), sql.Literal(hashed.decode())
-                    )
-                )
+            )
 
     def stop(self) -> None:
-        """Stop the server and end its connections; no effect if it does not run."""
+        """Stop the server and end its connections; no effect if it does not run.
+
+        Its standbys stop first.
+        """
+        for one in self.standbys:
+            one.stop()
         state = self._state()
         if state is None:
             return
@@ -191,6 +226,8 @@ class EmbeddedPostgres:
     def remove(self) -> None:
         """Stop the server and delete the directory with everything in it."""
         self.stop()
+        for one in self.standbys:
+            one.remove()
         state = self._state()
         if state is not None:
             shutil.rmtree(self._data(state), ignore_errors=True)
@@ -209,25 +246,19 @@ class EmbeddedPostgres:
                 f"{data} has a database, but {self._state_file} with its password is missing",
                 remedy="Restore that file, or move the folder to another place to start again.",
             )
-        state = _State(
-            major=major,
-            port=_free_port(),
-            password=secrets.token_urlsafe(18),
-            admin_password=secrets.token_urlsafe(18),
-            data=data.name if data.parent == self.directory else str(data),
-        )
+        state = self._new_state(major, data.name if data.parent == self.directory else str(data))
         self._save(state)
-        # Renamed after initdb, so that an interrupted initdb does not look like a database.
+        # Renamed after it is filled, so that an interrupted creation does not look like a database.
         partial = data.with_name(data.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(mode=0o700)
         password_file = partial.with_name(partial.name + ".password")
         try:
-            _write_private(password_file, state.admin_password)
+            _write_private(password_file, self._password_for_creation(state))
             if account is not None:
                 os.chown(partial, *account)
                 os.chown(password_file, *account)
-            self._initdb(major, partial, password_file)
+            self._fill(major, partial, password_file)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -236,7 +267,20 @@ class EmbeddedPostgres:
         partial.rename(data)
         return state
 
-    def _initdb(self, major: int, data: Path, password_file: Path) -> None:
+    def _new_state(self, major: int, data: str) -> _State:
+        return _State(
+            major=major,
+            port=_free_port(),
+            password=secrets.token_urlsafe(18),
+            admin_password=secrets.token_urlsafe(18),
+            data=data,
+        )
+
+    def _password_for_creation(self, state: _State) -> str:
+        return state.admin_password
+
+    def _fill(self, major: int, data: Path, password_file: Path) -> None:
+        """Create the cluster in an empty folder."""
         provider = ("--locale-provider=builtin", "--builtin-locale=C.UTF-8") if major >= 17 else ()
         sync = ("--no-sync",) if self.settings.get("fsync") == "off" else ()
         # With locale C, lower() and the text search parser support only ASCII letters.
@@ -266,7 +310,7 @@ class EmbeddedPostgres:
                 continue
             offset = log.stat().st_size if log.exists() else 0
             options = [f"-p{port}"]
-            for name, value in {**self.settings, **_shared_memory()}.items():
+            for name, value in {**self._settings(state), **_shared_memory()}.items():
                 options += ["-c", f"{name}={value}"]
             started = self._run(
                 state.major,
@@ -291,6 +335,9 @@ class EmbeddedPostgres:
             f"the server does not start; the last lines of its log are:\n{last}",
             remedy=f"Read {log}.",
         )
+
+    def _settings(self, _state: _State) -> Mapping[str, str]:
+        return self.settings
 
     def _pid(self, state: _State) -> int | None:
         """Return the process id of the running server, or None."""
@@ -380,6 +427,76 @@ class EmbeddedPostgres:
             )
             output.seek(0)
             return subprocess.CompletedProcess(done.args, done.returncode, output.read())
+
+
+class Standby(EmbeddedPostgres):
+    """A hot standby of an embedded server: a copy that follows it and answers reading statements.
+
+    It has the same databases, roles and passwords. `start` of the server creates it.
+    """
+
+    def __init__(self, primary: EmbeddedPostgres, number: int) -> None:
+        super().__init__(primary.directory / f"standby-{number}", primary.major, primary.settings)
+        self.number = number
+        self._primary = primary
+
+    def follow(self, primary: EmbeddedPostgres) -> None:
+        """Restart it as a standby of another server, which one of its siblings has become."""
+        self.stop()
+        self._primary = primary
+        self._start()
+
+    def promote(self) -> None:
+        """Make it a server that also writes; it stays one until it is removed."""
+        with psycopg.connect(self.admin_dsn(), autocommit=True) as connection:
+            connection.execute("select pg_promote(wait => true, wait_seconds => 60)")
+
+    def _prepare(self, state: _State) -> None:
+        pass
+
+    def _new_state(self, major: int, data: str) -> _State:
+        return replace(self._primary._existing(), port=_free_port(), data=data)
+
+    def _password_for_creation(self, state: _State) -> str:
+        return f"*:*:*:{ADMIN}:{state.admin_password}\n"
+
+    def _fill(self, major: int, data: Path, password_file: Path) -> None:
+        sync = ("--no-sync",) if self.settings.get("fsync") == "off" else ()
+        made = self._run(
+            major,
+            "pg_basebackup",
+            *("--pgdata", str(data), "--dbname", self._conninfo(password_file)),
+            *("--wal-method", "stream", "--checkpoint", "fast", "--write-recovery-conf", *sync),
+        )
+        if made.returncode != 0:
+            raise EmbeddedServerError(
+                f"cannot copy the server to {data.parent}: {made.stdout.strip()}",
+                remedy="Check that the server runs, and the free space there.",
+            )
+        # The copy has the server's log; its own begins here.
+        (data / "server.log").unlink(missing_ok=True)
+        kept = data / _PASSFILE
+        shutil.copy2(password_file, kept)
+        owner = password_file.stat()
+        os.chown(kept, owner.st_uid, owner.st_gid)
+
+    def _settings(self, state: _State) -> Mapping[str, str]:
+        # Not from the copied configuration: the server may have moved to another port.
+        source = self._conninfo(self._data(state) / _PASSFILE)
+        return {**self.settings, "primary_conninfo": source}
+
+    def _conninfo(self, password_file: Path) -> str:
+        return make_conninfo(
+            "",
+            host="127.0.0.1",
+            port=self._primary._existing().port,
+            user=ADMIN,
+            passfile=str(password_file),
+            application_name=f"standby_{self.number}",
+        )
+
+
+_PASSFILE = "primary.pgpass"
 
 
 def installed_majors() -> list[int]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,19 +55,18 @@ class Query:
 
 
 @dataclass(frozen=True)
-class Collection:
-    """A test collection; `queries` has only queries with a relevant document.
+class Questions:
+    """Queries with judgments; `queries` has only queries with a relevant document.
 
     `qrels` maps a query to its judged documents and their grades; a grade of 0 or less means not
-    relevant. `queries_in_file` counts all queries in the file. `remarks` lists what was left out
-    and what may be a mistake.
+    relevant. `document_count` is the size of the corpus. `remarks` lists what was left out and what
+    may be a mistake.
     """
 
     name: str
-    documents: Sequence[Document]
     queries: Sequence[Query]
     qrels: dict[str, dict[str, int]]
-    queries_in_file: int
+    document_count: int
     remarks: tuple[str, ...] = ()
 
     def relevant(self, query_id: str) -> dict[str, int]:
@@ -76,8 +75,8 @@ class Collection:
         relevant = [(document, grade) for document, grade in grades if grade > 0]
         return dict(sorted(relevant, key=lambda item: -item[1]))
 
-    def sample(self, size: int, seed: int) -> "Collection":
-        """Return the collection with a random sample of at most `size` queries."""
+    def sample(self, size: int, seed: int) -> Self:
+        """Return the same with a random sample of at most `size` queries."""
         if size >= len(self.queries):
             return self
         rows = sorted(Random(seed).sample(range(len(self.queries)), size))  # noqa: S311
@@ -89,6 +88,14 @@ class Collection:
             qrels={query.id: self.qrels[query.id] for query in queries},
             remarks=(*self.remarks, remark),
         )
+
+
+@dataclass(frozen=True)
+class Collection(Questions):
+    """A test collection with its documents; `queries_in_file` counts all queries in the file."""
+
+    documents: Sequence[Document] = ()
+    queries_in_file: int = 0
 
 
 @dataclass(frozen=True)
@@ -138,6 +145,7 @@ def load(directory: Path, qrels: Path | None = None) -> Collection:
     return Collection(
         name=directory.resolve().name,
         documents=documents,
+        document_count=len(documents),
         queries=used,
         qrels={query.id: judged[query.id] for query in used},
         queries_in_file=len(queries),

@@ -5,6 +5,7 @@ The smallest file has a question and the expected document in each line.
 
 import csv
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,11 @@ from second_brain.evaluation.collection import CollectionError, load
 from second_brain.services.install import Database
 from second_brain.services.judgments import Judgment
 
-_COLUMNS = ("question", "document", "chunk", "grade", "collection", "judged_by", "judged_at")
-_CHUNK = "chunk:"
+_COLUMNS = (
+    *("question", "document", "chunk", "grade"),
+    *("collection", "judged_by", "judged_at", "is_generated"),
+)
+CHUNK = "chunk:"
 """Before the id of a chunk without a document, as the id of a document in BEIR files."""
 
 _HIGHEST = 2
@@ -39,21 +43,39 @@ _CORPUS = """
 """
 
 
+def grades(judgments: Iterable[Judgment]) -> dict[str, dict[str, int]]:
+    """Return the grades of documents for each question.
+
+    The grade of a document or chunk is the mean of its judges, rounded, one half up. A document has
+    the best grade of itself and of its chunks.
+    """
+    given: dict[str, dict[tuple[str, Any], list[int]]] = defaultdict(lambda: defaultdict(list))
+    for one in judgments:
+        document = one.document_key or f"{CHUNK}{one.chunk_id}"
+        given[one.question][document, one.chunk_id].append(one.grade)
+    graded: dict[str, dict[str, int]] = {}
+    for question, things in given.items():
+        best = graded.setdefault(question, {})
+        for (document, _), by_judges in things.items():
+            grade = int(sum(by_judges) / len(by_judges) + 0.5)
+            best[document] = max(grade, best.get(document, 0))
+    return graded
+
+
 def write_beir(
     folder: Path, judgments: Iterable[Judgment], database: Database, collection: str | None = None
 ) -> int:
     """Write corpus, queries and qrels of a collection (None: all), and return the queries.
 
-    A document has the best grade of its chunks. Raises CollectionError for a key with a tab or a
+    The grades of documents are those of `grades`. Raises CollectionError for a key with a tab or a
     newline, which the format cannot store.
     """
-    graded: dict[str, dict[str, int]] = {}
-    for one in judgments:
-        unit = one.document_key or f"{_CHUNK}{one.chunk_id}"
-        if not unit.isprintable():
-            raise CollectionError(f"the key {unit!r} has a character that BEIR files cannot store")
-        grades = graded.setdefault(one.question, {})
-        grades[unit] = max(one.grade, grades.get(unit, 0))
+    graded = grades(judgments)
+    for document in (document for found in graded.values() for document in found):
+        if not document.isprintable():
+            raise CollectionError(
+                f"the key {document!r} has a character that BEIR files cannot store"
+            )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "qrels").mkdir(exist_ok=True)
     with (folder / "corpus.jsonl").open("w", encoding="utf-8") as file:
@@ -64,9 +86,9 @@ def write_beir(
         (folder / "qrels" / "test.tsv").open("w", encoding="utf-8") as qrels,
     ):
         qrels.write("query-id\tcorpus-id\tscore\n")
-        for number, (question, grades) in enumerate(sorted(graded.items()), start=1):
+        for number, (question, found) in enumerate(sorted(graded.items()), start=1):
             queries.write(_line(_id=f"q{number}", text=question))
-            qrels.writelines(f"q{number}\t{unit}\t{grade}\n" for unit, grade in grades.items())
+            qrels.writelines(f"q{number}\t{unit}\t{grade}\n" for unit, grade in found.items())
     return len(graded)
 
 
@@ -105,8 +127,8 @@ def _beir(folder: Path) -> list[Judgment]:
 
 
 def _unit(id_: str) -> dict[str, Any]:
-    is_chunk = id_.startswith(_CHUNK)
-    return {"chunk_id": id_.removeprefix(_CHUNK)} if is_chunk else {"document_key": id_}
+    is_chunk = id_.startswith(CHUNK)
+    return {"chunk_id": id_.removeprefix(CHUNK)} if is_chunk else {"document_key": id_}
 
 
 def _table(file: Path) -> list[Judgment]:

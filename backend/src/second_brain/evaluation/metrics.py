@@ -33,16 +33,20 @@ def require_library() -> None:
 
 
 def judge(
-    qrels: Mapping[str, Mapping[str, int]], rankings: Mapping[str, Sequence[str]]
+    qrels: Mapping[str, Mapping[str, int]],
+    rankings: Mapping[str, Sequence[str]],
+    measures: Sequence[str] = MEASURES,
 ) -> dict[str, dict[str, float]]:
     """Return each measure's value for each query of the qrels; a query without a ranking gets 0.
 
     Raises MissingExtraError when the extra `evaluation` is not installed.
     """
     require_library()
-    from ir_measures import RR, R, iter_calc, nDCG
+    from ir_measures import iter_calc, parse_measure
 
-    named = {nDCG @ 10: "nDCG@10", R @ 100: "Recall@100", RR @ 10: "MRR@10"}
+    named = {
+        parse_measure(name.replace("Recall", "R").replace("MRR", "RR")): name for name in measures
+    }
     # trec_eval orders by score and breaks ties by id, so every rank needs a different score.
     scores = {
         query: {document: -float(rank) for rank, document in enumerate(ranking)}
@@ -50,7 +54,7 @@ def judge(
         if query in qrels
     }
     judged = {query: dict(grades) for query, grades in qrels.items()}
-    values: dict[str, dict[str, float]] = {name: dict.fromkeys(qrels, 0.0) for name in MEASURES}
+    values: dict[str, dict[str, float]] = {name: dict.fromkeys(qrels, 0.0) for name in measures}
     for found in iter_calc(list(named), judged, scores):
         values[named[found.measure]][found.query_id] = float(found.value)
     return values

@@ -4,7 +4,7 @@ This module only draws; the evaluation contains all figures.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from importlib.metadata import version
 
@@ -12,11 +12,11 @@ from second_brain.evaluation.metrics import MEASURES, TEST, Difference
 from second_brain.evaluation.runs import DEPTH, LEGS, RERANKED, Evaluation, Explanation, Judged
 from second_brain.services.arguments import Leg
 
-_WIDTH = 900
-_LEFT = 52
-_RIGHT = 72
+# Units of the width of a plot. The browser stretches its shapes, but not the labels.
+_WIDTH = 1000
 _MOST_BARS = 400
 _BINS = 45
+_MOST_TICKS = 6
 _MOST_RELEVANT = 8
 _LONGEST = 140
 
@@ -24,7 +24,7 @@ _STYLE = """
 :root {
   color-scheme: light dark;
   --page: #fbfbfa; --card: #ffffff; --ink: #1d2126; --soft: #5c6670; --line: #dfe3e7;
-  --vector: #2f6fb7; --text: #b8690b; --hybrid: #6a45b0; --both: #23856d; --neither: #9aa3ab;
+  --vector: #2f6fb7; --text: #a85f08; --hybrid: #6a45b0; --both: #1f7a63; --neither: #6b757e;
   --rerank: #a8326e;
   --gain: #23856d; --loss: #bf3d3a; --mark: #e3f3ee;
 }
@@ -65,11 +65,18 @@ td.number { white-space: nowrap; }
 details table { font-size: .9rem; }
 details td.title { width: 60%; min-width: 15rem; overflow-wrap: anywhere; }
 .terms { display: block; color: var(--soft); font-size: .85rem; }
-figure { margin: .9rem 0; overflow-x: auto; }
-svg { display: block; width: 100%; min-width: 36rem; height: auto; }
-svg text { fill: var(--soft); font: 12px system-ui, "Segoe UI", Arial, sans-serif; }
-svg .name { font-weight: 600; }
-svg line { stroke: var(--line); }
+figure { margin: .9rem 0; }
+.plot { position: relative; margin: .8rem 0; }
+.plot svg { display: block; width: 100%; height: 100%; }
+.plot line { stroke: var(--line); vector-effect: non-scaling-stroke; }
+.plot .mark { stroke: var(--ink); stroke-dasharray: 3 3; }
+.plot span {
+  position: absolute; color: var(--soft); font-size: .78rem; line-height: 1; white-space: nowrap;
+}
+.plot .y { right: calc(100% + .5rem); transform: translateY(-50%); }
+.plot .x { top: calc(100% + .4rem); transform: translateX(-50%); }
+.plot .x.first { transform: none; } .plot .x.last { transform: translateX(-100%); }
+.row { display: flex; flex-wrap: wrap; gap: 0 1rem; font-size: .9rem; }
 .stack {
   display: flex; height: 2rem; border-radius: 6px; overflow: hidden; margin: .15rem 0 .8rem;
 }
@@ -85,10 +92,18 @@ details { border-bottom: 1px solid var(--line); padding: .55rem 0; }
 details:last-of-type { border-bottom: 0; }
 summary { cursor: pointer; }
 summary b { overflow-wrap: anywhere; font-weight: 600; }
-.values { display: block; padding-left: 1.05rem; font-size: .88rem; color: var(--soft); }
-.values span { margin-right: 1rem; white-space: nowrap; }
+.values {
+  display: flex; flex-wrap: wrap; gap: 0 1rem; padding-left: 1.05rem; font-size: .88rem;
+  color: var(--soft);
+}
 footer { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: 1rem; }
 @media (prefers-color-scheme: dark) { .stack span { color: #101316; } }
+@media (max-width: 34rem) {
+  body { padding: 1.5rem .75rem 3rem; }
+  .card { padding: .75rem .8rem; }
+  th, td { padding: .35rem .3rem; font-size: .82rem; }
+  th { font-size: .75rem; }
+}
 @media print { details > * { display: block; } }
 """
 
@@ -173,7 +188,7 @@ def _summary(evaluation: Evaluation) -> str:
             f'<td class="number">{evaluation.empty(search):,}</td></tr>'
         )
     heads = "".join(
-        f'<th class="number">{head}</th>'
+        f'<th class="number">{head.replace("@", "&#8203;@")}</th>'
         for head in (*MEASURES, "p50 ms", "p95 ms", "empty answers")
     )
     verdicts = "".join(
@@ -211,15 +226,20 @@ def _gains(evaluation: Evaluation) -> str:
         for leg in evaluation.gains
     }
     # Both figures have the same scale, so that readers can compare them.
-    top = max(abs(value) for values in against.values() for value in values.values())
-    scale = max(0.1, math.ceil(top * 10 - 1e-9) / 10)
+    every = [value for values in against.values() for value in values.values()]
+    scale = _tenths(max(every)), _tenths(-min(every))
     return "".join(
         _gain_figure(evaluation, leg, differences, scale) for leg, differences in against.items()
     )
 
 
+def _tenths(value: float) -> int:
+    """Return how many tenths an axis needs for a value, at least 1."""
+    return max(1, math.ceil(value * 10 - 1e-9))
+
+
 def _gain_figure(
-    evaluation: Evaluation, leg: Leg, differences: Mapping[str, float], scale: float
+    evaluation: Evaluation, leg: Leg, differences: Mapping[str, float], scale: tuple[int, int]
 ) -> str:
     hybrid, other = (evaluation.values[one][MEASURES[0]] for one in ("hybrid", leg))
     texts = {query.id: query.text for query in evaluation.collection.queries}
@@ -251,30 +271,34 @@ def _gain_figure(
     )
 
 
-def _bars(bars: Sequence[tuple[float, str]], scale: float) -> str:
-    height, middle, reach = 230, 115, 100
-    step = (_WIDTH - _LEFT) / len(bars)
-    gap = min(1.0, step * 0.2)
-    parts = []
-    for share in (1, 0.5, 0, -0.5, -1):
-        y = middle - share * reach
-        label = _signed(share * scale, 2)
-        parts.append(
-            f'<line x1="{_LEFT}" x2="{_WIDTH}" y1="{y}" y2="{y}"/>'
-            f'<text x="{_LEFT - 8}" y="{y + 4}" text-anchor="end">{label}</text>'
-        )
+def _bars(bars: Sequence[tuple[float, str]], scale: tuple[int, int]) -> str:
+    """Draw a bar for each value; `scale` is the tenths above and below zero."""
+    above, below = scale
+    tenth = min(20.0, 230 / (above + below))
+    middle, height = above * tenth, (above + below) * tenth
+    step = _WIDTH / len(bars)
+    gap = min(1.5, step * 0.2)
+    parts, labels = [], []
+    # A label for each tenth, or fewer if there are many; always one for zero.
+    apart = math.ceil((above + below) / 8)
+    for tenths in range(-below, above + 1):
+        if tenths % apart == 0:
+            y = middle - tenths * tenth
+            parts.append(f'<line x1="0" x2="{_WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')
+            label = _signed(tenths / 10, 1)
+            labels.append(f'<span class="y" style="top: {y:.1f}px">{label}</span>')
     for place, (value, label) in enumerate(bars):
-        length = abs(value) / scale * reach
+        length = abs(value) * 10 * tenth
         y = middle - length if value > 0 else middle
         kind = "gain" if value > 0 else "loss"
         # A transparent bar of full height shows the title also for very short bars.
-        x = _LEFT + place * step
+        x = place * step
         parts.append(
             f'<g><title>{escape(label)}</title><rect x="{x:.2f}" y="0" width="{step:.2f}" '
-            f'height="{height}" fill="transparent"/><rect x="{x:.2f}" y="{y:.2f}" '
+            f'height="{height:.1f}" fill="transparent"/><rect x="{x:.2f}" y="{y:.2f}" '
             f'width="{step - gap:.2f}" height="{length:.2f}" fill="var(--{kind})"/></g>'
         )
-    return _svg(height, "Differences in nDCG@10, sorted", parts)
+    return _plot(height, "Differences in nDCG@10, sorted", parts, labels, "margin-left: 2.2rem")
 
 
 def _found(evaluation: Evaluation) -> str:
@@ -301,65 +325,72 @@ def _found(evaluation: Evaluation) -> str:
 
 def _share(count: int, total: int) -> str:
     share = 100 * count / total
-    return f"{share:.0f} %" if share >= 5 else ""
+    return f"{share:.0f} %" if share >= 8 else ""
 
 
 def _latency(evaluation: Evaluation) -> str:
     searches = evaluation.searches
     times = {one: [max(time, 0.01) for time in evaluation.milliseconds(one)] for one in searches}
     everything = [time for one in searches for time in times[one]]
-    low, high = math.log10(min(everything)), math.log10(max(everything))
-    high = max(high, low + 0.3)
-    row, plot, wide = 92, 62, _WIDTH - _LEFT - _RIGHT
+    ticks = _ticks(min(everything), max(everything))
+    low, high = math.log10(ticks[0]), math.log10(ticks[-1])
+    height = 56
 
     def x(time: float) -> float:
-        return _LEFT + (math.log10(max(time, 0.01)) - low) / (high - low) * wide
+        return (math.log10(max(time, 0.01)) - low) / (high - low) * _WIDTH
 
-    parts = [
-        f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="0" y2="{row * len(searches)}"/>'
-        f'<text x="{x(tick):.1f}" y="{row * len(searches) + 16}" text-anchor="middle">'
-        f"{tick:g} ms</text>"
-        for tick in _ticks(low, high)
-    ]
-    for place, leg in enumerate(searches):
-        base = row * (place + 1) - 4
+    grid = [f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="0" y2="{height}"/>' for tick in ticks]
+    rows = []
+    for search in searches:
         counts = [0] * _BINS
-        for time in times[leg]:
-            share = (math.log10(time) - low) / (high - low)
-            counts[min(int(share * _BINS), _BINS - 1)] += 1
-        most = max(counts)
-        step = wide / _BINS
-        for place_of_bin, count in enumerate(counts):
-            if count:
-                length = count / most * plot
-                parts.append(
-                    f'<rect x="{_LEFT + place_of_bin * step:.1f}" y="{base - length:.1f}" '
-                    f'width="{step - 1:.1f}" height="{length:.1f}" fill="var(--{leg})" '
-                    f'fill-opacity=".75"><title>{count} queries</title></rect>'
-                )
-        parts.append(
-            f'<text class="name" x="0" y="{base - 4}" style="fill: var(--{leg})">{leg}</text>'
+        for time in times[search]:
+            counts[min(int(x(time) / _WIDTH * _BINS), _BINS - 1)] += 1
+        step = _WIDTH / _BINS
+        bars = [
+            f'<rect x="{place * step:.1f}" y="{height * (1 - count / max(counts)):.1f}" '
+            f'width="{step - 2:.1f}" height="{height * count / max(counts):.1f}" '
+            f'fill="var(--{search})"><title>{count} queries</title></rect>'
+            for place, count in enumerate(counts)
+            if count
+        ]
+        named = []
+        for share in (50, 95):
+            time = evaluation.latency(search, share)
+            bars.append(
+                f'<line class="mark" x1="{x(time):.1f}" x2="{x(time):.1f}" y1="0" y2="{height}"/>'
+            )
+            named.append(f"<span>p{share} {time:.1f} ms</span>")
+        label = f"Latency of {search} in milliseconds"
+        rows.append(
+            f'<div class="row"><b class="{search}">{search}</b>{"".join(named)}</div>'
+            f"{_plot(height, label, [*grid, *bars], _tick_labels(ticks, x), 'margin-bottom: 2rem')}"
         )
-        # One label is left of its line and the other right, so that they never overlap.
-        for share, anchor, shift in ((50, "end", -4), (95, "start", 4)):
-            time = evaluation.latency(leg, share)
-            if times[leg]:
-                parts.append(
-                    f'<line x1="{x(time):.1f}" x2="{x(time):.1f}" y1="{base - plot - 20}" '
-                    f'y2="{base}" style="stroke: var(--ink); stroke-dasharray: 3 3"/>'
-                    f'<text x="{x(time) + shift:.1f}" y="{base - plot - 10}" '
-                    f'text-anchor="{anchor}">p{share} {time:.1f}</text>'
-                )
-    svg = _svg(row * len(searches) + 22, "Latency in milliseconds, by search", parts)
-    return f'<figure class="card">{svg}</figure>'
+    return (
+        f'<figure class="card">{"".join(rows)}<figcaption>Queries by time, on a logarithmic axis. '
+        "Dashed: p50 and p95.</figcaption></figure>"
+    )
 
 
-def _ticks(low: float, high: float) -> Iterable[float]:
-    for exponent in range(math.floor(low), math.ceil(high) + 1):
-        for digit in (1, 2, 5):
-            tick = digit * 10.0**exponent
-            if low <= math.log10(tick) <= high:
-                yield tick
+def _ticks(low: float, high: float) -> list[float]:
+    """Return ticks of a logarithmic axis, from the first one below `low` to the first above."""
+    for digits in ((1, 2, 5), (1,)):
+        every = [digit * 10.0**power for power in range(-3, 7) for digit in digits]
+        first = max(tick for tick in every if tick <= low)
+        last = min(tick for tick in every if tick >= high and tick > first)
+        ticks = [tick for tick in every if first <= tick <= last]
+        if len(ticks) <= _MOST_TICKS:
+            break
+    return ticks
+
+
+def _tick_labels(ticks: Sequence[float], x: Callable[[float], float]) -> list[str]:
+    # Labels at the ends stay inside the plot, and only the last one has the unit.
+    ends = {0: " first", len(ticks) - 1: " last"}
+    return [
+        f'<span class="x{ends.get(place, "")}" style="left: {x(tick) * 100 / _WIDTH:.1f}%">'
+        f"{tick:,g}{' ms' if place == len(ticks) - 1 else ''}</span>"
+        for place, tick in enumerate(ticks)
+    ]
 
 
 def _explanations(explanations: Sequence[Explanation], nothing: str) -> str:
@@ -447,8 +478,12 @@ def _short(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
-def _svg(height: int, label: str, parts: Iterable[str]) -> str:
+def _plot(
+    height: float, label: str, shapes: Iterable[str], labels: Iterable[str], margins: str
+) -> str:
+    """Return a plot: shapes that the browser stretches to its width, and labels of one size."""
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{label}">'
-        f"{''.join(parts)}</svg>"
+        f'<div class="plot" style="height: {height:.0f}px; {margins}"><svg role="img" '
+        f'aria-label="{label}" viewBox="0 0 {_WIDTH} {height:.1f}" preserveAspectRatio="none">'
+        f"{''.join(shapes)}</svg>{''.join(labels)}</div>"
     )

@@ -7,12 +7,13 @@ with a reranker, a fourth time: hybrid, and its first hits reranked.
 
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -22,7 +23,13 @@ from psycopg.conninfo import make_conninfo
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres
 from second_brain.errors import ConfigurationError, PermissionDeniedError, SecondBrainError
-from second_brain.evaluation.collection import Collection, Query, Vectors
+from second_brain.evaluation.collection import (
+    Collection,
+    Embeddings,
+    Query,
+    Questions,
+    Vectors,
+)
 from second_brain.evaluation.metrics import MEASURES, Difference, compare, judge, percentile
 from second_brain.models.rerankers import CachedReranker, Reranker, rerank_scores
 from second_brain.services.arguments import Leg
@@ -162,46 +169,56 @@ class Explanation:
     relevant: tuple[Judged, ...]
 
 
+Name = TypeVar("Name", bound=str)
+
+
 @dataclass(frozen=True)
-class Evaluation:
-    """The results of a collection's queries; `values` are by leg, measure and query."""
+class Measured(Generic[Name]):
+    """Answers by search and query, and `values` by search, measure and query."""
+
+    collection: Questions
+    runs: dict[Name, Run]
+    values: dict[Name, dict[str, dict[str, float]]]
+
+    @property
+    def searches(self) -> tuple[Name, ...]:
+        """The searches that ran."""
+        return tuple(self.runs)
+
+    def mean(self, search: Name, measure: str) -> float:
+        """Return the mean of a measure over the queries, for one search."""
+        values = self.values[search][measure].values()
+        return sum(values) / len(values)
+
+    def latency(self, search: Name, share: float) -> float:
+        """Return the percentile `share` (0 to 100) of a search's latency, in milliseconds."""
+        return percentile(self.milliseconds(search), share)
+
+    def milliseconds(self, search: Name) -> list[float]:
+        """Return the latency of every search that ran."""
+        answers = self.runs[search].values()
+        return [answer.milliseconds for answer in answers if answer.milliseconds is not None]
+
+    def empty(self, search: Name) -> int:
+        """Count the queries without any document in the result."""
+        return sum(not answer.documents for answer in self.runs[search].values())
+
+
+@dataclass(frozen=True)
+class Evaluation(Measured[Search]):
+    """The results of a test collection: the legs, hybrid, and `rerank` with a reranker."""
 
     collection: Collection
     settings: Settings
     embedding_model: str
     dimensions: int
     server: str
-    runs: dict[Search, Run]
-    values: dict[Search, dict[str, dict[str, float]]]
     gains: dict[Leg, Difference]
     losses: tuple[Explanation, ...]
     failures: tuple[Explanation, ...]
     reranker: str | None = None
     rerank_gain: Difference | None = None
     """Reranked hits against those of hybrid."""
-
-    @property
-    def searches(self) -> tuple[Search, ...]:
-        """What ran: the legs, hybrid, and `rerank` with a reranker."""
-        return tuple(self.runs)
-
-    def mean(self, search: Search, measure: str) -> float:
-        """Return the mean of a measure over the queries, for one search."""
-        values = self.values[search][measure].values()
-        return sum(values) / len(values)
-
-    def latency(self, search: Search, share: float) -> float:
-        """Return the percentile `share` (0 to 100) of a search's latency, in milliseconds."""
-        return percentile(self.milliseconds(search), share)
-
-    def milliseconds(self, search: Search) -> list[float]:
-        """Return the latency of every search that ran."""
-        answers = self.runs[search].values()
-        return [answer.milliseconds for answer in answers if answer.milliseconds is not None]
-
-    def empty(self, search: Search) -> int:
-        """Count the queries without any document in the result."""
-        return sum(not answer.documents for answer in self.runs[search].values())
 
     def found_by(self, depth: int) -> dict[str, int]:
         """Count the relevant documents by the legs that have them in their first `depth`."""
@@ -218,13 +235,22 @@ class Evaluation:
         return counts
 
 
-class Searcher:
-    """Runs a collection's queries on the scratch database that contains the collection."""
+class QuerySearcher(ABC):
+    """Runs queries through a provider; `embeddings` has a row for each query.
 
-    def __init__(self, connection: Connection, collection: Collection, vectors: Vectors) -> None:
-        self._provider = PostgresProvider(connection)
-        self._collection = collection
-        self._vectors = vectors
+    Without embeddings, it can only search by words. `options` are arguments of every search.
+    """
+
+    def __init__(
+        self, provider: PostgresProvider, embeddings: Embeddings | None, **options: Any
+    ) -> None:
+        self._provider = provider
+        self._embeddings = embeddings
+        self._options = options
+
+    @abstractmethod
+    def _document(self, result: MemorySearchResult) -> str:
+        """Return the id by which the judgments name the document of a hit."""
 
     def hits(self, query: Query, leg: Leg, settings: Settings, depth: int = DEPTH) -> list[Hit]:
         """Search for one query and return the hits."""
@@ -262,8 +288,10 @@ class Searcher:
         return Answer(tuple(self._document(result) for result in ordered), milliseconds)
 
     def _embedding(self, query: Query, leg: Leg) -> list[float] | None:
-        vector = self._vectors.queries[query.row]
-        return vector.tolist() if leg != "text" and vector.any() else None
+        if leg == "text" or self._embeddings is None:
+            return None
+        vector = self._embeddings[query.row]
+        return vector.tolist() if vector.any() else None
 
     def _search(
         self,
@@ -274,7 +302,7 @@ class Searcher:
         depth: int,
     ) -> list[MemorySearchResult]:
         text = None if leg == "vector" else query.text
-        arguments = {"fusion": "stored_or_auto", **settings.arguments(leg)}
+        arguments = {"fusion": "stored_or_auto", **self._options, **settings.arguments(leg)}
         try:
             hits, _ = self._provider.find(embedding, text, top_k=depth, **arguments)
         except SecondBrainError as error:
@@ -293,6 +321,14 @@ class Searcher:
             found["text_score"],
             tuple(found["matched_terms"]),
         )
+
+
+class Searcher(QuerySearcher):
+    """Runs a collection's queries on the scratch database that contains the collection."""
+
+    def __init__(self, connection: Connection, collection: Collection, vectors: Vectors) -> None:
+        super().__init__(PostgresProvider(connection), vectors.queries)
+        self._collection = collection
 
     def _document(self, result: MemorySearchResult) -> str:
         return self._collection.documents[_place(str(result.metadata["document_id"]))].id
@@ -404,18 +440,18 @@ def evaluate(
 
     (server,) = connection.execute("show server_version").fetchone() or ("",)
     return Evaluation(
-        collection,
-        settings,
-        vectors.model,
-        vectors.dimensions,
-        server,
-        runs,
-        values,
-        gains,
-        explain(losing),
-        explain(failing),
-        None if reranker is None else reranker[0],
-        rerank_gain,
+        collection=collection,
+        runs=runs,
+        values=values,
+        settings=settings,
+        embedding_model=vectors.model,
+        dimensions=vectors.dimensions,
+        server=server,
+        gains=gains,
+        losses=explain(losing),
+        failures=explain(failing),
+        reranker=None if reranker is None else reranker[0],
+        rerank_gain=rerank_gain,
     )
 
 

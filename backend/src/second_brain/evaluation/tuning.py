@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from itertools import product
 from random import Random
 
-from second_brain.evaluation.collection import Collection, Vectors
+from second_brain.evaluation.collection import Query, Questions
 from second_brain.evaluation.metrics import MEASURES, Difference, compare, judge
-from second_brain.evaluation.runs import LEGS, Connection, Run, Searcher, Settings, rankings
+from second_brain.evaluation.runs import LEGS, Answer, Run, Settings, rankings
 from second_brain.services.arguments import Leg
 from second_brain.services.corpus_settings import CorpusSettings
+from second_brain.services.write import KnowledgeWriter
 
 MEASURE = MEASURES[0]
 FOLDS = 5
@@ -37,7 +38,7 @@ class Tuning:
     the differences of `validated` from the defaults and from each leg alone.
     """
 
-    collection: Collection
+    collection: Questions
     grid: dict[Settings, float]
     legs: dict[Leg, float]
     best: Settings
@@ -53,12 +54,18 @@ class Tuning:
 
     @property
     def storable(self) -> CorpusSettings | None:
-        """What to store; None if the gain over the defaults is not significant.
+        """What to store; None if the gain over the defaults is not significant."""
+        gain = self.gains["default"]
+        return self.forced if gain.mean > 0 and gain.significant else None
+
+    @property
+    def forced(self) -> CorpusSettings | None:
+        """The best settings, even if nothing shows a gain; None if these are the defaults.
 
         The weights add up to 2, as the default weights do.
         """
-        gain, best = self.gains["default"], self.recommended
-        if best == DEFAULT or not (gain.mean > 0 and gain.significant):
+        best = self.best
+        if best == DEFAULT:
             return None
         return CorpusSettings(
             fusion=best.fusion,
@@ -101,9 +108,8 @@ def grid(*, storable: bool = False) -> list[Settings]:
 
 
 def tune(
-    connection: Connection,
-    collection: Collection,
-    vectors: Vectors,
+    answer: Callable[[Query, Leg, Settings, int], Answer],
+    collection: Questions,
     settings: Sequence[Settings],
     *,
     seed: int = 0,
@@ -111,17 +117,16 @@ def tune(
 ) -> Tuning:
     """Run every query with every setting and each leg alone, and choose by cross-validation.
 
-    `settings` must contain the defaults. `advance` is called after each pass over the queries;
-    there is one pass for each setting and two for the legs. Raises ValueError for fewer than two
-    queries.
+    `answer` searches for a query with a leg, settings and a number of hits. `settings` must contain
+    the defaults. `advance` is called after each of `searches(collection, settings)` searches.
+    Raises ValueError for fewer than two queries.
     """
-    searcher = Searcher(connection, collection, vectors)
 
     def ndcg(leg: Leg, setting: Settings) -> dict[str, float]:
-        run: Run = {
-            query.id: searcher.answer(query, leg, setting, _DEPTH) for query in collection.queries
-        }
-        advance()
+        run: Run = {}
+        for query in collection.queries:
+            run[query.id] = answer(query, leg, setting, _DEPTH)
+            advance()
         return judge(collection.qrels, rankings(run))[MEASURE]
 
     legs: dict[Leg, dict[str, float]] = {leg: ndcg(leg, DEFAULT) for leg in LEGS if leg != "hybrid"}
@@ -129,8 +134,13 @@ def tune(
     return choose(collection, values, legs, seed=seed)
 
 
+def searches(collection: Questions, settings: Sequence[Settings]) -> int:
+    """Return the number of searches of `tune`: each query with each setting and two legs."""
+    return (len(settings) + 2) * len(collection.queries)
+
+
 def choose(
-    collection: Collection,
+    collection: Questions,
     values: dict[Settings, dict[str, float]],
     legs: dict[Leg, dict[str, float]],
     *,
@@ -166,6 +176,13 @@ def choose(
         validated=_mean(validated),
         gains=gains,
     )
+
+
+def store(writer: KnowledgeWriter, collection: str, tuned: CorpusSettings) -> CorpusSettings:
+    """Store what was tuned for a collection, which keeps the name of its embedding model."""
+    models = {one.collection: one.embedding_model for one in writer.settings()}
+    update = {"collection": collection, "embedding_model": models.get(collection)}
+    return writer.set_settings(tuned.model_copy(update=update))
 
 
 def _mean(values: dict[str, float]) -> float:

@@ -58,24 +58,37 @@ _PROVIDERS: dict[str, Callable[[str, int | None], Embedder]] = {
     "sentence-transformers": lambda model, dimensions: SentenceTransformersEmbedder(
         model, dimensions=dimensions
     ),
-    "openai": lambda model, dimensions: OpenAIEmbedder(model, dimensions=dimensions),
     "voyage": lambda model, dimensions: VoyageEmbedder(model, dimensions=dimensions),
 }
+# OpenAI's client sends a key in every request.
+_NO_KEY = "none"
 _NAME = re.compile(r"(?P<provider>[\w-]+):(?P<model>.+?)(?:@(?P<dimensions>[1-9]\d{0,4}))?")
 
 
-def load_embedder(name: str) -> Embedder:
+def load_embedder(name: str, *, address: str | None = None, key: str | None = None) -> Embedder:
     """Load an embedder by its name, one of EMBEDDER_NAMES; keys come from the environment.
 
-    `MODEL@N` requests vectors of N dimensions from a model that supports several sizes. Raises
-    ConfigurationError for an unknown name, and the errors of the embedder's class.
+    `MODEL@N` requests vectors of N dimensions from a model that supports several sizes. `address`
+    is a server with OpenAI's API, for `openai:MODEL`. It gets `key` or none: not OPENAI_API_KEY,
+    which is for OpenAI. Raises ConfigurationError for an unknown name, and the errors of the
+    embedder's class.
     """
+    found = _NAME.fullmatch(name)
+    provider = name if found is None else found["provider"]
+    if address is not None and provider != "openai":
+        raise ConfigurationError(
+            f"embedder {name!r} has no address",
+            remedy="Use openai:MODEL for a server with OpenAI's API, or remove the address.",
+        )
     if name == "wordllama":
         return WordLlamaEmbedder()
-    found = _NAME.fullmatch(name)
-    if found is None or found["provider"] not in _PROVIDERS:
+    if found is None or provider not in ("openai", *_PROVIDERS):
         raise ConfigurationError(
             f"unknown embedder {name!r}", remedy=f"Choose one of: {', '.join(EMBEDDER_NAMES)}."
         )
-    dimensions = found["dimensions"]
-    return _PROVIDERS[found["provider"]](found["model"], int(dimensions) if dimensions else None)
+    model = found["model"]
+    dimensions = int(found["dimensions"]) if found["dimensions"] else None
+    if provider == "openai":
+        given = None if address is None else key or _NO_KEY
+        return OpenAIEmbedder(model, dimensions=dimensions, base_url=address, api_key=given)
+    return _PROVIDERS[provider](model, dimensions)

@@ -52,6 +52,7 @@ from second_brain.retrieval.plan import (
     row_options,
     search_options,
 )
+from second_brain.retrieval.query_log import QueryLog
 from second_brain.retrieval.settings import Mode, SearchSettings
 from second_brain.retrieval.telemetry import Watch, watched
 from second_brain.services.arguments import FindOptions, Leg, RowOptions
@@ -158,6 +159,11 @@ class Retrieval(ABC):
         # A span that the model's client starts belongs to the search's.
         return partial(contextvars.copy_context().run, _without_stop, call)
 
+    @property
+    @abstractmethod
+    def _log(self) -> QueryLog | None:
+        """The queue of the query log; None if it is off."""
+
     @abstractmethod
     async def _find(
         self,
@@ -192,7 +198,10 @@ class Retrieval(ABC):
     async def _search(self, plan: Plan, timeout: float | None) -> SearchResponse:
         query = plan.query
         fields = {"query": query.query} if self.settings.search_log_queries else {}
-        with watched(mode=plan.mode, limit=plan.limit, offset=query.offset, **fields) as watch:
+        with (
+            watched(mode=plan.mode, limit=plan.limit, offset=query.offset, **fields) as watch,
+            contextlib.nullcontext() if self._log is None else self._log.line(plan, watch),
+        ):
             deadline = Deadline(
                 self.settings.search_timeout_seconds
                 if timeout is None

@@ -26,6 +26,7 @@ from second_brain.retrieval.plan import (
     planned,
 )
 from second_brain.retrieval.query import OFFSET_BOUND, QueryOptions, SearchQuery
+from second_brain.retrieval.query_log import AsyncQueryLog, BlockingQueryLog
 from second_brain.retrieval.retrieval import AnyReranker, Retrieval
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.services.arguments import LARGEST_POOL, FindOptions, RowOptions
@@ -64,6 +65,9 @@ class AsyncRetrievalService(Retrieval):
         _check_provider(provider, AsyncSearchProvider)
         super().__init__(embedder, reranker, settings)
         self._provider = provider
+        self._query_log = (
+            None if self.settings.query_log == "off" else AsyncQueryLog(provider, self.settings)
+        )
 
     async def search(
         self,
@@ -113,6 +117,15 @@ class AsyncRetrievalService(Retrieval):
                 yield page
             if is_last:
                 return
+
+    async def flush_query_log(self, timeout: float = 5.0) -> None:
+        """Write the searches that wait for the query log, within about `timeout` seconds."""
+        if self._query_log is not None:
+            await self._query_log.flush(timeout)
+
+    @property
+    def _log(self) -> AsyncQueryLog | None:
+        return self._query_log
 
     async def _find(
         self,
@@ -166,6 +179,9 @@ class RetrievalService(Retrieval):
         _check_provider(provider, SearchProvider)
         super().__init__(embedder, reranker, settings)
         self._provider = provider
+        self._query_log = (
+            None if self.settings.query_log == "off" else BlockingQueryLog(provider, self.settings)
+        )
         if is_async(self._reranker) or any(
             is_async(query_function(one)) for one in self._embedders
         ):
@@ -176,6 +192,15 @@ class RetrievalService(Retrieval):
 
     search = blocking(AsyncRetrievalService.search)
     search_pages = blocking_iterator(AsyncRetrievalService.search_pages)
+
+    def flush_query_log(self, timeout: float = 5.0) -> None:
+        """Write the searches that wait for the query log, within about `timeout` seconds."""
+        if self._query_log is not None:
+            self._query_log.flush(timeout)
+
+    @property
+    def _log(self) -> BlockingQueryLog | None:
+        return self._query_log
 
     async def _find(
         self,

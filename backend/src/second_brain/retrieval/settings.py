@@ -51,6 +51,9 @@ Fusion = Literal["stored_or_auto", "auto", "relative_score", "rrf"]
 OnBadEmbedding = Literal["error", "text"]
 """What follows when the corpus cannot be searched with the embedding: refuse, or search by text."""
 
+LoggedSearches = Literal["off", "without_viewer", "all"]
+"""Which searches the service adds to the query log in the database."""
+
 
 def _not_empty(text: str) -> str:
     if not text.strip():
@@ -65,7 +68,7 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 PREFIX = "search_"
 
 
-def _other_names(fields: Iterable[str]) -> dict[str, str]:
+def other_names(fields: Iterable[str]) -> dict[str, str]:
     """Return the other names of settings: with the prefix, and bm25 for text."""
     others = {f"{PREFIX}{name}": name for name in fields if not name.startswith(PREFIX)}
     return {**others, "search_bm25_weight": "text_weight", "bm25_weight": "text_weight"}
@@ -79,7 +82,7 @@ def _environment(fields: dict[str, Any]) -> dict[str, str]:
     """
     variables = {name.lower(): value for name, value in os.environ.items() if value}
     settings = {name: value for name, value in variables.items() if name in fields}
-    others = _other_names(fields)
+    others = other_names(fields)
     for other, name in others.items():
         if other not in variables:
             continue
@@ -114,7 +117,7 @@ class SearchSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def __init__(self, **given: Any) -> None:
-        others = _other_names(type(self).model_fields)
+        others = other_names(type(self).model_fields)
         named = {others.get(name, name): value for name, value in given.items()}
         if len(named) < len(given):
             raise ConfigurationError(
@@ -158,6 +161,9 @@ class SearchSettings(BaseModel):
     search_cache_max_entries: int = Field(default=1000, ge=1, le=1_000_000)
 
     search_log_queries: bool = False
+    query_log: LoggedSearches = "off"
+    query_log_max_rows: int = Field(default=10_000, ge=1, le=100_000)
+    query_log_max_days: int = Field(default=30, ge=1, le=3650)
 
     @model_validator(mode="after")
     def _one_leg_counts(self) -> Self:

@@ -19,7 +19,8 @@ SET = """
 """
 
 LIST = """
-    select question, collection, document_key, chunk_id, grade, judged_by, judged_at
+    select
+      question, collection, document_key, chunk_id, grade, judged_by, judged_at, is_generated
     from public.list_knowledge_judgments(
       in_collection => %(in_collection)s::text, by_user => %(by_user)s::uuid
     )
@@ -29,7 +30,8 @@ DELETE = """
     select public.delete_knowledge_judgments(
       question => %(question)s::text,
       collection => %(collection)s::text,
-      judged_by => %(judged_by)s::uuid
+      judged_by => %(judged_by)s::uuid,
+      is_generated => %(is_generated)s::boolean
     )
 """
 
@@ -42,6 +44,7 @@ class Judgment(BaseModel):
 
     `grade` is 0 for wrong, 1 for partly right and 2 for right. `collection` is the one that the
     question is asked in, empty for all. A chunk without a document has no `document_key`.
+    `is_generated`: the question was made from words of the document, nobody asked it.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -53,12 +56,16 @@ class Judgment(BaseModel):
     collection: str = ""
     judged_by: UUID | None = None
     judged_at: datetime | None = None
+    is_generated: bool = False
 
 
-def batches(judgments: Sequence[Judgment]) -> Iterator[list[dict[str, Any]]]:
+def batches(
+    judgments: Sequence[Judgment], *, withdrawn: bool = False
+) -> Iterator[list[dict[str, Any]]]:
     """Yield the judgments as JSON, as many as one call may have."""
+    update = {"grade": None} if withdrawn else {}
     for first in range(0, len(judgments), _MOST):
-        yield [one.model_dump(mode="json") for one in judgments[first : first + _MOST]]
+        yield [one.model_dump(mode="json") | update for one in judgments[first : first + _MOST]]
 
 
 class AsyncStoredJudgments(Searches):
@@ -78,6 +85,20 @@ class AsyncStoredJudgments(Searches):
             return len(judgments)
 
         return await self._raising(stored())
+
+    async def withdraw_judgments(
+        self, judgments: Sequence[Judgment], *, timeout: float | None = None
+    ) -> None:
+        """Remove these judgments, of the same user for the same question and thing.
+
+        Their grades are not compared. Raises a SecondBrainError.
+        """
+
+        async def withdrawn() -> None:
+            for some in batches(judgments, withdrawn=True):
+                await self._call("set_knowledge_judgments", {"judgments": some}, timeout)
+
+        await self._raising(withdrawn())
 
     async def judgments(
         self,
@@ -107,6 +128,7 @@ class AsyncStoredJudgments(Searches):
         question: str | None = None,
         collection: str | None = None,
         judged_by: UUID | str | None = None,
+        is_generated: bool | None = None,
         timeout: float | None = None,
     ) -> int:
         """Delete the judgments that fit all that is given; return their number.
@@ -119,6 +141,7 @@ class AsyncStoredJudgments(Searches):
                 "question": question,
                 "collection": collection,
                 "judged_by": None if judged_by is None else str(judged_by),
+                "is_generated": is_generated,
             }
             answer = await self._call("delete_knowledge_judgments", arguments, timeout)
             return answer if isinstance(answer, int) else 0
@@ -130,5 +153,6 @@ class StoredJudgments(Searches):
     """`AsyncStoredJudgments` for threads."""
 
     set_judgments = blocking(AsyncStoredJudgments.set_judgments)
+    withdraw_judgments = blocking(AsyncStoredJudgments.withdraw_judgments)
     judgments = blocking(AsyncStoredJudgments.judgments)
     delete_judgments = blocking(AsyncStoredJudgments.delete_judgments)

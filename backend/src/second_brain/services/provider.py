@@ -8,6 +8,7 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Literal, Unpack, cast, overload
 from uuid import UUID
 
@@ -32,6 +33,7 @@ from second_brain.services.arguments import (
 from second_brain.services.blocking import blocking, blocking_iterator
 from second_brain.services.calls import RETRIES
 from second_brain.services.own_documents import OwnDocumentContent
+from second_brain.services.query_log import LoggedQuery
 from second_brain.services.results import (
     BatchDetails,
     BatchResults,
@@ -40,6 +42,7 @@ from second_brain.services.results import (
     EmbeddingModel,
     FacetCount,
     MemorySearchResult,
+    PartialRows,
     Results,
     embedding_model,
     unreadable_metadata,
@@ -55,6 +58,7 @@ from second_brain.services.searches import (
     PUBLIC,
     REMEDY_OF_CUT,
     Searches,
+    add_shards,
 )
 
 
@@ -330,6 +334,8 @@ class AsyncSearchProvider(Searches):
         if isinstance(rows, CutRows):
             details["truncated"] = True
             details["remedy"] = REMEDY_OF_CUT
+        if isinstance(rows, PartialRows):
+            add_shards(details, rows)
         if fuse:
             details["total_count"] = totals[0]
             if told[0] is not None:
@@ -427,6 +433,27 @@ class AsyncSearchProvider(Searches):
         given, timeout = _rows(options, "count_my_pending_embeddings()", ROWS)
         return await self._raising(self._pending(MY_PENDING, given, timeout))
 
+    async def record_queries(
+        self,
+        queries: Sequence[LoggedQuery],
+        *,
+        most_rows: int = 10_000,
+        max_age: timedelta = timedelta(days=30),
+        timeout: float | None = None,
+    ) -> int:
+        """Add at most 500 searches to the query log of the database, and return their number.
+
+        Of the log, `most_rows` lines are kept (at most 100,000), and none that is older than
+        `max_age`. Over a psycopg connection in a transaction, nothing is added. Raises a
+        SecondBrainError on failure.
+        """
+        arguments = {
+            "queries": [one.model_dump(mode="json") for one in queries],
+            "most_rows": most_rows,
+            "max_age": f"{max_age.total_seconds()} seconds",
+        }
+        return await self._raising(self._count("record_knowledge_queries", arguments, timeout))
+
     async def read_document(
         self,
         document_id: UUID | str,
@@ -505,6 +532,7 @@ class SearchProvider(Searches):
     count_my_facets = blocking(AsyncSearchProvider.count_my_facets)
     count_pending_embeddings = blocking(AsyncSearchProvider.count_pending_embeddings)
     count_my_pending_embeddings = blocking(AsyncSearchProvider.count_my_pending_embeddings)
+    record_queries = blocking(AsyncSearchProvider.record_queries)
     read_document = blocking(AsyncSearchProvider.read_document)
     embedding_models = blocking(AsyncSearchProvider.embedding_models)
 

@@ -57,6 +57,10 @@ class Reading:
             "count_pending_knowledge_embeddings",
             "count_my_pending_knowledge_embeddings",
             "read_knowledge_document",
+            "record_knowledge_queries",
+            "read_knowledge_question",
+            "knowledge_candidates",
+            "fuse_knowledge_candidates",
         )
         self._remedy_of_loss = remedy_of_loss
         self._deadline = None if timeout is None else time.monotonic() + timeout

@@ -15,15 +15,15 @@ from second_brain.errors import UnexpectedAnswerError
 Method = Literal["hybrid", "vector", "fulltext"]
 """What answered, `details["mode"]`: hybrid_search, search (`vector`) or fulltext_search."""
 
-Source = Literal["supabase", "postgres"]
-"""The provider that asked: over PostgREST, or over psycopg."""
+Source = Literal["supabase", "postgres", "sharded"]
+"""The provider that asked: over PostgREST, over psycopg, or in several databases."""
 
 MOST_PENDING = 1000
 """Up to this number, the database counts the chunks without an embedding."""
 
 _FACET_COLUMNS = {"facet", "value", "count"}
 
-_ID_PREFIX: dict[Source, str] = {"supabase": "supa", "postgres": "pg"}
+_ID_PREFIX: dict[Source, str] = {"supabase": "supa", "postgres": "pg", "sharded": "shard"}
 
 
 class HitMetadata(TypedDict, total=False):
@@ -118,11 +118,14 @@ class ShortDetails(FailureDetails, total=False):
 
     `truncated`: the server cut the answer and the rest could not be fetched. `pool_ended`: the list
     ends here because a leg of the search had as many rows as its pool holds, not because no other
-    row matches.
+    row matches. `missing_shards`: of a corpus in several databases, those that gave no answer, with
+    the reason. `uneven_statistics`: these databases weigh words by different statistics.
     """
 
     truncated: bool
     pool_ended: bool
+    missing_shards: dict[str, str]
+    uneven_statistics: bool
 
 
 class Details(ShortDetails):
@@ -168,6 +171,13 @@ BatchResults: TypeAlias = tuple[list[list[MemorySearchResult]], BatchDetails]
 
 class CutRows(list[object]):
     """Rows of an answer that has more, which could not be fetched."""
+
+
+class PartialRows(list[object]):
+    """Rows of several databases: those without an answer, and whether their statistics differ."""
+
+    missing: dict[str, str]
+    is_uneven: bool = False
 
 
 @dataclass(frozen=True, slots=True)

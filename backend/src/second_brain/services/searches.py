@@ -33,6 +33,7 @@ from second_brain.services.results import (
     FailureDetails,
     Method,
     Notes,
+    PartialRows,
     Results,
     Source,
     facet_count,
@@ -63,6 +64,8 @@ REMEDY_OF_CUT = (
     "Search again: rows changed while the answer was fetched in parts. To have it in one part, ask "
     "for fewer rows or raise Max rows in the project's API settings."
 )
+REMEDY_OF_MISSING = "Hits of these databases are missing: see that they run, and search again."
+REMEDY_OF_UNEVEN = "Run: second-brain shards refresh"
 
 _REMEDIES_OF_GRANTS = {
     MINE: "Call with the token of a signed-in user (role authenticated): "
@@ -138,6 +141,8 @@ class Searches(ABC):
         if isinstance(rows, CutRows):
             details["truncated"] = True
             details["remedy"] = REMEDY_OF_CUT
+        if isinstance(rows, PartialRows):
+            add_shards(details, rows)
         if exact_total:
             details["exact_total"] = await self._count(COUNT, arguments, deadline.left())
         return hits, details
@@ -316,6 +321,16 @@ class Searches(ABC):
                 raise
         # Not in the except block: the context would be the original error with its secrets.
         raise known from cause
+
+
+def add_shards(details: Details, rows: PartialRows) -> None:
+    """Add to the details what there is to say of a corpus in several databases."""
+    if rows.is_uneven:
+        details["uneven_statistics"] = True
+        details["remedy"] = REMEDY_OF_UNEVEN
+    if rows.missing:
+        details["missing_shards"] = rows.missing
+        details["remedy"] = REMEDY_OF_MISSING
 
 
 def _first_hit(arguments: Mapping[str, Any]) -> dict[str, Any]:

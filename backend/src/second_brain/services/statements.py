@@ -121,6 +121,22 @@ SEARCHES: dict[str, LiteralString] = {
         select facet, value, count
         from public.facet_my_knowledge_chunks({_OWN_ARGUMENTS}, {_FACETS})
     """,  # noqa: S608
+    "read_knowledge_question": f"""
+        select public.read_knowledge_question({_ARGUMENTS}) as told
+    """,
+    "knowledge_candidates": f"""
+        select public.knowledge_candidates({_ARGUMENTS}, readings => %(readings)s::jsonb) as found
+    """,
+    "fuse_knowledge_candidates": f"""
+        select public.fuse_knowledge_candidates(
+          {_ARGUMENTS}, readings => %(readings)s::jsonb, candidates => %(candidates)s::jsonb
+        ) as fused
+    """,
+    "knowledge_candidate_hits": f"""
+        select {_HIT_COLUMNS} from public.knowledge_candidate_hits(
+          {_ARGUMENTS}, readings => %(readings)s::jsonb, page => %(page)s::jsonb
+        )
+    """,  # noqa: S608
     "match_knowledge_chunks": """
         select
           id, content, knowledge_type, document_id, chunk_index, source_origin, metadata, similarity
@@ -160,6 +176,13 @@ SEARCHES: dict[str, LiteralString] = {
     """,
     "knowledge_embedding_models": """
         select model, dimensions, chunks from public.knowledge_embedding_models()
+    """,
+    "record_knowledge_queries": """
+        select public.record_knowledge_queries(
+          queries => %(queries)s::jsonb,
+          most_rows => %(most_rows)s::integer,
+          max_age => %(max_age)s::interval
+        ) as written
     """,
 }
 
@@ -231,11 +254,20 @@ RESET_SETTINGS = """
     select public.reset_knowledge_settings(collection => %(collection)s::text)
 """
 
+# Without synchronous_commit, a commit is in the WAL before it is flushed. The flushed position is
+# the end of a record; the inserted one can be some bytes after it, at the end of a page.
+WAL_POSITION: LiteralString = """
+select case
+         when current_setting('synchronous_commit') = 'off' then pg_current_wal_insert_lsn()
+         else pg_current_wal_flush_lsn()
+       end::text as position
+"""
+
 REFRESH_STATISTICS = """
     select public.refresh_knowledge_statistics()
 """
 
-_JSON_ARGUMENTS = {"filters", "formulations", "queries"}
+_JSON_ARGUMENTS = {"filters", "formulations", "queries", "readings", "candidates", "page"}
 
 
 def parameters(arguments: Mapping[str, Any]) -> dict[str, Any]:

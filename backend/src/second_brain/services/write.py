@@ -17,7 +17,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import AsyncRowFactory, RowFactory, class_row, kwargs_row, scalar_row
 from psycopg.types.json import Jsonb
 
-from second_brain.errors import redacted, translate
+from second_brain.errors import UncertainWriteError, redacted, safe_message, translate
 from second_brain.filters import json_default
 from second_brain.services import judgments as judging
 from second_brain.services import statements
@@ -57,6 +57,14 @@ class DeletedCounts:
     chunks_deleted: int
 
 
+class _LostCommitError(Exception):
+    """The connection broke while a transaction of the writer was committed."""
+
+    def __init__(self, error: psycopg.Error) -> None:
+        super().__init__()
+        self.error = error
+
+
 class _Writes(ABC):
     _connection: psycopg.BaseConnection[Any]
     _install: Install
@@ -80,12 +88,17 @@ class _Writes(ABC):
         row_factory: RowFactory[Row],
         query: LiteralString,
         arguments: Mapping[str, object],
+        *,
+        is_write: bool = False,
     ) -> list[Row]:
         # In a transaction of the caller's, only the caller can repeat what the transaction did.
         is_own = self._connection.info.transaction_status == TransactionStatus.IDLE
         for attempt in count():
             try:
                 return await self._fetch(row_factory, self._install.statement(query), arguments)
+            except _LostCommitError as lost:
+                known = _uncertain(lost, arguments) if is_write else translate(lost.error)
+                raise known from redacted(lost.error)
             except (psycopg.Error, ValueError, TypeError) as error:
                 known = translate(error)
                 if (
@@ -104,7 +117,7 @@ class _Writes(ABC):
         query: LiteralString,
         arguments: Mapping[str, object],
     ) -> Row:
-        (row,) = await self._rows(row_factory, query, arguments)
+        (row,) = await self._rows(row_factory, query, arguments, is_write=True)
         written()
         return row
 
@@ -204,6 +217,14 @@ class AsyncKnowledgeWriter(_Writes):
             await self._written(scalar_row, judging.SET, {"judgments": _jsonb(some)})
         return len(judgments)
 
+    async def withdraw_judgments(self, judgments: Sequence[Judgment]) -> None:
+        """Remove these judgments, of the same user for the same question and thing.
+
+        Their grades are not compared.
+        """
+        for some in judging.batches(judgments, withdrawn=True):
+            await self._written(scalar_row, judging.SET, {"judgments": _jsonb(some)})
+
     async def judgments(
         self, collection: str | None = None, judged_by: UUID | str | None = None
     ) -> list[Judgment]:
@@ -217,10 +238,25 @@ class AsyncKnowledgeWriter(_Writes):
         question: str | None = None,
         collection: str | None = None,
         judged_by: UUID | str | None = None,
+        is_generated: bool | None = None,
     ) -> int:
         """Delete the judgments that fit all that is given; return their number."""
-        arguments = {"question": question, "collection": collection, "judged_by": judged_by}
+        arguments = {
+            "question": question,
+            "collection": collection,
+            "judged_by": judged_by,
+            "is_generated": is_generated,
+        }
         return int(await self._written(scalar_row, judging.DELETE, arguments))
+
+    async def wal_position(self) -> str:
+        """Return a position in the WAL after everything committed on this connection so far.
+
+        `provider.wait_for(position)` searches on a replica that has replayed it. Within a
+        transaction of the caller's, call it after the commit.
+        """
+        (position,) = await self._rows(scalar_row, statements.WAL_POSITION, {})
+        return str(position)
 
     async def refresh_statistics(self) -> bool:
         """Renew the document frequencies that ranking reads, after ANALYZE."""
@@ -233,10 +269,19 @@ class AsyncKnowledgeWriter(_Writes):
         arguments: Mapping[str, object],
     ) -> list[Row]:
         connection = self._connection
-        async with connection.transaction(), connection.cursor(row_factory=row_factory) as cursor:
-            # Prepared statements belong to a session. Behind a pooler the next call has another.
-            await cursor.execute(query, arguments, prepare=False)
-            return await cursor.fetchall()
+        is_own, is_done = connection.info.transaction_status == TransactionStatus.IDLE, False
+        try:
+            async with connection.transaction(), connection.cursor(row_factory=row_factory) as one:
+                # Prepared statements belong to a session. Behind a pooler the next call has
+                # another.
+                await one.execute(query, arguments, prepare=False)
+                rows = await one.fetchall()
+                is_done = True
+        except psycopg.OperationalError as error:
+            if is_own and is_done and connection.closed:
+                raise _LostCommitError(error) from error
+            raise
+        return rows
 
     async def _wait(self, seconds: float) -> object:
         return await self._sleep(seconds)
@@ -270,7 +315,9 @@ class KnowledgeWriter(_Writes):
     set_settings = blocking(AsyncKnowledgeWriter.set_settings)
     settings = blocking(AsyncKnowledgeWriter.settings)
     reset_settings = blocking(AsyncKnowledgeWriter.reset_settings)
+    wal_position = blocking(AsyncKnowledgeWriter.wal_position)
     set_judgments = blocking(AsyncKnowledgeWriter.set_judgments)
+    withdraw_judgments = blocking(AsyncKnowledgeWriter.withdraw_judgments)
     judgments = blocking(AsyncKnowledgeWriter.judgments)
     delete_judgments = blocking(AsyncKnowledgeWriter.delete_judgments)
     refresh_statistics = blocking(AsyncKnowledgeWriter.refresh_statistics)
@@ -282,12 +329,35 @@ class KnowledgeWriter(_Writes):
         arguments: Mapping[str, object],
     ) -> list[Row]:
         connection = self._connection
-        with connection.transaction(), connection.cursor(row_factory=row_factory) as cursor:
-            cursor.execute(query, arguments, prepare=False)
-            return cursor.fetchall()
+        is_own, is_done = connection.info.transaction_status == TransactionStatus.IDLE, False
+        try:
+            with connection.transaction(), connection.cursor(row_factory=row_factory) as one:
+                one.execute(query, arguments, prepare=False)
+                rows = one.fetchall()
+                is_done = True
+        except psycopg.OperationalError as error:
+            if is_own and is_done and connection.closed:
+                raise _LostCommitError(error) from error
+            raise
+        return rows
 
     async def _wait(self, seconds: float) -> object:
         return self._sleep(seconds)
+
+
+def _uncertain(lost: _LostCommitError, arguments: Mapping[str, object]) -> UncertainWriteError:
+    """Return the error that names the documents of a write whose commit got no answer."""
+    document = arguments.get("document")
+    given = document.obj if isinstance(document, Jsonb) else arguments
+    key = given.get("external_key") if isinstance(given, Mapping) else None
+    keys = () if key is None else (str(key),)
+    about = f" of {safe_message(repr(key), limit=100)}" if keys else ""
+    return UncertainWriteError(
+        f"the connection was lost during the commit{about}: it is not known whether the write is "
+        "stored",
+        keys=keys,
+        code=lost.error.sqlstate,
+    )
 
 
 def _jsonb(value: object) -> Jsonb:

@@ -1,0 +1,110 @@
+"""The command workbench: arguments and the listening socket; the package has the pages."""
+
+import logging
+import os
+import secrets
+import socket
+import sys
+import webbrowser
+from typing import Annotated
+
+import typer
+
+from second_brain.cli.corpus import EmbedderOption
+from second_brain.cli.database import DsnOption, SchemaOption, resolve_dsn
+from second_brain.errors import ConfigurationError, MissingExtraError
+from second_brain.models import load_embedder
+from second_brain.services.install import SCHEMA
+
+TOKEN = "SECOND_BRAIN_WORKBENCH_TOKEN"  # noqa: S105
+
+_EXAMPLES = f"""\b
+Examples:
+  second-brain workbench
+  second-brain workbench --port 9000 --no-embedder
+  {TOKEN}=... second-brain workbench --host 0.0.0.0
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("workbench", epilog=_EXAMPLES)(_workbench)
+
+
+def _workbench(
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; other than loopback only with a token.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for a free one.")
+    ] = 8787,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar=TOKEN,
+            help="Token that a browser must send once; generated if --host is not loopback.",
+            show_default=False,
+        ),
+    ] = None,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    embedder_name: EmbedderOption = "wordllama",
+    no_embedder: Annotated[
+        bool, typer.Option("--no-embedder", help="Search by words only.")
+    ] = False,
+    dsn: DsnOption = None,
+    schema: SchemaOption = SCHEMA,
+) -> None:
+    """See, judge and tune a corpus in the browser.
+
+    It listens only on this machine; with another --host, a browser needs the token. It writes
+    judgments and settings, nothing else. It uses the rights of the database connection and shows
+    every row that this connection can read. Ctrl+C stops it.
+    """
+    try:
+        import uvicorn
+
+        from second_brain.workbench.access import LOOPBACK
+        from second_brain.workbench.app import create_app
+    except ModuleNotFoundError as error:
+        package = (error.name or "").split(".")[0]
+        if package not in ("jinja2", "starlette", "uvicorn"):
+            raise
+        raise MissingExtraError(package, "workbench") from error
+    if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
+        raise ConfigurationError(
+            "the token is empty or has characters that an address cannot contain",
+            remedy="Use ASCII letters, digits and punctuation.",
+        )
+    if token is None and host not in LOOPBACK:
+        token = secrets.token_urlsafe(24)
+    app = create_app(
+        resolve_dsn(dsn),
+        embedder=None if no_embedder else load_embedder(embedder_name),
+        embedder_name=None if no_embedder else embedder_name,
+        schema=schema,
+        token=token,
+    )
+    with _listen(host, port) as listening:
+        at = f"[{host}]" if ":" in host else host
+        address = f"http://{at}:{listening.getsockname()[1]}/"
+        if token is not None:
+            address += f"?token={token}"
+        typer.echo(f"The workbench is at {address}", err=True)
+        typer.echo("Ctrl+C stops it.", err=True)
+        if open_browser:
+            webbrowser.open(address)
+        logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+        # No access log: addresses contain questions, and the first one the token.
+        config = uvicorn.Config(app, log_config=None, access_log=False)
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot listen on {host}, port {port}: {os.strerror(error.errno or 0)}",
+            remedy="Choose another --port or --host.",
+        ) from error

@@ -1,0 +1,67 @@
+"""The statistics of a corpus in several databases: summed, and set in each of them.
+
+Document frequencies, lengths and the spread of the cosines are then the same in all, so that BM25
+and fusion `auto` weigh alike. The sums are made by the SQL of `supabase/schemas/28_shards.sql`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from second_brain.services.install import SCHEMA, Install
+
+_ANALYSE = "analyze public.knowledge_chunks"
+_OWN = "select public.knowledge_statistics(%(lexemes)s::text[])"
+_SUM = "select public.sum_knowledge_statistics(%(statistics)s::jsonb)"
+_SET = "select public.set_knowledge_statistics(%(statistics)s::jsonb)"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedStatistics:
+    """What was set: the name of the statistics, and the size of the whole corpus."""
+
+    id: str
+    chunks: int
+    lexemes: int
+
+
+def refresh_shared_statistics(
+    shards: Mapping[str, "psycopg.Connection[Any]"], *, schema: str = SCHEMA
+) -> SharedStatistics:
+    """Sum the statistics of the databases and set them in all; the connections are of owners.
+
+    Each database analyses its chunks first. Searches go on meanwhile; until the last database has
+    the new statistics, `details["uneven_statistics"]` says so.
+    """
+    install = Install(schema)
+    analyse, own, add, set_ = (install.statement(text) for text in (_ANALYSE, _OWN, _SUM, _SET))
+    told: dict[str, dict[str, Any]] = {}
+    for name, connection in shards.items():
+        connection.execute(analyse)
+        told[name] = _value(connection, own, {"lexemes": None})
+    # A lexeme is listed where it is common: the other databases count it.
+    listed = {lexeme for one in told.values() for lexeme in one["frequencies"]}
+    for name, connection in shards.items():
+        missing = sorted(listed - told[name]["frequencies"].keys())
+        counted = _value(connection, own, {"lexemes": missing})
+        told[name]["frequencies"] |= counted["frequencies"]
+    first = next(iter(shards.values()))
+    summed = _value(first, add, {"statistics": Jsonb(list(told.values()))})
+    for connection in shards.values():
+        connection.execute(set_, {"statistics": Jsonb(summed)})
+        if not connection.autocommit:
+            connection.commit()
+    return SharedStatistics(
+        summed["id"], round(summed["document_count"]), len(summed["frequencies"])
+    )
+
+
+def _value(
+    connection: "psycopg.Connection[Any]", statement: bytes, arguments: dict[str, Any]
+) -> dict[str, Any]:
+    row = connection.execute(statement, arguments).fetchone()
+    value: dict[str, Any] = row[0] if row else {}
+    return value

@@ -1,0 +1,125 @@
+"""What every page is built with: the database, the embedder, templates, forms.
+
+A page's module has a `Page` with its routes. A handler is an ordinary function `(request) ->
+Response`, which Starlette runs in a thread; one that reads a form is a coroutine that awaits
+`submitted(request)` and leaves the database's work to `run_in_threadpool`.
+"""
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.datastructures import ImmutableMultiDict
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+from starlette.routing import BaseRoute
+
+from second_brain.errors import InvalidInputError
+from second_brain.models import Embedder
+from second_brain.services.install import Database
+from second_brain.services.postgres import PostgresProvider
+from second_brain.workbench.connections import Connections
+
+_LARGEST_FORM = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page: its place in the navigation and its routes."""
+
+    name: str
+    title: str
+    path: str
+    routes: Sequence[BaseRoute]
+
+
+@dataclass
+class Workbench:
+    """What the pages share. `embedder` is None for a workbench that searches by words only."""
+
+    connections: Connections
+    embedder: Embedder | None
+    embedder_name: str | None = None
+    """The name that `load_embedder` knows the embedder by."""
+    pages: Sequence[Page] = ()
+    embedding: threading.Lock = field(default_factory=threading.Lock)
+    """Held while the embedder works: a model is not always thread-safe."""
+
+
+def workbench_of(request: Request) -> Workbench:
+    """Return the workbench that a request is for."""
+    found: Workbench = request.app.state.workbench
+    return found
+
+
+def provider_of(database: Database) -> PostgresProvider:
+    """Return a provider on a lent connection."""
+    return PostgresProvider(database.connection, schema=database.install.schema)
+
+
+def render(
+    request: Request,
+    template: str,
+    context: Mapping[str, Any] | None = None,
+    *,
+    page: str,
+    status: int = 200,
+) -> HTMLResponse:
+    """Return a template as a response. `page` is the name of the page in the navigation."""
+    workbench = workbench_of(request)
+    text = _TEMPLATES.get_template(template).render(
+        **(context or {}),
+        page=page,
+        pages=workbench.pages,
+        schema=workbench.connections.schema,
+        address=request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+    )
+    return HTMLResponse(text, status)
+
+
+async def submitted(request: Request) -> ImmutableMultiDict[str, str]:
+    """Return the fields of a form that was sent with POST. Raises InvalidInputError."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _LARGEST_FORM:
+            raise InvalidInputError(f"the form has more than {_LARGEST_FORM} bytes")
+    try:
+        return ImmutableMultiDict(parse_qsl(body.decode(), keep_blank_values=True))
+    except UnicodeDecodeError as error:
+        raise InvalidInputError("the form is not UTF-8 text") from error
+
+
+def link(path: str, **values: Any) -> str:
+    """Return an address on this workbench; None and empty texts are left out."""
+    pairs = [(name, value) for name, value in values.items() if value not in (None, "")]
+    query = urlencode(pairs, doseq=True)
+    return f"{path}?{query}" if query else path
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _count(value: int) -> str:
+    return f"{value:,}"
+
+
+def _as_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+_TEMPLATES = Environment(
+    loader=PackageLoader("second_brain.workbench"),
+    # Of all templates, whatever their name: corpus text is never HTML.
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.globals["link"] = link
+_TEMPLATES.filters.update(number=_number, count=_count, as_json=_as_json)

@@ -1,0 +1,292 @@
+"""The page Judge: which chunks are right for a question, marked with one key each.
+
+The chunks come from several settings, in an order that shows no rank. Questions wait in a list that
+this process keeps; judgments are stored in the database.
+"""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import ImmutableMultiDict
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from second_brain.errors import InvalidInputError
+from second_brain.evaluation import known_items
+from second_brain.evaluation.collection import CollectionError
+from second_brain.evaluation.judging import candidates
+from second_brain.services.arguments import SearchOptions
+from second_brain.services.install import Database
+from second_brain.services.judgments import Judgment
+from second_brain.services.results import MemorySearchResult
+from second_brain.services.write import KnowledgeWriter
+from second_brain.workbench.asking import prepare
+from second_brain.workbench.frame import (
+    Page,
+    Workbench,
+    link,
+    provider_of,
+    render,
+    submitted,
+    workbench_of,
+)
+from second_brain.workbench.question import Question
+
+_MOST_WAITING = 10_000
+_MOST_LISTED = 100
+_MOST_GENERATED = 1000
+_LONGEST = 4096
+_GRADES = {"2": "right", "1": "partly right", "0": "wrong"}
+
+
+@dataclass
+class Waiting:
+    """Questions that wait to be judged, in their order; shared by the threads of this process."""
+
+    questions: dict[str, None] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, questions: Sequence[str]) -> None:
+        """Add questions at the end, each once. Raises InvalidInputError for too many."""
+        with self.lock:
+            if len(self.questions) + len(questions) > _MOST_WAITING:
+                raise InvalidInputError(
+                    f"at most {_MOST_WAITING:,} questions can wait",
+                    remedy="Judge some of them, or empty the list, first.",
+                )
+            self.questions.update(dict.fromkeys(questions))
+
+    def clear(self) -> None:
+        """Remove all."""
+        with self.lock:
+            self.questions.clear()
+
+    def left(self, judged: set[str]) -> list[str]:
+        """Return those that are not judged."""
+        with self.lock:
+            return [question for question in self.questions if question not in judged]
+
+
+@dataclass(frozen=True, slots=True)
+class Judging:
+    """What the address or a form says: the question, where it is asked, and who judges."""
+
+    question: str = ""
+    collection: str = ""
+    by: UUID | None = None
+    viewer: UUID | None = None
+
+    @classmethod
+    def read(cls, given: ImmutableMultiDict[str, str]) -> "Judging":
+        """Read an address or a form. Raises InvalidInputError."""
+        texts = {name: given.get(name, "").strip() for name in ("q", "collection")}
+        return cls(texts["q"], texts["collection"], _user(given, "by"), _user(given, "viewer"))
+
+    def address(self, path: str = "/judge", **values: Any) -> str:
+        """Return the address of a page for the same judge."""
+        kept = {"collection": self.collection, "by": self.by, "viewer": self.viewer}
+        return link(path, **values, **kept)
+
+    def of(self, stored: Sequence[Judgment]) -> list[Judgment]:
+        """Return this judge's judgments of chunks for the question."""
+        return [one for one in stored if one.question == self.question and one.judged_by == self.by]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A chunk to judge, with this judge's grade of it, as text."""
+
+    hit: MemorySearchResult
+    grade: str
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the database says of it."""
+        return {"title": None, **self.hit.metadata}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A judged question, for the list."""
+
+    question: str
+    judgments: int
+    right: int
+    is_generated: bool
+
+
+def show(request: Request) -> Response:
+    """Show the chunks for a question; without one, the questions that wait and that are judged."""
+    judging = Judging.read(request.query_params)
+    workbench = workbench_of(request)
+    with workbench.connections.reading() as database:
+        stored = _writer(database).judgments(judging.collection)
+        if judging.question:
+            context = _pool(workbench, database, judging, stored)
+        else:
+            context = {"asked": _summed(stored), "most_listed": _MOST_LISTED}
+    left = _waiting(request).left({one.question for one in stored if not one.is_generated})
+    context |= {"judging": judging, "left": left, "grades": _GRADES}
+    template = "judge.html" if judging.question else "judge_start.html"
+    return render(request, template, context, page="judge")
+
+
+def following(request: Request) -> Response:
+    """Go to the first question that waits behind the given one, else to the list."""
+    judging = Judging.read(request.query_params)
+    with workbench_of(request).connections.reading() as database:
+        stored = _writer(database).judgments(judging.collection)
+    judged = {one.question for one in stored if not one.is_generated} - {judging.question}
+    left = _waiting(request).left(judged)
+    if judging.question in left:
+        left = left[left.index(judging.question) + 1 :]
+    return RedirectResponse(judging.address(**({"q": left[0]} if left else {})), 303)
+
+
+async def mark(request: Request) -> Response:
+    """Store or withdraw a judgment. A script gets an empty answer, a form goes back to the page."""
+    form = await submitted(request)
+    judging = Judging.read(form)
+    chunk, grade = form.get("chunk", ""), form.get("grade", "")
+    if grade not in (*_GRADES, ""):
+        raise InvalidInputError(f"grade must be 0, 1, 2 or empty, not {grade[:100]!r}")
+    judgment = Judgment(
+        question=judging.question,
+        chunk_id=_uuid("chunk", chunk),
+        collection=judging.collection,
+        judged_by=judging.by,
+        grade=int(grade or 0),  # type: ignore[arg-type]
+    )
+
+    def store() -> None:
+        with workbench_of(request).connections.writing() as database:
+            if grade:
+                _writer(database).set_judgments([judgment])
+            else:
+                _writer(database).withdraw_judgments([judgment])
+
+    await run_in_threadpool(store)
+    if request.headers.get("accept") == "application/json":
+        return Response(status_code=204)
+    return RedirectResponse(judging.address(q=judging.question) + f"#chunk-{chunk}", 303)
+
+
+async def wait(request: Request) -> Response:
+    """Add questions to those that wait, one in each line, or remove all."""
+    form = await submitted(request)
+    judging = Judging.read(form)
+    if form.get("empty"):
+        _waiting(request).clear()
+        return RedirectResponse(judging.address(), 303)
+    lines = [line.strip() for line in form.get("questions", "").splitlines()]
+    questions = [line for line in lines if line]
+    longest = max(map(len, questions), default=0)
+    if longest > _LONGEST:
+        raise InvalidInputError(f"a question has {longest} characters, at most are {_LONGEST}")
+    _waiting(request).add(questions)
+    return RedirectResponse(judging.address(), 303)
+
+
+async def generate(request: Request) -> Response:
+    """Store questions made from words of documents."""
+    form = await submitted(request)
+    judging = Judging.read(form)
+    given = form.get("count", "")
+    if not given.isdecimal() or not 1 <= int(given) <= _MOST_GENERATED:
+        raise InvalidInputError(
+            f"count must be a number from 1 to {_MOST_GENERATED}, not {given[:100]!r}"
+        )
+
+    def store() -> None:
+        with workbench_of(request).connections.writing() as database:
+            try:
+                made = known_items.generate(
+                    database, int(given), collection=judging.collection or None
+                )
+            except CollectionError as error:
+                raise InvalidInputError(str(error), remedy=error.remedy) from error
+            _writer(database).set_judgments(made)
+
+    await run_in_threadpool(store)
+    return RedirectResponse(judging.address(), 303)
+
+
+def _pool(
+    workbench: Workbench, database: Database, judging: Judging, stored: Sequence[Judgment]
+) -> dict[str, Any]:
+    asked = prepare(workbench, database, Question(q=judging.question))
+    options: SearchOptions = {
+        "collections": [judging.collection] if judging.collection else None,
+        "viewer_id": judging.viewer,
+    }
+    embedding = None if asked.embedding is None else asked.embedding.tolist()
+    hits = candidates(provider_of(database), judging.question, embedding, **options)
+    grades = {str(one.chunk_id): str(one.grade) for one in judging.of(stored)}
+    documents = {one.document_key: one.grade for one in judging.of(stored) if one.chunk_id is None}
+    found = [Candidate(hit, grades.get(hit.id, "")) for hit in hits]
+    return {
+        "candidates": found,
+        "marked": sum(bool(one.grade) for one in found),
+        "documents": documents,
+        "why_no_vector": asked.why_no_vector,
+    }
+
+
+def _summed(stored: Sequence[Judgment]) -> list[Asked]:
+    questions: dict[str, list[Judgment]] = {}
+    for one in stored:
+        questions.setdefault(one.question, []).append(one)
+    summed = [
+        Asked(
+            question,
+            len(judgments),
+            sum(one.grade > 0 for one in judgments),
+            all(one.is_generated for one in judgments),
+        )
+        for question, judgments in questions.items()
+    ]
+    # Sorting is stable: each kind keeps its order.
+    return sorted(summed, key=lambda one: one.is_generated)
+
+
+def _waiting(request: Request) -> Waiting:
+    state = request.app.state
+    if not hasattr(state, "waiting"):
+        state.waiting = Waiting()
+    waiting: Waiting = state.waiting
+    return waiting
+
+
+def _writer(database: Database) -> KnowledgeWriter:
+    return KnowledgeWriter(database.connection, schema=database.install.schema)
+
+
+def _user(given: ImmutableMultiDict[str, str], name: str) -> UUID | None:
+    text = given.get(name, "").strip()
+    return _uuid(name, text) if text else None
+
+
+def _uuid(name: str, text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise InvalidInputError(f"{name} must be a UUID, not {text[:100]!r}") from None
+
+
+PAGE = Page(
+    "judge",
+    "Judge",
+    "/judge",
+    [
+        Route("/judge", show),
+        Route("/judge/next", following),
+        Route("/judge/mark", mark, methods=["POST"]),
+        Route("/judge/questions", wait, methods=["POST"]),
+        Route("/judge/generate", generate, methods=["POST"]),
+    ],
+)

@@ -1,0 +1,161 @@
+"""The page Why not: why a search does not return a document or chunk, and what would.
+
+One SQL function knows the causes and the smallest change; the page shows its answer.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from second_brain.errors import InvalidInputError, safe_message
+from second_brain.workbench.asking import Asked, prepare
+from second_brain.workbench.frame import Page, provider_of, render, workbench_of
+from second_brain.workbench.question import Question, read_question
+
+_DEEPEST = 1000
+"""The largest pool, and the right end of the picture of ranks."""
+
+_TITLES = {
+    "collection": "Another collection",
+    "date": "Outside the dates",
+    "earlier_page": "On an earlier page",
+    "excluded_words": "It has a word that the question excludes",
+    "filter": "A filter leaves it out",
+    "fusion": "Below the last hit of the page",
+    "grouped": "Its document shows another chunk",
+    "no_embedding": "It has no embedding",
+    "no_words": "It has no word of the question",
+    "not_stored": "Not in the database",
+    "permission": "The viewer may not see it",
+    "pool": "Outside the pool",
+    "recency": "Too old for this half-life",
+    "required_words": "It lacks a word that the question requires",
+    "status": "Not active",
+    "threshold": "Below the least similarity",
+}
+
+_ROW_CHANGES = {
+    "embedding": "Embed it: run `second-brain embed-worker --once`, or ingest its document again.",
+    "status": "Make it active: ingest its document again.",
+    "visibility": "Give it an owner or groups, or make its document public.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where the chunk stands in one leg; `at` is its place in the picture, 0 to 100."""
+
+    leg: str
+    title: str
+    is_run: bool
+    rank: int | None
+    score: str | None
+    at: float | None
+    pool_at: float
+
+
+def show(request: Request) -> Response:
+    """Show the form and, for a question and a key, the answer."""
+    question, problems = read_question(request.query_params)
+    key = request.query_params.get("key", "").strip()
+    answer: dict[str, Any] | None = None
+    asked = Asked(question)
+    if question.q and key and not problems:
+        workbench = workbench_of(request)
+        try:
+            with workbench.connections.reading() as database:
+                asked = prepare(workbench, database, question)
+                answer = provider_of(database).explain_missing(
+                    asked.embedding, asked.text, **_wanted(key), **question.options()
+                )
+        except InvalidInputError as error:
+            problems.append(safe_message(error))
+    change = _change(question, answer)
+    return render(
+        request,
+        "why_not.html",
+        {
+            "question": question,
+            "key": key,
+            "hidden": [(name, value) for name, value in question.hidden() if name != "q"],
+            "problems": problems,
+            "answer": answer,
+            "asked": asked,
+            "legs": [] if answer is None else _standings(answer),
+            "causes": [] if answer is None else _causes(answer["causes"]),
+            "change": change,
+            "row_remedies": [] if answer is None else _row_remedies(answer),
+        },
+        page="why_not",
+        status=400 if problems else 200,
+    )
+
+
+def _wanted(key: str) -> dict[str, str]:
+    """Return the argument that names the chunk: a UUID is its id, another text a document's key."""
+    try:
+        return {"chunk_id": str(UUID(key))}
+    except ValueError:
+        return {"document_key": key}
+
+
+def _standings(answer: Mapping[str, Any]) -> list[Standing]:
+    standings = []
+    pool_at = _on_scale(answer["pool"])
+    for leg, title, score, digits in (
+        ("vector", "Vector", "similarity", 3),
+        ("text", "Text", "score", 2),
+    ):
+        told = answer[leg]
+        value = told[score]
+        standings.append(
+            Standing(
+                leg,
+                title,
+                told["is_run"],
+                told["rank"],
+                None if value is None else f"{value:.{digits}f}",
+                None if told["rank"] is None else _on_scale(told["rank"]),
+                pool_at,
+            )
+        )
+    return standings
+
+
+def _on_scale(rank: int) -> float:
+    """Return the place of a rank on a logarithmic scale of 0 to 100."""
+    return 100 * min(math.log(rank) / math.log(_DEEPEST), 1)
+
+
+def _causes(causes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {**one, "title": _TITLES.get(one["cause"], one["cause"].replace("_", " "))}
+        for one in causes
+    ]
+
+
+def _change(question: Question, answer: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the smallest change: each argument before and after, and the changed question."""
+    if answer is None or answer["change"] is None or not answer["change"]["arguments"]:
+        return None
+    arguments = answer["change"]["arguments"]
+    before, after = question.arguments(), question.changed(arguments)
+    return {
+        "question": after,
+        "place": answer["change"]["place"],
+        "arguments": [(name, before.get(name), value) for name, value in sorted(arguments.items())],
+    }
+
+
+def _row_remedies(answer: Mapping[str, Any]) -> list[str]:
+    row = (answer["change"] or {}).get("row") or {}
+    return [_ROW_CHANGES.get(name, f"Set {name} to {value}.") for name, value in row.items()]
+
+
+PAGE = Page("why_not", "Why not?", "/why-not", [Route("/why-not", show)])

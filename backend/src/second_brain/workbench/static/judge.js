@@ -1,0 +1,80 @@
+// The page Judge: one key for each mark, stored without loading the page again.
+"use strict";
+
+const marks = [];
+
+const items = () => [...document.querySelectorAll("[data-chunk]")];
+
+function current() {
+  const focused = document.activeElement?.closest?.("[data-chunk]");
+  return focused ?? items().find((one) => one.dataset.grade === "") ?? items()[0];
+}
+
+function show(item, grade) {
+  item.dataset.grade = grade;
+  for (const button of item.querySelectorAll("button[name=grade]")) {
+    if (button.value === "") button.hidden = grade === "";
+    else button.setAttribute("aria-pressed", String(button.value === grade));
+  }
+  const marked = items().filter((one) => one.dataset.grade !== "").length;
+  document.getElementById("marked").textContent = String(marked);
+  document.getElementById("progress").value = marked;
+}
+
+async function store(item, grade) {
+  const form = item.querySelector("form");
+  const body = new URLSearchParams(new FormData(form));
+  body.set("grade", grade);
+  const before = item.dataset.grade;
+  show(item, grade);
+  try {
+    const response = await fetch(form.action, { method: "POST", body, headers: { accept: "application/json" } });
+    if (response.status !== 204) throw new Error(String(response.status));
+    return true;
+  } catch {
+    show(item, before);
+    announce("The mark was not stored");
+    item.classList.add("failed");
+    return false;
+  }
+}
+
+async function give(item, grade) {
+  const before = item.dataset.grade;
+  if (before === grade) return;
+  item.classList.remove("failed");
+  const stored = store(item, grade);
+  const all = items();
+  const after = [...all.slice(all.indexOf(item) + 1), ...all].find((one) => one.dataset.grade === "");
+  (after ?? document.getElementById("next")).focus();
+  if (await stored) {
+    marks.push([item, before]);
+    const left = all.filter((one) => one.dataset.grade === "").length;
+    announce(left === 0 ? "All chunks are judged" : `${left} left`);
+  }
+}
+
+async function undo() {
+  const last = marks.pop();
+  if (last === undefined) return announce("Nothing to undo");
+  const [item, before] = last;
+  item.focus();
+  if (await store(item, before)) announce("Undone");
+}
+
+document.addEventListener("DOMContentLoaded", () => {
+  for (const [grade, keys] of [["2", "1r"], ["1", "2p"], ["0", "3w"]]) {
+    for (const key of keys) shortcuts.set(key, () => {
+      const item = current();
+      if (item !== undefined) give(item, grade);
+    });
+  }
+  shortcuts.set("u", undo);
+  shortcuts.set("n", () => document.getElementById("next").click());
+  for (const item of items()) item.querySelector("form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    give(item, event.submitter.value);
+  });
+  const first = items().find((one) => one.dataset.grade === "");
+  first?.focus({ preventScroll: true });
+});

@@ -1,0 +1,1098 @@
+-- 028_shards: one corpus in several databases: what these tell each other of a question.
+-- Adds: functions that sum what the databases tell, knowledge_statistics,
+-- sum_knowledge_statistics and set_knowledge_statistics, and those that move documents:
+-- export_knowledge_documents, import_knowledge_documents, remove_exported_knowledge_documents.
+-- Locks nothing that exists.
+
+-- A search of several databases has four steps, each a function that 11_search_arguments.sql has:
+-- read_knowledge_question asks each database what it knows of the question's words,
+-- knowledge_candidates reads the candidates of each with the sum of that, the "readings",
+-- fuse_knowledge_candidates puts them in order in one of the databases, and
+-- knowledge_candidate_hits returns the rows of a page from the database that has them.
+-- What the parts of a search read of the corpus comes from the setting knowledge_internal.readings
+-- where it is set; where knowledge_internal.telling is on, they write what they find into
+-- knowledge_internal.told.
+
+create function knowledge_internal.shard_readings()
+returns jsonb
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return nullif(current_setting('knowledge_internal.readings', true), '')::jsonb;
+end
+$$;
+
+comment on function knowledge_internal.shard_readings() is
+  'What the databases of a corpus told of the question that is searched; null for a search of this '
+  'database alone.';
+
+create function knowledge_internal.is_telling()
+returns boolean
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return coalesce(current_setting('knowledge_internal.telling', true) = 'on', false);
+end
+$$;
+
+comment on function knowledge_internal.is_telling() is
+  'Whether read_knowledge_question reads the question.';
+
+create function knowledge_internal.tell(kind text, told jsonb)
+returns void
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  before constant jsonb := current_setting('knowledge_internal.told');
+  told_by_now constant jsonb := before -> kind;
+begin
+  perform set_config(
+            'knowledge_internal.told',
+            jsonb_set(before, array[kind], told_by_now || coalesce(told, told_by_now))::text,
+            true
+          );
+end
+$$;
+
+comment on function knowledge_internal.tell(text, jsonb) is
+  'Adds to what read_knowledge_question returns.';
+
+create function knowledge_internal.told_frequencies(
+  lexemes text[], corpus_is_small boolean, document_count float8
+)
+returns table (lexeme text, document_frequency float8)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  names text[];
+  frequencies float8[];
+  listed text[];
+begin
+  perform set_config('knowledge_internal.telling', 'off', true);
+  select array_agg(frequency.lexeme), array_agg(frequency.document_frequency)
+    into names, frequencies
+    from knowledge_internal.document_frequencies(lexemes, corpus_is_small, document_count)
+         as frequency;
+  perform set_config('knowledge_internal.telling', 'on', true);
+  listed := array(
+    select statistics.lexeme
+      from public.knowledge_lexeme_statistics as statistics
+     where statistics.lexeme = any (lexemes)
+       and not corpus_is_small
+       and exists (
+             select from public.knowledge_corpus_statistics as corpus
+              where corpus.shared_id is not null
+           )
+  );
+  perform knowledge_internal.tell(told.kind, told.counts)
+     from (
+       select case when found.name = any (listed) then 'listed' else 'counted' end as kind,
+              jsonb_object_agg(found.name, found.frequency) as counts
+         from unnest(names, frequencies) as found (name, frequency)
+        group by kind
+     ) as told;
+  return query select * from unnest(names, frequencies);
+end
+$$;
+
+comment on function knowledge_internal.told_frequencies(text[], boolean, float8) is
+  'document_frequencies, told: listed are those of the whole corpus, counted those of this '
+  'database.';
+
+create function knowledge_internal.told_expansions(
+  wanted text, configurations regconfig[], collections text[], prefix text
+)
+returns knowledge_internal.expansion[]
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  found knowledge_internal.expansion[];
+begin
+  perform set_config('knowledge_internal.telling', 'off', true);
+  found := knowledge_internal.expansions(wanted, configurations, collections, prefix);
+  perform set_config('knowledge_internal.telling', 'on', true);
+  perform knowledge_internal.tell('expansions', to_jsonb(found));
+  return found;
+end
+$$;
+
+comment on function knowledge_internal.told_expansions(text, regconfig[], text[], text) is
+  'expansions, told.';
+
+create function knowledge_internal.tell_unknown_word(
+  typed text, near text[], chunks bigint[], configurations regconfig[]
+)
+returns void
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  corpus record;
+begin
+  perform knowledge_internal.tell(
+            'unknown',
+            jsonb_build_object(
+              typed,
+              (
+                select coalesce(jsonb_object_agg(listed.word, listed.chunks), '{}')
+                  from unnest(near, chunks) as listed (word, chunks)
+              )
+            )
+          );
+  -- Another database may decide which word replaces it, and needs how many chunks have that one.
+  select * into corpus from knowledge_internal.corpus_size();
+  perform
+     from knowledge_internal.told_frequencies(
+            array(
+              select distinct lexeme.name
+                from unnest(near) as listed (word)
+               cross join unnest(configurations) as language (configuration)
+               cross join unnest(
+                       tsvector_to_array(to_tsvector(language.configuration, listed.word))
+                     ) as lexeme (name)
+            ),
+            corpus.is_small, corpus.document_count
+          );
+end
+$$;
+
+comment on function knowledge_internal.tell_unknown_word(text, text[], bigint[], regconfig[]) is
+  'Tells a word that no chunk of this database has, and the near words with their chunks.';
+
+create function knowledge_internal.shared_statistics_id(readings jsonb)
+returns text
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return (
+    select told.reading ->> 'statistics'
+      from jsonb_array_elements(readings) as told (reading)
+     where told.reading ->> 'statistics' is not null
+     order by (told.reading #>> '{corpus,document_count}')::float8 desc,
+              told.reading ->> 'statistics'
+     limit 1
+  );
+end
+$$;
+
+comment on function knowledge_internal.shared_statistics_id(jsonb) is
+  'The statistics of the whole corpus that the databases use; where they differ, those of the '
+  'largest one. Null where none has any.';
+
+create function knowledge_internal.shared_corpus(
+  readings jsonb,
+  out document_count float8,
+  out mean_length float8,
+  out cosine_spread float8,
+  out mutual_neighbours float8
+)
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  shared_id constant text := knowledge_internal.shared_statistics_id(readings);
+begin
+  select greatest(sum(corpus.document_count), 1),
+         coalesce(
+           sum(corpus.mean_length * corpus.document_count) / nullif(sum(corpus.document_count), 0),
+           1
+         ),
+         sum(corpus.cosine_spread * corpus.document_count) / nullif(sum(corpus.document_count), 0),
+         sum(corpus.mutual_neighbours * corpus.document_count)
+           / nullif(sum(corpus.document_count * sign(1 + corpus.mutual_neighbours)), 0)
+    into document_count, mean_length, cosine_spread, mutual_neighbours
+    from (
+      select told.reading -> 'corpus' as corpus
+        from jsonb_array_elements(readings) with ordinality as told (reading, place)
+       where shared_id is null or told.reading ->> 'statistics' = shared_id
+       order by told.place
+       limit case when shared_id is not null then 1 end
+    ) as listed
+   cross join jsonb_to_record(listed.corpus) as corpus (
+           document_count float8, mean_length float8, cosine_spread float8,
+           mutual_neighbours float8
+         );
+end
+$$;
+
+comment on function knowledge_internal.shared_corpus(jsonb) is
+  'What corpus_size says of the whole corpus: the statistics that were set in all databases, or '
+  'the sum of what each has.';
+
+create function knowledge_internal.shared_frequencies(lexemes text[], readings jsonb)
+returns table (lexeme text, document_frequency float8)
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  shared_id constant text := knowledge_internal.shared_statistics_id(readings);
+begin
+  return query
+  select asked.name,
+         coalesce(
+           max(
+             case
+               when told.reading ->> 'statistics' = shared_id
+                 then (told.reading -> 'listed' ->> asked.name)::float8
+             end
+           ),
+           sum((told.reading -> 'counted' ->> asked.name)::float8),
+           0
+         )
+    from unnest(lexemes) as asked (name)
+   cross join jsonb_array_elements(readings) as told (reading)
+   group by asked.name;
+end
+$$;
+
+comment on function knowledge_internal.shared_frequencies(text[], jsonb) is
+  'document_frequencies of the whole corpus: from the statistics that were set, or the sum of what '
+  'the databases counted.';
+
+create function knowledge_internal.shared_configurations(readings jsonb)
+returns regconfig[]
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return (
+    select array_agg(distinct language.name::regconfig)
+      from jsonb_array_elements(readings) as told (reading)
+     cross join jsonb_array_elements_text(told.reading -> 'languages') as language (name)
+  );
+end
+$$;
+
+comment on function knowledge_internal.shared_configurations(jsonb) is
+  'The text search configurations of the whole corpus.';
+
+create function knowledge_internal.has_shared_expansions()
+returns boolean
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return coalesce(
+    jsonb_path_exists(knowledge_internal.shard_readings(), '$[*].expansions[*]'), false
+  );
+end
+$$;
+
+comment on function knowledge_internal.has_shared_expansions() is
+  'Whether another database of the corpus has other readings of the words of the question.';
+
+create function knowledge_internal.shared_expansions(wanted text, readings jsonb)
+returns knowledge_internal.expansion[]
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+declare
+  words constant text[] := regexp_split_to_array(lower(wanted), '[^[:alpha:]]+');
+begin
+  return array(
+    select row(
+             expansion.typed, min(expansion.typed_lexeme), expansion.lexeme, max(expansion.share)
+           )::knowledge_internal.expansion
+      from jsonb_array_elements(readings) as told (reading)
+     cross join jsonb_to_recordset(told.reading -> 'expansions') as expansion (
+             typed text, typed_lexeme text, lexeme text, share float8
+           )
+     where expansion.typed = any (words)
+     group by expansion.typed, expansion.lexeme
+     order by expansion.typed, expansion.lexeme
+  );
+end
+$$;
+
+comment on function knowledge_internal.shared_expansions(text, jsonb) is
+  'The expansions of the words of a text in all databases of the corpus.';
+
+create function knowledge_internal.shared_respelling(typed text[], readings jsonb)
+returns jsonb
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most_counted constant integer := 20; -- chunks, as in respelled_words
+begin
+  return (
+    select jsonb_object_agg(chosen.typed, chosen.word)
+      from (
+        select distinct on (asked.word) asked.word as typed, near.word
+          from unnest(typed) as asked (word)
+         cross join lateral (
+                 select listed.key as word, sum(listed.value::float8) as chunks
+                   from jsonb_array_elements(readings) as told (reading)
+                  cross join jsonb_each_text(told.reading -> 'unknown' -> asked.word) as listed
+                  group by listed.key
+               ) as near
+         -- A database without chunks knows no word.
+         where not exists (
+                 select
+                   from jsonb_array_elements(readings) as told (reading)
+                  where told.reading -> 'languages' <> '[]'
+                    and not (told.reading -> 'unknown') ? asked.word
+               )
+         order by asked.word, least(near.chunks, most_counted) desc, near.word
+      ) as chosen
+  );
+end
+$$;
+
+comment on function knowledge_internal.shared_respelling(text[], jsonb) is
+  'respelled_words for the whole corpus: the words that no database knows, with the near word that '
+  'most chunks have.';
+
+create function knowledge_internal.check_readings(readings jsonb)
+returns void
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most_readings constant integer := 256;
+  reading jsonb;
+begin
+  if (jsonb_typeof(readings) = 'array' and jsonb_array_length(readings) between 1 and most_readings)
+       is not true
+  then
+    raise exception 'readings must be an array of 1 to % answers of read_knowledge_question',
+                    most_readings
+      using errcode = '22023';
+  end if;
+  for reading in select told.reading from jsonb_array_elements(readings) as told (reading) loop
+    -- Each part is read as the search reads it.
+    perform knowledge_internal.check_range(
+              'readings: corpus.document_count', corpus.document_count, 0, 1e15
+            ),
+            knowledge_internal.check_range(
+              'readings: corpus.mean_length', corpus.mean_length, 1, 1e15
+            ),
+            knowledge_internal.check_range(
+              'readings: corpus.cosine_spread', coalesce(corpus.cosine_spread, 0.1), 0.001, 2
+            ),
+            knowledge_internal.check_range(
+              'readings: corpus.mutual_neighbours', coalesce(corpus.mutual_neighbours, 0), 0, 1
+            )
+       from jsonb_to_record(reading -> 'corpus') as corpus (
+              document_count float8, mean_length float8, cosine_spread float8,
+              mutual_neighbours float8
+            );
+    perform knowledge_internal.check_range('readings: a count', count.value::float8, 0, 1e15)
+       from unnest(array[reading -> 'listed', reading -> 'counted']) as counts (entries)
+      cross join jsonb_each_text(counts.entries) as count;
+    perform knowledge_internal.check_range('readings: a count', count.value::float8, 0, 1e15)
+       from jsonb_each(reading -> 'unknown') as word
+      cross join jsonb_each_text(word.value) as count;
+    perform knowledge_internal.check_range('readings: a share', expansion.share, 0, 1)
+       from jsonb_to_recordset(reading -> 'expansions') as expansion (
+              typed text, typed_lexeme text, lexeme text, share float8
+            );
+    perform language.name::regconfig
+       from jsonb_array_elements_text(reading -> 'languages') as language (name);
+  end loop;
+  if (
+    select count(*) = jsonb_array_length(readings)
+      from jsonb_array_elements(readings) as told (reading)
+     where jsonb_typeof(told.reading -> 'corpus') = 'object'
+       and jsonb_typeof(told.reading -> 'listed') = 'object'
+       and jsonb_typeof(told.reading -> 'counted') = 'object'
+       and jsonb_typeof(told.reading -> 'unknown') = 'object'
+       and jsonb_typeof(told.reading -> 'expansions') = 'array'
+       and jsonb_typeof(told.reading -> 'languages') = 'array'
+       and (told.reading ->> 'fusion') in ('rrf', 'relative_score', 'auto')
+       and (told.reading ->> 'vector_weight')::float8 >= 0
+       and (told.reading ->> 'text_weight')::float8 >= 0
+  ) is not true then
+    raise exception 'readings: an answer lacks a part, send what read_knowledge_question returned'
+      using errcode = '22023';
+  end if;
+exception
+  when invalid_parameter_value then
+    raise;
+  when data_exception or undefined_object or invalid_schema_name then
+    raise exception 'readings: %', left(sqlerrm, 200)
+      using errcode = '22023', hint = 'Send what read_knowledge_question returned, unchanged.';
+end
+$$;
+
+comment on function knowledge_internal.check_readings(jsonb) is
+  'Raises 22023 for readings that are not answers of read_knowledge_question.';
+
+create function knowledge_internal.use_readings(
+  inout arguments knowledge_internal.search_arguments, readings jsonb
+)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform knowledge_internal.check_readings(readings);
+  perform set_config('knowledge_internal.readings', readings::text, true),
+          set_config('knowledge_internal.telling', 'off', true),
+          set_config('knowledge_internal.tracing', 'off', true);
+  -- One fusion for all, whatever is stored in each database.
+  arguments.fusion := readings #>> '{0,fusion}';
+  arguments.vector_weight := readings #>> '{0,vector_weight}';
+  arguments.text_weight := readings #>> '{0,text_weight}';
+end
+$$;
+
+comment on function knowledge_internal.use_readings is
+  'The arguments of a search with the fusion and the weights of the first answer. Until the '
+  'setting knowledge_internal.readings is empty again, the question is read by what the databases '
+  'told. Raises 22023 for what check_readings refuses.';
+
+create function knowledge_internal.candidate_lists(candidates jsonb)
+returns table (
+  shard integer, list_id bigint, formulation bigint, draw integer, relaxed_parts text[],
+  coverage_weights float8[], cosine_spread float8, mutual_neighbours float8,
+  identifier_bonus float8
+)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return query
+  select answer.shard::integer, list.list_id, list.formulation, list.draw, list.relaxed_parts,
+         list.coverage_weights, list.cosine_spread, list.mutual_neighbours, list.identifier_bonus
+    from jsonb_array_elements(candidates) with ordinality as answer (told, shard)
+   cross join jsonb_to_recordset(answer.told -> 'lists') as list (
+           list_id bigint, formulation bigint, draw integer, relaxed_parts text[],
+           coverage_weights float8[], cosine_spread float8, mutual_neighbours float8,
+           identifier_bonus float8
+         );
+end
+$$;
+
+comment on function knowledge_internal.candidate_lists(jsonb) is
+  'The lists of the answers of knowledge_candidates.';
+
+create function knowledge_internal.candidate_rows(candidates jsonb)
+returns table (
+  shard integer, list_id bigint, id uuid, similarity float8, nearest_score float8,
+  text_score float8, is_complete boolean, cosine float8, bm25_score float8, document_id uuid,
+  chunk_index integer, collection text, document_date date
+)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  -- While a document moves, two databases have it: the rows of one count, those that were written
+  -- last.
+  return query
+  select told.shard::integer, told.list_id, told.id, told.similarity, told.nearest_score,
+         told.text_score, told.is_complete, told.cosine, told.bm25_score, told.document_id,
+         told.chunk_index, told.collection, told.document_date
+    from (
+      select answer.shard, row.*,
+             first_value(answer.shard) over (
+               partition by coalesce(row.external_key, row.id::text)
+                   order by row.written_at desc, answer.shard
+             ) as kept_shard
+        from jsonb_array_elements(candidates) with ordinality as answer (told, shard)
+       cross join jsonb_to_recordset(answer.told -> 'rows') as row (
+               list_id bigint, id uuid, similarity float8, nearest_score float8,
+               text_score float8, is_complete boolean, cosine float8, bm25_score float8,
+               document_id uuid, external_key text, chunk_index integer, collection text,
+               document_date date, written_at timestamptz
+             )
+    ) as told
+   where told.shard = told.kept_shard;
+end
+$$;
+
+comment on function knowledge_internal.candidate_rows(jsonb) is
+  'The rows of the answers of knowledge_candidates, each document from one database.';
+
+create function knowledge_internal.check_candidates(candidates jsonb)
+returns void
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most_answers constant integer := 256;
+  most_rows constant integer := 200000;
+  largest constant float8 := 1e30;
+begin
+  if (
+    jsonb_typeof(candidates) = 'array'
+      and jsonb_array_length(candidates) between 1 and most_answers
+  ) is not true then
+    raise exception 'candidates must be an array of 1 to % answers of knowledge_candidates',
+                    most_answers
+      using errcode = '22023';
+  end if;
+  if (
+    select bool_and(
+             jsonb_typeof(answer.told -> 'lists') = 'array'
+               and jsonb_typeof(answer.told -> 'rows') = 'array'
+           )
+      from jsonb_array_elements(candidates) as answer (told)
+  ) is not true then
+    raise exception 'candidates: an answer lacks lists or rows, send what knowledge_candidates '
+                    'returned'
+      using errcode = '22023';
+  end if;
+  if (
+    select sum(jsonb_array_length(answer.told -> 'rows'))
+      from jsonb_array_elements(candidates) as answer (told)
+  ) > most_rows then
+    raise exception 'candidates must be at most % rows', most_rows using errcode = '22023';
+  end if;
+  perform knowledge_internal.check_range(
+            'candidates: a cosine', coalesce(row.cosine, 0), -1.001, 1.001
+          ),
+          knowledge_internal.check_range(
+            'candidates: a similarity', coalesce(row.similarity, 0), -1.001, 1.001
+          ),
+          knowledge_internal.check_range(
+            'candidates: a score',
+            greatest(
+              abs(coalesce(row.text_score, 0)), abs(coalesce(row.bm25_score, 0)),
+              abs(coalesce(row.nearest_score, 0))
+            ),
+            0, largest
+          ),
+          knowledge_internal.check_flag(
+            'candidates: id and list_id', nullif(num_nulls(row.id, row.list_id) = 0, false)
+          )
+     from knowledge_internal.candidate_rows(candidates) as row;
+  perform knowledge_internal.check_range(
+            'candidates: list_id', list.list_id, 1, 100
+          ),
+          knowledge_internal.check_range(
+            'candidates: a weight', coalesce(weight.given, 0), 0, largest
+          ),
+          knowledge_internal.check_range(
+            'candidates: cosine_spread', coalesce(list.cosine_spread, 0.1), 0.001, 2
+          ),
+          knowledge_internal.check_range(
+            'candidates: mutual_neighbours', coalesce(list.mutual_neighbours, 0), 0, 1
+          ),
+          knowledge_internal.check_range(
+            'candidates: identifier_bonus', coalesce(list.identifier_bonus, 0), 0, largest
+          )
+     from knowledge_internal.candidate_lists(candidates) as list
+     left join unnest(list.coverage_weights) as weight (given) on true;
+exception
+  when invalid_parameter_value then
+    raise;
+  when data_exception then
+    raise exception 'candidates: %', left(sqlerrm, 200)
+      using errcode = '22023', hint = 'Send what knowledge_candidates returned, unchanged.';
+end
+$$;
+
+comment on function knowledge_internal.check_candidates(jsonb) is
+  'Raises 22023 for candidates that are not answers of knowledge_candidates.';
+
+create function public.knowledge_statistics(lexemes text[] default null)
+returns jsonb
+language plpgsql
+stable
+-- definer: service_role has no rights on the internal tables.
+security definer
+set search_path = pg_catalog, pg_temp
+-- Whether a lexeme is rare is not known when the statement is planned.
+set enable_seqscan = off
+as $$
+declare
+  most_lexemes constant integer := 1000000;
+  sampled_rows constant float8 := 5000;
+  chunks constant float8 := coalesce(knowledge_internal.analysed_rows(), 0);
+begin
+  perform knowledge_internal.check_range(
+            'lexemes', coalesce(cardinality(lexemes), 0), 0, most_lexemes,
+            format('at most %s lexemes', most_lexemes)
+          );
+  if lexemes is not null then
+    return jsonb_build_object(
+      'frequencies',
+      (
+        select coalesce(jsonb_object_agg(asked.name, found.chunks), '{}')
+          from unnest(lexemes) as asked (name)
+         cross join lateral (
+                 select count(*) as chunks
+                   from public.knowledge_chunks as chunk
+                  where chunk.status = 'active'
+                    and chunk.content_tsv @@ quote_literal(asked.name)::tsquery
+                 offset 0
+               ) as found
+      )
+    );
+  end if;
+  return jsonb_build_object(
+    'document_count', chunks,
+    'mean_length', (
+      select greatest(avg(sample.text_length), 1)
+        from public.knowledge_chunks as sample
+             tablesample system (least(100, 100 * sampled_rows / greatest(chunks, 1)))
+       where sample.status = 'active'
+    ),
+    'languages', coalesce(knowledge_internal.query_configurations()::text[], '{}'),
+    'frequencies', (
+      select coalesce(jsonb_object_agg(listed.lexeme, round(listed.frequency * chunks)), '{}')
+        from knowledge_internal.listed_frequencies() as listed
+    ),
+    'spread_sample', (
+      select coalesce(jsonb_agg(jsonb_build_array(sample.key, sample.direction::text)), '[]')
+        from knowledge_internal.sampled_directions(300, 0) as sample
+    ),
+    'neighbour_sample', (
+      select coalesce(jsonb_agg(jsonb_build_array(sample.key, sample.direction::text)), '[]')
+        from knowledge_internal.sampled_directions(500, 1) as sample
+    )
+  );
+end
+$$;
+
+comment on function public.knowledge_statistics(text[]) is
+  'The statistics of this database, for a corpus in several databases: number of chunks at the '
+  'last ANALYZE, mean length, languages, the chunks that have each of the most common lexemes, and '
+  'random embeddings. With lexemes: only the chunks that have these, counted. Raises 22023 for '
+  'more than 1,000,000 lexemes.';
+revoke all on function public.knowledge_statistics(text[]) from public, anon, authenticated;
+grant execute on function public.knowledge_statistics(text[]) to service_role;
+
+create function knowledge_internal.merged_sample(statistics jsonb, kind text, sample_size integer)
+returns extensions.vector[]
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return array(
+    select (drawn.row ->> 1)::extensions.vector
+      from jsonb_array_elements(statistics) as one (database)
+     cross join jsonb_array_elements(one.database -> kind) as drawn (row)
+     order by (drawn.row ->> 0)::bigint, drawn.row ->> 1
+     limit sample_size
+  );
+end
+$$;
+
+comment on function knowledge_internal.merged_sample(jsonb, text, integer) is
+  'The sample that one database with all chunks would have drawn.';
+
+create function public.sum_knowledge_statistics(statistics jsonb)
+returns jsonb
+language plpgsql
+stable
+-- definer: service_role has no rights on the internal schema.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most_databases constant integer := 256;
+  most_lexemes constant integer := 10000; -- as ANALYZE lists
+  summed jsonb;
+begin
+  if (
+    jsonb_typeof(statistics) = 'array'
+      and jsonb_array_length(statistics) between 1 and most_databases
+  ) is not true then
+    raise exception 'statistics must be an array of 1 to % answers of knowledge_statistics',
+                    most_databases
+      using errcode = '22023';
+  end if;
+  with one as materialized (
+    select greatest((given.database ->> 'document_count')::float8, 0) as chunks,
+           (given.database ->> 'mean_length')::float8 as mean_length, given.database
+      from jsonb_array_elements(statistics) as given (database)
+  ),
+  total as materialized (
+    select sum(one.chunks) as chunks,
+           coalesce(sum(one.mean_length * one.chunks) / nullif(sum(one.chunks), 0), 1)
+             as mean_length
+      from one
+  ),
+  listed as (
+    select entry.lexeme, sum(entry.chunks::float8) as chunks
+      from one
+     cross join jsonb_each_text(one.database -> 'frequencies') as entry (lexeme, chunks)
+     group by entry.lexeme
+     order by chunks desc, entry.lexeme
+     limit most_lexemes
+  )
+  select jsonb_build_object(
+           'document_count', total.chunks,
+           'mean_length', total.mean_length,
+           'cosine_spread', knowledge_internal.spread_of(
+             knowledge_internal.merged_sample(statistics, 'spread_sample', 300)
+           ),
+           'mutual_neighbours', knowledge_internal.mutual_neighbours_of(
+             knowledge_internal.merged_sample(statistics, 'neighbour_sample', 500), 500
+           ),
+           'languages', (
+             select coalesce(jsonb_agg(distinct language.name), '[]')
+               from one
+              cross join jsonb_array_elements_text(one.database -> 'languages') as language (name)
+           ),
+           'frequencies', (
+             select coalesce(
+                      jsonb_object_agg(listed.lexeme, least(listed.chunks / total.chunks, 1)), '{}'
+                    )
+               from listed
+              where listed.chunks > 0
+           )
+         )
+    into summed
+    from total;
+  return summed || jsonb_build_object('id', md5(summed::text));
+exception
+  when invalid_parameter_value then
+    raise;
+  when data_exception then
+    raise exception 'statistics: %', left(sqlerrm, 200)
+      using errcode = '22023', hint = 'Send what knowledge_statistics returned.';
+end
+$$;
+
+comment on function public.sum_knowledge_statistics(jsonb) is
+  'The statistics of a corpus in several databases, from what knowledge_statistics returned in '
+  'each, as an array. A lexeme that one of them lists should be counted in all. id: names them. '
+  'Raises 22023 for statistics of another form.';
+revoke all on function public.sum_knowledge_statistics(jsonb) from public, anon, authenticated;
+grant execute on function public.sum_knowledge_statistics(jsonb) to service_role;
+
+create function public.set_knowledge_statistics(statistics jsonb default null)
+returns void
+language plpgsql
+volatile
+-- definer: service_role has no rights on the internal tables.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most_lexemes constant integer := 1000000;
+  given record;
+  lexemes constant bigint := (
+    select count(*) from jsonb_each(nullif(statistics -> 'frequencies', 'null'))
+  );
+begin
+  if statistics is null then
+    update public.knowledge_corpus_statistics as corpus
+       set shared_id = null, languages = '{}', analysed_at = null, analysed_rows = null
+     where corpus.shared_id is not null;
+    perform public.refresh_knowledge_statistics();
+    return;
+  end if;
+  if (
+    jsonb_typeof(statistics) = 'object' and jsonb_typeof(statistics -> 'frequencies') = 'object'
+      and jsonb_typeof(statistics -> 'languages') = 'array'
+      and length(statistics ->> 'id') between 1 and 100
+  ) is not true then
+    raise exception 'statistics must be an object with id, languages and frequencies'
+      using errcode = '22023', hint = 'Send what sum_knowledge_statistics returned.';
+  end if;
+  select * into given
+    from jsonb_to_record(statistics) as told (
+           id text, document_count float8, mean_length float8, cosine_spread float8,
+           mutual_neighbours float8
+         );
+  perform knowledge_internal.check_range(
+            'statistics: document_count', given.document_count, 0, 1e15
+          ),
+          knowledge_internal.check_range('statistics: mean_length', given.mean_length, 1, 1e15),
+          knowledge_internal.check_range(
+            'statistics: cosine_spread', given.cosine_spread, 0.001, 2
+          ),
+          knowledge_internal.check_range(
+            'statistics: mutual_neighbours', coalesce(given.mutual_neighbours, 0), 0, 1
+          );
+  perform language.name::regconfig
+     from jsonb_array_elements_text(statistics -> 'languages') as language (name);
+  perform knowledge_internal.check_range('statistics: a frequency', entry.share::float8, 0, 1)
+     from jsonb_each_text(statistics -> 'frequencies') as entry (lexeme, share);
+  perform knowledge_internal.check_range(
+            'statistics: frequencies', lexemes, 0, most_lexemes,
+            format('of at most %s lexemes', most_lexemes)
+          );
+
+  delete from public.knowledge_lexeme_statistics;
+  insert into public.knowledge_lexeme_statistics (lexeme, frequency)
+  select entry.lexeme, entry.share::float8
+    from jsonb_each_text(statistics -> 'frequencies') as entry (lexeme, share);
+  insert into public.knowledge_corpus_statistics as corpus
+         (
+           document_count, mean_length, cosine_spread, mutual_neighbours, least_frequency, sample,
+           shared_id, languages
+         )
+  values (
+           given.document_count, given.mean_length, given.cosine_spread, given.mutual_neighbours,
+           (select min(known.frequency) from public.knowledge_lexeme_statistics as known),
+           '{}', given.id,
+           array(select jsonb_array_elements_text(statistics -> 'languages'))
+         )
+      on conflict (id) do update
+     set document_count = excluded.document_count,
+         mean_length = excluded.mean_length,
+         cosine_spread = excluded.cosine_spread,
+         mutual_neighbours = excluded.mutual_neighbours,
+         least_frequency = excluded.least_frequency,
+         shared_id = excluded.shared_id,
+         languages = excluded.languages,
+         refreshed_at = excluded.refreshed_at;
+  -- Own rows for the estimates of filters.
+  perform public.refresh_knowledge_statistics();
+exception
+  when invalid_parameter_value then
+    raise;
+  when data_exception or undefined_object or invalid_schema_name then
+    raise exception 'statistics: %', left(sqlerrm, 200)
+      using errcode = '22023', hint = 'Send what sum_knowledge_statistics returned.';
+end
+$$;
+
+comment on function public.set_knowledge_statistics(jsonb) is
+  'Sets what sum_knowledge_statistics returned, so that BM25 and fusion auto weigh alike in all '
+  'databases of a corpus. From then on refresh_knowledge_statistics leaves these statistics as '
+  'they are; null: this database uses its own again. Raises 22023 for statistics of another form.';
+revoke all on function public.set_knowledge_statistics(jsonb) from public, anon, authenticated;
+grant execute on function public.set_knowledge_statistics(jsonb) to service_role;
+
+create function knowledge_internal.document_stamp(document public.knowledge_documents)
+returns text
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return (
+    select md5(
+             concat_ws(
+               ' ', extract(epoch from document.updated_at), count(*),
+               extract(epoch from max(chunk.updated_at))
+             )
+           )
+      from public.knowledge_chunks as chunk
+     where chunk.document_id = document.id
+  );
+end
+$$;
+
+comment on function knowledge_internal.document_stamp(public.knowledge_documents) is
+  'Another text after each change of the document or of its chunks.';
+
+create function public.export_knowledge_documents(document_ids uuid[])
+returns jsonb
+language plpgsql
+volatile
+-- definer: service_role has no rights on the internal functions.
+security definer
+set search_path = pg_catalog, pg_temp
+-- Whether a document has few chunks is not known when the statement is planned.
+set enable_seqscan = off
+as $$
+declare
+  most_documents constant integer := 1000;
+  computed constant text[] := '{content_tsv,text_length,bm25,embedding_bits}';
+begin
+  perform knowledge_internal.check_range(
+            'document_ids', cardinality(document_ids), 0, most_documents
+          );
+  -- In the order of the ids, so that two calls do not wait for each other.
+  perform from public.knowledge_documents as document
+    where document.id = any (document_ids)
+    order by document.id
+      for update;
+  return (
+    select jsonb_build_object(
+             'sources', (
+               select coalesce(jsonb_agg(to_jsonb(source)), '[]')
+                 from public.knowledge_sources as source
+                where source.id in (
+                  select document.source_id from public.knowledge_documents as document
+                   where document.id = any (document_ids)
+                )
+             ),
+             'documents', (
+               select coalesce(jsonb_agg(to_jsonb(document)), '[]')
+                 from public.knowledge_documents as document
+                where document.id = any (document_ids)
+             ),
+             'chunks', (
+               select coalesce(jsonb_agg(to_jsonb(chunk) - computed), '[]')
+                 from public.knowledge_chunks as chunk
+                where chunk.document_id = any (document_ids)
+             ),
+             'stamps', (
+               select coalesce(
+                        jsonb_object_agg(
+                          document.id, knowledge_internal.document_stamp(document)
+                        ),
+                        '{}'
+                      )
+                 from public.knowledge_documents as document
+                where document.id = any (document_ids)
+             )
+           )
+  );
+end
+$$;
+
+comment on function public.export_knowledge_documents(uuid[]) is
+  'At most 1000 documents with their chunks and sources, for import_knowledge_documents in another '
+  'database. They stay locked against changes until the transaction ends. stamps: for '
+  'remove_exported_knowledge_documents. Raises 22023 for more documents.';
+revoke all on function public.export_knowledge_documents(uuid[]) from public, anon, authenticated;
+grant execute on function public.export_knowledge_documents(uuid[]) to service_role;
+
+create function public.import_knowledge_documents(exported jsonb)
+returns bigint
+language plpgsql
+volatile
+-- definer: the values of exported may be of any types that the tables know.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  imported bigint;
+begin
+  if (
+    jsonb_typeof(exported -> 'sources') = 'array'
+      and jsonb_typeof(exported -> 'documents') = 'array'
+      and jsonb_typeof(exported -> 'chunks') = 'array'
+  ) is not true then
+    raise exception 'exported must be an object with sources, documents and chunks'
+      using errcode = '22023', hint = 'Send what export_knowledge_documents returned.';
+  end if;
+  insert into public.knowledge_types (name)
+  select distinct row ->> 'knowledge_type'
+    from jsonb_array_elements((exported -> 'documents') || (exported -> 'chunks')) as row
+  on conflict do nothing;
+  insert into public.knowledge_source_origins (name)
+  select distinct row ->> 'source_origin'
+    from jsonb_array_elements((exported -> 'documents') || (exported -> 'chunks')) as row
+  union
+  select distinct row ->> 'origin' from jsonb_array_elements(exported -> 'sources') as row
+  on conflict do nothing;
+  insert into public.knowledge_sources
+  select source.*
+    from jsonb_populate_recordset(null::public.knowledge_sources, exported -> 'sources') as source
+  on conflict do nothing;
+
+  delete from public.knowledge_documents as document
+   using jsonb_populate_recordset(null::public.knowledge_documents, exported -> 'documents')
+         as given
+   where document.id = given.id
+      or document.external_key = given.external_key;
+  insert into public.knowledge_documents
+  select document.*
+    from jsonb_populate_recordset(null::public.knowledge_documents, exported -> 'documents')
+         as document;
+  get diagnostics imported = row_count;
+  insert into public.knowledge_chunks
+  select chunk.*
+    from jsonb_populate_recordset(null::public.knowledge_chunks, exported -> 'chunks') as chunk;
+  return imported;
+end
+$$;
+
+comment on function public.import_knowledge_documents(jsonb) is
+  'Stores what export_knowledge_documents returned in another database, with the same ids and '
+  'times, in place of documents with the same id or external_key. Returns the number of documents. '
+  'Raises 22023 for another form.';
+revoke all on function public.import_knowledge_documents(jsonb) from public, anon, authenticated;
+grant execute on function public.import_knowledge_documents(jsonb) to service_role;
+
+create function public.remove_exported_knowledge_documents(stamps jsonb)
+returns table (id uuid, outcome text)
+language plpgsql
+volatile
+-- definer: service_role has no rights on the internal functions.
+security definer
+set search_path = pg_catalog, pg_temp
+-- Whether a document has few chunks is not known when the statement is planned.
+set enable_seqscan = off
+as $$
+begin
+  if (jsonb_typeof(stamps) = 'object') is not true then
+    raise exception 'stamps must be an object, as export_knowledge_documents returned it'
+      using errcode = '22023';
+  end if;
+  perform from public.knowledge_documents as document
+    where document.id in (select given.key::uuid from jsonb_each_text(stamps) as given)
+    order by document.id
+      for update;
+  return query
+  with given as (
+    select entry.key::uuid as id, entry.value as stamp from jsonb_each_text(stamps) as entry
+  ),
+  found as materialized (
+    select given.id, document.id is not null as is_there,
+           knowledge_internal.document_stamp(document) = given.stamp as is_same
+      from given
+      left join public.knowledge_documents as document on document.id = given.id
+  ),
+  removed as (
+    delete from public.knowledge_documents as document
+     using found
+     where document.id = found.id
+       and found.is_same
+    returning document.id
+  )
+  select found.id,
+         case
+           when removed.id is not null then 'removed'
+           when found.is_there then 'changed'
+           else 'absent'
+         end
+    from found
+    left join removed on removed.id = found.id;
+end
+$$;
+
+comment on function public.remove_exported_knowledge_documents(jsonb) is
+  'Deletes documents that another database has imported, if they are as they were exported. '
+  'outcome: removed, changed (since then; export it again) or absent. Raises 22023 for stamps that '
+  'are no object.';
+revoke all on function public.remove_exported_knowledge_documents(jsonb)
+  from public, anon, authenticated;
+grant execute on function public.remove_exported_knowledge_documents(jsonb) to service_role;
+
+notify pgrst, 'reload schema';

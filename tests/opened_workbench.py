@@ -1,0 +1,118 @@
+"""Fixtures: workbenches over databases that the tests of a module share."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psycopg
+import pytest
+
+from conftest import Server, copy_of
+from second_brain.models import CallableEmbedder
+from second_brain.services.write import KnowledgeWriter
+
+if TYPE_CHECKING:
+    from starlette.testclient import TestClient
+
+ADDRESS = "http://127.0.0.1:8787"
+WORDS = ("bread", "oven", "river")
+OWNER = "00000000-0000-0000-0000-000000000001"
+SCRIPT = "<script>alert('x')</script>"
+
+_LIBRARY: tuple[dict[str, Any], ...] = (
+    {
+        "external_key": "keys.md",
+        "title": "Keys",
+        "content": "Rotate the service role key every month.",
+    },
+    {
+        "external_key": "doors.md",
+        "title": "Doors",
+        "content": "Every door of the house has a key of iron.",
+    },
+    {"external_key": "fruit.md", "title": "Fruit", "content": "Bananas are yellow and long."},
+    {
+        "external_key": "cars.md",
+        "title": "Cars",
+        "content": "An automobile has four wheels and an engine.",
+    },
+    {
+        "external_key": "budget.md",
+        "title": "Budget",
+        "content": "The budget for automobiles is secret.",
+        "owner_id": OWNER,
+        "visibility": "private",
+        "knowledge_type": "decision",
+        "document_date": "2026-01-15",
+    },
+    {
+        "external_key": f'"><{SCRIPT}',
+        "title": f"\"'>{SCRIPT}",
+        "content": f'<img src=x onerror=alert(1)> {SCRIPT} zebra & "quotes" <mark>zebra</mark>',
+        "collection": f"wild{SCRIPT}",
+        "metadata": {SCRIPT: SCRIPT},
+    },
+)
+
+
+@pytest.fixture
+def three_words() -> CallableEmbedder:
+    """Embed a text by how often it has each of three words, and a little of each."""
+
+    def count(texts: list[str]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        return np.array([[text.lower().count(word) + 0.01 for word in WORDS] for text in texts])
+
+    return CallableEmbedder(count, "three words", len(WORDS))
+
+
+@pytest.fixture
+def workbench(shared_dsn: str, three_words: CallableEmbedder) -> Iterator["TestClient"]:
+    """A browser without scripts, at a workbench on the shared database."""
+    with browser_of(shared_dsn, embedder=three_words) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def library_dsn(server: Server) -> Iterator[str]:
+    """The owner's DSN of a database with six documents, embedded by WordLlama."""
+    from second_brain.models import load_embedder
+
+    embedder = load_embedder("wordllama")
+    for dsn in copy_of(server, server.template(embedder.dimensions)):
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            writer = KnowledgeWriter(connection)
+            for document in _LIBRARY:
+                given = {name: one for name, one in document.items() if name != "content"}
+                chunk = {
+                    "content": document["content"],
+                    "embedding": embedder.embed([document["content"]])[0],
+                    "embedding_model": embedder.model,
+                }
+                given = {"visibility": "public", **given}
+                writer.upsert_document(given, [chunk])
+        yield dsn
+
+
+@pytest.fixture(scope="module")
+def library(library_dsn: str) -> Iterator["TestClient"]:
+    """A browser without scripts, at a workbench on the library."""
+    from second_brain.models import load_embedder
+
+    embedder = load_embedder("wordllama")
+    with browser_of(library_dsn, embedder=embedder, embedder_name="wordllama") as opened:
+        yield opened
+
+
+@contextmanager
+def browser_of(dsn: str, **options: Any) -> Iterator["TestClient"]:
+    """Open a workbench in a browser without scripts, which answers a failure with a page."""
+    # Not at the top: this module is imported for every run of tests.
+    from starlette.testclient import TestClient
+
+    from second_brain.workbench.app import create_app
+
+    app = create_app(dsn, **options)
+    headers = {"origin": ADDRESS}
+    with TestClient(app, base_url=ADDRESS, headers=headers, raise_server_exceptions=False) as one:
+        yield one

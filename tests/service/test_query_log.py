@@ -1,0 +1,327 @@
+"""The query log: what the service writes after an answer, its bounds, its report, its privacy."""
+
+import asyncio
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from conftest import Connect, Connection, Server
+from postgrest_server import PostgREST, provider_of
+from second_brain.errors import ConfigurationError, InvalidInputError
+from second_brain.models import CallableEmbedder
+from second_brain.retrieval.answer import SearchResponse
+from second_brain.retrieval.plan import planned
+from second_brain.retrieval.query import Access, SearchQuery
+from second_brain.retrieval.query_log import MOST_WAITING, BlockingQueryLog
+from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
+from second_brain.retrieval.settings import SearchSettings
+from second_brain.retrieval.telemetry import Watch
+from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
+from second_brain.services.query_log import QueryReport
+from second_brain.services.write import KnowledgeWriter
+
+ANA, BEN = UUID(int=1), UUID(int=2)
+BY_HAND = CallableEmbedder(lambda texts: [[1.0, 0.0, 0.0] for _ in texts], "by-hand", 3)
+Search = Callable[..., SearchResponse]
+
+
+@pytest.fixture(autouse=True)
+def corpus(database: Connection) -> None:
+    """Store two chunks."""
+    KnowledgeWriter(database).upsert_document(
+        {"external_key": "savanna", "visibility": "public"},
+        [
+            {"content": f"A zebra {word}.", "embedding": [1, 0, 0], "embedding_model": "by-hand"}
+            for word in ("sleeps", "runs")
+        ],
+    )
+
+
+def blocking_search(dsn: str, **settings: Any) -> Search:
+    service = RetrievalService(
+        PostgresProvider(dsn), BY_HAND, settings=SearchSettings(query_log="all", **settings)
+    )
+
+    def search(*asked: str, **options: Any) -> SearchResponse:
+        try:
+            return service.search(*asked, **options)
+        finally:
+            service.flush_query_log()
+
+    return search
+
+
+def loop_search(dsn: str, **settings: Any) -> Search:
+    service = AsyncRetrievalService(
+        AsyncPostgresProvider(dsn), BY_HAND, settings=SearchSettings(query_log="all", **settings)
+    )
+    # The end of the loop flushes.
+    return lambda *asked, **options: asyncio.run(service.search(*asked, **options))
+
+
+@pytest.fixture(params=[blocking_search, loop_search], ids=["sync", "async"])
+def logged(request: pytest.FixtureRequest) -> Callable[..., Search]:
+    """Make the search of a service of either kind, which writes its log at once."""
+    made: Callable[..., Search] = request.param
+    return made
+
+
+def lines(connection: Connection) -> list[dict[str, Any]]:
+    with connection.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute("select * from public.knowledge_query_log order by id").fetchall()
+
+
+def record(connection: Connection, *queries: dict[str, Any], **bounds: Any) -> None:
+    given = [{"mode": "hybrid", "total_ms": 1, "question": "zebra", **one} for one in queries]
+    connection.execute(
+        "select public.record_knowledge_queries(%s, most_rows => %s, max_age => %s)",
+        [json.dumps(given), bounds.get("most_rows", 100), bounds.get("max_age", "30 days")],
+    )
+
+
+def report(connection: Connection) -> QueryReport:
+    row = connection.execute("select public.report_knowledge_queries()").fetchone()
+    assert row is not None
+    return QueryReport.model_validate(row[0])
+
+
+def test_a_search_is_a_line(logged: Callable[..., Search], dsn: str, database: Connection) -> None:
+    response = logged(dsn)("zebra sleeps", limit=1, collections=["knowledge"], viewer_id=ANA)
+    (line,) = lines(database)
+    told = {name: line[name] for name in ("question", "collections", "mode", "mode_used", "hits")}
+    assert told == {
+        "question": "zebra sleeps",
+        "collections": ["knowledge"],
+        "mode": "hybrid",
+        "mode_used": "hybrid",
+        "hits": 1,
+    }
+    assert line["confidence"] == pytest.approx(response.results[0].confidence)
+    assert line["total_ms"] == pytest.approx(response.query_time_ms, rel=0.01)
+    assert 0 < line["search_ms"] < line["total_ms"]
+    assert (line["is_cached"], line["degraded"], line["error_kind"]) == (False, None, None)
+    assert str(ANA).encode() not in repr(line).encode()
+    assert ANA.bytes not in line["viewer_mark"]
+
+
+def test_nothing_is_written_unless_it_is_on(dsn: str, database: Connection) -> None:
+    service = RetrievalService(PostgresProvider(dsn), BY_HAND)
+    service.search("zebra")
+    service.flush_query_log()
+    assert lines(database) == []
+
+
+def test_searches_of_a_viewer_can_be_left_out(dsn: str, database: Connection) -> None:
+    settings = SearchSettings(query_log="without_viewer")
+    service = RetrievalService(PostgresProvider(dsn), BY_HAND, settings=settings)
+    service.search("private", viewer_id=ANA)
+    service.search("of a group", viewer_groups=["staff"])
+    service.search("public", public_only=True)
+    service.flush_query_log()
+    assert [line["question"] for line in lines(database)] == ["public"]
+
+
+def test_failures_and_empty_answers_are_lines_and_later_pages_are_not(
+    logged: Callable[..., Search], dsn: str, database: Connection
+) -> None:
+    search = logged(dsn)
+    with pytest.raises(InvalidInputError):
+        search("zebra", category="nothing")
+    search("unknown", mode="text")
+    search("zebra", offset=1)
+    failed, empty = lines(database)
+    assert (failed["error_kind"], failed["hits"], failed["mode_used"]) == (
+        InvalidInputError.kind,
+        None,
+        None,
+    )
+    assert (empty["hits"], empty["confidence"], empty["mode"]) == (0, None, "text")
+
+
+def test_texts_that_postgres_cannot_store_do_not_spoil_the_batch(
+    dsn: str, database: Connection
+) -> None:
+    settings = SearchSettings(query_log="all")
+    service = RetrievalService(PostgresProvider(dsn), BY_HAND, settings=settings)
+    for question in ("zebra", "zebra\0"):
+        with suppress(InvalidInputError):
+            service.search(question, collections=["a\0b"])
+    service.flush_query_log()
+    assert [line["question"] for line in lines(database)] == ["zebra", "zebra?"]
+
+
+def test_a_log_that_cannot_be_written_does_not_fail_the_search(
+    logged: Callable[..., Search],
+    dsn: str,
+    database: Connection,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    search = logged(dsn)
+    database.execute("drop function public.record_knowledge_queries")
+    with caplog.at_level(logging.WARNING, logger="second_brain.retrieval.query_log"):
+        assert len(search("zebra").results) == 2
+        search("zebra again")
+    (told,) = [one.getMessage() for one in caplog.records]
+    assert "zebra" not in told
+
+
+def test_a_search_does_not_wait_for_the_log(dsn: str, database: Connection) -> None:
+    settings = SearchSettings(query_log="all")
+    service = RetrievalService(PostgresProvider(dsn), BY_HAND, settings=settings)
+    with database.transaction():
+        database.execute("lock table public.knowledge_query_log in access exclusive mode")
+        for question in ("first", "second"):
+            assert len(service.search(question, timeout=5).results) == 2
+            time.sleep(1.2)  # the thread writes now, and waits for the lock
+    end = time.monotonic() + 10
+    while len(found := lines(database)) < 2 and time.monotonic() < end:
+        time.sleep(0.05)
+    assert {line["question"] for line in found} == {"first", "second"}
+
+
+def test_the_queue_is_bounded(dsn: str) -> None:
+    log = BlockingQueryLog(PostgresProvider(dsn), SearchSettings(query_log="all"))
+    plan = planned(SearchQuery(query="zebra"), Access(), SearchSettings())
+    with log._writing:  # as if a write took long
+        for _ in range(MOST_WAITING + 1):
+            with log.line(plan, Watch({"mode": "hybrid"})):
+                pass
+        assert len(log._waiting) == MOST_WAITING
+    log._waiting.clear()
+
+
+def test_one_connection_cannot_serve_searches_and_log(database: Connection) -> None:
+    with pytest.raises(ConfigurationError, match="QUERY_LOG"):
+        RetrievalService(
+            PostgresProvider(database), BY_HAND, settings=SearchSettings(query_log="all")
+        )
+
+
+def test_the_log_is_written_over_rest(dsn: str, server: Server, tmp_path: Path) -> None:
+    binary = os.environ.get("POSTGREST_BIN")
+    if not binary:
+        pytest.skip("POSTGREST_BIN names no PostgREST")
+    rest = PostgREST(binary, server.admin_dsn(), dsn, tmp_path)
+    try:
+        rest.start()
+        with provider_of(rest, "public") as provider:
+            settings = SearchSettings(query_log="all")
+            service = RetrievalService(provider, BY_HAND, settings=settings)
+            service.search("zebra", viewer_id=ANA)
+            service.flush_query_log()
+    finally:
+        rest.stop()
+    with psycopg.connect(dsn) as connection:
+        assert [line["question"] for line in lines(connection)] == ["zebra"]
+
+
+def test_the_oldest_lines_are_deleted(database: Connection) -> None:
+    record(database, *({"question": f"q{number}"} for number in range(6)), most_rows=4)
+    assert [line["question"] for line in lines(database)] == ["q2", "q3", "q4", "q5"]
+    record(database, {"question": "old", "seconds_ago": 3600}, {"question": "new"}, most_rows=3)
+    record(database, {"question": "newest"}, most_rows=9, max_age="1 minute")
+    assert [line["question"] for line in lines(database)] == ["q5", "new", "newest"]
+    record(database, {"question": "long " * 200})
+    assert len(lines(database)[-1]["question"]) == 500
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        ("record_knowledge_queries('{}')", "queries must be an array"),
+        ("record_knowledge_queries(null)", "queries must be an array"),
+        ('record_knowledge_queries(\'[{"mode": "text", "total_ms": 1}]\')', "queries has"),
+        (
+            'record_knowledge_queries(\'[{"question": "a", "mode": "x", "total_ms": 1}]\')',
+            "queries has",
+        ),
+        ('record_knowledge_queries(\'[{"hits": "many"}]\')', "queries has"),
+        ("record_knowledge_queries('[]', most_rows => 0)", "most_rows"),
+        ("record_knowledge_queries('[]', max_age => '0')", "max_age"),
+        ("report_knowledge_queries(most => 201)", "most must"),
+    ],
+)
+def test_wrong_arguments_are_named(database: Connection, call: str, named: str) -> None:
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=named):
+        database.execute(f"select public.{call}".encode())
+    assert lines(database) == []
+
+
+def test_erasing_an_owner_erases_the_lines_in_which_the_owner_asked(database: Connection) -> None:
+    record(
+        database,
+        *(
+            {"question": f"{name} {number}", "viewer_id": str(viewer)}
+            for number in range(2)
+            for name, viewer in (("ana", ANA), ("ben", BEN))
+        ),
+        {"question": "nobody"},
+    )
+    marks = [line["viewer_mark"] for line in lines(database)]
+    assert len(set(marks)) == 5
+    database.execute("select public.delete_knowledge_owner(%s)", [ANA])
+    assert [line["question"] for line in lines(database)] == ["ben 0", "ben 1", "nobody"]
+
+
+def test_the_service_role_reads_and_deletes_lines_and_no_more(connect: Connect) -> None:
+    role = connect("service_role")
+    record(role, {"viewer_id": str(ANA)})
+    assert len(lines(role)) == 1
+    for statement in (
+        "insert into public.knowledge_query_log (question) values ('mine')",
+        "update public.knowledge_query_log set question = 'changed'",
+        "select secret from knowledge_internal.query_log_key",
+        "select knowledge_internal.erase_queries(null)",
+    ):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            role.execute(statement.encode())
+    user = connect("authenticated", uid=ANA)
+    for statement in (
+        "select from public.knowledge_query_log",
+        "select public.report_knowledge_queries()",
+        "select public.record_knowledge_queries('[]')",
+    ):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            user.execute(statement.encode())
+    role.execute("delete from public.knowledge_query_log")
+    assert lines(role) == []
+
+
+def test_the_report_counts_spellings_of_one_question_together(database: Connection) -> None:
+    record(
+        database,
+        {"question": "Opening  hours?", "hits": 3, "confidence": 0.5, "total_ms": 10},
+        {"question": "opening hours", "hits": 3, "confidence": 0.7, "total_ms": 30},
+        {"question": "opening hours", "hits": 3, "total_ms": 9000, "is_cached": True},
+        {"question": "parking", "hits": 0, "total_ms": 5},
+        {"question": "slow", "hits": 1, "confidence": 0.1, "total_ms": 500, "degraded": "embed"},
+        {"question": "broken", "error_kind": "unavailable", "total_ms": 9000},
+    )
+    told = report(database)
+    assert (told.searches, told.questions, told.empty, told.failed) == (6, 4, 1, 1)
+    assert (told.degraded, told.cached, told.p50_ms) == (1, 1, 20)
+    first = told.frequent[0]
+    assert (first.question, first.searches, first.p50_ms) == ("opening hours", 3, 20)
+    assert first.confidence == pytest.approx(0.6)
+    assert [one.question for one in told.slow] == ["slow", "opening hours", "parking"]
+    assert [one.question for one in told.without_hits] == ["parking"]
+    assert [one.question for one in told.unsure] == ["slow", "opening hours"]
+    assert report_since_now(database).searches == 0
+
+
+def report_since_now(connection: Connection) -> QueryReport:
+    row = connection.execute(
+        "select public.report_knowledge_queries(since => clock_timestamp())"
+    ).fetchone()
+    assert row is not None
+    return QueryReport.model_validate(row[0])

@@ -1,0 +1,91 @@
+"""docs/commands.md tells the truth: options, keys of the file, and the JSON of each command."""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import Run, runner, write_docs
+from second_brain.cli.configuration import KEYS
+from tools import commands
+
+PAGE = commands.PAGE.read_text("utf-8")
+
+
+def rows(first_header: str) -> list[list[str]]:
+    """Return the cells of the table whose first column is headed so."""
+    found = re.search(rf"^\| {first_header} \|.*\n\|[-|]+\|\n((?:\|.*\n)*)", PAGE, re.MULTILINE)
+    assert found is not None
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in found[1].splitlines()]
+
+
+def names(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def test_the_page_has_the_options_of_each_command() -> None:
+    if os.environ.get("UPDATE_DOCS"):
+        commands.PAGE.write_text(commands.page(), "utf-8")
+    else:
+        assert commands.page().splitlines() == PAGE.splitlines(), "run `make commands`"
+
+
+def test_the_page_has_each_key_with_its_first_variable() -> None:
+    documented: dict[str, list[str]] = {}
+    secret = []
+    for key, variables, _ in rows("key"):
+        if names(key):
+            documented |= dict.fromkeys(names(key), names(variables))
+        else:
+            secret += names(variables)
+    assert documented.keys() == {key.name for key in KEYS if not key.is_secret}
+    for one in KEYS:
+        told = secret if one.is_secret else documented[one.name]
+        assert one.variables[0] in told, one.name
+    assert {*secret} == {variable for key in KEYS if key.is_secret for variable in key.variables}
+
+
+@pytest.fixture
+def dimensions() -> int:
+    """The size of the embedder that comes with the package."""
+    return 256
+
+
+@pytest.fixture
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, dsn: str
+) -> Run:
+    """Run `second-brain` in a folder with documents and the file of the page, on a database."""
+    run = runner(monkeypatch, capsys, tmp_path)
+    monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
+    write_docs(tmp_path / "docs")
+    return run
+
+
+def test_the_file_of_the_page_is_valid(run: Run, tmp_path: Path) -> None:
+    (block,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (tmp_path / "second-brain.toml").write_text(block)
+    values = json.loads(run("config", "--json").out)["values"]
+    assert len([one for one in values if str(one["source"]).endswith(".toml")]) == 6
+
+
+def test_json_has_the_shape_that_the_page_says(run: Run) -> None:
+    arguments = {
+        "ingest": ["docs"],
+        "search": ["key"],
+        "show": ["docs:keys.md"],
+        "delete": ["docs:keys.md", "nothing"],
+    }
+    shapes = {names(command)[0]: cell for command, cell in rows("command")}
+    run("ingest", "docs")
+    run("settings", "set", "--fusion", "rrf")
+    for command, cell in shapes.items():
+        done = run(*command.split(), *arguments.get(command, []), "--json")
+        answer: Any = json.loads(done.out)
+        assert isinstance(answer, list) == cell.startswith("a list"), command
+        first = answer[0] if isinstance(answer, list) else answer
+        told = [name for name in names(cell.partition("; with")[0]) if not name.startswith("--")]
+        assert sorted(first) == sorted(told), command

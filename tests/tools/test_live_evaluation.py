@@ -1,0 +1,226 @@
+"""eval, tune and judgments generate on the judgments of a database, as typed, without a folder."""
+
+import json
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import psycopg
+import pytest
+
+from command_line import Run, runner
+from conftest import Connection
+from judged import DIMENSIONS, WORDS, best_hit, embedder, fill, judged, use_the_worse_leg
+from second_brain.evaluation.judgments import grades
+from second_brain.services.judgments import Judgment
+from second_brain.services.write import KnowledgeWriter
+
+
+@pytest.fixture
+def dimensions() -> int:
+    """Those of the judged corpus."""
+    return DIMENSIONS
+
+
+@pytest.fixture
+def writer(database: Connection) -> KnowledgeWriter:
+    """The judged corpus."""
+    return fill(database)
+
+
+@pytest.fixture
+def brain(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    dsn: str,
+    writer: KnowledgeWriter,
+) -> Run:
+    """Run `second-brain` on this corpus; the model of its questions is one document off."""
+    run = runner(monkeypatch, capsys, tmp_path)
+    monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
+    models = {"given": embedder("given", 1), "better": embedder("better", 0)}
+    monkeypatch.setattr("second_brain.cli.live_evaluation.load_embedder", models.__getitem__)
+    monkeypatch.setenv("SECOND_BRAIN_EMBEDDER", "given")
+    return run
+
+
+def modes(brain: Run, *options: str) -> dict[str, Any]:
+    done = brain("eval", "--collection", "first", "--json", *options)
+    assert done.code == 0, done.err
+    found: dict[str, Any] = json.loads(done.out)
+    return found
+
+
+def test_eval_searches_the_corpus_with_its_stored_embeddings_and_settings(
+    brain: Run, writer: KnowledgeWriter
+) -> None:
+    use_the_worse_leg(writer)
+    report = modes(brain)
+    found = report["modes"]
+    assert list(found) == ["vector", "text", "rrf", "relative_score", "auto", "stored"]
+    # The right document is the second one of the vector leg, and of the stored settings.
+    second = pytest.approx(1 / np.log2(3))
+    assert found["vector"]["nDCG@10"] == found["stored"]["nDCG@10"] == second
+    assert found["text"]["nDCG@10"] == found["rrf"]["nDCG@10"] == 1
+    assert found["stored"]["MRR@10"] == 0.5
+    assert report["reference"] == "stored"
+    gain = found["text"]["gain"]
+    # All eight questions gain: 2 of the 2 ** 8 assignments of signs are as extreme.
+    assert (gain["p_value"], gain["significant"], gain["exact"]) == (2 / 256, True, True)
+    assert (report["documents"], report["queries"]) == (8, 8)
+    assert all(0 < one["p50_ms"] <= one["p95_ms"] for one in found.values())
+
+
+def test_hits_that_nobody_judged_are_counted(brain: Run, writer: KnowledgeWriter) -> None:
+    found = modes(brain, "--compare", "vector", "text")["modes"]
+    # The vector leg shows two of eight documents with a similarity above 0, and six with 0.
+    assert found["vector"]["judged@10"] == pytest.approx(1 / 8)
+    assert found["text"]["judged@10"] == 1
+    # Only what was judged counts in a condensed list.
+    assert found["vector"]["nDCG@10 condensed"] == 1 > found["vector"]["nDCG@10"]
+    shown = brain("eval", "--collection", "first").out
+    assert "12%" in shown
+
+
+def test_two_settings_are_compared(brain: Run) -> None:
+    heavy = '{"fusion": "rrf", "vector_weight": 100}'
+    report = modes(brain, "--compare", "rrf", heavy)
+    assert list(report["modes"]) == ["rrf", heavy]
+    assert report["modes"][heavy]["gain"]["mean"] == pytest.approx(1 / np.log2(3) - 1)
+    done = brain("eval", "--collection", "first", "--compare", "rrf", heavy)
+    assert "significant loss" in done.out
+    assert "loses most against rrf:\n  -0.369  apples" in done.out
+    refused = brain("eval", "--compare", "rrf", '{"weight": 2}')
+    assert refused.code == 1
+    assert "vector_weight" in refused.err
+
+
+def test_another_embedding_model_is_compared_before_the_switch(brain: Run) -> None:
+    given = ("eval", "--collection", "first", "--compare-embedder", "better")
+    report = json.loads(brain(*given, "--json").out)
+    assert report["models"]["given"]["nDCG@10"] == pytest.approx(1 / np.log2(3))
+    assert report["models"]["better"]["nDCG@10"] == 1
+    assert report["gain"]["significant"]
+    assert (report["chunks"], report["embedded_chunks"]) == (8, 8)
+    assert "better against given: +0.369" in brain(*given).out
+    refused = brain(*given, "--max-chunks", "7")
+    assert refused.code == 1
+    assert "8 chunks, and --max-chunks is 7" in refused.err
+
+
+def test_tune_stores_what_is_better_and_a_search_changes(
+    brain: Run, writer: KnowledgeWriter, database: Connection
+) -> None:
+    use_the_worse_leg(writer)
+    assert best_hit(database) == "bananas"
+    done = brain("tune", "--collection", "first", "--apply")
+    assert done.code == 0, done.err
+    assert "tuned against the settings in use: +0.369" in done.out
+    assert "Stored for collection 'first'" in done.out
+    assert best_hit(database) == "apples"
+    (stored,) = writer.settings()
+    assert stored.embedding_model == "given"
+    again = brain("tune", "--collection", "first", "--apply")
+    assert "Not stored: the settings in use are the best." in again.out
+
+
+def test_a_gain_of_few_questions_is_stored_only_by_force(
+    brain: Run, writer: KnowledgeWriter
+) -> None:
+    use_the_worse_leg(writer)
+    writer.delete_judgments(collection="first")
+    writer.set_judgments(judged("first", count=5))
+    given = ("tune", "--collection", "first", "--apply")
+    refused = brain(*given)
+    assert "with fewer than 6 questions no difference can be significant" in refused.out
+    assert "Not stored: no setting is significantly better" in refused.out
+    assert writer.settings()[0].text_weight == 0.01
+    assert "Stored for collection 'first'" in brain(*given, "--force").out
+    assert writer.settings()[0].text_weight != 0.01
+
+
+def test_questions_are_those_of_the_collection(brain: Run) -> None:
+    done = brain("eval", "--collection", "copies")
+    assert done.code == 1
+    assert "'first' (8)" in done.err
+    assert brain("eval").code == 1
+
+
+def test_options_of_a_test_collection_need_its_folder(brain: Run, tmp_path: Path) -> None:
+    done = brain("eval", "--html", "report.html")
+    assert done.code == 2
+    assert "give its folder" in done.err
+    done = brain("tune", str(tmp_path), "--questions", "all")
+    assert done.code == 2
+    assert "give no folder" in done.err
+
+
+def test_generated_questions_are_repeatable_and_reported_apart(
+    brain: Run, writer: KnowledgeWriter
+) -> None:
+    for place in range(6):
+        writer.upsert_document(
+            {"external_key": f"doc{place}", "collection": "texts"},
+            [{"content": f"{WORDS[place]} and {WORDS[place + 1]} with {WORDS[place + 2]}"}],
+        )
+    given = ("judgments", "generate", "--count", "4", "--collection", "texts")
+    assert "4 generated questions stored" in brain(*given).out
+    made = writer.judgments("texts")
+    assert len({one.document_key for one in made}) == len({one.question for one in made}) == 4
+    for one in made:
+        assert one.is_generated
+        place = int(str(one.document_key)[3:])
+        # Words of one document alone would give it away.
+        assert set(one.question.split()) <= set(WORDS[place : place + 3])
+    brain(*given)
+    assert [one.question for one in writer.judgments("texts")] == [one.question for one in made]
+
+    asked = ("eval", "--collection", "texts", "--compare", "text", "rrf", "--json")
+    generated = json.loads(brain(*asked).out)
+    assert generated["queries"] == 4
+    assert any("made from words" in remark for remark in generated["remarks"])
+    writer.set_judgments([Judgment(question="cars", document_key="doc1", collection="texts")])
+    alone = json.loads(brain(*asked).out)
+    assert alone["queries"] == 1
+    assert "4 generated questions left out" in alone["remarks"]
+    assert json.loads(brain(*asked, "--questions", "all").out)["queries"] == 5
+
+    assert brain("judgments", "delete", "--generated").out == "4 judgments deleted.\n"
+    assert [one.question for one in writer.judgments("texts")] == ["cars"]
+
+
+def test_a_withdrawn_judgment_is_that_of_its_user_alone(
+    writer: KnowledgeWriter, database: Connection
+) -> None:
+    mine = Judgment(question="doors?", document_key="doors")
+    theirs = mine.model_copy(update={"judged_by": UUID(int=1)})
+    writer.set_judgments([mine, theirs])
+    writer.withdraw_judgments([mine])
+    assert [str(one.judged_by)[-1] for one in writer.judgments("")] == ["1"]
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=r"grade must be .*missing"):
+        database.execute(
+            "select public.set_knowledge_judgments(%s::jsonb)",
+            ['[{"question": "?", "document_key": "cars"}]'],
+        )
+
+
+def test_a_document_has_the_best_grade_of_its_chunks_and_the_mean_of_its_judges() -> None:
+    chunk = "00000000-0000-0000-0000-00000000000"
+    given = [(1, "1", 0), (2, "1", 0), (1, "2", 2), (2, "2", 1)]
+    judgments = [
+        Judgment.model_validate(
+            {
+                "question": "q",
+                "document_key": "d",
+                "chunk_id": chunk + place,
+                "grade": grade,
+                "judged_by": f"{chunk}{judge}",
+            }
+        )
+        for judge, place, grade in given
+    ]
+    # 1.5 is rounded up.
+    assert grades(judgments) == {"q": {"d": 2}}
+    assert grades(judgments[:2]) == {"q": {"d": 0}}

@@ -1,0 +1,238 @@
+"""The page Search over six documents: lists, shares, state in the address, copied calls."""
+
+import subprocess
+import sys
+from html.parser import HTMLParser
+from urllib.parse import urlencode
+
+import psycopg
+import pytest
+from bs4 import BeautifulSoup, Tag
+from starlette.datastructures import QueryParams
+from starlette.testclient import TestClient
+
+from opened_workbench import OWNER, SCRIPT, browser_of
+from second_brain.models import CallableEmbedder
+from second_brain.workbench.asking import pieces
+from second_brain.workbench.question import Question, read_question
+
+QUESTION = "which key opens the door of a house?"
+
+
+def _page(browser: TestClient, **asked: object) -> BeautifulSoup:
+    answer = browser.get("/?" + urlencode(asked, doseq=True))
+    assert answer.status_code == 200, answer.text
+    return BeautifulSoup(answer.text, "html.parser")
+
+
+def _keys(page: BeautifulSoup, leg: str) -> list[str]:
+    hits = page.select(f'[data-list="{leg}"] summary code')
+    return [hit.get_text() for hit in hits]
+
+
+def _first(page: Tag, selector: str) -> Tag:
+    found = page.select_one(selector)
+    assert found is not None, selector
+    return found
+
+
+def _text(page: Tag, selector: str) -> str:
+    return _first(page, selector).get_text()
+
+
+def test_each_leg_has_its_list_and_the_fused_one_stands_beside_it(library: TestClient) -> None:
+    page = _page(library, q=QUESTION)
+    assert _keys(page, "hybrid")[0] == "doors.md"
+    assert _keys(page, "text")[0] == "doors.md"
+    assert _keys(page, "vector")[0] == "doors.md"
+    # The text leg finds only what has a word of the question; the vector leg ranks everything.
+    assert "cars.md" in _keys(page, "vector")
+    assert "cars.md" not in _keys(page, "text")
+    first = _first(page, '[data-list="hybrid"]')
+    assert _text(first, ".ranks").split() == ["v", "1", "t", "1"]
+    assert [mark.get_text() for mark in first.select("mark")] == ["door", "house", "key"]
+
+
+@pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
+def test_the_bar_of_a_hit_adds_up_to_its_score(library: TestClient, fusion: str) -> None:
+    page = _page(library, q=QUESTION, fusion=fusion, vector_weight=2)
+    shares = {}
+    for hit in page.select('[data-list="hybrid"]'):
+        widths = {str(one["class"][0]): float(str(one["width"])) for one in hit.select("rect")}
+        vector, text = (one.get_text(strip=True)[2:] for one in hit.select(".rank"))
+        # The last of a leg scaled to 0..1 has a score of 0, and so no parts.
+        if sum(widths.values()) > 0:
+            shares[vector, text] = widths["part-vector"] / sum(widths.values())
+    assert ("1", "1") in shares
+    only_vector = [share for (_, text), share in shares.items() if text == "-"]
+    assert set(only_vector) == {1}
+    if fusion == "rrf":
+        for (vector, text), share in shares.items():
+            if text != "-":
+                by_vector, by_text = 2 / (60 + int(vector)), 1 / (60 + int(text))
+                assert share == pytest.approx(by_vector / (by_vector + by_text), abs=0.01)
+
+
+def test_corpus_text_never_becomes_html(library: TestClient) -> None:
+    pages = [
+        "/?q=zebra",
+        "/?" + urlencode({"q": SCRIPT, "viewer": SCRIPT, "filters": SCRIPT, "collections": SCRIPT}),
+        "/search/filters?" + urlencode({"collections": f"wild{SCRIPT}"}),
+        "/search/explanation?" + urlencode({"q": f"zebra {SCRIPT}"}),
+        "/why-not?" + urlencode({"q": "automobile", "key": f'"><{SCRIPT}'}),
+        "/why-not?" + urlencode({"q": f"zebra {SCRIPT}", "key": SCRIPT, "types": SCRIPT}),
+    ]
+    for path in pages:
+        text = library.get(path).text
+        # The explanation shows lexemes, which have no punctuation.
+        assert "&lt;script" in text or "explanation" in path, path
+        found = _Elements(text)
+        assert found.scripts <= {"/static/workbench.js", "/static/search.js"}, path
+        assert found.handlers == [], path
+        assert "img" not in found.names, path
+
+
+def test_a_mark_in_the_text_is_not_a_mark_of_the_search(library: TestClient) -> None:
+    hit = _first(_page(library, q="zebra"), '[data-list="text"] .excerpt')
+    assert "<mark>zebra</mark>" in hit.get_text()
+    assert [mark.get_text() for mark in hit.select("mark")] == ["zebra", "zebra"]
+
+
+def test_marked_words_are_pieces_of_text() -> None:
+    assert pieces("a &lt;b&gt; <mark>c &amp; d</mark> e") == [
+        ("a <b> ", False),
+        ("c & d", True),
+        (" e", False),
+    ]
+    assert pieces(None) == []
+
+
+def test_the_address_holds_the_state() -> None:
+    given = Question(
+        q="a & b",
+        legs="text",
+        fusion="rrf",
+        limit=3,
+        vector_weight=0.25,
+        types=("note", "decision"),
+        filters='{"team": "x"}',
+        viewer=OWNER,
+        groups="a, b",
+        public=True,
+        half_life=30.0,
+    )
+    read, problems = read_question(QueryParams(given.address("/").partition("?")[2]))
+    assert (read, problems) == (given, [])
+    assert Question().address("/") == "/"
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"pool": "many"}, "pool must be a whole number"),
+        ({"fusion": "best"}, "fusion must be one of"),
+        ({"viewer": "me"}, "viewer must be a UUID"),
+        ({"threshold": "nan"}, "threshold must be a number"),
+        ({"date_from": "today"}, "date_from must be a date"),
+        ({"filters": "{"}, "filters is not JSON"),
+        ({"filters": '{"knowledge_type": "x"}'}, "knowledge_type"),
+        ({"limit": "0"}, "match_count must be between"),
+    ],
+)
+def test_a_wrong_value_is_named_beside_the_form(
+    library: TestClient, asked: dict[str, str], named: str
+) -> None:
+    answer = library.get("/?" + urlencode({"q": "key", **asked}))
+    assert answer.status_code == 400
+    assert named in BeautifulSoup(answer.text, "html.parser").get_text()
+    assert 'value="key"' in answer.text
+
+
+def test_search_as_shows_what_that_viewer_may_see(library: TestClient) -> None:
+    other = OWNER[:-1] + "2"
+    assert "budget.md" in _keys(_page(library, q="automobile budget"), "hybrid")
+    assert "budget.md" in _keys(_page(library, q="automobile budget", viewer=OWNER), "hybrid")
+    assert "budget.md" not in _keys(_page(library, q="automobile budget", viewer=other), "hybrid")
+
+
+def test_filters_are_offered_with_their_counts(library: TestClient) -> None:
+    page = BeautifulSoup(library.get("/search/filters?types=decision&types=x").text, "html.parser")
+    types = {
+        str(box["value"]): box.parent.get_text(" ", strip=True)
+        for box in page.select('[name="types"]')
+        if box.parent is not None
+    }
+    assert types == {"document": "document 5", "decision": "decision 1", "x": "x"}
+    chosen = [str(one["value"]) for one in page.select("[checked]")]
+    assert chosen == ["decision", "x"]
+    found = _keys(_page(library, q="automobile", types="decision"), "hybrid")
+    assert found == ["budget.md"]
+
+
+ASKED = {
+    "q": 'o\'neil\\ "key" \u00fc',
+    "vector_weight": "0.5",
+    "types": ["document", "note"],
+    "filters": '{"metadata.a\'b": "c\\\\d"}',
+    "collections": ["knowledge", "it's"],
+    "date_to": "2030-01-01",
+    "viewer": OWNER,
+    "groups": "a,b'c",
+    "half_life": "30",
+    "documents": "1",
+    "limit": "4",
+}
+
+
+@pytest.mark.parametrize("asked", [{"q": QUESTION}, {"q": QUESTION, "legs": "text"}, ASKED])
+def test_the_copied_calls_find_the_same(
+    library: TestClient, library_dsn: str, asked: dict[str, object]
+) -> None:
+    page = _page(library, **asked)
+    shown = _keys(page, "hybrid") or _keys(page, "text")
+    with psycopg.connect(library_dsn) as connection:
+        statement = _text(page, "#as-sql").encode()
+        by_sql = [row[5] for row in connection.execute(statement)]
+    program = _text(page, "#as-python")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        env={"SECOND_BRAIN_DSN": library_dsn, "PATH": "", "PYTHONUTF8": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    by_python = [line.split()[1] for line in done.stdout.splitlines() if line]
+    assert by_sql == shown
+    assert by_python == shown
+
+
+def test_another_embedder_is_told_and_words_are_searched(
+    library_dsn: str, three_words: CallableEmbedder
+) -> None:
+    with browser_of(library_dsn, embedder=three_words) as browser:
+        page = _page(browser, q="automobile")
+        assert "have 256 dimensions, but three words has 3" in page.get_text()
+        assert "cars.md" in _keys(page, "text")
+    with browser_of(library_dsn) as browser:
+        page = _page(browser, q="automobile")
+        assert "without an embedder" in page.get_text()
+        assert "cars.md" in _keys(page, "text")
+
+
+class _Elements(HTMLParser):
+    """What a browser would make of a page: elements, sources of scripts, event handlers."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.scripts: set[str | None] = set()
+        self.handlers: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note an element."""
+        self.names.add(tag)
+        if tag == "script":
+            self.scripts.add(dict(attrs).get("src"))
+        self.handlers += [name for name, _ in attrs if name.startswith("on")]

@@ -1,0 +1,73 @@
+"""The page Why not: each cause in words, and a link that applies the change."""
+
+from urllib.parse import urlencode
+
+import pytest
+from bs4 import BeautifulSoup
+from starlette.testclient import TestClient
+
+from opened_workbench import OWNER
+
+OTHER = OWNER[:-1] + "2"
+
+
+def _page(browser: TestClient, **asked: object) -> BeautifulSoup:
+    answer = browser.get("/why-not?" + urlencode(asked, doseq=True))
+    assert answer.status_code == 200, answer.text
+    return BeautifulSoup(answer.text, "html.parser")
+
+
+@pytest.mark.parametrize(
+    ("asked", "key", "cause"),
+    [
+        ({"q": "automobile", "types": "decision"}, "cars.md", "A filter leaves it out"),
+        ({"q": "budget", "date_to": "2025-01-01"}, "budget.md", "Outside the dates"),
+        ({"q": "budget", "viewer": OTHER}, "budget.md", "The viewer may not see it"),
+        ({"q": "bananas", "collections": "other"}, "fruit.md", "Another collection"),
+        ({"q": "automobile", "limit": 1}, "budget.md", "Below the last hit of the page"),
+        (
+            {"q": "automobile -engine", "legs": "text"},
+            "cars.md",
+            "It has a word that the question excludes",
+        ),
+        ({"q": "bananas", "threshold": 0.99}, "cars.md", "Below the least similarity"),
+        ({"q": "bananas", "legs": "text"}, "cars.md", "It has no word of the question"),
+        ({"q": "bananas"}, "nowhere.md", "Not in the database"),
+    ],
+)
+def test_a_cause_is_named_and_its_change_finds_the_document(
+    library: TestClient, asked: dict[str, object], key: str, cause: str
+) -> None:
+    page = _page(library, **asked, key=key)
+    assert any(one.get_text().startswith(cause) for one in page.select(".causes h3"))
+    change = page.select_one("a.button")
+    if key == "nowhere.md":
+        assert change is None
+        return
+    assert change is not None
+    found = BeautifulSoup(library.get(str(change["href"])).text, "html.parser")
+    leg = "text" if asked.get("legs") else "hybrid"
+    assert key in [one.get_text() for one in found.select(f'[data-list="{leg}"] summary code')]
+
+
+def test_a_document_on_the_page_is_said_to_be_found(library: TestClient) -> None:
+    page = _page(library, q="which fruit is yellow?", key="fruit.md")
+    assert "Found, at place 1" in page.get_text()
+    assert page.select(".causes") == []
+
+
+def test_one_click_leads_here_from_the_search_with_its_state(library: TestClient) -> None:
+    text = library.get("/?q=automobile&types=decision&pool=20").text
+    page = BeautifulSoup(text, "html.parser")
+    link = page.select_one("[data-why]")
+    assert link is not None
+    why = library.get(str(link["href"])).text
+    hidden = {
+        str(one["name"]): str(one["value"])
+        for one in BeautifulSoup(why, "html.parser").select('[type="hidden"]')
+    }
+    assert hidden == {"types": "decision", "pool": "20"}
+    form = page.select_one('form[action="/why-not"]')
+    assert form is not None
+    fields = {str(one["name"]): str(one.get("value")) for one in form.select('[type="hidden"]')}
+    assert fields == {"q": "automobile", "types": "decision", "pool": "20"}

@@ -1,0 +1,175 @@
+"""The workbench in a real browser: keyboard, narrow window, lines, console."""
+
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+import uvicorn
+
+from opened_workbench import SCRIPT
+from second_brain.models import load_embedder
+from second_brain.workbench.app import create_app
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Dialog, Page
+
+CHROMIUM = os.environ.get("CHROMIUM_BIN") or shutil.which("chromium") or shutil.which("chrome")
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH or in CHROMIUM_BIN")
+
+
+@pytest.fixture(scope="module")
+def address(library_dsn: str) -> Iterator[str]:
+    """The address of a workbench on the library, served as the command serves it."""
+    app = create_app(library_dsn, embedder=load_embedder("wordllama"), embedder_name="wordllama")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator["Browser"]:
+    """A headless Chromium."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as started:
+        # Chromium has no sandbox for root.
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def complaints() -> list[str]:
+    """What the browser's console says; a test's page must leave it empty."""
+    return []
+
+
+@pytest.fixture
+def page(chromium: "Browser", address: str, complaints: list[str]) -> Iterator["Page"]:
+    """A window of a wide screen at the workbench."""
+    context = chromium.new_context(base_url=address, viewport={"width": 1360, "height": 900})
+    opened = context.new_page()
+    opened.set_default_timeout(20_000)
+    opened.on("console", lambda message: complaints.append(message.text))
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+
+    def note_dialog(dialog: "Dialog") -> None:
+        complaints.append(dialog.message)
+        dialog.dismiss()
+
+    opened.on("dialog", note_dialog)
+    yield opened
+    context.close()
+    assert complaints == []
+
+
+def test_a_question_is_asked_and_read_with_the_keyboard_alone(page: "Page") -> None:
+    page.goto("/")
+    page.keyboard.press("Escape")
+    page.keyboard.press("/")
+    page.keyboard.type("which key opens a door?")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/?q=which+key*")
+    page.wait_for_selector("#links path", state="attached")
+    focused = "document.activeElement.dataset"
+    page.locator("body").press("j")
+    assert page.evaluate(f"{focused}.list") == "hybrid"
+    first = page.evaluate(f"{focused}.hit")
+    page.keyboard.press("j")
+    assert page.evaluate(f"{focused}.hit") != first
+    page.keyboard.press("k")
+    page.keyboard.press("h")
+    assert page.evaluate(f"[{focused}.list, {focused}.hit]") == ["vector", first]
+    page.keyboard.press("Enter")
+    assert page.locator('[data-list="vector"] details').first.get_attribute("open") is not None
+    page.keyboard.press("?")
+    assert page.locator("#help").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.locator("#help").is_visible()
+    page.keyboard.press("w")
+    page.wait_for_url("**/why-not?q=which*key=*")
+    assert "Found, at place 1" in page.inner_text("main")
+
+
+def test_lines_join_the_places_of_a_hit_and_follow_the_window(page: "Page") -> None:
+    page.goto("/?q=which+key+opens+a+door%3F")
+    ends = """[...document.querySelectorAll("#links path.text")].map((line) => {
+      const box = document.getElementById("lists").getBoundingClientRect();
+      const at = line.getPointAtLength(line.getTotalLength());
+      const hit = document.querySelector(
+        `[data-list="text"][data-hit="${line.dataset.link}"]`).getBoundingClientRect();
+      return Math.abs(at.x + box.left - hit.left) < 2 && at.y + box.top >= hit.top
+        && at.y + box.top <= hit.bottom;
+    })"""
+    page.wait_for_selector("#links path", state="attached")
+    both = page.evaluate(
+        """[...document.querySelectorAll('[data-list="text"]')].map((one) => one.dataset.hit)"""
+    )
+    assert page.evaluate(ends) == [True] * len(both)
+    page.set_viewport_size({"width": 1100, "height": 900})
+    page.wait_for_function(f"{ends}.every((fits) => fits)")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_narrow_window_needs_no_sideways_scrolling(
+    chromium: "Browser", address: str, scheme: str
+) -> None:
+    context = chromium.new_context(
+        base_url=address,
+        viewport={"width": 400, "height": 800},
+        color_scheme="dark" if scheme == "dark" else "light",
+    )
+    page = context.new_page()
+    for path in ("/", "/?q=zebra&types=document", "/why-not?q=zebra&key=cars.md", "/nowhere"):
+        page.goto(path, wait_until="networkidle")
+        width = page.evaluate("document.documentElement.scrollWidth")
+        assert width <= 400, path
+        text, behind = page.evaluate(
+            "[getComputedStyle(document.body).color, "
+            "getComputedStyle(document.documentElement).backgroundColor]"
+        )
+        assert _contrast(text, behind) >= 4.5, path
+    context.close()
+
+
+def test_scripts_in_the_corpus_do_not_run(page: "Page") -> None:
+    # The fixture fails on an alert and on a violation of the policy.
+    page.goto("/?q=zebra", wait_until="networkidle")
+    page.locator('[data-list="text"] summary').first.click()
+    page.locator("#explanation > summary").click()
+    page.wait_for_selector("#explanation table")
+    page.locator("#more > summary").click()
+    assert SCRIPT in page.inner_text("#search")
+    assert SCRIPT in page.inner_text("#lists")
+
+
+def test_the_call_is_copied(page: "Page") -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto("/?q=zebra")
+    page.get_by_role("button", name="Copy SQL").click()
+    page.wait_for_function("document.getElementById('announcement').textContent === 'Copied'")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied == page.locator("#as-sql").text_content()
+
+
+def _contrast(one: str, other: str) -> float:
+    """Return the contrast of two colours by WCAG 2.2, from 1 to 21."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)

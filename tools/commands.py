@@ -1,0 +1,123 @@
+"""Write the options of each command into docs/commands.md: `python -m tools.commands`.
+
+What stands above the marker is written by people; below it is what the commands themselves say.
+"""
+
+import inspect
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from second_brain.cli.commands import app
+
+PAGE = Path(__file__).parents[1] / "docs" / "commands.md"
+MARKER = "<!-- Below: written by `make commands` from the options of the commands. -->\n"
+
+# An option of so many commands has its row above them.
+_COMMON = 5
+# What versions of typer call the values.
+_KINDS = {
+    **dict.fromkeys(("int", "integer"), "N"),
+    **dict.fromkeys(("str", "text"), "TEXT"),
+    **dict.fromkeys(("path", "dir", "directory", "file"), "PATH"),
+    "float": "NUMBER",
+}
+_EXAMPLE = re.compile(r"  ([A-Z_]+=\S+ )?(second-brain|psql) ")
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option, or an argument, as its help says."""
+
+    name: str
+    meaning: str
+
+    def row(self) -> str:
+        """Return the row of a table."""
+        name, meaning = (text.replace("|", "\\|") for text in (self.name, self.meaning))
+        return f"| `{name}` | {meaning} |"
+
+
+def page() -> str:
+    """Return the page as it should be."""
+    by_hand, marker, _ = PAGE.read_text("utf-8").partition(MARKER)
+    if not marker:
+        raise ValueError(f"{PAGE} has no line {MARKER}")
+    commands = list(_commands())
+    counted = Counter(option for _, command in commands for option in _options(command))
+    common = [option for option, count in counted.items() if count >= _COMMON]
+    lines = ["## Common options", "", "| option | meaning |", "|---|---|"]
+    lines += [option.row() for option in common]
+    sections = "\n".join(_section(path, command, common) for path, command in commands)
+    return "\n".join([by_hand + MARKER, *lines, "", sections])
+
+
+def _commands() -> Iterator[tuple[str, Any]]:
+    """Yield the commands with what is typed for them; a group comes before its commands."""
+    group: Any = typer.main.get_command(app)
+    for name in group.list_commands(None):
+        command = group.get_command(None, name)
+        yield name, command
+        for inner, one in getattr(command, "commands", {}).items():
+            yield f"{name} {inner}", one
+
+
+def _section(path: str, command: Any, common: list[Option]) -> str:
+    arguments = [one for one in command.params if one.param_type_name == "argument"]
+    names = "".join(f" {_argument(one)}" for one in arguments)
+    lines = [f"## {path}{names}", "", _text(command.help)]
+    options = list(_options(command))
+    if own := [option for option in options if option not in common]:
+        lines += ["", "| option | meaning |", "|---|---|", *(option.row() for option in own)]
+    shared = [option.name.split()[0] for option in options if option in common]
+    if shared:
+        named = ", ".join(f"`{flag}`" for flag in shared)
+        lines += ["", f"Also {named}: see [common options](#common-options)."]
+    examples = [
+        line.strip() for line in (command.epilog or "").splitlines() if _EXAMPLE.match(line)
+    ]
+    if examples:
+        lines += ["", "```sh", *examples, "```"]
+    return "\n".join([*lines, ""])
+
+
+def _options(command: Any) -> Iterator[Option]:
+    if getattr(command, "commands", None):
+        return
+    context = command.make_context(command.name, [], resilient_parsing=True)
+    for one in command.params:
+        record = one.get_help_record(context)
+        if record is None:
+            continue
+        name = _argument(one) if one.param_type_name == "argument" else _named(record[0])
+        meaning = re.sub(r"(\S+)<=x<=(\S+)(?=[\];])", r"\1 to \2", " ".join(record[1].split()))
+        yield Option(name, re.sub(r"x>=(\S+)(?=[\];])", r"at least \1", meaning))
+
+
+def _argument(one: Any) -> str:
+    return str(one.metavar or one.name.upper())
+
+
+def _named(flags: str) -> str:
+    """Return the flags with the name of their value: `--limit N`."""
+    found = re.fullmatch(r"(.*?) (?:<(.+)>|\[(.+)\]|([A-Z ]+))", flags)
+    if found is None:
+        return flags
+    kind = next(filter(None, found.groups()[1:]))
+    plain = re.sub(r"^list\[(.*)\]$", r"\1", kind.removesuffix(" range").removesuffix(" RANGE"))
+    return f"{found[1]} {_KINDS.get(plain.lower(), plain)}"
+
+
+def _text(text: str) -> str:
+    """Return a text of the help with a line for each paragraph."""
+    paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(text))
+    return "\n\n".join(" ".join(one.split()) for one in paragraphs)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")
