@@ -112,7 +112,7 @@ begin
     with recursive present as (
       (
         select chunk.language from public.knowledge_chunks as chunk
-         where chunk.status = 'active' order by chunk.language limit 1
+         where chunk.status = 'active' and chunk.language > '' order by chunk.language limit 1
       )
       union all
       select (
