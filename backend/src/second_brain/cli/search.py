@@ -382,6 +382,8 @@ def _demo() -> None:
     command = _invoked_as()
     for arguments in ('search "how do I copy a folder?"', "ingest PATH", "dev stop"):
         console.print(f"  {command} {arguments}", highlight=False)
+    console.print("\nSee both legs side by side in the browser:", style="bold")
+    console.print(f"  {command} workbench --open", highlight=False)
 
 
 def _invoked_as() -> str:
