@@ -622,6 +622,7 @@ declare
   most_examples constant integer := 10;
   short constant integer := 40; -- bytes
   long constant integer := 6000; -- about 1,000 words: more than most models read
+  bounds constant integer[] := array[32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384];
   share constant real := knowledge_internal.sampled_share(
     knowledge_internal.physical_table(), most_rows
   );
@@ -635,8 +636,7 @@ begin
          and chunk.chunk_index is not null
     ),
     bins as (
-      select least(greatest(ceil(log(2, greatest(sampled.bytes, 1))), 5), 15)::integer as power,
-             count(*) as chunks
+      select width_bucket(sampled.bytes, bounds) as place, count(*) as chunks
         from sampled
        group by 1
     ),
@@ -687,10 +687,10 @@ begin
                select coalesce(
                         jsonb_agg(
                           jsonb_build_object(
-                            'up_to', case when bins.power < 15 then 2 ^ bins.power end,
+                            'below', bounds[bins.place + 1],
                             'chunks', round(bins.chunks * 100 / share)
                           )
-                          order by bins.power
+                          order by bins.place
                         ),
                         '[]'
                       )

@@ -83,7 +83,7 @@ _COLLECTIONS = """
     with recursive stored as (
       select min(chunk.collection) as name
       from public.knowledge_chunks as chunk
-      where chunk.status = 'active'
+      where chunk.status = 'active' and chunk.collection > ''
       union all
       select (
         select min(chunk.collection)

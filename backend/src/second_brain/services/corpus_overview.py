@@ -76,9 +76,9 @@ class SizedChunks(_Frozen):
 
 
 class Bin(_Frozen):
-    """The chunks of at most `up_to` bytes that are above the bin before; None: the rest."""
+    """The chunks of fewer bytes than `below` that are in no bin before; None: the rest."""
 
-    up_to: int | None
+    below: int | None
     chunks: int
 
 

@@ -193,7 +193,7 @@ def _size_bars(overview: CorpusOverview) -> list[Bar]:
     longest = max((one.chunks for one in bins), default=1)
     return [
         Bar(
-            "more" if one.up_to is None else f"to {one.up_to:,}",
+            "more" if one.below is None else f"under {one.below:,}",
             one.chunks,
             100 * one.chunks / max(longest, 1),
         )
