@@ -122,8 +122,8 @@ end
 $$;
 
 comment on function knowledge_internal.physical_table() is
-  'The table that stores the chunks, with Citus the shard on this node. All functions that read its '
-  'catalogue entries call this function.';
+  'The table that stores the chunks, with Citus the shard on this node. All functions that read '
+  'its catalogue entries call this function.';
 
 create function knowledge_internal.analysed_rows()
 returns float8
