@@ -78,12 +78,19 @@ def test_json_has_the_shape_that_the_page_says(run: Run) -> None:
         "search": ["key"],
         "show": ["docs:keys.md"],
         "delete": ["docs:keys.md", "nothing"],
+        "judgments import": ["judged.tsv"],
     }
     shapes = {names(command)[0]: cell for command, cell in rows("command")}
+    Path("judged.tsv").write_text("what is yellow?\tdocs:fruit.md\n")
+    # A generated question is made of words that another document has too.
+    garden = "Tomatoes need warm soil, regular water, a wooden stake and sunny weather. "
+    for place in ("balcony", "greenhouse"):
+        Path(f"docs/{place}.md").write_text(f"# {place.title()}\n\n{garden}A {place} helps. " * 4)
     run("ingest", "docs")
     run("settings", "set", "--fusion", "rrf")
     for command, cell in shapes.items():
         done = run(*command.split(), *arguments.get(command, []), "--json")
+        assert done.out, (command, done.err)
         answer: Any = json.loads(done.out)
         assert isinstance(answer, list) == cell.startswith("a list"), command
         first = answer[0] if isinstance(answer, list) else answer

@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from second_brain.cli.corpus import EmbedderOption
+from second_brain.cli import configuration
+from second_brain.cli.corpus import EmbedderOption, configured_embedder
 from second_brain.cli.database import DsnOption, SchemaOption, resolve_dsn
 from second_brain.errors import ConfigurationError, MissingExtraError
-from second_brain.models import load_embedder
 from second_brain.services.install import SCHEMA
 
 TOKEN = "SECOND_BRAIN_WORKBENCH_TOKEN"  # noqa: S105
@@ -41,8 +41,8 @@ def _workbench(
     token: Annotated[
         str | None,
         typer.Option(
-            envvar=TOKEN,
-            help="Token that a browser must send once; generated if --host is not loopback.",
+            help=f"Token that a browser must send once; the default is ${TOKEN}, or a generated "
+            "one if --host is not loopback.",
             show_default=False,
         ),
     ] = None,
@@ -70,6 +70,8 @@ def _workbench(
         if package not in ("jinja2", "starlette", "uvicorn"):
             raise
         raise MissingExtraError(package, "workbench") from error
+    if token is None:
+        token = configuration.load().get("workbench-token")
     if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
         raise ConfigurationError(
             "the token is empty or has characters that an address cannot contain",
@@ -79,7 +81,7 @@ def _workbench(
         token = secrets.token_urlsafe(24)
     app = create_app(
         resolve_dsn(dsn),
-        embedder=None if no_embedder else load_embedder(embedder_name),
+        embedder=None if no_embedder else configured_embedder(embedder_name),
         embedder_name=None if no_embedder else embedder_name,
         schema=schema,
         token=token,
