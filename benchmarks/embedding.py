@@ -45,7 +45,7 @@ select count(*) from public.knowledge_chunks where status = 'active' and embeddi
 SIZES = """
 select pg_relation_size('public.knowledge_chunks_unembedded'),
        pg_relation_size('public.knowledge_chunks_embedding_model'),
-       pg_total_relation_size('knowledge_internal.embedding_claims')
+       pg_total_relation_size('public.knowledge_embedding_claims')
 """
 
 

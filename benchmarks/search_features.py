@@ -101,11 +101,11 @@ def fill(connection: psycopg.Connection[Any], texts: Sequence[str]) -> None:
                 )
             )
     connection.execute("vacuum analyze public.knowledge_chunks")
-    connection.execute("analyze knowledge_internal.words")
+    connection.execute("analyze public.knowledge_words")
     connection.execute("select public.refresh_knowledge_statistics()")
     size = connection.execute(
-        "select count(*), pg_total_relation_size('knowledge_internal.words'),"
-        " pg_total_relation_size('public.knowledge_chunks') from knowledge_internal.words"
+        "select count(*), pg_total_relation_size('public.knowledge_words'),"
+        " pg_total_relation_size('public.knowledge_chunks') from public.knowledge_words"
     ).fetchone()
     assert size is not None
     print(f"{size[0]:,} words, {size[1] / 1e6:.1f} MB of {size[2] / 1e6:.0f} MB")

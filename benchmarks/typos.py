@@ -106,7 +106,7 @@ def measure(folder: Path, questions: int, seed: int) -> dict[str, dict[str, floa
         ids = load(connection, whole)
         for kept in ("replaced", "as typed"):
             if kept == "as typed":
-                connection.execute("truncate knowledge_internal.words")
+                connection.execute("truncate public.knowledge_words")
             for name, asked in (("plain", plain_whole), ("typos", typos)):
                 values[f"{name}, {kept}"], taken = measured(connection, whole, ids, asked)
                 print(f"  {name}, {kept}: {mean(values[f'{name}, {kept}']):.4f}, {taken:.1f} ms")

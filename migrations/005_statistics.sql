@@ -1,9 +1,10 @@
 -- 005_statistics: document frequencies and lengths for BM25, and what embeddings show for fusion.
--- Adds: tables corpus_statistics and lexeme_statistics, functions that read and refresh them.
+-- Adds: tables knowledge_corpus_statistics and knowledge_lexeme_statistics, functions that read and
+-- refresh them.
 -- Locks nothing that exists.
 -- Written from supabase/schemas/05_statistics.sql by `make baseline`: edit that file.
 
-create table knowledge_internal.corpus_statistics (
+create table public.knowledge_corpus_statistics (
   id boolean primary key default true check (id),
   document_count float8 not null,
   mean_length float8 not null,
@@ -18,7 +19,7 @@ create table knowledge_internal.corpus_statistics (
   languages text[] not null default '{}'
 );
 
-comment on table knowledge_internal.corpus_statistics is
+comment on table public.knowledge_corpus_statistics is
   'One row with statistics of the corpus from the last run of refresh_knowledge_statistics. '
   'least_frequency: the smallest in lexeme_statistics. '
   'sample: ids of random chunks, with which a search estimates how many rows pass its filters. '
@@ -28,18 +29,18 @@ comment on table knowledge_internal.corpus_statistics is
 
 -- Each refresh updates nearly all rows. With space on their pages and no index on frequency, the
 -- new versions replace the old ones there, and neither table nor index grows.
-create table knowledge_internal.lexeme_statistics (
+create table public.knowledge_lexeme_statistics (
   lexeme text collate "C" primary key,
   frequency float8 not null
 ) with (fillfactor = 45);
 
-comment on table knowledge_internal.lexeme_statistics is
+comment on table public.knowledge_lexeme_statistics is
   'The most common lexemes and the share of chunks that have them. A copy of the planner''s '
   'statistics, because parsing their arrays is slow.';
 
-alter table knowledge_internal.corpus_statistics enable row level security;
-alter table knowledge_internal.lexeme_statistics enable row level security;
-revoke all on table knowledge_internal.corpus_statistics, knowledge_internal.lexeme_statistics
+alter table public.knowledge_corpus_statistics enable row level security;
+alter table public.knowledge_lexeme_statistics enable row level security;
+revoke all on table public.knowledge_corpus_statistics, public.knowledge_lexeme_statistics
   from public, anon, authenticated, service_role;
 
 create function knowledge_internal.listed_frequencies()
@@ -215,12 +216,15 @@ declare
   table_rows constant float8 := knowledge_internal.analysed_rows();
   sampled_mean float8;
   kept uuid[];
+  spread float8;
+  neighbours float8;
+  least float8;
   is_shared boolean;
 begin
   -- Return if there was no ANALYZE, or none since the last copy, or another session copies now.
   if coalesce(table_rows, 0) = 0
      or exists (
-       select from knowledge_internal.corpus_statistics as corpus
+       select from public.knowledge_corpus_statistics as corpus
         where corpus.analysed_at is not distinct from last_analysed_at
           and corpus.analysed_rows = table_rows
      )
@@ -240,7 +244,7 @@ begin
   end if;
 
   -- The statistics of a corpus in several databases stay until they are set again.
-  update knowledge_internal.corpus_statistics as corpus
+  update public.knowledge_corpus_statistics as corpus
      set sample = kept, analysed_at = last_analysed_at, analysed_rows = table_rows
    where corpus.shared_id is not null
   returning true into is_shared;
@@ -253,25 +257,27 @@ begin
     select entry.lexeme, entry.frequency from knowledge_internal.listed_frequencies() as entry
   ),
   dropped as (
-    delete from knowledge_internal.lexeme_statistics as known
+    delete from public.knowledge_lexeme_statistics as known
      where not exists (select from listed where listed.lexeme = known.lexeme)
   )
-  insert into knowledge_internal.lexeme_statistics as known (lexeme, frequency)
+  insert into public.knowledge_lexeme_statistics as known (lexeme, frequency)
   select listed.lexeme, listed.frequency from listed
       on conflict (lexeme) do update
      set frequency = excluded.frequency
    where known.frequency <> excluded.frequency;
 
-  insert into knowledge_internal.corpus_statistics as corpus
+  -- On their own: Citus allows no function that reads a table in the values of an insert.
+  spread := knowledge_internal.cosine_spread(300);
+  neighbours := knowledge_internal.mutual_neighbours(500);
+  least := (select min(known.frequency) from public.knowledge_lexeme_statistics as known);
+  insert into public.knowledge_corpus_statistics as corpus
          (
            document_count, mean_length, cosine_spread, mutual_neighbours, least_frequency, sample,
            analysed_at, analysed_rows
          )
   values (
-           table_rows, greatest(sampled_mean, 1), knowledge_internal.cosine_spread(300),
-           knowledge_internal.mutual_neighbours(500),
-           (select min(known.frequency) from knowledge_internal.lexeme_statistics as known),
-           kept, last_analysed_at, table_rows
+           table_rows, greatest(sampled_mean, 1), spread, neighbours, least, kept, last_analysed_at,
+           table_rows
          )
       on conflict (id) do update
      set document_count = excluded.document_count,
@@ -282,7 +288,7 @@ begin
          sample = excluded.sample,
          analysed_at = excluded.analysed_at,
          analysed_rows = excluded.analysed_rows,
-         refreshed_at = now();
+         refreshed_at = excluded.refreshed_at;
   perform knowledge_internal.tidy_words();
   return true;
 end
@@ -322,7 +328,7 @@ begin
   select corpus.document_count, corpus.mean_length, corpus.cosine_spread, corpus.mutual_neighbours,
          false
     into document_count, mean_length, cosine_spread, mutual_neighbours, is_small
-    from knowledge_internal.corpus_statistics as corpus
+    from public.knowledge_corpus_statistics as corpus
    where corpus.document_count > small;
   if found then
     return;
@@ -339,7 +345,7 @@ begin
     ) as chunk;
   select corpus.cosine_spread, corpus.mutual_neighbours
     into cosine_spread, mutual_neighbours
-    from knowledge_internal.corpus_statistics as corpus;
+    from public.knowledge_corpus_statistics as corpus;
   cosine_spread := coalesce(cosine_spread, knowledge_internal.cosine_spread(48));
   if not is_small then
     select greatest(facts.analysed_rows, document_count)
@@ -382,14 +388,14 @@ begin
   return query
   with listed as materialized (
     select statistics.lexeme, statistics.frequency
-      from knowledge_internal.lexeme_statistics as statistics
+      from public.knowledge_lexeme_statistics as statistics
      where not corpus_is_small
        and statistics.lexeme = any (lexemes)
     union all
     select statistics.lexeme, statistics.frequency
       from knowledge_internal.listed_frequencies() as statistics
      where not corpus_is_small
-       and not exists (select from knowledge_internal.corpus_statistics)
+       and not exists (select from public.knowledge_corpus_statistics)
        and statistics.lexeme = any (lexemes)
   )
   select query_lexeme.lexeme,

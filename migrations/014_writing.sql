@@ -72,13 +72,13 @@ begin
           'external_key', 'a text of 1 to 2000 bytes',
           octet_length(document ->> 'external_key') between 1 and 2000
         ),
-        ('owner_id', 'a UUID', pg_input_is_valid(document ->> 'owner_id', 'uuid')),
-        ('source_id', 'a UUID', pg_input_is_valid(document ->> 'source_id', 'uuid')),
+        ('owner_id', 'a UUID', knowledge_internal.is_input(document ->> 'owner_id', 'uuid')),
+        ('source_id', 'a UUID', knowledge_internal.is_input(document ->> 'source_id', 'uuid')),
         -- How Postgres reads any other form of a date depends on the DateStyle of the session.
         (
           'document_date', 'an ISO date such as 2026-01-31',
           document ->> 'document_date' ~ '^\d{4}-\d{2}-\d{2}([T ].*)?$'
-            and pg_input_is_valid(document ->> 'document_date', 'date')
+            and knowledge_internal.is_input(document ->> 'document_date', 'date')
         ),
         (
           'language', 'a text of 1 to 60 characters',
@@ -873,7 +873,7 @@ begin
     delete from public.knowledge_documents as document using locked where document.id = locked.id
   )
   select count(*), array_agg(chunks.content_hash) into deleted_chunks, hashes from chunks;
-  delete from knowledge_internal.embedding_claims as claim
+  delete from public.knowledge_embedding_claims as claim
    where claim.content_hash = any (hashes);
   return deleted_chunks;
 end
@@ -944,7 +944,7 @@ begin
   perform knowledge_internal.erase_queries(owner);
   -- The reason of a failure can quote the text. If another owner has the same text, it loses only
   -- a lease.
-  delete from knowledge_internal.embedding_claims as claim
+  delete from public.knowledge_embedding_claims as claim
    where claim.content_hash = any (hashes);
   return next;
 end

@@ -1,15 +1,16 @@
 -- 019_words: the words that the chunks have, for typos, accents and prefixes.
--- Adds: table words, triggers on knowledge_chunks that keep it, functions that look words up.
+-- Adds: table knowledge_words, triggers on knowledge_chunks that keep it, functions that look words
+-- up.
 -- Locks knowledge_chunks against writes while a trigger is created.
 -- Written from supabase/schemas/19_words.sql by `make baseline`: edit that file.
 
-create table knowledge_internal.words (
+create table public.knowledge_words (
   word text collate "C" not null,
   folded text collate "C" not null,
   chunk_id uuid not null
 );
 
-comment on table knowledge_internal.words is
+comment on table public.knowledge_words is
   'Each word of the stored chunks in lower case, as written and without accents, and a chunk that '
   'has it. When that chunk is deleted, another one that has the word takes its place, or the word '
   'is deleted. A word that two transactions add at the same time is there twice.';
@@ -18,12 +19,12 @@ comment on table knowledge_internal.words is
 -- the table of words.
 
 -- No unique index: writers that add the same word would wait for each other, and could deadlock.
-create index words_folded on knowledge_internal.words (folded, word);
-create index words_reversed on knowledge_internal.words (reverse(folded) collate "C");
-create index words_chunk on knowledge_internal.words (chunk_id);
+create index knowledge_words_folded on public.knowledge_words (folded, word);
+create index knowledge_words_reversed on public.knowledge_words (reverse(folded) collate "C");
+create index knowledge_words_chunk on public.knowledge_words (chunk_id);
 
-alter table knowledge_internal.words enable row level security;
-revoke all on table knowledge_internal.words from public, anon, authenticated, service_role;
+alter table public.knowledge_words enable row level security;
+revoke all on table public.knowledge_words from public, anon, authenticated, service_role;
 
 create function knowledge_internal.without_accents(source text)
 returns text
@@ -104,8 +105,20 @@ set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
+declare
+  words text[];
+  chunks uuid[];
 begin
-  insert into knowledge_internal.words (word, folded, chunk_id)
+  -- On its own: Citus plans no statement over a transition table and a stored table.
+  select array_agg(listed.word), array_agg(listed.id)
+    into words, chunks
+    from (
+      select distinct on (word.lexeme collate "C") word.lexeme as word, chunk.id
+        from written_chunks as chunk
+       cross join lateral knowledge_internal.words_of(chunk.heading, chunk.content)
+             as word (lexeme)
+    ) as listed;
+  insert into public.knowledge_words (word, folded, chunk_id)
   select written.word, written.folded, written.id
     from (
       select listed.word, listed.id,
@@ -113,16 +126,11 @@ begin
                when length(listed.word) then listed.word
                else knowledge_internal.without_accents(listed.word)
              end as folded
-        from (
-          select distinct on (word.lexeme collate "C") word.lexeme as word, chunk.id
-            from written_chunks as chunk
-           cross join lateral knowledge_internal.words_of(chunk.heading, chunk.content)
-                 as word (lexeme)
-        ) as listed
+        from unnest(words, chunks) as listed (word, id)
     ) as written
    where not exists (
            select
-             from knowledge_internal.words as known
+             from public.knowledge_words as known
             where known.folded = written.folded
               and known.word = written.word
            -- Prevents a join that reads all words.
@@ -181,7 +189,7 @@ declare
 begin
   select array_agg(known.ctid), array_agg(known.word)
     into places, released_words
-    from knowledge_internal.words as known
+    from public.knowledge_words as known
    where known.chunk_id = any (chunks)
      and known.word <> all (kept);
   if places is null then
@@ -226,12 +234,12 @@ begin
            ) as found on by_lexeme.id is null
   ),
   forgotten as (
-    delete from knowledge_internal.words as known
+    delete from public.knowledge_words as known
      using kept_by
      where known.ctid = kept_by.place
        and kept_by.id is null
   )
-  update knowledge_internal.words as known
+  update public.knowledge_words as known
      set chunk_id = kept_by.id
     from kept_by
    where known.ctid = kept_by.place
@@ -252,7 +260,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   if tg_op = 'TRUNCATE' then
-    truncate knowledge_internal.words;
+    truncate public.knowledge_words;
   else
     perform knowledge_internal.release_words(array(select chunk.id from deleted_chunks as chunk));
   end if;
@@ -282,7 +290,7 @@ declare
   words constant text[] := array(select knowledge_internal.words_of(new.heading, new.content));
 begin
   perform knowledge_internal.release_words(array[old.id], words);
-  insert into knowledge_internal.words (word, folded, chunk_id)
+  insert into public.knowledge_words (word, folded, chunk_id)
   select written.word, written.folded, new.id
     from (
       select listed.word, knowledge_internal.without_accents(listed.word) as folded
@@ -290,7 +298,7 @@ begin
     ) as written
    where not exists (
            select
-             from knowledge_internal.words as known
+             from public.knowledge_words as known
             where known.folded = written.folded
               and known.word = written.word
            -- Prevents a join that reads all words.
@@ -322,16 +330,16 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   -- A row that another transaction holds is left to the next call.
-  delete from knowledge_internal.words as known
+  delete from public.knowledge_words as known
    using (
      select surplus.ctid as place
-       from knowledge_internal.words as surplus
+       from public.knowledge_words as surplus
       where not exists (
               select from public.knowledge_chunks as chunk where chunk.id = surplus.chunk_id
             )
          or exists (
               select
-                from knowledge_internal.words as same
+                from public.knowledge_words as same
                where same.folded = surplus.folded
                  and same.word = surplus.word
                  and same.ctid < surplus.ctid
@@ -391,17 +399,17 @@ begin
   select distinct found.word
     from (
       select known.word
-        from knowledge_internal.words as known
+        from public.knowledge_words as known
        where known.folded = any (exact)
       union all
       select known.word
-        from knowledge_internal.words as known
+        from public.knowledge_words as known
        where known.folded >= beginning
          and known.folded < beginning || last_letter
          and known.folded like any (later)
       union all
       select known.word
-        from knowledge_internal.words as known
+        from public.knowledge_words as known
        where reverse(known.folded) collate "C" >= ending
          and reverse(known.folded) collate "C" < ending || last_letter
          and known.folded like any (earlier)

@@ -1,15 +1,17 @@
 -- 021_adoption: documents that are made of the rows of a project's own table.
--- Adds: tables adoptions and adoption_problems, the index of adopted documents, and the functions
--- that carry rows over: after a write of the source, in a backfill, and in a repair.
+-- Adds: tables knowledge_adoptions and knowledge_adoption_problems, the index of adopted documents,
+-- and the functions that carry rows over: after a write of the source, in a backfill, and in a
+-- repair.
 -- Locks knowledge_documents against writes while the index is created.
 -- Written from supabase/schemas/21_adoption.sql by `make baseline`: edit that file.
 
--- An adoption is a row of adoptions, a view knowledge_internal.adopted_<name> that maps the source
--- to documents, and triggers on the source. `second-brain adopt` writes the view and the triggers
--- into a migration of the project. The view has the columns key_1, key_2, ..., content, optionally
--- embedding, and fields of a document with the names that upsert_knowledge_document knows.
+-- An adoption is a row of knowledge_adoptions, a view knowledge_internal.adopted_<name> that maps
+-- the source to documents, and triggers on the source. `second-brain adopt` writes the view and the
+-- triggers into a migration of the project. The view has the columns key_1, key_2, ..., content,
+-- optionally embedding, and fields of a document with the names that upsert_knowledge_document
+-- knows.
 
-create table knowledge_internal.adoptions (
+create table public.knowledge_adoptions (
   name text primary key,
   source regclass not null,
   key_columns text[] not null,
@@ -20,13 +22,13 @@ create table knowledge_internal.adoptions (
   created_at timestamptz not null default now()
 );
 
-comment on table knowledge_internal.adoptions is
+comment on table public.knowledge_adoptions is
   'The adopted tables. embedding_model: the model of the embeddings in the source; null: these are '
   'not used. chunk_size: contents with more characters are split; null: none. Written by '
   'adopt_table.';
 
-create table knowledge_internal.adoption_problems (
-  adoption_name text not null references knowledge_internal.adoptions (name) on delete cascade,
+create table public.knowledge_adoption_problems (
+  adoption_name text not null references public.knowledge_adoptions (name) on delete cascade,
   key_hash bytea not null,
   key jsonb not null,
   is_carried_over boolean not null,
@@ -35,14 +37,14 @@ create table knowledge_internal.adoption_problems (
   primary key (adoption_name, key_hash)
 );
 
-comment on table knowledge_internal.adoption_problems is
+comment on table public.knowledge_adoption_problems is
   'Rows of adopted tables that could not be carried over, or not completely (is_carried_over), '
   'with the reason. A row leaves this table when it is carried over or deleted. The key is hashed '
   'because an index entry has at most 2,704 bytes.';
 
-alter table knowledge_internal.adoptions enable row level security;
-alter table knowledge_internal.adoption_problems enable row level security;
-revoke all on table knowledge_internal.adoptions, knowledge_internal.adoption_problems
+alter table public.knowledge_adoptions enable row level security;
+alter table public.knowledge_adoption_problems enable row level security;
+revoke all on table public.knowledge_adoptions, public.knowledge_adoption_problems
   from public, anon, authenticated, service_role;
 
 create index knowledge_documents_adoption on public.knowledge_documents
@@ -102,17 +104,17 @@ comment on function knowledge_internal.split_text(text, integer, integer) is
   'overlap characters of the one before. Without an overlap, the parts together are the text.';
 
 create function knowledge_internal.adoption_named(adoption_name text)
-returns knowledge_internal.adoptions
+returns public.knowledge_adoptions
 language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  adoption knowledge_internal.adoptions;
+  adoption public.knowledge_adoptions;
 begin
   select stored.* into adoption
-    from knowledge_internal.adoptions as stored
+    from public.knowledge_adoptions as stored
    where stored.name = adoption_name;
   if not found then
     raise exception 'there is no adoption %', coalesce(left(adoption_name, 100), 'null')
@@ -232,7 +234,7 @@ begin
     from unnest(key_columns) with ordinality as listed (name, place)
     join pg_catalog.pg_attribute as attribute
       on attribute.attrelid = source and attribute.attname = listed.name;
-  insert into knowledge_internal.adoptions as stored (
+  insert into public.knowledge_adoptions as stored (
     name, source, key_columns, key_types, embedding_model, chunk_size, chunk_overlap
   )
   values (
@@ -256,7 +258,7 @@ comment on function knowledge_internal.adopt_table(
   'value that is not allowed.';
 
 create function knowledge_internal.adopted_key(
-  adoption knowledge_internal.adoptions, key jsonb
+  adoption public.knowledge_adoptions, key jsonb
 )
 returns text
 language plpgsql
@@ -276,12 +278,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.adopted_key(knowledge_internal.adoptions, jsonb) is
+comment on function knowledge_internal.adopted_key(public.knowledge_adoptions, jsonb) is
   'The external_key of the document of a row. key: the texts of the values of key_columns. A '
   'composite key is joined with slashes, after % and / in its parts are percent-escaped.';
 
 create function knowledge_internal.adopted_source_row(
-  adoption knowledge_internal.adoptions, key jsonb
+  adoption public.knowledge_adoptions, key jsonb
 )
 returns jsonb
 language plpgsql
@@ -316,12 +318,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.adopted_source_row(knowledge_internal.adoptions, jsonb) is
+comment on function knowledge_internal.adopted_source_row(public.knowledge_adoptions, jsonb) is
   'The value of source_row for the document of a row: integers are JSON numbers, all other values '
   'are texts.';
 
 create function knowledge_internal.adopted_key_hash(
-  adoption knowledge_internal.adoptions, key jsonb
+  adoption public.knowledge_adoptions, key jsonb
 )
 returns bytea
 language plpgsql
@@ -334,7 +336,7 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.adopted_key_hash(knowledge_internal.adoptions, jsonb) is
+comment on function knowledge_internal.adopted_key_hash(public.knowledge_adoptions, jsonb) is
   'The SHA-256 of the external_key of a row.';
 
 create function knowledge_internal.ends_the_write(code text)
@@ -354,7 +356,7 @@ comment on function knowledge_internal.ends_the_write(text) is
   'of resources, a failure of the server. Such an error ends the write of the source, too.';
 
 create function knowledge_internal.key_expression(
-  adoption knowledge_internal.adoptions, relation text, is_view boolean
+  adoption public.knowledge_adoptions, relation text, is_view boolean
 )
 returns text
 language plpgsql
@@ -376,13 +378,13 @@ end
 $$;
 
 comment on function knowledge_internal.key_expression(
-  knowledge_internal.adoptions, text, boolean
+  public.knowledge_adoptions, text, boolean
 ) is
   'SQL for the key of a row as an array of texts. relation: an alias of the view of the adoption '
   '(is_view), or of the source.';
 
 create function knowledge_internal.key_condition(
-  adoption knowledge_internal.adoptions, relation text, is_view boolean
+  adoption public.knowledge_adoptions, relation text, is_view boolean
 )
 returns text
 language plpgsql
@@ -409,7 +411,7 @@ end
 $$;
 
 comment on function knowledge_internal.key_condition(
-  knowledge_internal.adoptions, text, boolean
+  public.knowledge_adoptions, text, boolean
 ) is
   'SQL for the condition that a row has the key given.key. The key is cast to the type of the '
   'column, so that the index of the source is used. relation, is_view: as in key_expression.';
@@ -430,7 +432,7 @@ comment on type knowledge_internal.adopted_row is
   'or of embeddings that are reused.';
 
 create function knowledge_internal.adopted_rows(
-  adoption knowledge_internal.adoptions, keys jsonb
+  adoption public.knowledge_adoptions, keys jsonb
 )
 returns setof knowledge_internal.adopted_row
 language plpgsql
@@ -487,11 +489,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.adopted_rows(knowledge_internal.adoptions, jsonb) is
+comment on function knowledge_internal.adopted_rows(public.knowledge_adoptions, jsonb) is
   'The rows of the view of an adoption that have these keys (an array of arrays of texts).';
 
 create function knowledge_internal.adopted_chunks(
-  adoption knowledge_internal.adoptions, given knowledge_internal.adopted_row
+  adoption public.knowledge_adoptions, given knowledge_internal.adopted_row
 )
 returns jsonb
 language plpgsql
@@ -528,13 +530,13 @@ end
 $$;
 
 comment on function knowledge_internal.adopted_chunks(
-  knowledge_internal.adoptions, knowledge_internal.adopted_row
+  public.knowledge_adoptions, knowledge_internal.adopted_row
 ) is
   'The chunks of the document of a row, as upsert_knowledge_document takes them: one, none for a '
   'row without any text, or the parts of a content that is split; these have no embedding.';
 
 create function knowledge_internal.store_adopted_rows(
-  adoption knowledge_internal.adoptions, given knowledge_internal.adopted_row[]
+  adoption public.knowledge_adoptions, given knowledge_internal.adopted_row[]
 )
 returns void
 language plpgsql
@@ -616,13 +618,13 @@ end
 $$;
 
 comment on function knowledge_internal.store_adopted_rows(
-  knowledge_internal.adoptions, knowledge_internal.adopted_row[]
+  public.knowledge_adoptions, knowledge_internal.adopted_row[]
 ) is
   'Makes the documents of rows equal to the rows. Raises the errors of the functions that store '
   'documents, and 22023 for a row without content and for a key that another document has.';
 
 create function knowledge_internal.note_adoption_problem(
-  adoption knowledge_internal.adoptions, row_key jsonb, in_part boolean, reason text
+  adoption public.knowledge_adoptions, row_key jsonb, in_part boolean, reason text
 )
 returns void
 language plpgsql
@@ -631,7 +633,7 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  insert into knowledge_internal.adoption_problems as stored (
+  insert into public.knowledge_adoption_problems as stored (
     adoption_name, key_hash, key, is_carried_over, reason
   )
   values (
@@ -646,12 +648,12 @@ end
 $$;
 
 comment on function knowledge_internal.note_adoption_problem(
-  knowledge_internal.adoptions, jsonb, boolean, text
+  public.knowledge_adoptions, jsonb, boolean, text
 ) is
   'Records why a row could not be carried over, or (in_part) not completely.';
 
 create function knowledge_internal.lock_adopted(
-  adoption knowledge_internal.adoptions, keys jsonb
+  adoption public.knowledge_adoptions, keys jsonb
 )
 returns uuid[]
 language plpgsql
@@ -678,12 +680,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.lock_adopted(knowledge_internal.adoptions, jsonb) is
+comment on function knowledge_internal.lock_adopted(public.knowledge_adoptions, jsonb) is
   'Locks the documents of these keys until the transaction ends, in the order in which other '
   'functions lock documents; returns their ids.';
 
 create function knowledge_internal.carry_over_without_problems(
-  adoption knowledge_internal.adoptions, keys jsonb
+  adoption public.knowledge_adoptions, keys jsonb
 )
 returns bigint
 language plpgsql
@@ -697,7 +699,7 @@ declare
   locked_documents constant uuid[] := knowledge_internal.lock_adopted(adoption, keys);
   given knowledge_internal.adopted_row[];
 begin
-  delete from knowledge_internal.adoption_problems as problem
+  delete from public.knowledge_adoption_problems as problem
    where problem.adoption_name = adoption.name
      and problem.key_hash = any (array(
            select knowledge_internal.adopted_key_hash(adoption, listed.key)
@@ -715,13 +717,13 @@ end
 $$;
 
 comment on function knowledge_internal.carry_over_without_problems(
-  knowledge_internal.adoptions, jsonb
+  public.knowledge_adoptions, jsonb
 ) is
   'Makes the documents of these keys equal to their rows: stores those that the view has, and '
   'deletes the others. Returns how many it has. Raises an error for a row that cannot be stored.';
 
 create function knowledge_internal.carry_over(
-  adoption knowledge_internal.adoptions, keys jsonb
+  adoption public.knowledge_adoptions, keys jsonb
 )
 returns bigint
 language plpgsql
@@ -763,7 +765,7 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.carry_over(knowledge_internal.adoptions, jsonb) is
+comment on function knowledge_internal.carry_over(public.knowledge_adoptions, jsonb) is
   'Makes the documents of these keys (an array of arrays of texts) equal to the rows of the '
   'source; returns how many rows are stored. If a row cannot be stored, the halves of the keys are '
   'tried, down to that row: its document is deleted, and adoption_problems has the reason. '
@@ -781,7 +783,7 @@ set timezone = 'UTC'
 as $$
 declare
   batch_size constant integer := 500; -- rows in memory at a time
-  adoption constant knowledge_internal.adoptions := knowledge_internal.adoption_named(tg_argv[0]);
+  adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(tg_argv[0]);
   old_keys text := format(
     'select %s from old_rows', knowledge_internal.key_expression(adoption, 'old_rows', false)
   );
@@ -798,7 +800,7 @@ begin
   if tg_op = 'TRUNCATE' then
     delete from public.knowledge_documents as document
      where document.source_row ->> 'adoption' = adoption.name;
-    delete from knowledge_internal.adoption_problems as problem
+    delete from public.knowledge_adoption_problems as problem
      where problem.adoption_name = adoption.name;
     return null;
   end if;
@@ -826,7 +828,7 @@ comment on function knowledge_internal.carry_over_changes() is
   'new_rows.';
 
 create function knowledge_internal.lock_source_rows(
-  adoption knowledge_internal.adoptions, keys jsonb, waits boolean
+  adoption public.knowledge_adoptions, keys jsonb, waits boolean
 )
 returns jsonb
 language plpgsql
@@ -863,7 +865,7 @@ end
 $$;
 
 comment on function knowledge_internal.lock_source_rows(
-  knowledge_internal.adoptions, jsonb, boolean
+  public.knowledge_adoptions, jsonb, boolean
 ) is
   'Locks the rows with these keys against writes until the transaction ends. Returns their keys, '
   'and those that have no row. Without waits, a row that another transaction holds is left out.';
@@ -878,7 +880,7 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  adoption constant knowledge_internal.adoptions :=
+  adoption constant public.knowledge_adoptions :=
     knowledge_internal.adoption_named(adoption_name);
   -- The lock prevents a write between reading a row and storing it, so that no newer version of
   -- the document is replaced. A row that a writer holds is left out: waiting for it with other rows
@@ -909,7 +911,7 @@ set datestyle = 'ISO, YMD'
 set timezone = 'UTC'
 as $$
 declare
-  adoption constant knowledge_internal.adoptions :=
+  adoption constant public.knowledge_adoptions :=
     knowledge_internal.adoption_named(adoption_name);
   columns constant text := (
     select string_agg('adopted.key_' || place, ', ' order by place)
@@ -966,7 +968,7 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  adoption constant knowledge_internal.adoptions :=
+  adoption constant public.knowledge_adoptions :=
     knowledge_internal.adoption_named(adoption_name);
 begin
   return query
@@ -1055,7 +1057,7 @@ set datestyle = 'ISO, YMD'
 set timezone = 'UTC'
 as $$
 declare
-  adoption constant knowledge_internal.adoptions :=
+  adoption constant public.knowledge_adoptions :=
     knowledge_internal.adoption_named(adoption_name);
 begin
   return query execute format(

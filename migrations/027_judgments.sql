@@ -50,6 +50,8 @@ language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  ids uuid[];
 begin
   if tg_op = 'TRUNCATE' then
     delete from public.knowledge_judgments as judgment
@@ -62,14 +64,17 @@ begin
            and not exists (
                  select from public.knowledge_chunks as chunk where chunk.id = judgment.chunk_id
                );
-  elsif tg_table_name = 'knowledge_documents' then
+    return null;
+  end if;
+  -- On its own: Citus plans no statement over a transition table and a stored table. And it adds a
+  -- number to tg_table_name.
+  ids := array(select deleted.id from deleted);
+  if tg_argv[0] = 'documents' then
     delete from public.knowledge_judgments as judgment
-     using deleted
-     where judgment.document_id = deleted.id;
+     where judgment.document_id = any (ids);
   else
     delete from public.knowledge_judgments as judgment
-     using deleted
-     where judgment.chunk_id = deleted.id;
+     where judgment.chunk_id = any (ids);
   end if;
   return null;
 end
@@ -80,10 +85,10 @@ comment on function knowledge_internal.delete_judgments() is
 
 create trigger delete_judgments
   after delete on public.knowledge_documents referencing old table as deleted
-  for each statement execute function knowledge_internal.delete_judgments();
+  for each statement execute function knowledge_internal.delete_judgments('documents');
 create trigger delete_judgments
   after delete on public.knowledge_chunks referencing old table as deleted
-  for each statement execute function knowledge_internal.delete_judgments();
+  for each statement execute function knowledge_internal.delete_judgments('chunks');
 create trigger clear_judgments
   after truncate on public.knowledge_documents
   for each statement execute function knowledge_internal.delete_judgments();

@@ -89,11 +89,11 @@ begin
   perform set_config('knowledge_internal.telling', 'on', true);
   listed := array(
     select statistics.lexeme
-      from knowledge_internal.lexeme_statistics as statistics
+      from public.knowledge_lexeme_statistics as statistics
      where statistics.lexeme = any (lexemes)
        and not corpus_is_small
        and exists (
-             select from knowledge_internal.corpus_statistics as corpus
+             select from public.knowledge_corpus_statistics as corpus
               where corpus.shared_id is not null
            )
   );
@@ -815,7 +815,7 @@ declare
   );
 begin
   if statistics is null then
-    update knowledge_internal.corpus_statistics as corpus
+    update public.knowledge_corpus_statistics as corpus
        set shared_id = null, languages = '{}', analysed_at = null, analysed_rows = null
      where corpus.shared_id is not null;
     perform public.refresh_knowledge_statistics();
@@ -853,18 +853,18 @@ begin
             format('of at most %s lexemes', most_lexemes)
           );
 
-  delete from knowledge_internal.lexeme_statistics;
-  insert into knowledge_internal.lexeme_statistics (lexeme, frequency)
+  delete from public.knowledge_lexeme_statistics;
+  insert into public.knowledge_lexeme_statistics (lexeme, frequency)
   select entry.lexeme, entry.share::float8
     from jsonb_each_text(statistics -> 'frequencies') as entry (lexeme, share);
-  insert into knowledge_internal.corpus_statistics as corpus
+  insert into public.knowledge_corpus_statistics as corpus
          (
            document_count, mean_length, cosine_spread, mutual_neighbours, least_frequency, sample,
            shared_id, languages
          )
   values (
            given.document_count, given.mean_length, given.cosine_spread, given.mutual_neighbours,
-           (select min(known.frequency) from knowledge_internal.lexeme_statistics as known),
+           (select min(known.frequency) from public.knowledge_lexeme_statistics as known),
            '{}', given.id,
            array(select jsonb_array_elements_text(statistics -> 'languages'))
          )
@@ -876,7 +876,7 @@ begin
          least_frequency = excluded.least_frequency,
          shared_id = excluded.shared_id,
          languages = excluded.languages,
-         refreshed_at = now();
+         refreshed_at = excluded.refreshed_at;
   -- Own rows for the estimates of filters.
   perform public.refresh_knowledge_statistics();
 exception

@@ -102,7 +102,7 @@ begin
     new.content_tsv := knowledge_internal.lexemes(
       knowledge_internal.text_configuration(new.language), new.heading, new.content
     );
-    select corpus.mean_length into mean_length from knowledge_internal.corpus_statistics as corpus;
+    select corpus.mean_length into mean_length from public.knowledge_corpus_statistics as corpus;
     if mean_length is null then
       select avg(neighbour.text_length)
         into mean_length

@@ -329,7 +329,9 @@ as $$
   ),
   corpus as (
     select (health #>> '{statistics,rows}')::numeric as rows,
-           health #>> '{statistics,refreshed_at}' as refreshed_at
+           health #>> '{statistics,refreshed_at}' as refreshed_at,
+           health #>> '{statistics,analysed_at}' as analysed_at,
+           health #>> '{statistics,shared_id}' is not null as is_shared
   ),
   refresh as (
     select 'Run: analyze public.knowledge_chunks; select public.refresh_knowledge_statistics()'
@@ -381,7 +383,26 @@ as $$
     from chunks
    cross join corpus
    cross join refresh
-   where abs(corpus.rows - chunks.total) > greatest(chunks.total / 2, knowledge_internal.few_rows())
+   where not corpus.is_shared
+     and abs(corpus.rows - chunks.total) > greatest(chunks.total / 2, knowledge_internal.few_rows())
+
+   union all
+  select 'warning', 'statistics',
+         format(
+           'the statistics of the corpus in several databases are old: they are from %s, for %s '
+           'rows, and this database alone has %s',
+           corpus.refreshed_at, corpus.rows, chunks.total
+         ),
+         'Run: second-brain shards refresh'
+    from chunks
+   cross join corpus
+   where corpus.is_shared
+     and (
+       chunks.total > corpus.rows
+       or corpus.refreshed_at::timestamptz < least(
+            now() - interval '7 days', corpus.analysed_at::timestamptz
+          )
+     )
 
    union all
   select 'warning', 'dead rows',
@@ -644,7 +665,8 @@ stable
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  with collected (health) as (
+  -- Materialised: in the statement, the figures are named in several places.
+  with collected (health) as materialized (
     select jsonb_build_object(
       'versions', jsonb_build_object(
         'postgres', current_setting('server_version'),
@@ -679,6 +701,8 @@ as $$
                  'refreshed_at', corpus.refreshed_at,
                  'analysed_at', corpus.analysed_at,
                  'rows', corpus.document_count,
+                 'own_rows', corpus.analysed_rows,
+                 'shared_id', corpus.shared_id,
                  'rows_changed_since', case
                    when corpus.analysed_at is not distinct from greatest(
                           activity.last_analyze, activity.last_autoanalyze
@@ -686,7 +710,7 @@ as $$
                      then activity.n_mod_since_analyze
                  end
                )
-          from knowledge_internal.corpus_statistics as corpus
+          from public.knowledge_corpus_statistics as corpus
           left join pg_catalog.pg_stat_user_tables as activity
             on activity.relid = knowledge_internal.physical_table()
       ),
@@ -696,7 +720,7 @@ as $$
       )
     ) || knowledge_internal.table_health()
   ),
-  measured (health) as (
+  measured (health) as materialized (
     select jsonb_set(
              collected.health, '{memory,vector_index}',
              coalesce(

@@ -87,7 +87,7 @@ declare
 begin
   common := array(
     select listed.lexeme
-      from knowledge_internal.lexeme_statistics as listed
+      from public.knowledge_lexeme_statistics as listed
      where listed.lexeme >= beginning
        and listed.lexeme < beginning || last_letter
        and listed.lexeme ~ '^[[:alpha:]]+$'
@@ -104,7 +104,7 @@ begin
       select distinct known.word
         from (
           select listed.word
-            from knowledge_internal.words as listed
+            from public.knowledge_words as listed
            where listed.folded >= beginning
              and listed.folded < beginning || last_letter
            limit most_read
@@ -165,7 +165,7 @@ begin
         from (select distinct typed.typed, typed.folded from typed) as word
        cross join lateral (
                select distinct known.word
-                 from knowledge_internal.words as known
+                 from public.knowledge_words as known
                 where known.folded = word.folded
                   and known.word <> word.typed
                 limit most_spellings

@@ -1,11 +1,11 @@
 -- 022_embedding_queue: the queue of chunks whose text waits for an embedding.
--- Adds: table embedding_claims, functions claim_, store_, pending_, failed_ and
+-- Adds: table knowledge_embedding_claims, functions claim_, store_, pending_, failed_ and
 -- retry_knowledge_embeddings. Locks nothing that exists.
 
 -- The chunks are the queue: no row is added when a chunk is written. A claim is about a text and a
 -- model, so chunks with the same text are embedded once, and a chunk whose text changes has no
 -- claim. A lost claim is only a lost lease: the text is handed out again.
-create table knowledge_internal.embedding_claims (
+create table public.knowledge_embedding_claims (
   content_hash text,
   model text,
   worker text,
@@ -17,13 +17,13 @@ create table knowledge_internal.embedding_claims (
   primary key (content_hash, model)
 );
 
-comment on table knowledge_internal.embedding_claims is
+comment on table public.knowledge_embedding_claims is
   'Texts that a worker embeds now, or that could not be embedded. claimed_at: null if no worker '
   'has the text. available_at: the end of the lease or of the wait after a failure; infinity for a '
   'text that failed for good, which has failed_at.';
 
-alter table knowledge_internal.embedding_claims enable row level security;
-revoke all on table knowledge_internal.embedding_claims
+alter table public.knowledge_embedding_claims enable row level security;
+revoke all on table public.knowledge_embedding_claims
   from public, anon, authenticated, service_role;
 
 create function knowledge_internal.model_of_collection(name text)
@@ -161,7 +161,7 @@ begin
          and chunk.collection = place
          and not exists (
                select
-                 from knowledge_internal.embedding_claims as claim
+                 from public.knowledge_embedding_claims as claim
                 where claim.content_hash = chunk.content_hash
                   and claim.model = wanted_model
                   and claim.available_at > moment
@@ -191,7 +191,7 @@ begin
          and chunk.collection = place
          and not exists (
                select
-                 from knowledge_internal.embedding_claims as claim
+                 from public.knowledge_embedding_claims as claim
                 where claim.content_hash = chunk.content_hash
                   and claim.model = wanted_model
                   and claim.available_at > moment
@@ -231,7 +231,7 @@ declare
        and ($3 is null or chunk.collection = any ($3))
        and not exists (
              select
-               from knowledge_internal.embedding_claims as claim
+               from public.knowledge_embedding_claims as claim
               where claim.content_hash = chunk.content_hash
                 and claim.model = $1
                 and claim.available_at > $4
@@ -431,13 +431,13 @@ begin
              octet_length(chunk.content) as bytes, pending.place
         from unnest(ids) with ordinality as pending (id, place)
         join public.knowledge_chunks as chunk on chunk.id = pending.id
-        left join knowledge_internal.embedding_claims as claim
+        left join public.knowledge_embedding_claims as claim
           on claim.content_hash = chunk.content_hash
          and claim.model = claim_knowledge_embeddings.model
        order by chunk.content_hash, pending.place
     ),
     failed as (
-      update knowledge_internal.embedding_claims as claim
+      update public.knowledge_embedding_claims as claim
          set failed_at = moment,
              available_at = 'infinity',
              claimed_at = null,
@@ -461,7 +461,7 @@ begin
        where candidate.attempts < most_attempts
     ),
     claimed as (
-      insert into knowledge_internal.embedding_claims as claim (
+      insert into public.knowledge_embedding_claims as claim (
         content_hash, model, worker, claimed_at, available_at, attempts
       )
       select measured.content_hash, claim_knowledge_embeddings.model,
@@ -492,10 +492,10 @@ begin
     end if;
   end loop;
   -- The queue is empty for this worker: there is time to remove claims of texts that are gone.
-  delete from knowledge_internal.embedding_claims as claim
+  delete from public.knowledge_embedding_claims as claim
    using (
      select gone.ctid
-       from knowledge_internal.embedding_claims as gone
+       from public.knowledge_embedding_claims as gone
       where gone.available_at < moment - interval '1 day'
          or (gone.claimed_at is null or gone.available_at <= moment)
             and not exists (
@@ -746,7 +746,7 @@ as $$
 declare
   released integer;
 begin
-  update knowledge_internal.embedding_claims as claim
+  update public.knowledge_embedding_claims as claim
      set claimed_at = null,
          available_at = clock_timestamp(),
          attempts = claim.attempts - 1
@@ -779,7 +779,7 @@ declare
 begin
   -- A worker whose lease has ended does not end the claim of the next one.
   return query
-  update knowledge_internal.embedding_claims as claim
+  update public.knowledge_embedding_claims as claim
      set claimed_at = null,
          reason = left(failure.value ->> 'reason', longest_reason),
          failed_at = case
@@ -892,7 +892,7 @@ begin
     from knowledge_internal.unwritten_texts(
            array(select unnest(hashes) except select unnest(finished)), model, is_next
          ) as unwritten;
-  delete from knowledge_internal.embedding_claims as claim
+  delete from public.knowledge_embedding_claims as claim
    where claim.model = store_knowledge_embeddings.model
      and claim.content_hash = any (finished);
   released := knowledge_internal.release_claims(
@@ -1013,7 +1013,7 @@ as $$
                   bool_or(one.claimed_at is not null and one.available_at > clock_timestamp())
                     as is_claimed,
                   bool_or(one.failed_at is not null) as is_failed
-             from knowledge_internal.embedding_claims as one
+             from public.knowledge_embedding_claims as one
             group by grouping sets ((one.content_hash, one.model), (one.content_hash))
          ) as claim
       on claim.content_hash = waiting.content_hash
@@ -1053,7 +1053,7 @@ begin
   return query
   select chunk.id, document.external_key, chunk.collection, claim.model, claim.attempts,
          claim.failed_at, claim.reason
-    from knowledge_internal.embedding_claims as claim
+    from public.knowledge_embedding_claims as claim
     join public.knowledge_chunks as chunk
       on chunk.content_hash = claim.content_hash
      and chunk.status = 'active'
@@ -1081,7 +1081,7 @@ as $$
 declare
   removed integer;
 begin
-  delete from knowledge_internal.embedding_claims as claim
+  delete from public.knowledge_embedding_claims as claim
    where claim.claimed_at is null
      and (retry_knowledge_embeddings.model is null
           or claim.model = retry_knowledge_embeddings.model);

@@ -14,7 +14,7 @@ as $$
 declare
   usual_shares constant float8[] := array[0.13, 0.03, 0.0045, 0.0005]; -- of rows, by level
   least_listed constant float8 := (
-    select corpus.least_frequency from knowledge_internal.corpus_statistics as corpus
+    select corpus.least_frequency from public.knowledge_corpus_statistics as corpus
   );
 begin
   return query
@@ -30,7 +30,7 @@ begin
          with ordinality as asked (lexeme, document_frequency, place)
    cross join unnest(knowledge_internal.mark_levels())
          with ordinality as mark (least_weight, level)
-    left join knowledge_internal.lexeme_statistics as listed
+    left join public.knowledge_lexeme_statistics as listed
       on listed.lexeme = asked.lexeme || '^' || mark.level;
 end
 $$;

@@ -99,7 +99,7 @@ def test_each_kind_of_write_is_carried_over(source: Connection) -> None:
 
 
 def test_a_backfill_renews_the_statistics(source: Connection) -> None:
-    statement = "select document_count from knowledge_internal.corpus_statistics"
+    statement = "select document_count from public.knowledge_corpus_statistics"
     backfill(source)
     assert source.execute(statement).fetchall() == [(3,)]
 

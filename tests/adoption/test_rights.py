@@ -35,7 +35,7 @@ def test_a_user_writes_the_table_without_rights_on_the_corpus(
     found = documents(source)
     assert {row["owner_id"] for row in found.values()} == {ANNA}
     assert contents(source) == {"notes/1": ["Mine."], "notes/2": ["Changed."]}
-    for table in ("public.knowledge_documents", "knowledge_internal.adoptions"):
+    for table in ("public.knowledge_documents", "public.knowledge_adoptions"):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             anna.execute(f"select from {table}".encode())
 

@@ -350,7 +350,7 @@ def test_chunks_that_wait_too_long_and_texts_that_failed_are_listed(
     database.execute(
         "select public.store_knowledge_embeddings('m', jsonb_build_array(jsonb_build_object("
         " 'content_hash', claim.content_hash, 'error', 'too long', 'is_final', true)))"
-        "  from knowledge_internal.embedding_claims as claim"
+        "  from public.knowledge_embedding_claims as claim"
     )
     assert [one.message for one in examine(dsn) if one.check == "queue"] == [
         "1 chunks wait for an embedding",

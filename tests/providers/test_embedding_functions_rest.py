@@ -86,7 +86,7 @@ def api(shared_api: Api) -> Api:
     """A corpus of three texts without an embedding: Ana's, Ben's and a public one."""
     shared_api.owner.execute(
         "truncate public.knowledge_documents, public.knowledge_chunks,"
-        " knowledge_internal.embedding_claims"
+        " public.knowledge_embedding_claims"
     )
     for key, columns in (
         ("ana", {"owner_id": str(ANA)}),
@@ -115,7 +115,7 @@ def test_visitors_and_users_are_refused_and_learn_nothing(api: Api, function: st
         assert (user.status_code, user.json()["code"]) == (403, "42501")
     for answer in (visitor, anon, user):
         assert "secretword" not in answer.text
-    row = api.owner.execute("select count(*) from knowledge_internal.embedding_claims").fetchone()
+    row = api.owner.execute("select count(*) from public.knowledge_embedding_claims").fetchone()
     assert row == (0,)
 
 

@@ -867,7 +867,7 @@ def test_text_scores_follow_the_statistics(connect: Connect) -> None:
 def test_a_write_renews_the_statistics_after_an_analyze(database: Connection) -> None:
     fill(database, 1100, seed=3)
     database.execute("analyze public.knowledge_chunks")
-    read = "select document_count, mean_length from knowledge_internal.corpus_statistics"
+    read = "select document_count, mean_length from public.knowledge_corpus_statistics"
     assert database.execute(read).fetchall() == []
     database.execute("insert into public.knowledge_chunks (content) values ('one more')")
     ((count, mean),) = database.execute(read).fetchall()

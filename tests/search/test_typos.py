@@ -22,7 +22,7 @@ def replaced(rows: list[Row]) -> Mapping[str, str] | None:
 
 
 def known_words(connection: Connection) -> list[str]:
-    rows = connection.execute("select distinct word from knowledge_internal.words order by 1")
+    rows = connection.execute("select distinct word from public.knowledge_words order by 1")
     return [word for (word,) in rows]
 
 
@@ -123,7 +123,7 @@ def test_hidden_near_words_do_not_crowd_out_a_visible_one(
 @pytest.mark.parametrize("role", ["anon", "authenticated", "service_role"])
 def test_no_role_reads_the_known_words(connect: Connect, role: Role) -> None:
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        connect(role, uid=ME).execute("select from knowledge_internal.words")
+        connect(role, uid=ME).execute("select from public.knowledge_words")
 
 
 def test_a_deleted_owner_leaves_no_word_of_their_own(
@@ -178,7 +178,7 @@ def test_writers_of_the_same_new_words_neither_wait_nor_fail(
         connection.execute(insert, [content])
     one.execute("commit")
     other.execute("commit")
-    count = "select count(*) from knowledge_internal.words"
+    count = "select count(*) from public.knowledge_words"
     assert database.execute(count).fetchone() == (4,)
     database.execute("select knowledge_internal.tidy_words()")
     assert known_words(database) == ["lion", "zebra"]

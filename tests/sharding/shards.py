@@ -18,33 +18,11 @@ from second_brain.services.sharded import ShardedProvider
 from second_brain.services.sharded_write import ShardedWriter
 
 NAMES = ("east", "north", "south", "west")
-WORDS = [
-    "amber",
-    "basil",
-    "cedar",
-    "delta",
-    "ember",
-    "fjord",
-    "grove",
-    "heron",
-    "inlet",
-    "jetty",
-    "knoll",
-    "larch",
-    "maple",
-    "north",
-    "otter",
-    "pearl",
-    "quartz",
-    "river",
-    "stone",
-    "tulip",
-    "umber",
-    "valley",
-    "willow",
-    "yarrow",
-    "zephyr",
-]
+WORDS = (
+    *("amber", "basil", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet", "jetty"),
+    *("knoll", "larch", "maple", "north", "otter", "pearl", "quartz", "river", "stone", "tulip"),
+    *("umber", "valley", "willow", "yarrow", "zephyr"),
+)
 OWNERS = [UUID(int=number) for number in (1, 2)]
 
 
@@ -122,3 +100,9 @@ def copy_to_one(corpus: Corpus) -> None:
             "select public.export_knowledge_documents(%s)", [ids]
         ).fetchall()
         corpus.one.execute("select public.import_knowledge_documents(%s)", [Jsonb(exported)])
+
+
+def empty(corpus: Corpus) -> None:
+    """Remove all documents."""
+    for database in (*corpus.shards.values(), corpus.one):
+        database.execute("truncate public.knowledge_documents, public.knowledge_chunks")

@@ -86,7 +86,7 @@ class Edge:
     def claimed(self) -> int:
         """Return how many texts a worker has now."""
         row = self.owner.execute(
-            "select count(*) from knowledge_internal.embedding_claims where claimed_at is not null"
+            "select count(*) from public.knowledge_embedding_claims where claimed_at is not null"
         ).fetchone()
         assert row is not None
         return int(row[0])
@@ -177,7 +177,7 @@ def model_environment(model: ProviderServer) -> dict[str, str]:
 def emptied(edge: Edge) -> Edge:
     edge.owner.execute(
         "truncate public.knowledge_documents, public.knowledge_chunks, public.knowledge_settings,"
-        " knowledge_internal.embedding_claims"
+        " public.knowledge_embedding_claims"
     )
     edge.model.requests.clear()
     edge.model.before.clear()
@@ -390,7 +390,7 @@ def test_what_a_killed_function_had_is_handed_out_after_the_lease(
             assert edge.owner.execute(claim).fetchone() == (0,)
             # Instead of a wait for the end of the lease.
             edge.owner.execute(
-                "update knowledge_internal.embedding_claims set available_at = now()"
+                "update public.knowledge_embedding_claims set available_at = now()"
             )
             assert edge.owner.execute(claim).fetchone() == (2,)
 

@@ -72,25 +72,22 @@ def test_the_file_of_the_page_is_valid(run: Run, tmp_path: Path) -> None:
     assert len([one for one in values if str(one["source"]).endswith(".toml")]) == 6
 
 
-def test_json_has_the_shape_that_the_page_says(run: Run) -> None:
+def test_json_has_the_shape_that_the_page_says(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "questions.tsv").write_text("fruit\tdocs:fruit.md\nengine\tdocs:cars.txt\n")
     arguments = {
         "ingest": ["docs"],
         "search": ["key"],
         "show": ["docs:keys.md"],
         "delete": ["docs:keys.md", "nothing"],
-        "judgments import": ["judged.tsv"],
+        "judgments import": ["questions.tsv"],
+        "judgments export": ["judged.csv"],
+        "judgments delete": ["--asked"],
     }
     shapes = {names(command)[0]: cell for command, cell in rows("command")}
-    Path("judged.tsv").write_text("what is yellow?\tdocs:fruit.md\n")
-    # A generated question is made of words that another document has too.
-    garden = "Tomatoes need warm soil, regular water, a wooden stake and sunny weather. "
-    for place in ("balcony", "greenhouse"):
-        Path(f"docs/{place}.md").write_text(f"# {place.title()}\n\n{garden}A {place} helps. " * 4)
     run("ingest", "docs")
     run("settings", "set", "--fusion", "rrf")
     for command, cell in shapes.items():
         done = run(*command.split(), *arguments.get(command, []), "--json")
-        assert done.out, (command, done.err)
         answer: Any = json.loads(done.out)
         assert isinstance(answer, list) == cell.startswith("a list"), command
         first = answer[0] if isinstance(answer, list) else answer

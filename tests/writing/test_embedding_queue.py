@@ -81,7 +81,7 @@ def store(
 def expire(connection: Connection) -> None:
     """Let every lease and every wait end."""
     connection.execute(
-        "update knowledge_internal.embedding_claims set available_at = now() - interval '1 second'"
+        "update public.knowledge_embedding_claims set available_at = now() - interval '1 second'"
         " where failed_at is null"
     )
 
@@ -226,7 +226,7 @@ def test_a_refused_text_waits_and_fails_after_the_fifth_attempt(knowledge: Conne
         assert claim(knowledge) == []
         (wait,) = knowledge.execute(
             "select extract(epoch from available_at - clock_timestamp())"
-            "  from knowledge_internal.embedding_claims"
+            "  from public.knowledge_embedding_claims"
         ).fetchone() or (0,)
         waits.append(float(wait))
         expire(knowledge)
@@ -348,7 +348,7 @@ def test_what_is_pending_is_counted_for_each_collection(knowledge: Connection) -
     claim(knowledge, "m", most=1, collections=["b"])
     claim(knowledge, "old", most=2, collections=["a"])
     knowledge.execute(
-        "update knowledge_internal.embedding_claims set failed_at = now(), claimed_at = null"
+        "update public.knowledge_embedding_claims set failed_at = now(), claimed_at = null"
         " where model = 'm'"
     )
     rows = knowledge.execute(
@@ -377,7 +377,7 @@ def test_deletion_and_erasure_remove_claims_with_their_reasons(knowledge: Connec
         f"select public.delete_knowledge_owner('{owner}')",
     ):
         knowledge.execute(call.encode())
-    found = knowledge.execute("select count(*) from knowledge_internal.embedding_claims")
+    found = knowledge.execute("select count(*) from public.knowledge_embedding_claims")
     assert found.fetchone() == (0,)
 
 
@@ -387,7 +387,7 @@ def test_an_idle_claim_removes_the_claims_of_texts_that_are_gone(knowledge: Conn
     store(knowledge, "one", error="no", is_final=True)
     knowledge.execute("update public.knowledge_chunks set status = 'deleted'")
     claim(knowledge)
-    found = knowledge.execute("select count(*) from knowledge_internal.embedding_claims")
+    found = knowledge.execute("select count(*) from public.knowledge_embedding_claims")
     assert found.fetchone() == (0,)
 
 

@@ -121,7 +121,7 @@ def test_any_error_of_a_models_library_is_an_attempt_of_its_text(
 ) -> None:
     add(database, "one", "two")
     assert run(dsn, Picky(two=RuntimeError("out of memory"))).retried == 1
-    reason = database.execute("select reason from knowledge_internal.embedding_claims").fetchone()
+    reason = database.execute("select reason from public.knowledge_embedding_claims").fetchone()
     assert reason == ("RuntimeError: out of memory",)
 
 
@@ -298,7 +298,7 @@ def test_sigterm_ends_after_the_batch_and_leaves_no_claim(
     assert process.returncode == 0
     total = json.loads(output.splitlines()[-1])["total"]
     assert 2 <= total["stored"] == 40 - left(database) < 40
-    claims = database.execute("select count(*) from knowledge_internal.embedding_claims")
+    claims = database.execute("select count(*) from public.knowledge_embedding_claims")
     assert claims.fetchone() == (0,)
 
 

@@ -5,6 +5,76 @@ export type Json = string | number | boolean | null | { [key: string]: Json | un
 export type Database = {
   "public": {
     Tables: {
+      "knowledge_adoption_problems": {
+        Row: {
+          "adoption_name": string;
+          "is_carried_over": boolean;
+          "key": NonNullable<Json>;
+          "key_hash": string;
+          "reason": string;
+          "recorded_at": string;
+        };
+        ComputedFields: never;
+        Insert: {
+          "adoption_name": string;
+          "is_carried_over": boolean;
+          "key": NonNullable<Json>;
+          "key_hash": string;
+          "reason": string;
+          "recorded_at"?: string;
+        };
+        Update: {
+          "adoption_name"?: string;
+          "is_carried_over"?: boolean;
+          "key"?: NonNullable<Json>;
+          "key_hash"?: string;
+          "reason"?: string;
+          "recorded_at"?: string;
+        };
+        Relationships: [
+          {
+            foreignKeyName: "knowledge_adoption_problems_adoption_name_fkey";
+            columns: ["adoption_name"];
+            isOneToOne: false;
+            referencedRelation: "knowledge_adoptions";
+            referencedColumns: ["name"];
+          },
+        ];
+      };
+      "knowledge_adoptions": {
+        Row: {
+          "chunk_overlap": number;
+          "chunk_size": number | null;
+          "created_at": string;
+          "embedding_model": string | null;
+          "key_columns": (string)[];
+          "key_types": (string)[];
+          "name": string;
+          "source": unknown;
+        };
+        ComputedFields: never;
+        Insert: {
+          "chunk_overlap": number;
+          "chunk_size"?: number | null;
+          "created_at"?: string;
+          "embedding_model"?: string | null;
+          "key_columns": (string)[];
+          "key_types": (string)[];
+          "name": string;
+          "source": unknown;
+        };
+        Update: {
+          "chunk_overlap"?: number;
+          "chunk_size"?: number | null;
+          "created_at"?: string;
+          "embedding_model"?: string | null;
+          "key_columns"?: (string)[];
+          "key_types"?: (string)[];
+          "name"?: string;
+          "source"?: unknown;
+        };
+        Relationships: [];
+      };
       "knowledge_chunks": {
         Row: {
           "allowed_groups": (string)[] | null;
@@ -125,6 +195,52 @@ export type Database = {
           },
         ];
       };
+      "knowledge_corpus_statistics": {
+        Row: {
+          "analysed_at": string | null;
+          "analysed_rows": number | null;
+          "cosine_spread": number;
+          "document_count": number;
+          "id": boolean;
+          "languages": (string)[];
+          "least_frequency": number | null;
+          "mean_length": number;
+          "mutual_neighbours": number | null;
+          "refreshed_at": string;
+          "sample": (string)[];
+          "shared_id": string | null;
+        };
+        ComputedFields: never;
+        Insert: {
+          "analysed_at"?: string | null;
+          "analysed_rows"?: number | null;
+          "cosine_spread": number;
+          "document_count": number;
+          "id"?: boolean;
+          "languages"?: (string)[];
+          "least_frequency"?: number | null;
+          "mean_length": number;
+          "mutual_neighbours"?: number | null;
+          "refreshed_at"?: string;
+          "sample": (string)[];
+          "shared_id"?: string | null;
+        };
+        Update: {
+          "analysed_at"?: string | null;
+          "analysed_rows"?: number | null;
+          "cosine_spread"?: number;
+          "document_count"?: number;
+          "id"?: boolean;
+          "languages"?: (string)[];
+          "least_frequency"?: number | null;
+          "mean_length"?: number;
+          "mutual_neighbours"?: number | null;
+          "refreshed_at"?: string;
+          "sample"?: (string)[];
+          "shared_id"?: string | null;
+        };
+        Relationships: [];
+      };
       "knowledge_documents": {
         Row: {
           "allowed_groups": (string)[] | null;
@@ -217,6 +333,40 @@ export type Database = {
           },
         ];
       };
+      "knowledge_embedding_claims": {
+        Row: {
+          "attempts": number;
+          "available_at": string;
+          "claimed_at": string | null;
+          "content_hash": string;
+          "failed_at": string | null;
+          "model": string;
+          "reason": string | null;
+          "worker": string | null;
+        };
+        ComputedFields: never;
+        Insert: {
+          "attempts": number;
+          "available_at": string;
+          "claimed_at"?: string | null;
+          "content_hash": string;
+          "failed_at"?: string | null;
+          "model": string;
+          "reason"?: string | null;
+          "worker"?: string | null;
+        };
+        Update: {
+          "attempts"?: number;
+          "available_at"?: string;
+          "claimed_at"?: string | null;
+          "content_hash"?: string;
+          "failed_at"?: string | null;
+          "model"?: string;
+          "reason"?: string | null;
+          "worker"?: string | null;
+        };
+        Relationships: [];
+      };
       "knowledge_judgments": {
         Row: {
           "chunk_id": string | null;
@@ -251,6 +401,22 @@ export type Database = {
           "judged_at"?: string;
           "judged_by"?: string | null;
           "question"?: string;
+        };
+        Relationships: [];
+      };
+      "knowledge_lexeme_statistics": {
+        Row: {
+          "frequency": number;
+          "lexeme": string;
+        };
+        ComputedFields: never;
+        Insert: {
+          "frequency": number;
+          "lexeme": string;
+        };
+        Update: {
+          "frequency"?: number;
+          "lexeme"?: string;
         };
         Relationships: [];
       };
@@ -436,6 +602,25 @@ export type Database = {
         };
         Relationships: [];
       };
+      "knowledge_words": {
+        Row: {
+          "chunk_id": string;
+          "folded": string;
+          "word": string;
+        };
+        ComputedFields: never;
+        Insert: {
+          "chunk_id": string;
+          "folded": string;
+          "word": string;
+        };
+        Update: {
+          "chunk_id"?: string;
+          "folded"?: string;
+          "word"?: string;
+        };
+        Relationships: [];
+      };
     };
     Views: {
       [_ in never]: never;
@@ -605,6 +790,7 @@ export type Database = {
         };
         Returns: Json;
       };
+      "export_knowledge_documents": { Args: { "document_ids": (string)[] }; Returns: Json };
       "facet_knowledge_chunks": {
         Args: {
           "collections"?: (string)[];
@@ -689,6 +875,39 @@ export type Database = {
           "reason": string;
         }[];
       };
+      "fuse_knowledge_candidates": {
+        Args: {
+          "candidates"?: Json;
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "filter_type"?: string;
+          "filters"?: Json;
+          "formulations"?: Json;
+          "fusion"?: string;
+          "match_count"?: number;
+          "match_offset"?: number;
+          "match_threshold"?: number;
+          "neighbor_window"?: number;
+          "on_bad_embedding"?: string;
+          "one_per_document"?: boolean;
+          "pool_size"?: number;
+          "prefix_last"?: boolean;
+          "public_only"?: boolean;
+          "query_embedding"?: string;
+          "query_text"?: string;
+          "readings"?: Json;
+          "recency_half_life"?: number;
+          "rrf_k"?: number;
+          "search_mode"?: string;
+          "snippet"?: boolean;
+          "text_weight"?: number;
+          "vector_weight"?: number;
+          "viewer_groups"?: (string)[];
+          "viewer_id"?: string;
+        };
+        Returns: Json;
+      };
       "hybrid_search_knowledge_chunks": {
         Args: {
           "collections"?: (string)[];
@@ -762,7 +981,80 @@ export type Database = {
           "vector_rank": number;
         }[];
       };
+      "import_knowledge_documents": { Args: { "exported": Json }; Returns: number };
+      "knowledge_candidate_hits": {
+        Args: {
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "filter_type"?: string;
+          "filters"?: Json;
+          "formulations"?: Json;
+          "fusion"?: string;
+          "match_count"?: number;
+          "match_offset"?: number;
+          "match_threshold"?: number;
+          "neighbor_window"?: number;
+          "on_bad_embedding"?: string;
+          "one_per_document"?: boolean;
+          "page"?: Json;
+          "pool_size"?: number;
+          "prefix_last"?: boolean;
+          "public_only"?: boolean;
+          "query_embedding"?: string;
+          "query_text"?: string;
+          "readings"?: Json;
+          "recency_half_life"?: number;
+          "rrf_k"?: number;
+          "search_mode"?: string;
+          "snippet"?: boolean;
+          "text_weight"?: number;
+          "vector_weight"?: number;
+          "viewer_groups"?: (string)[];
+          "viewer_id"?: string;
+        };
+        Returns: Database["public"]["CompositeTypes"]["knowledge_search_hit"][];
+        SetofOptions: {
+          from: "*";
+          to: "knowledge_search_hit";
+          isOneToOne: false;
+          isSetofReturn: true;
+        };
+      };
+      "knowledge_candidates": {
+        Args: {
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "filter_type"?: string;
+          "filters"?: Json;
+          "formulations"?: Json;
+          "fusion"?: string;
+          "match_count"?: number;
+          "match_offset"?: number;
+          "match_threshold"?: number;
+          "neighbor_window"?: number;
+          "on_bad_embedding"?: string;
+          "one_per_document"?: boolean;
+          "pool_size"?: number;
+          "prefix_last"?: boolean;
+          "public_only"?: boolean;
+          "query_embedding"?: string;
+          "query_text"?: string;
+          "readings"?: Json;
+          "recency_half_life"?: number;
+          "rrf_k"?: number;
+          "search_mode"?: string;
+          "snippet"?: boolean;
+          "text_weight"?: number;
+          "vector_weight"?: number;
+          "viewer_groups"?: (string)[];
+          "viewer_id"?: string;
+        };
+        Returns: Json;
+      };
       "knowledge_content_hash": { Args: { "content": string; "heading": string }; Returns: string };
+      "knowledge_corpus_overview": { Args: Record<PropertyKey, never>; Returns: Json };
       "knowledge_embedding_models": {
         Args: Record<PropertyKey, never>;
         Returns: {
@@ -772,6 +1064,7 @@ export type Database = {
         }[];
       };
       "knowledge_search_health": { Args: Record<PropertyKey, never>; Returns: Json };
+      "knowledge_statistics": { Args: { "lexemes"?: (string)[] }; Returns: Json };
       "knowledge_viewer_groups": { Args: Record<PropertyKey, never>; Returns: (string)[] };
       "list_knowledge_documents": {
         Args: {
@@ -884,6 +1177,37 @@ export type Database = {
         };
         Returns: Json;
       };
+      "read_knowledge_question": {
+        Args: {
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "filter_type"?: string;
+          "filters"?: Json;
+          "formulations"?: Json;
+          "fusion"?: string;
+          "match_count"?: number;
+          "match_offset"?: number;
+          "match_threshold"?: number;
+          "neighbor_window"?: number;
+          "on_bad_embedding"?: string;
+          "one_per_document"?: boolean;
+          "pool_size"?: number;
+          "prefix_last"?: boolean;
+          "public_only"?: boolean;
+          "query_embedding"?: string;
+          "query_text"?: string;
+          "recency_half_life"?: number;
+          "rrf_k"?: number;
+          "search_mode"?: string;
+          "snippet"?: boolean;
+          "text_weight"?: number;
+          "vector_weight"?: number;
+          "viewer_groups"?: (string)[];
+          "viewer_id"?: string;
+        };
+        Returns: Json;
+      };
       "read_my_knowledge_document": {
         Args: { "chunk_count"?: number; "chunk_offset"?: number; "document": string };
         Returns: Json;
@@ -893,9 +1217,29 @@ export type Database = {
         Returns: number;
       };
       "refresh_knowledge_statistics": { Args: Record<PropertyKey, never>; Returns: boolean };
+      "remove_exported_knowledge_documents": {
+        Args: { "stamps": Json };
+        Returns: {
+          "id": string;
+          "outcome": string;
+        }[];
+      };
       "report_knowledge_queries": { Args: { "most"?: number; "since"?: string }; Returns: Json };
       "reset_knowledge_settings": { Args: { "collection"?: string }; Returns: boolean };
       "retry_knowledge_embeddings": { Args: { "model"?: string }; Returns: number };
+      "sample_knowledge_embeddings": {
+        Args: { "most"?: number };
+        Returns: {
+          "chunk_id": string;
+          "collection": string;
+          "document_key": string;
+          "embedding": (number)[];
+          "knowledge_type": string;
+          "language": string;
+          "source_origin": string;
+          "title": string;
+        }[];
+      };
       "search_knowledge_chunks_fulltext": {
         Args: {
           "filter_type"?: string;
@@ -1011,6 +1355,7 @@ export type Database = {
           isSetofReturn: false;
         };
       };
+      "set_knowledge_statistics": { Args: { "statistics"?: Json }; Returns: undefined };
       "store_knowledge_embeddings": {
         Args: { "model": string; "results": Json; "worker"?: string };
         Returns: {
@@ -1023,6 +1368,7 @@ export type Database = {
           "stored": number;
         }[];
       };
+      "sum_knowledge_statistics": { Args: { "statistics": Json }; Returns: Json };
       "upsert_knowledge_document": {
         Args: { "chunks": Json; "document": Json; "fields"?: string };
         Returns: {

@@ -46,6 +46,7 @@ COMMANDS = {
     "dev": ("database", "An embedded Postgres for this folder, in .second-brain/."),
     "index": ("maintenance", "The vector index: show, build another kind, drop."),
     "reembed": ("maintenance", "Change the embedding model of a table in use."),
+    "shards": ("shards", "One corpus in several databases: statistics, moves."),
 }
 """For each command: its module in `second_brain.cli`, and its line in `second-brain --help`."""
 

@@ -69,7 +69,10 @@ def import_judgments(
     ]
     with opened(dsn, schema) as database:
         stored = KnowledgeWriter(database.connection, schema=schema).set_judgments(read)
-    _print_count(stored, "stored", as_json=as_json)
+    if as_json:
+        print_json({"stored": stored})
+    else:
+        typer.echo(f"{number(stored, 'judgment')} stored.")
 
 
 @judgments.command("export")
@@ -89,7 +92,10 @@ def export_judgments(
             files.write_csv(path, stored)
         else:
             files.write_beir(path, stored, database, collection)
-    _print_count(len(stored), f"written to {path}", as_json=as_json)
+    if as_json:
+        print_json({"judgments": len(stored), "path": path})
+    else:
+        typer.echo(f"{number(len(stored), 'judgment')} written to {path}.")
 
 
 @judgments.command("generate")
@@ -111,8 +117,7 @@ def generate_judgments(
         made = known_items.generate(database, count, collection=collection, seed=seed)
         KnowledgeWriter(database.connection, schema=schema).set_judgments(made)
     if as_json:
-        told = [{"question": one.question, "document_key": one.document_key} for one in made]
-        print_json({"judgments": len(made), "questions": told})
+        print_json({"stored": len(made), "judgments": made})
         return
     typer.echo(f"{number(len(made), 'generated question')} stored, such as:")
     for one in made[:3]:
@@ -145,11 +150,7 @@ def delete_judgments(
         deleted = KnowledgeWriter(database.connection, schema=schema).delete_judgments(
             question=question, collection=collection, judged_by=judged_by, is_generated=is_generated
         )
-    _print_count(deleted, "deleted", as_json=as_json)
-
-
-def _print_count(count: int, done: str, *, as_json: bool) -> None:
     if as_json:
-        print_json({"judgments": count})
+        print_json({"deleted": deleted})
     else:
-        typer.echo(f"{number(count, 'judgment')} {done}.")
+        typer.echo(f"{number(deleted, 'judgment')} deleted.")

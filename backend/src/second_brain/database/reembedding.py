@@ -141,7 +141,7 @@ select
    and chunk.embedding_next is null
    and not exists (
          select
-           from knowledge_internal.embedding_claims as claim
+           from public.knowledge_embedding_claims as claim
           where claim.content_hash = chunk.content_hash
             and claim.model = %(model)s
             and claim.failed_at is not null
@@ -153,7 +153,7 @@ select
   from knowledge_internal.pending_texts() as waiting
  where not exists (
          select
-           from knowledge_internal.embedding_claims as claim
+           from public.knowledge_embedding_claims as claim
           where claim.content_hash = waiting.content_hash
             and claim.model = %(model)s
             and claim.failed_at is not null
@@ -162,7 +162,7 @@ select
 """
 _FAILED = """
 select count(*)
-  from knowledge_internal.embedding_claims as claim
+  from public.knowledge_embedding_claims as claim
  where claim.model = %s
    and claim.failed_at is not null
    and exists (
@@ -175,16 +175,16 @@ select count(*)
 # Only one run has a session, so a claim of another run is of one that has ended. Texts that failed
 # are tried again.
 _FORGET_LAST_RUN = """
-delete from knowledge_internal.embedding_claims as claim
+delete from public.knowledge_embedding_claims as claim
  where claim.worker = %(worker)s
     or claim.model = %(model)s and claim.failed_at is not null
 """
 _FORGET = """
-delete from knowledge_internal.embedding_claims as claim where claim.model = %s
+delete from public.knowledge_embedding_claims as claim where claim.model = %s
 """
 # No worker can store while the switch locks the table, so nobody waits for these claims.
 _TAKE_OVER = """
-delete from knowledge_internal.embedding_claims as claim
+delete from public.knowledge_embedding_claims as claim
  where claim.model = %s
    and claim.failed_at is null
 """

@@ -6,6 +6,7 @@ and fusion `auto` weigh alike. The sums are made by the SQL of `supabase/schemas
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -14,6 +15,7 @@ from psycopg.types.json import Jsonb
 from second_brain.services.install import SCHEMA, Install
 
 _ANALYSE = "analyze public.knowledge_chunks"
+_HEALTH = "select public.knowledge_search_health() -> 'statistics'"
 _OWN = "select public.knowledge_statistics(%(lexemes)s::text[])"
 _SUM = "select public.sum_knowledge_statistics(%(statistics)s::jsonb)"
 _SET = "select public.set_knowledge_statistics(%(statistics)s::jsonb)"
@@ -26,6 +28,30 @@ class SharedStatistics:
     id: str
     chunks: int
     lexemes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsOfShard:
+    """The statistics that a database uses; `id` is None for its own. `rows` are its own chunks."""
+
+    id: str | None
+    rows: float | None
+    shared_rows: float | None
+    set_at: datetime | None
+
+
+def shared_statistics(
+    connection: "psycopg.Connection[Any]", *, schema: str = SCHEMA
+) -> StatisticsOfShard:
+    """Return which statistics a database uses."""
+    told = _value(connection, Install(schema).statement(_HEALTH), {}) or {}
+    is_shared = told.get("shared_id") is not None
+    return StatisticsOfShard(
+        told.get("shared_id"),
+        told.get("own_rows"),
+        told.get("rows") if is_shared else None,
+        datetime.fromisoformat(told["refreshed_at"]) if is_shared else None,
+    )
 
 
 def refresh_shared_statistics(

@@ -25,16 +25,16 @@ _EXAMPLES = 20
 Key = list[str | None]
 """The texts of the key's columns; None for a column that a left-over document does not have."""
 
-_EXISTS = "select to_regclass('knowledge_internal.adoptions') is not null"
+_EXISTS = "select to_regclass('public.knowledge_adoptions') is not null"
 _LIST = """
 select adoption.name, format('%I.%I', namespace.nspname, class.relname),
        adoption.key_columns, adoption.embedding_model,
        (
          select count(*)
-           from knowledge_internal.adoption_problems as problem
+           from public.knowledge_adoption_problems as problem
           where problem.adoption_name = adoption.name
        )
-  from knowledge_internal.adoptions as adoption
+  from public.knowledge_adoptions as adoption
   left join pg_catalog.pg_class as class on class.oid = adoption.source
   left join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
  order by adoption.name
@@ -61,7 +61,7 @@ select key, external_key from knowledge_internal.adoption_left_over(adoption_nam
 """
 _PROBLEMS = """
 select key, is_carried_over, reason, recorded_at
-  from knowledge_internal.adoption_problems
+  from public.knowledge_adoption_problems
  where adoption_name = %(name)s
  order by recorded_at, key::text
 """
@@ -96,7 +96,7 @@ select key.name
 _HAS_VIEW = "select to_regclass(%(view)s) is not null"
 _DROP_TRIGGER = "drop trigger {trigger} on {source}"
 _DROP_VIEW = "drop view if exists knowledge_internal.{view}"
-_FORGET = "delete from knowledge_internal.adoptions where name = {name}"
+_FORGET = "delete from public.knowledge_adoptions where name = {name}"
 _DELETE_DOCUMENTS = (
     "delete from public.knowledge_documents where source_row ->> 'adoption' = {name}"
 )

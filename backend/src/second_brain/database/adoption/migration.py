@@ -17,7 +17,7 @@ _LONGEST_NAME = 63
 
 _MIGRATION = """
 -- {file}: carries the rows of {table_text} over into documents that can be searched.
--- Written by `second-brain adopt`. Adds: an entry in knowledge_internal.adoptions, the view
+-- Written by `second-brain adopt`. Adds: an entry in public.knowledge_adoptions, the view
 -- {view_name}, four triggers on {table_text}.
 -- Locks {table_text} against writes while the triggers are created.
 -- Afterwards, carry over the rows that exist: second-brain adopt --backfill {name}{schema_option}

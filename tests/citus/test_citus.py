@@ -1,0 +1,264 @@
+"""A tenant on a real Citus cluster: the same answers, and a move to another node under load.
+
+CITUS_BIN is the folder with the programs of a Postgres that has Citus and pgvector.
+"""
+
+import os
+import random
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from second_brain import KnowledgeWriter, MemorySearchResult, PostgresProvider
+from second_brain.database import embedded, migrations
+
+BIN = os.environ.get("CITUS_BIN")
+pytestmark = pytest.mark.skipif(
+    BIN is None, reason="CITUS_BIN names no Postgres with Citus and pgvector"
+)
+
+DISTRIBUTE = (Path(__file__).parents[2] / "docs" / "citus.sql").read_text()
+DIMENSIONS = 8
+WORDS = [first + last for first in "al be ga de ep ze et th".split() for last in "na ro ti".split()]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A coordinator and two workers; node 0 is the coordinator."""
+
+    ports: tuple[int, ...]
+
+    def dsn(self, port: int) -> str:
+        """Return the DSN of a node."""
+        return make_conninfo(
+            host="127.0.0.1", port=str(port), user="supabase_admin", dbname="postgres"
+        )
+
+    def holder(self) -> int:
+        """Return the port of the node that has the tenant."""
+        with psycopg.connect(self.dsn(self.ports[0])) as coordinator:
+            found = coordinator.execute(
+                "select nodeport from citus_shards"
+                " where table_name = 'tenant_a.knowledge_chunks'::regclass"
+            ).fetchone()
+        assert found
+        return int(found[0])
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    place = Path(tempfile.mkdtemp(prefix="second-brain-citus-"))
+    # As root the nodes run as another account.
+    account = embedded._system_account()
+    if account:
+        os.chown(place, *account)
+    started: list[tuple[Path, int]] = []
+
+    def run(program: str, *arguments: str) -> None:
+        user, group = account or (None, None)
+        subprocess.run(
+            [f"{BIN}/{program}", *arguments],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            user=user,
+            group=group,
+            cwd=place,
+            env={**os.environ, "HOME": str(place)},
+        )
+
+    try:
+        for number in range(3):
+            data, port = place / f"node{number}", embedded._free_port()
+            run("initdb", "-D", str(data), "-U", "supabase_admin", "-A", "trust", "-E", "UTF8")
+            with (data / "postgresql.conf").open("a") as settings:
+                settings.write(
+                    f"shared_preload_libraries = 'citus'\nport = {port}\nwal_level = logical\n"
+                    f"listen_addresses = '127.0.0.1'\nunix_socket_directories = '{place}'\n"
+                    "fsync = off\nshared_buffers = 64MB\n"
+                )
+            run("pg_ctl", "-D", str(data), "-l", str(data / "log"), "-w", "start")
+            started.append((data, port))
+        cluster = Cluster(tuple(port for _, port in started))
+        install(cluster)
+        yield cluster
+    finally:
+        for data, _ in started:
+            run("pg_ctl", "-D", str(data), "-m", "immediate", "stop")
+        shutil.rmtree(place)
+
+
+def install(cluster: Cluster) -> None:
+    """Make the cluster, with the schema tenant_a on a worker and the schema plain beside it."""
+    for place, port in enumerate(cluster.ports):
+        with psycopg.connect(cluster.dsn(port), autocommit=True) as node:
+            node.execute("create extension citus")
+            if place:
+                node.execute("set citus.enable_ddl_propagation = off")
+            embedded.apply_prelude(node)
+    coordinator = cluster.dsn(cluster.ports[0])
+    with psycopg.connect(coordinator, autocommit=True) as connection:
+        connection.execute(
+            "select citus_set_coordinator_host('127.0.0.1', %s)", [cluster.ports[0]]
+        )
+        for port in cluster.ports[1:]:
+            connection.execute("select citus_add_node('127.0.0.1', %s)", [port])
+        for schema in ("tenant_a", "plain"):
+            migrations.apply(coordinator, dimensions=DIMENSIONS, schema=schema)
+        connection.execute(DISTRIBUTE.encode())
+    with psycopg.connect(coordinator) as connection:
+        writer = KnowledgeWriter(connection, schema="plain")
+        draw = random.Random(1)
+        for number in range(60):
+            writer.upsert_document(*document(draw, f"d{number}"))
+    copy_rows(coordinator, cluster.dsn(cluster.holder()))
+    for dsn, schema in ((coordinator, "plain"), (cluster.dsn(cluster.holder()), "tenant_a")):
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(f"analyze {schema}.knowledge_chunks".encode())
+            refreshed = connection.execute(
+                f"select {schema}.refresh_knowledge_statistics()".encode()
+            )
+            assert refreshed.fetchone() == (True,)
+
+
+def document(draw: random.Random, key: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    chunks = [
+        {
+            "content": " ".join(draw.choices(WORDS, k=draw.randint(5, 25))),
+            "embedding": vector(draw),
+            "embedding_model": "random",
+        }
+        for _ in range(5)
+    ]
+    return {"external_key": key, "title": f"Title of {key}"}, chunks
+
+
+def vector(draw: random.Random) -> list[float]:
+    return [draw.gauss(0, 1) for _ in range(DIMENSIONS)]
+
+
+def copy_rows(source: str, target: str) -> None:
+    """Copy documents and chunks with their ids: equal ranks are ordered by id."""
+    with psycopg.connect(source) as plain, psycopg.connect(target) as tenant:
+        for table in ("knowledge_documents", "knowledge_chunks"):
+            columns = ", ".join(
+                name
+                for (name,) in plain.execute(
+                    "select column_name from information_schema.columns where table_name = %s"
+                    " and table_schema = 'plain' and is_generated = 'NEVER'",
+                    [table],
+                )
+            )
+            rows = plain.execute(
+                f"select jsonb_agg(to_jsonb(stored))::text from plain.{table} as stored".encode()
+            ).fetchone()
+            tenant.execute(
+                f"insert into tenant_a.{table} ({columns}) select {columns}"
+                f" from jsonb_populate_recordset(null::tenant_a.{table}, %s::jsonb)".encode(),
+                rows,
+            )
+
+
+def test_a_distributed_tenant_answers_as_a_plain_schema_does(cluster: Cluster) -> None:
+    draw = random.Random(2)
+    answers = []
+    for number in range(100):
+        question = " ".join(draw.choices(WORDS, k=draw.randint(1, 4)))
+        embedding = vector(draw)
+        options: dict[str, Any] = {
+            "fusion": ("rrf", "relative_score", "auto")[number % 3],
+            "one_per_document": number % 5 == 0,
+            "snippet": number % 7 == 0,
+            "filters": {"source_origin": "manual"} if number % 11 == 0 else None,
+        }
+        answers.append((embedding, question, options))
+    tenant = PostgresProvider(cluster.dsn(cluster.holder()), schema="tenant_a")
+    plain = PostgresProvider(cluster.dsn(cluster.ports[0]), schema="plain")
+    for embedding, question, options in answers:
+        ours, details = tenant.hybrid_search(embedding, question, top_k=10, **options)
+        theirs, _ = plain.hybrid_search(embedding, question, top_k=10, **options)
+        assert "error_message" not in details
+        # Scores depend on a sample of the table's pages, whose rows are in another order.
+        assert ranks(ours) == ranks(theirs) != []
+
+
+def ranks(hits: list[MemorySearchResult]) -> list[tuple[str, int | None, int | None]]:
+    return [(hit.id, hit.metadata["vector_rank"], hit.metadata["text_rank"]) for hit in hits]
+
+
+def test_a_search_on_another_node_names_the_node_that_has_the_tenant(cluster: Cluster) -> None:
+    holder = cluster.holder()
+    for port in set(cluster.ports) - {holder}:
+        provider = PostgresProvider(cluster.dsn(port), schema="tenant_a")
+        with pytest.raises(Exception, match=f"are on another node, 127.0.0.1:{holder}"):
+            provider.find(None, "alna")
+
+
+def test_a_moved_tenant_is_found_again_and_no_write_is_lost(cluster: Cluster) -> None:
+    """Clients ask where the tenant is when a node says that it has it no more."""
+    before = cluster.holder()
+    target = next(port for port in cluster.ports[1:] if port != before)
+    ended, failures, written = threading.Event(), [], []
+
+    def again_elsewhere(work: Callable[[psycopg.Connection[Any]], None]) -> None:
+        for _ in range(100):
+            try:
+                with psycopg.connect(cluster.dsn(cluster.holder())) as connection:
+                    work(connection)
+            except psycopg.errors.ObjectNotInPrerequisiteState:
+                continue
+            return
+        failures.append("the tenant was not found")
+
+    def search(connection: psycopg.Connection[Any]) -> None:
+        found = connection.execute(
+            "select count(*) from tenant_a.hybrid_search_knowledge_chunks(query_text => 'alna bero')"
+        ).fetchone()
+        if found != (10,):
+            failures.append(f"{found} hits")
+
+    def write(connection: psycopg.Connection[Any]) -> None:
+        key = f"moving {len(written)}"
+        KnowledgeWriter(connection, schema="tenant_a").upsert_document(
+            *document(random.Random(key), key)
+        )
+        connection.commit()
+        written.append(key)
+
+    def repeat(work: Callable[[psycopg.Connection[Any]], None]) -> None:
+        try:
+            while not ended.is_set():
+                again_elsewhere(work)
+        except Exception as error:  # noqa: BLE001
+            failures.append(repr(error))
+
+    threads = [threading.Thread(target=repeat, args=(work,)) for work in (search, write)]
+    for thread in threads:
+        thread.start()
+    try:
+        with psycopg.connect(cluster.dsn(cluster.ports[0]), autocommit=True) as coordinator:
+            coordinator.execute(
+                "select citus_schema_move('tenant_a', '127.0.0.1', %s, 'force_logical')", [target]
+            )
+        assert cluster.holder() == target
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+    assert written
+    with psycopg.connect(cluster.dsn(target)) as connection:
+        stored = connection.execute(
+            "select external_key from tenant_a.knowledge_documents"
+            " where external_key like 'moving %'"
+        )
+        assert {key for (key,) in stored} == set(written)
