@@ -1,5 +1,6 @@
 -- 005_statistics: document frequencies and lengths for BM25, and what embeddings show for fusion.
--- Adds: tables knowledge_corpus_statistics and knowledge_lexeme_statistics, functions that read and refresh them.
+-- Adds: tables knowledge_corpus_statistics and knowledge_lexeme_statistics, functions that read and
+-- refresh them.
 -- Locks nothing that exists.
 -- Written from supabase/schemas/05_statistics.sql by `make baseline`: edit that file.
 

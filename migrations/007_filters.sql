@@ -648,7 +648,7 @@ begin
       from unnest(names) as asked (name)
      cross join lateral (
              select from public.knowledge_chunks as chunk
-              where chunk.collection = asked.name limit 1
+              where chunk.status = 'active' and chunk.collection = asked.name limit 1
            ) as stored
   );
 end

@@ -1,5 +1,6 @@
 -- 019_words: the words that the chunks have, for typos, accents and prefixes.
--- Adds: table knowledge_words, triggers on knowledge_chunks that keep it, functions that look words up.
+-- Adds: table knowledge_words, triggers on knowledge_chunks that keep it, functions that look words
+-- up.
 -- Locks knowledge_chunks against writes while a trigger is created.
 -- Written from supabase/schemas/19_words.sql by `make baseline`: edit that file.
 

@@ -1,11 +1,12 @@
 -- 021_adoption: documents that are made of the rows of a project's own table.
--- Adds: tables knowledge_adoptions and knowledge_adoption_problems, the index of adopted documents, and the functions
--- that carry rows over: after a write of the source, in a backfill, and in a repair.
+-- Adds: tables knowledge_adoptions and knowledge_adoption_problems, the index of adopted documents,
+-- and the functions that carry rows over: after a write of the source, in a backfill, and in a
+-- repair.
 -- Locks knowledge_documents against writes while the index is created.
 -- Written from supabase/schemas/21_adoption.sql by `make baseline`: edit that file.
 
--- An adoption is a row of adoptions, a view knowledge_internal.adopted_<name> that maps the source
--- to documents, and triggers on the source. `second-brain adopt` writes the view and the triggers
+-- An adoption is a row of knowledge_adoptions, a view knowledge_internal.adopted_<name> that maps
+-- the source to documents, and triggers on the source. `second-brain adopt` writes the view and the triggers
 -- into a migration of the project. The view has the columns key_1, key_2, ..., content, optionally
 -- embedding, and fields of a document with the names that upsert_knowledge_document knows.
 

@@ -46,16 +46,16 @@ grant select, delete on table public.knowledge_query_log to service_role;
 revoke all on sequence public.knowledge_query_log_id_seq
   from public, anon, authenticated, service_role;
 
-create table knowledge_internal.query_log_key (
+create table public.knowledge_query_log_key (
   is_only boolean primary key default true check (is_only),
   secret bytea not null check (length(secret) = 32)
 );
 
-comment on table knowledge_internal.query_log_key is
+comment on table public.knowledge_query_log_key is
   'The key of the marks of viewers in the query log: one row, written with the first mark.';
 
-alter table knowledge_internal.query_log_key enable row level security;
-revoke all on table knowledge_internal.query_log_key
+alter table public.knowledge_query_log_key enable row level security;
+revoke all on table public.knowledge_query_log_key
   from public, anon, authenticated, service_role;
 
 create function knowledge_internal.viewer_mark(secret bytea, salt bytea, viewer uuid)
@@ -83,10 +83,10 @@ as $$
 declare
   stored bytea;
 begin
-  insert into knowledge_internal.query_log_key (secret)
+  insert into public.knowledge_query_log_key (secret)
   values (sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())))
   on conflict do nothing;
-  select key.secret into strict stored from knowledge_internal.query_log_key as key;
+  select key.secret into strict stored from public.knowledge_query_log_key as key;
   return stored;
 end
 $$;
@@ -105,7 +105,7 @@ declare
   secret bytea;
   deleted integer;
 begin
-  select key.secret into secret from knowledge_internal.query_log_key as key;
+  select key.secret into secret from public.knowledge_query_log_key as key;
   delete from public.knowledge_query_log as line
    where line.viewer_mark = knowledge_internal.viewer_mark(
            secret, substring(line.viewer_mark from 1 for 16), viewer

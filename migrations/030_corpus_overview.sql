@@ -1,5 +1,6 @@
 -- 030_corpus_overview: what is stored, for the people who are responsible for it.
--- Adds: functions list_knowledge_documents, describe_knowledge_document, knowledge_corpus_overview.
+-- Adds: functions list_knowledge_documents, describe_knowledge_document, knowledge_corpus_overview,
+-- sample_knowledge_embeddings.
 -- Locks nothing that exists.
 -- Written from supabase/schemas/30_corpus_overview.sql by `make baseline`: edit that file.
 
@@ -277,7 +278,7 @@ as $$
 declare
   most_chunks constant integer := 500;
   last_offset constant integer := 1000000;
-  target uuid := document_id;
+  target uuid;
   chunks jsonb;
 begin
   if num_nonnulls(document_key, document_id, chunk_id) <> 1 then
@@ -286,14 +287,15 @@ begin
   end if;
   perform knowledge_internal.check_range('chunk_count', chunk_count, 1, most_chunks);
   perform knowledge_internal.check_range('chunk_offset', chunk_offset, 0, last_offset);
-  if document_key is not null then
-    select document.id into target
-      from public.knowledge_documents as document
-     where document.external_key = document_key;
-  elsif chunk_id is not null then
+  if chunk_id is not null then
     select chunk.document_id into target
       from public.knowledge_chunks as chunk
      where chunk.id = describe_knowledge_document.chunk_id;
+  else
+    select document.id into target
+      from public.knowledge_documents as document
+     where document.external_key = document_key
+        or document.id = document_id;
   end if;
   with page as (
     select chunk
@@ -621,6 +623,7 @@ declare
   most_examples constant integer := 10;
   short constant integer := 40; -- bytes
   long constant integer := 6000; -- about 1,000 words: more than most models read
+  bounds constant integer[] := array[32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384];
   share constant real := knowledge_internal.sampled_share(
     knowledge_internal.physical_table(), most_rows
   );
@@ -634,8 +637,7 @@ begin
          and chunk.chunk_index is not null
     ),
     bins as (
-      select least(greatest(ceil(log(2, greatest(sampled.bytes, 1))), 5), 15)::integer as power,
-             count(*) as chunks
+      select width_bucket(sampled.bytes, bounds) as place, count(*) as chunks
         from sampled
        group by 1
     ),
@@ -686,10 +688,10 @@ begin
                select coalesce(
                         jsonb_agg(
                           jsonb_build_object(
-                            'up_to', case when bins.power < 15 then 2 ^ bins.power end,
+                            'below', bounds[bins.place + 1],
                             'chunks', round(bins.chunks * 100 / share)
                           )
-                          order by bins.power
+                          order by bins.place
                         ),
                         '[]'
                       )
@@ -734,5 +736,51 @@ comment on function public.knowledge_corpus_overview is
   'statistics were read. knowledge_search_health has embeddings, indexes and problems.';
 revoke all on function public.knowledge_corpus_overview from public, anon, authenticated;
 grant execute on function public.knowledge_corpus_overview to service_role;
+
+create function public.sample_knowledge_embeddings(most integer default 2000)
+returns table (
+  chunk_id uuid,
+  document_key text,
+  title text,
+  collection text,
+  knowledge_type text,
+  language text,
+  source_origin text,
+  embedding real[]
+)
+language plpgsql
+stable
+-- definer: service_role has no rights on the internal schema.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  share real;
+begin
+  perform knowledge_internal.check_range('most', most, 1, 5000);
+  -- A part of the sampled rows is superseded or has no embedding.
+  share := knowledge_internal.sampled_share(knowledge_internal.physical_table(), 2 * most);
+  return query
+  select chunk.id, document.external_key, left(coalesce(document.title, chunk.content), 100),
+         chunk.collection, chunk.knowledge_type, chunk.language, chunk.source_origin,
+         chunk.embedding::real[]
+    from (
+      select one.id
+        from public.knowledge_chunks as one tablesample system (share) repeatable (1)
+       where one.status = 'active'
+         and one.embedding is not null
+       order by md5(one.id::text)
+       limit most
+    ) as sampled
+    join public.knowledge_chunks as chunk on chunk.id = sampled.id
+    left join public.knowledge_documents as document on document.id = chunk.document_id;
+end
+$$;
+
+comment on function public.sample_knowledge_embeddings is
+  'A sample of active chunks with their embeddings, of at most most (1 to 5000) chunks, for a map. '
+  'The same chunks as long as the table does not change. Raises 22023 for most out of bounds.';
+revoke all on function public.sample_knowledge_embeddings from public, anon, authenticated;
+grant execute on function public.sample_knowledge_embeddings to service_role;
 
 notify pgrst, 'reload schema';

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psycopg
 import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
 from conftest import Server, copy_of
 from second_brain.models import CallableEmbedder
@@ -116,3 +118,21 @@ def browser_of(dsn: str, **options: Any) -> Iterator["TestClient"]:
     headers = {"origin": ADDRESS}
     with TestClient(app, base_url=ADDRESS, headers=headers, raise_server_exceptions=False) as one:
         yield one
+
+
+@contextmanager
+def closed(server: Server, dsn: str) -> Iterator[None]:
+    """Let nobody connect to a database, and end the workbench's connections to it."""
+    name = str(conninfo_to_dict(dsn)["dbname"])
+    allow = sql.SQL("alter database {} with allow_connections {}")
+    with psycopg.connect(server.admin_dsn(), autocommit=True) as admin:
+        admin.execute(allow.format(sql.Identifier(name), sql.SQL("false")))
+        try:
+            admin.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity"
+                " where datname = %s and application_name = 'second-brain workbench'",
+                [name],
+            )
+            yield
+        finally:
+            admin.execute(allow.format(sql.Identifier(name), sql.SQL("true")))

@@ -122,8 +122,8 @@ end
 $$;
 
 comment on function knowledge_internal.physical_table() is
-  'The table that stores the chunks, with Citus the shard on this node. All functions that read its '
-  'catalogue entries call this function.';
+  'The table that stores the chunks, with Citus the shard on this node. All functions that read '
+  'its catalogue entries call this function.';
 
 create function knowledge_internal.analysed_rows()
 returns float8
@@ -337,28 +337,36 @@ create index knowledge_chunks_content_tsv on public.knowledge_chunks
   using gin (content_tsv) with (fastupdate = off)
   where status = 'active';
 
--- The indexes for filters contain all rows. If they had only active rows, the planner would read
--- a whole index as the cheapest way to get all active rows.
+-- The indexes for filters have active rows only: a superseded version costs nothing in them. The
+-- second condition follows from a filter on the column. With the first one alone, the planner would
+-- read a whole index as the cheapest way to get all active rows.
 create index knowledge_chunks_metadata on public.knowledge_chunks
-  using gin (metadata jsonb_path_ops) with (fastupdate = off);
-create index knowledge_chunks_knowledge_type
-  on public.knowledge_chunks (knowledge_type);
-create index knowledge_chunks_collection on public.knowledge_chunks (collection);
-create index knowledge_chunks_source_origin
-  on public.knowledge_chunks (source_origin);
-create index knowledge_chunks_document_date
-  on public.knowledge_chunks (document_date);
-create index knowledge_chunks_language on public.knowledge_chunks (language);
+  using gin (metadata jsonb_path_ops) with (fastupdate = off)
+  where status = 'active' and metadata is not null;
+create index knowledge_chunks_knowledge_type on public.knowledge_chunks (knowledge_type)
+  where status = 'active' and knowledge_type is not null;
+create index knowledge_chunks_collection on public.knowledge_chunks (collection)
+  where status = 'active' and collection is not null;
+create index knowledge_chunks_source_origin on public.knowledge_chunks (source_origin)
+  where status = 'active' and source_origin is not null;
+create index knowledge_chunks_document_date on public.knowledge_chunks (document_date)
+  where status = 'active' and document_date is not null;
+create index knowledge_chunks_language on public.knowledge_chunks (language)
+  where status = 'active' and language is not null;
+create index knowledge_chunks_visibility on public.knowledge_chunks (visibility)
+  where status = 'active' and visibility is not null;
+create index knowledge_chunks_groups on public.knowledge_chunks
+  using gin (allowed_groups) with (fastupdate = off)
+  where status = 'active' and allowed_groups is not null;
+-- The deletion of a source or an owner finds superseded rows, too.
+create index knowledge_chunks_source on public.knowledge_chunks (source_id)
+  where source_id is not null;
+create index knowledge_chunks_owner on public.knowledge_chunks (owner_id)
+  where owner_id is not null;
 -- With status before chunk_index, a scan for the active chunks of a document does not read its
 -- superseded chunks.
 create index knowledge_chunks_document
   on public.knowledge_chunks (document_id, status, chunk_index);
-create index knowledge_chunks_source on public.knowledge_chunks (source_id);
-create index knowledge_chunks_owner on public.knowledge_chunks (owner_id);
-create index knowledge_chunks_visibility on public.knowledge_chunks (visibility);
-create index knowledge_chunks_groups on public.knowledge_chunks
-  using gin (allowed_groups) with (fastupdate = off)
-  where allowed_groups is not null;
 -- A b-tree of these texts takes four times the space.
 create index knowledge_chunks_content_hash on public.knowledge_chunks using hash (content_hash);
 -- The queue of embeddings: chunks without one, and the models of the others.

@@ -111,7 +111,7 @@ begin
     with recursive present as (
       (
         select chunk.language from public.knowledge_chunks as chunk
-         where chunk.status = 'active' order by chunk.language limit 1
+         where chunk.status = 'active' and chunk.language > '' order by chunk.language limit 1
       )
       union all
       select (
@@ -733,7 +733,7 @@ declare
   conditions record;
   required_rows float8;
   wanted text;
-  corpus record;
+  corpus_is_small boolean;
   bonuses knowledge_internal.query_bonuses;
   analysis knowledge_internal.query_analysis;
 begin
@@ -768,17 +768,17 @@ begin
     return analysis;
   end if;
 
-  select * into corpus from knowledge_internal.corpus_size();
-  analysis.document_count := corpus.document_count;
-  analysis.mean_length := corpus.mean_length;
-  analysis.cosine_spread := corpus.cosine_spread;
-  analysis.mutual_neighbours := corpus.mutual_neighbours;
+  select corpus.document_count, corpus.mean_length, corpus.cosine_spread,
+         corpus.mutual_neighbours, corpus.is_small
+    into analysis.document_count, analysis.mean_length, analysis.cosine_spread,
+         analysis.mutual_neighbours, corpus_is_small
+    from knowledge_internal.corpus_size() as corpus;
 
   with ordered as (
     select reading.*,
            row_number() over (order by reading.document_frequency, reading.lexeme) as place
       from knowledge_internal.weighed_readings(
-             wanted, configurations, expansions, corpus.is_small, corpus.document_count
+             wanted, configurations, expansions, corpus_is_small, analysis.document_count
            ) as reading
   ),
   kept as (
@@ -910,7 +910,7 @@ declare
   longest_text constant integer := 1000; -- characters
   most_words constant integer := 200;
   words text[];
-  corpus record;
+  corpus_is_small boolean;
   analysis knowledge_internal.query_analysis;
 begin
   if length(query_text) > longest_text
@@ -949,11 +949,11 @@ begin
     return null;
   end if;
 
-  select * into corpus from knowledge_internal.corpus_size();
-  analysis.document_count := corpus.document_count;
-  analysis.mean_length := corpus.mean_length;
-  analysis.cosine_spread := corpus.cosine_spread;
-  analysis.mutual_neighbours := corpus.mutual_neighbours;
+  select corpus.document_count, corpus.mean_length, corpus.cosine_spread,
+         corpus.mutual_neighbours, corpus.is_small
+    into analysis.document_count, analysis.mean_length, analysis.cosine_spread,
+         analysis.mutual_neighbours, corpus_is_small
+    from knowledge_internal.corpus_size() as corpus;
   with asked as materialized (
     select found.lexeme, cardinality(found.positions) as occurrences
       from unnest(to_tsvector(configuration, array_to_string(words, ' '))) as found
@@ -961,13 +961,14 @@ begin
   ordered as (
     select asked.lexeme, frequency.document_frequency,
            asked.occurrences * knowledge_internal.inverse_document_frequency(
-             corpus.document_count, least(frequency.document_frequency, corpus.document_count)
+             analysis.document_count,
+             least(frequency.document_frequency, analysis.document_count)
            ) as weight,
            row_number() over (order by frequency.document_frequency, asked.lexeme) as place,
            quote_literal(asked.lexeme)::tsquery as query
       from asked
       join knowledge_internal.document_frequencies(
-             array(select asked.lexeme from asked), corpus.is_small, corpus.document_count
+             array(select asked.lexeme from asked), corpus_is_small, analysis.document_count
            ) as frequency on frequency.lexeme = asked.lexeme
   )
   select array_agg(ordered.lexeme order by ordered.place),

@@ -799,10 +799,11 @@ as $$
 declare
   callers knowledge_internal.search_settings;
 begin
-  perform '[1]'::extensions.vector; -- loads pgvector, which defines the settings
-  callers.ef_search := current_setting('hnsw.ef_search');
-  callers.iterative_scan := current_setting('hnsw.iterative_scan');
-  callers.max_scan_tuples := current_setting('hnsw.max_scan_tuples');
+  -- The cast loads pgvector, which defines the settings.
+  select current_setting('hnsw.ef_search'), current_setting('hnsw.iterative_scan'),
+         current_setting('hnsw.max_scan_tuples')
+    into callers.ef_search, callers.iterative_scan, callers.max_scan_tuples
+    from (select '[1]'::extensions.vector) as loaded;
   perform set_config('hnsw.ef_search', plan.ef_search::text, true),
           -- Filters are checked after the index scan, which goes on until enough rows pass.
           set_config('hnsw.iterative_scan', 'relaxed_order', true),
@@ -1132,7 +1133,8 @@ begin
   ),
   -- auto adds scores, so a row needs the score of the leg that missed it too.
   completed as (
-    select combined.*,
+    select combined.list_id, combined.id, combined.vector_rank, combined.text_rank,
+           combined.similarity, combined.text_score,
            vector_weight * evidence.vector_evidence as cosine_weight,
            text_weight * evidence.text_evidence as bm25_weight,
            coalesce(

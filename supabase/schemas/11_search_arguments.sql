@@ -2,12 +2,11 @@
 -- Adds: type search_arguments, functions default_search_arguments, search,
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
 -- explain_hybrid_search, explain_missing_knowledge_chunk, sampled_collections,
--- has_matching_chunk, drawn_rows, with_found_rows, common_search, visible_words, matching_chunks, count_matching_knowledge_chunks,
--- facet_knowledge_chunks,
--- facet_my_knowledge_chunks, pending_embeddings, count_pending_knowledge_embeddings,
--- count_my_pending_knowledge_embeddings, read_knowledge_question, knowledge_candidates,
--- fuse_knowledge_candidates, knowledge_candidate_hits, candidates, fused_candidates,
--- candidate_hits.
+-- has_matching_chunk, drawn_rows, with_found_rows, common_search, visible_words, matching_chunks,
+-- count_matching_knowledge_chunks, facet_knowledge_chunks, facet_my_knowledge_chunks,
+-- pending_embeddings, count_pending_knowledge_embeddings, count_my_pending_knowledge_embeddings,
+-- read_knowledge_question, knowledge_candidates, fuse_knowledge_candidates,
+-- knowledge_candidate_hits, candidates, fused_candidates, candidate_hits.
 -- Locks nothing that exists.
 
 -- Written by `make variants` from 09_hybrid_search.sql and tools/variants.sql: edit those two.
@@ -966,6 +965,8 @@ set search_path = pg_catalog, pg_temp
 -- found them.
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+-- There is one list: a hash table for each join takes more time and memory than the join.
+set enable_hashjoin = off
 as $$
 declare
   -- As the search names them.
@@ -1155,7 +1156,8 @@ begin
   ),
   -- auto adds scores, so a row needs the score of the leg that missed it too.
   completed as (
-    select combined.*,
+    select combined.list_id, combined.id, combined.vector_rank, combined.text_rank,
+           combined.similarity, combined.text_score,
            vector_weight * evidence.vector_evidence as cosine_weight,
            text_weight * evidence.text_evidence as bm25_weight,
            coalesce(

@@ -665,7 +665,8 @@ stable
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  with collected (health) as (
+  -- Materialised: in the statement, the figures are named in several places.
+  with collected (health) as materialized (
     select jsonb_build_object(
       'versions', jsonb_build_object(
         'postgres', current_setting('server_version'),
@@ -719,7 +720,7 @@ as $$
       )
     ) || knowledge_internal.table_health()
   ),
-  measured (health) as (
+  measured (health) as materialized (
     select jsonb_set(
              collected.health, '{memory,vector_index}',
              coalesce(

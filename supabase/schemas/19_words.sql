@@ -1,5 +1,6 @@
 -- 019_words: the words that the chunks have, for typos, accents and prefixes.
--- Adds: table knowledge_words, triggers on knowledge_chunks that keep it, functions that look words up.
+-- Adds: table knowledge_words, triggers on knowledge_chunks that keep it, functions that look words
+-- up.
 -- Locks knowledge_chunks against writes while a trigger is created.
 
 create table public.knowledge_words (

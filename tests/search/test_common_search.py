@@ -164,6 +164,41 @@ def test_the_common_search_answers(corpus: Connection, given: Row) -> None:
 @pytest.mark.parametrize(
     "given",
     [
+        {"query_text": '"word3 absent"'},
+        {"query_text": '"word3 alpha" word17', "pool_size": 200},
+        {"query_text": "word3 word4", "pool_size": 1000},
+        {"filter_type": "note", "pool_size": 200},
+        {"filters": '{"ticket": true}', "query_text": '"word3 absent"'},
+        {"filters": '[{"field": "metadata.year", "op": "gte", "value": 2003}]', "pool_size": 1000},
+        {"query_text": "absent"},
+        {"match_offset": 999},
+    ],
+    ids=json.dumps,
+)
+def test_a_common_search_short_of_rows_never_runs_the_general_statement(
+    corpus: Connection, given: Row
+) -> None:
+    question: Row = {"query_text": "word3 word17", "query_embedding": "[1,2,3]"}
+    expected = search(corpus, {**question, **given}, "on")
+    with corpus.transaction(force_rollback=True):
+        corpus.execute("drop function knowledge_internal.aged_score")
+        found = search(corpus, {**question, **given}, "off")
+    assert [row["id"] for row in found] == [row["id"] for row in expected]
+
+
+def test_a_question_is_not_read_when_no_row_passes_the_filter(corpus: Connection) -> None:
+    question: Row = {"query_text": "word3", "query_embedding": "[1,2,3]"}
+    private = {"filters": '{"visibility": "private"}'}
+    with corpus.transaction(force_rollback=True):
+        corpus.execute("drop function knowledge_internal.analyse_questions")
+        assert search(corpus, {**question, **private, "viewer_groups": ["nobody"]}, "off") == []
+        with pytest.raises(psycopg.errors.UndefinedFunction), corpus.transaction():
+            search(corpus, {**question, **private, "viewer_id": str(OWNERS[0])}, "off")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
         {"one_per_document": True},
         {"neighbor_window": 1},
         {"recency_half_life": 30},

@@ -571,6 +571,7 @@ NAMED_AT_RUN_TIME = {
         "pending_next_chunks",
         "write_next_embeddings",
         "unwritten_texts",
+        "physical_table",
     )
 }
 

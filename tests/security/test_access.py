@@ -182,11 +182,30 @@ def test_the_service_may_call_every_function(connect: Connect) -> None:
 def test_the_internal_schema_is_closed(connect: Connect, role: Any) -> None:
     connection = connect(role)
     for statement in (
-        "select * from public.knowledge_corpus_statistics",
         "select knowledge_internal.apart('a-b')",
+        "select * from knowledge_internal.searchable_chunks",
     ):
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match="knowledge_internal"):
             connection.execute(statement.encode())
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize(
+    "table",
+    [
+        "adoption_problems",
+        "adoptions",
+        "corpus_statistics",
+        "embedding_claims",
+        "lexeme_statistics",
+        "words",
+    ],
+)
+def test_only_functions_read_what_is_kept_for_them(
+    connect: Connect, role: Any, table: str
+) -> None:
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match=f"knowledge_{table}"):
+        connect(role).execute(f"select from public.knowledge_{table}".encode())
 
 
 # Of the project: only the owner's functions call it.

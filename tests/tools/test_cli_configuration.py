@@ -240,3 +240,13 @@ def test_an_error_of_the_database_with_json_has_its_code(run: Run, dsn: str) -> 
     found = error(done)
     assert (found["kind"], found["code"]) == ("invalid_input", "22023")
     assert "rrf_k" in found["message"]
+
+
+def test_a_pyproject_of_another_project_is_not_read(run: Run, tmp_path: Path) -> None:
+    project = tmp_path / "pyproject.toml"
+    project.write_text("name = {{ a template }}")
+    assert json.loads(run("config", "--json").out)["file"] is None
+    project.write_text('[tool]\nname = "second-brain"')
+    assert json.loads(run("config", "--json").out)["file"] is None
+    project.write_text("[tool.second-brain]\nschema = {{ a template }}")
+    assert f"cannot read {project}" in run("config").err

@@ -11,6 +11,7 @@ import pytest
 
 from command_line import Run, hits, runner, write_docs
 from second_brain.database.embedded import EmbeddedPostgres
+from second_brain.models.rerankers import Reranker
 from second_brain.services.write import KnowledgeWriter
 
 
@@ -412,3 +413,48 @@ def test_the_demo_answers_five_questions_three_ways_and_can_be_repeated(
         assert again.out.partition("Question")[2] == first.out.partition("Question")[2]
     finally:
         server.remove()
+
+
+def test_a_search_takes_weights_similarity_and_fusion(brain: Run) -> None:
+    brain("ingest", "docs")
+
+    def ranks(*options: str) -> list[tuple[int | None, int | None]]:
+        found = hits(brain("search", "yellow key", "--json", *options))
+        return [(hit["metadata"]["vector_rank"], hit["metadata"]["text_rank"]) for hit in found]
+
+    assert {text for _, text in ranks("--text-weight", "0")} == {None}
+    assert {vector for vector, _ in ranks("--vector-weight", "0")} == {None}
+    assert ranks("--mode", "vector", "--threshold", "1") == []
+    explained = json.loads(
+        brain("search", "yellow key", "--fusion", "rrf", "--explain", "--json").out
+    )
+    assert explained["explanation"]["fusion"]["policy"] == "rrf"
+    assert brain("search", "yellow", "--fusion", "best").code == 2
+
+
+def test_a_reranker_orders_the_first_hits_and_pages_cut_one_list(
+    brain: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brain("ingest", "docs")
+    asked = []
+
+    # Stands for a model.
+    def load(name: str) -> Reranker:
+        asked.append(name)
+        return lambda _question, texts: [float("wheels" in text) for text in texts]
+
+    monkeypatch.setattr("second_brain.cli.search.load_reranker", load)
+    titles = {
+        options: [
+            hit["metadata"]["title"]
+            for hit in hits(brain("search", "yellow bananas", "--json", *options))
+        ]
+        for options in ((), ("--rerank",), ("--mode", "rerank", "--reranker", "cohere"))
+    }
+    fused, reranked, by_mode = titles.values()
+    assert (fused[0], reranked[0], by_mode) == ("Fruit", "cars", reranked)
+    assert asked == ["cross-encoder", "cohere"]
+    second = hits(
+        brain("search", "yellow bananas", "--rerank", "--limit", "1", "--offset", "1", "--json")
+    )
+    assert [(hit["rank"], hit["metadata"]["title"]) for hit in second] == [(2, reranked[1])]

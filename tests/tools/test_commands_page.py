@@ -72,12 +72,16 @@ def test_the_file_of_the_page_is_valid(run: Run, tmp_path: Path) -> None:
     assert len([one for one in values if str(one["source"]).endswith(".toml")]) == 6
 
 
-def test_json_has_the_shape_that_the_page_says(run: Run) -> None:
+def test_json_has_the_shape_that_the_page_says(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "questions.tsv").write_text("fruit\tdocs:fruit.md\nengine\tdocs:cars.txt\n")
     arguments = {
         "ingest": ["docs"],
         "search": ["key"],
         "show": ["docs:keys.md"],
         "delete": ["docs:keys.md", "nothing"],
+        "judgments import": ["questions.tsv"],
+        "judgments export": ["judged.csv"],
+        "judgments delete": ["--asked"],
     }
     shapes = {names(command)[0]: cell for command, cell in rows("command")}
     run("ingest", "docs")

@@ -41,7 +41,7 @@ def brain(
     run = runner(monkeypatch, capsys, tmp_path)
     monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
     models = {"given": embedder("given", 1), "better": embedder("better", 0)}
-    monkeypatch.setattr("second_brain.cli.live_evaluation.load_embedder", models.__getitem__)
+    monkeypatch.setattr("second_brain.cli.live_evaluation.configured_embedder", models.__getitem__)
     monkeypatch.setenv("SECOND_BRAIN_EMBEDDER", "given")
     return run
 

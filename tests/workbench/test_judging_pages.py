@@ -202,6 +202,30 @@ def test_questions_wait_in_their_order_until_they_are_judged(
     assert browser.get("/judge/next").headers["location"] == "/judge"
 
 
+def test_questions_of_the_query_log_wait_those_without_hits_first(
+    browser: TestClient, corpus: Connection
+) -> None:
+    for question, hits, collections in (
+        ("found", 3, None),
+        ("not found", 0, None),
+        ("elsewhere", 0, ["copies"]),
+    ):
+        corpus.execute(
+            "insert into public.knowledge_query_log"
+            " (asked_at, question, collections, mode, mode_used, hits, confidence, embed_ms,"
+            " search_ms, rerank_ms, total_ms, is_cached)"
+            " values (now(), %s, %s, 'hybrid', 'hybrid', %s, 0.5, 1, 1, 0, 2, false)",
+            [question, collections, hits],
+        )
+    answer = browser.post("/judge/questions", data={"log": "1"})
+    assert answer.headers["location"] == "/judge?logged=2"
+    assert browser.get("/judge/next").headers["location"] == "/judge?q=not+found"
+    assert browser.get("/judge/next?q=not+found").headers["location"] == "/judge?q=found"
+    corpus.execute("truncate public.knowledge_query_log")
+    empty = browser.post("/judge/questions", data={"log": "1"})
+    assert "has no question" in browser.get(empty.headers["location"]).text
+
+
 def test_questions_are_made_from_words_of_documents(
     browser: TestClient, writer: KnowledgeWriter
 ) -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 import uvicorn
 
-from opened_workbench import SCRIPT
+from conftest import Server
+from opened_workbench import SCRIPT, closed
 from second_brain.models import load_embedder
 from second_brain.workbench.app import create_app
 
@@ -152,6 +153,30 @@ def test_scripts_in_the_corpus_do_not_run(page: "Page") -> None:
     page.locator("#more > summary").click()
     assert SCRIPT in page.inner_text("#search")
     assert SCRIPT in page.inner_text("#lists")
+
+
+def test_a_database_that_is_away_says_so_and_the_page_comes_back(
+    page: "Page", complaints: list[str], server: Server, library_dsn: str
+) -> None:
+    page.goto("/?q=zebra")
+    with closed(server, library_dsn):
+        page.reload()
+        assert "The database does not answer" in page.inner_text("main")
+    page.wait_for_selector('[data-list="text"]')
+    assert page.url.endswith("/?q=zebra")
+    # The browser notes the status of the page.
+    assert all("503" in one for one in complaints)
+    complaints.clear()
+
+
+def test_only_what_differs_from_its_default_is_in_the_address(page: "Page") -> None:
+    page.goto("/")
+    page.fill('[name="q"]', "zebra")
+    page.fill('[name="limit"]', "3")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/?q=zebra&limit=3")
+    page.select_option('[name="fusion"]', "rrf")
+    page.wait_for_url("**/?q=zebra&fusion=rrf&limit=3")
 
 
 def test_the_call_is_copied(page: "Page") -> None:

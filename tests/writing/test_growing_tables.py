@@ -42,7 +42,12 @@ def test_a_write_reads_its_own_rows_only(database: Connection) -> None:
     add_rows(database)
     before = rows_read(database)
     assert counts(upsert(database, ["Water the plants.", "Rotate keys."], "new")) == (2, 0, 0, 0)
-    assert counts(upsert(database, ["Rotate keys.", "Milk cows."], "new", title="x")) == (0, 2, 0, 0)
+    assert counts(upsert(database, ["Rotate keys.", "Milk cows."], "new", title="x")) == (
+        0,
+        2,
+        0,
+        0,
+    )
     after = rows_read(database)
     # Before the first ANALYZE, each new text reads 100 rows for the mean length.
     assert {name: after[name] - before[name] < OTHER_ROWS for name in after} == {

@@ -150,4 +150,5 @@ def test_ids_of_documents_and_chunks_lead_there(stored: Database, database: Conn
     assert loose is not None
     assert (loose.document, [one.content for one in loose.chunks]) == (None, ["Alone"])
     assert describe_document(stored, chunk_id=uuid4()) is None
+    assert describe_document(stored, document_id=uuid4()) is None
     assert describe_document(stored, document_key="none") is None

@@ -1227,6 +1227,19 @@ export type Database = {
       "report_knowledge_queries": { Args: { "most"?: number; "since"?: string }; Returns: Json };
       "reset_knowledge_settings": { Args: { "collection"?: string }; Returns: boolean };
       "retry_knowledge_embeddings": { Args: { "model"?: string }; Returns: number };
+      "sample_knowledge_embeddings": {
+        Args: { "most"?: number };
+        Returns: {
+          "chunk_id": string;
+          "collection": string;
+          "document_key": string;
+          "embedding": (number)[];
+          "knowledge_type": string;
+          "language": string;
+          "source_origin": string;
+          "title": string;
+        }[];
+      };
       "search_knowledge_chunks_fulltext": {
         Args: {
           "filter_type"?: string;

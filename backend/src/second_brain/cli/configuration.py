@@ -205,31 +205,32 @@ def load() -> Configuration:
     return Configuration(file, values)
 
 
-def _nearest_file() -> tuple[Path | None, dict[str, Any]]:
+def _nearest_file() -> tuple[Path | None, Mapping[str, Any]]:
     folder = Path.cwd()
     for place in (folder, *folder.parents):
         for name in (FILE, _PROJECT):
             path = place / name
-            if not path.is_file():
-                continue
-            given = _parsed(path)
-            if name == FILE:
-                return path, given
-            table = given.get("tool", {}).get("second-brain")
-            if table is not None:
-                return path, table
+            # Not Path.is_file, which fails in a folder that may not be read.
+            if os.path.isfile(path) and (found := _table(path)) is not None:
+                return path, found
     return None, {}
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def _table(path: Path) -> Mapping[str, Any] | None:
+    """Return what a file sets, None for a pyproject.toml without the table."""
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        # Most are of other projects, and some are templates that are not TOML.
+        if path.name == _PROJECT and "second-brain" not in text:
+            return None
+        found: Any = tomllib.loads(text)
     except (OSError, ValueError) as error:
-        if path.name == _PROJECT and isinstance(error, OSError):
-            return {}
         raise ConfigurationError(
             f"cannot read {path}: {error}", remedy="Correct the file, or remove it."
         ) from error
+    for part in ("tool", "second-brain") if path.name == _PROJECT else ():
+        found = found.get(part) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else None
 
 
 def _flat(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -1,6 +1,5 @@
 """The commands eval and tune: arguments and output; the package `evaluation` does the work."""
 
-import json
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,7 +11,7 @@ import typer
 from rich.table import Table
 
 from second_brain.cli import live_evaluation
-from second_brain.cli.corpus import EmbedderOption
+from second_brain.cli.corpus import EmbedderOption, configured_embedder
 from second_brain.cli.database import MajorOption, SchemaOption, resolve_dsn
 from second_brain.cli.evaluation_output import (
     difference_json,
@@ -24,6 +23,7 @@ from second_brain.cli.evaluation_output import (
     python,
     tuning_json,
 )
+from second_brain.cli.output import JsonOption, print_json
 from second_brain.cli.settings import describe
 from second_brain.cli.tables import new_console
 from second_brain.evaluation import metrics, report, runs, tuning
@@ -32,7 +32,6 @@ from second_brain.evaluation.embedding_models import MOST_CHUNKS
 from second_brain.evaluation.live import Kind, Mode, parse_mode
 from second_brain.evaluation.metrics import MEASURES
 from second_brain.evaluation.runs import Evaluation, Settings
-from second_brain.models import load_embedder
 from second_brain.models.rerankers import RERANKER_NAMES, load_reranker
 from second_brain.services.connections import connect
 from second_brain.services.install import SCHEMA
@@ -113,7 +112,6 @@ ServerOption = Annotated[
     ),
 ]
 SeedOption = Annotated[int, typer.Option(help="Seed of all random choices.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -283,7 +281,7 @@ def _eval(
     if html is not None:
         html.write_text(report.render(evaluation), "utf-8")
     if as_json:
-        typer.echo(json.dumps(_evaluation_json(evaluation), indent=2))
+        print_json(_evaluation_json(evaluation))
     else:
         _print_evaluation(evaluation)
 
@@ -397,7 +395,7 @@ def _tune(
             stored = tuning.store(writer, collection or "", chosen)
     if as_json:
         told = {"stored": stored and stored.arguments()} if apply else {}
-        typer.echo(json.dumps(tuning_json(found) | told, indent=2))
+        print_json(tuning_json(found) | told)
         return
     print_tuning(found)
     if stored is not None:
@@ -431,7 +429,7 @@ def _prepare(
         return collection, read_vectors(collection, doc_embeddings, query_embeddings)
     if doc_embeddings is not None or query_embeddings is not None:
         raise typer.BadParameter("give both --doc-embeddings and --query-embeddings, or neither")
-    embedder = load_embedder(embedder_name)
+    embedder = configured_embedder(embedder_name)
     typer.echo(f"Embedding {len(collection.documents):,} documents ...", err=True)
     return collection, embed(collection, embedder)
 

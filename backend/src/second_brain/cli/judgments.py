@@ -7,6 +7,7 @@ from uuid import UUID
 import typer
 
 from second_brain.cli.database import DsnOption, SchemaOption, opened
+from second_brain.cli.output import JsonOption, print_json
 from second_brain.cli.tables import number, printable
 from second_brain.evaluation import judgments as files
 from second_brain.evaluation import known_items
@@ -54,6 +55,7 @@ def import_judgments(
     ] = None,
     dsn: DsnOption = None,
     schema: SchemaOption = SCHEMA,
+    as_json: JsonOption = False,
 ) -> None:
     """Store the judgments of a file, in place of those of the same user for the same thing."""
     read = [
@@ -67,7 +69,10 @@ def import_judgments(
     ]
     with opened(dsn, schema) as database:
         stored = KnowledgeWriter(database.connection, schema=schema).set_judgments(read)
-    typer.echo(f"{number(stored, 'judgment')} stored.")
+    if as_json:
+        print_json({"stored": stored})
+    else:
+        typer.echo(f"{number(stored, 'judgment')} stored.")
 
 
 @judgments.command("export")
@@ -78,6 +83,7 @@ def export_judgments(
     collection: CollectionOption = None,
     dsn: DsnOption = None,
     schema: SchemaOption = SCHEMA,
+    as_json: JsonOption = False,
 ) -> None:
     """Write the stored judgments to a file or a folder."""
     with opened(dsn, schema) as database:
@@ -86,7 +92,10 @@ def export_judgments(
             files.write_csv(path, stored)
         else:
             files.write_beir(path, stored, database, collection)
-    typer.echo(f"{number(len(stored), 'judgment')} written to {path}.")
+    if as_json:
+        print_json({"judgments": len(stored), "path": path})
+    else:
+        typer.echo(f"{number(len(stored), 'judgment')} written to {path}.")
 
 
 @judgments.command("generate")
@@ -96,6 +105,7 @@ def generate_judgments(
     seed: Annotated[int, typer.Option(help="Seed of the choice of documents.")] = 0,
     dsn: DsnOption = None,
     schema: SchemaOption = SCHEMA,
+    as_json: JsonOption = False,
 ) -> None:
     """Make questions from words of documents, each with its document as the right one.
 
@@ -106,6 +116,9 @@ def generate_judgments(
     with opened(dsn, schema) as database:
         made = known_items.generate(database, count, collection=collection, seed=seed)
         KnowledgeWriter(database.connection, schema=schema).set_judgments(made)
+    if as_json:
+        print_json({"stored": len(made), "judgments": made})
+        return
     typer.echo(f"{number(len(made), 'generated question')} stored, such as:")
     for one in made[:3]:
         typer.echo(f"  {printable(one.question)}  ->  {printable(one.document_key or '')}")
@@ -130,10 +143,14 @@ def delete_judgments(
     ] = None,
     dsn: DsnOption = None,
     schema: SchemaOption = SCHEMA,
+    as_json: JsonOption = False,
 ) -> None:
     """Delete the judgments that fit all options; at least one is necessary."""
     with opened(dsn, schema) as database:
         deleted = KnowledgeWriter(database.connection, schema=schema).delete_judgments(
             question=question, collection=collection, judged_by=judged_by, is_generated=is_generated
         )
-    typer.echo(f"{number(deleted, 'judgment')} deleted.")
+    if as_json:
+        print_json({"deleted": deleted})
+    else:
+        typer.echo(f"{number(deleted, 'judgment')} deleted.")

@@ -1,6 +1,5 @@
 """The commands eval and tune without a folder: the judgments of a database, and its own corpus."""
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from second_brain.cli.corpus import refuse_other_embedder
+from second_brain.cli.corpus import configured_embedder, refuse_other_embedder
 from second_brain.cli.database import opened
 from second_brain.cli.evaluation_output import (
     IN_USE,
@@ -22,13 +21,14 @@ from second_brain.cli.evaluation_output import (
     progress,
     tuning_json,
 )
+from second_brain.cli.output import print_json
 from second_brain.cli.settings import describe
 from second_brain.cli.tables import new_console, number, printable
 from second_brain.evaluation import live, metrics, tuning
 from second_brain.evaluation.collection import Questions
 from second_brain.evaluation.embedding_models import MEASURES, ModelComparison, compare_models
 from second_brain.evaluation.live import Comparison, CorpusSearcher, Kind, Mode
-from second_brain.models import Embedder, load_embedder
+from second_brain.models import Embedder
 from second_brain.services.install import Database
 from second_brain.services.write import KnowledgeWriter
 
@@ -56,7 +56,7 @@ def judged(
         largest, seed = sample
         if largest is not None:
             questions = questions.sample(largest, seed)
-        embedder = load_embedder(embedder_name)
+        embedder = configured_embedder(embedder_name)
         refuse_other_embedder(database, embedder)
         yield database, questions, embedder
 
@@ -85,7 +85,7 @@ def evaluate(
             advance=advance,
         )
     if as_json:
-        typer.echo(json.dumps(comparison_json(found, embedder.model), indent=2))
+        print_json(comparison_json(found, embedder.model))
     else:
         _print_comparison(found, embedder)
 
@@ -102,13 +102,13 @@ def evaluate_models(
     as_json: bool,
 ) -> None:
     """Compare the stored embeddings with those of another model, and print the result."""
-    other = load_embedder(other_name)
+    other = configured_embedder(other_name)
     typer.echo(f"Embedding at most {number(most, 'chunk')} with {other.model} ...", err=True)
     found = compare_models(
         database, questions, embedder, other, collection=collection, most=most, seed=seed
     )
     if as_json:
-        typer.echo(json.dumps(_models_json(found), indent=2))
+        print_json(_models_json(found))
     else:
         _print_models(found)
 
@@ -136,7 +136,7 @@ def tune(
         stored = tuning.store(writer, collection or "", chosen)
     if as_json:
         told = {"stored": stored and stored.arguments()} if is_applied else {}
-        typer.echo(json.dumps(tuning_json(found) | told, indent=2))
+        print_json(tuning_json(found) | told)
         return
     print_tuning(found, IN_USE)
     if stored is not None:

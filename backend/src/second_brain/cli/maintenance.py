@@ -103,6 +103,7 @@ def build_index(
     workers: WorkersOption = None,
     dsn: DsnOption = None,
     schema: SchemaOption = SCHEMA,
+    as_json: JsonOption = False,
 ) -> None:
     """Build a new vector index, and replace the one in use when it is ready.
 
@@ -123,7 +124,7 @@ def build_index(
         )
     with showing_progress() as on_progress:
         indexes = vector_index.build(target, settings, schema=schema, on_progress=on_progress)
-    _print_indexes(indexes)
+    print_json(indexes) if as_json else _print_indexes(indexes)
 
 
 @index.command("drop")
@@ -153,6 +154,7 @@ def start_reembedding(
     workers: WorkersOption = None,
     dsn: DsnOption = None,
     schema: SchemaOption = SCHEMA,
+    as_json: JsonOption = False,
 ) -> None:
     """Embed all chunks with another model into new columns, then switch to them.
 
@@ -172,6 +174,9 @@ def start_reembedding(
             schema=schema,
             on_progress=on_progress,
         )
+    if as_json:
+        print_json(report)
+        return
     typer.echo(f"{report.embedded:,} chunks embedded; {model.model} is now in use.")
     if report.without_direction:
         typer.echo(

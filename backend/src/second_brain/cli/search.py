@@ -83,7 +83,7 @@ _COLLECTIONS = """
     with recursive stored as (
       select min(chunk.collection) as name
       from public.knowledge_chunks as chunk
-      where chunk.status = 'active'
+      where chunk.status = 'active' and chunk.collection > ''
       union all
       select (
         select min(chunk.collection)
@@ -382,6 +382,8 @@ def _demo() -> None:
     command = _invoked_as()
     for arguments in ('search "how do I copy a folder?"', "ingest PATH", "dev stop"):
         console.print(f"  {command} {arguments}", highlight=False)
+    console.print("\nSee both legs side by side in the browser:", style="bold")
+    console.print(f"  {command} workbench --open", highlight=False)
 
 
 def _invoked_as() -> str:

@@ -7,13 +7,14 @@ import socket
 import sys
 import webbrowser
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
-from second_brain.cli.corpus import EmbedderOption
+from second_brain.cli.corpus import EmbedderOption, configured_embedder
 from second_brain.cli.database import DsnOption, SchemaOption, resolve_dsn
 from second_brain.errors import ConfigurationError, MissingExtraError
-from second_brain.models import load_embedder
+from second_brain.services.connections import address
 from second_brain.services.install import SCHEMA
 
 TOKEN = "SECOND_BRAIN_WORKBENCH_TOKEN"  # noqa: S105
@@ -77,22 +78,24 @@ def _workbench(
         )
     if token is None and host not in LOOPBACK:
         token = secrets.token_urlsafe(24)
+    target = resolve_dsn(dsn)
+    address(target)  # raises an error for a malformed one
     app = create_app(
-        resolve_dsn(dsn),
-        embedder=None if no_embedder else load_embedder(embedder_name),
+        target,
+        embedder=None if no_embedder else configured_embedder(embedder_name),
         embedder_name=None if no_embedder else embedder_name,
         schema=schema,
         token=token,
     )
     with _listen(host, port) as listening:
         at = f"[{host}]" if ":" in host else host
-        address = f"http://{at}:{listening.getsockname()[1]}/"
+        opened = f"http://{at}:{listening.getsockname()[1]}/"
         if token is not None:
-            address += f"?token={token}"
-        typer.echo(f"The workbench is at {address}", err=True)
+            opened += f"?token={quote(token, safe='')}"
+        typer.echo(f"The workbench is at {opened}", err=True)
         typer.echo("Ctrl+C stops it.", err=True)
         if open_browser:
-            webbrowser.open(address)
+            webbrowser.open(opened)
         logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
         # No access log: addresses contain questions, and the first one the token.
         config = uvicorn.Config(app, log_config=None, access_log=False)

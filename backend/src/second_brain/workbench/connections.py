@@ -14,6 +14,7 @@ from second_brain.services.install import SCHEMA, Database, Install
 _MOST_IDLE = 4
 _CONNECT_SECONDS = 5
 _STATEMENT_TIMEOUT = "set local statement_timeout = '30s'"
+_READ_ONLY = "set default_transaction_read_only = on; set statement_timeout = '30s'"
 
 
 class Connections:
@@ -50,6 +51,13 @@ class Connections:
         """Lend a connection in a transaction that may write."""
         with self._transaction(read_only=False) as database:
             yield database
+
+    @contextmanager
+    def inspecting(self) -> Iterator[Database]:
+        """Lend a connection that only reads, without a transaction; it is closed afterwards."""
+        with self._opened() as connection:
+            connection.execute(_READ_ONLY)
+            yield Database(connection, self._install)
 
     def close(self) -> None:
         """Close the connections that no request uses."""

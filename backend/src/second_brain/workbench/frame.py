@@ -113,6 +113,15 @@ def _as_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def _size(value: int) -> str:
+    """Return a number of bytes as people say it."""
+    size, units = float(value), ["B", "kB", "MB", "GB", "TB"]
+    while size >= 1000 and len(units) > 1:
+        size /= 1000
+        units.pop(0)
+    return f"{size:.0f} {units[0]}" if size >= 10 or units[0] == "B" else f"{size:.1f} {units[0]}"
+
+
 _TEMPLATES = Environment(
     loader=PackageLoader("second_brain.workbench"),
     # Of all templates, whatever their name: corpus text is never HTML.
@@ -122,4 +131,4 @@ _TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 _TEMPLATES.globals["link"] = link
-_TEMPLATES.filters.update(number=_number, count=_count, as_json=_as_json)
+_TEMPLATES.filters.update(number=_number, count=_count, as_json=_as_json, size=_size)

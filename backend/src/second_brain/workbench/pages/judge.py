@@ -21,6 +21,7 @@ from second_brain.evaluation import known_items
 from second_brain.evaluation.collection import CollectionError
 from second_brain.evaluation.judging import candidates
 from second_brain.services.arguments import SearchOptions
+from second_brain.services.corpus_overview import query_report
 from second_brain.services.install import Database
 from second_brain.services.judgments import Judgment
 from second_brain.services.results import MemorySearchResult
@@ -40,6 +41,7 @@ from second_brain.workbench.question import Question
 _MOST_WAITING = 10_000
 _MOST_LISTED = 100
 _MOST_GENERATED = 1000
+_MOST_LOGGED = 100
 _LONGEST = 4096
 _GRADES = {"2": "right", "1": "partly right", "0": "wrong"}
 
@@ -129,7 +131,11 @@ def show(request: Request) -> Response:
         if judging.question:
             context = _pool(workbench, database, judging, stored)
         else:
-            context = {"asked": _summed(stored), "most_listed": _MOST_LISTED}
+            context = {
+                "asked": _summed(stored),
+                "most_listed": _MOST_LISTED,
+                "logged": request.query_params.get("logged"),
+            }
     left = _waiting(request).left({one.question for one in stored if not one.is_generated})
     context |= {"judging": judging, "left": left, "grades": _GRADES}
     template = "judge.html" if judging.question else "judge_start.html"
@@ -177,12 +183,16 @@ async def mark(request: Request) -> Response:
 
 
 async def wait(request: Request) -> Response:
-    """Add questions to those that wait, one in each line, or remove all."""
+    """Add questions to those that wait, one in each line or from the query log, or remove all."""
     form = await submitted(request)
     judging = Judging.read(form)
     if form.get("empty"):
         _waiting(request).clear()
         return RedirectResponse(judging.address(), 303)
+    if form.get("log"):
+        logged = await run_in_threadpool(_logged, workbench_of(request), judging.collection)
+        _waiting(request).add(logged)
+        return RedirectResponse(judging.address(logged=len(logged)), 303)
     lines = [line.strip() for line in form.get("questions", "").splitlines()]
     questions = [line for line in lines if line]
     longest = max(map(len, questions), default=0)
@@ -214,6 +224,15 @@ async def generate(request: Request) -> Response:
 
     await run_in_threadpool(store)
     return RedirectResponse(judging.address(), 303)
+
+
+def _logged(workbench: Workbench, collection: str) -> list[str]:
+    """Return questions of the query log: without hits, unsure ones, and frequent ones."""
+    with workbench.connections.reading() as database:
+        report = query_report(database, most=_MOST_LOGGED)
+    found = [*report.without_hits, *report.unsure, *report.frequent]
+    wanted = [collection] if collection else None
+    return list(dict.fromkeys(one.question for one in found if one.collections == wanted))
 
 
 def _pool(

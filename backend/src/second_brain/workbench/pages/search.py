@@ -14,7 +14,7 @@ from second_brain.services.results import MemorySearchResult
 from second_brain.workbench.asking import Asked, ask, pieces, prepare
 from second_brain.workbench.frame import Page, Workbench, provider_of, render, workbench_of
 from second_brain.workbench.offers import chosen, offered
-from second_brain.workbench.question import FUSIONS, LEGS, TEXT_MODES, read_question
+from second_brain.workbench.question import FUSIONS, LEGS, TEXT_MODES, Question, read_question
 
 _COLUMNS: dict[Leg, str] = {"vector": "Vector", "hybrid": "Fused", "text": "Text"}
 _STEPS = (("embed", "embed"), ("vector", "vector"), ("text", "text"), ("hybrid", "fused"))
@@ -77,6 +77,7 @@ def show(request: Request) -> Response:
         "search.html",
         {
             "question": question,
+            "defaults": Question(),
             "problems": problems,
             "remedy": remedy,
             "columns": columns,

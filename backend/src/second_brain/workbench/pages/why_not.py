@@ -4,6 +4,7 @@ One SQL function knows the causes and the smallest change; the page shows its an
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ from second_brain.workbench.question import Question, read_question
 
 _DEEPEST = 1000
 """The largest pool, and the right end of the picture of ranks."""
+
+_LONG_FRACTION = re.compile(r"(\d+\.\d{4})\d+")
 
 _TITLES = {
     "collection": "Another collection",
@@ -135,7 +138,11 @@ def _on_scale(rank: int) -> float:
 
 def _causes(causes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [
-        {**one, "title": _TITLES.get(one["cause"], one["cause"].replace("_", " "))}
+        {
+            **one,
+            "title": _TITLES.get(one["cause"], one["cause"].replace("_", " ")),
+            "reason": _LONG_FRACTION.sub(r"\1", one["reason"]),
+        }
         for one in causes
     ]
 

@@ -21,45 +21,53 @@ function show(item, grade) {
   document.getElementById("progress").value = marked;
 }
 
-async function store(item, grade) {
+// Marks are sent one after the other, so that a quick undo does not overtake its mark.
+let sending = Promise.resolve();
+
+async function send(item, grade) {
   const form = item.querySelector("form");
   const body = new URLSearchParams(new FormData(form));
   body.set("grade", grade);
-  const before = item.dataset.grade;
-  show(item, grade);
-  try {
-    const response = await fetch(form.action, { method: "POST", body, headers: { accept: "application/json" } });
-    if (response.status !== 204) throw new Error(String(response.status));
-    return true;
-  } catch {
-    show(item, before);
-    announce("The mark was not stored");
-    item.classList.add("failed");
-    return false;
-  }
+  const response = await fetch(form.action, { method: "POST", body, headers: { accept: "application/json" } });
+  if (response.status !== 204) throw new Error(String(response.status));
 }
 
-async function give(item, grade) {
+function store(item, grade, said) {
+  const before = item.dataset.grade;
+  show(item, grade);
+  item.classList.remove("failed");
+  sending = sending.then(() => send(item, grade)).then(
+    () => announce(said()),
+    () => {
+      if (item.dataset.grade === grade) show(item, before);
+      item.classList.add("failed");
+      announce("The mark was not stored");
+    },
+  );
+}
+
+function give(item, grade) {
   const before = item.dataset.grade;
   if (before === grade) return;
-  item.classList.remove("failed");
-  const stored = store(item, grade);
+  marks.push([item, before]);
+  store(item, grade, () => {
+    const left = items().filter((one) => one.dataset.grade === "").length;
+    return left === 0 ? "All chunks are judged" : `${left} left`;
+  });
   const all = items();
   const after = [...all.slice(all.indexOf(item) + 1), ...all].find((one) => one.dataset.grade === "");
   (after ?? document.getElementById("next")).focus();
-  if (await stored) {
-    marks.push([item, before]);
-    const left = all.filter((one) => one.dataset.grade === "").length;
-    announce(left === 0 ? "All chunks are judged" : `${left} left`);
-  }
 }
 
-async function undo() {
+function undo() {
   const last = marks.pop();
-  if (last === undefined) return announce("Nothing to undo");
+  if (last === undefined) {
+    announce("Nothing to undo");
+    return;
+  }
   const [item, before] = last;
   item.focus();
-  if (await store(item, before)) announce("Undone");
+  store(item, before, () => "Undone");
 }
 
 document.addEventListener("DOMContentLoaded", () => {
@@ -70,7 +78,8 @@ document.addEventListener("DOMContentLoaded", () => {
     });
   }
   shortcuts.set("u", undo);
-  shortcuts.set("n", () => document.getElementById("next").click());
+  // The next question is chosen by what is stored.
+  shortcuts.set("n", () => sending.then(() => document.getElementById("next").click()));
   for (const item of items()) item.querySelector("form").addEventListener("submit", (event) => {
     event.preventDefault();
     give(item, event.submitter.value);

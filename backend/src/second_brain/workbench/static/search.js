@@ -78,7 +78,9 @@ document.addEventListener("DOMContentLoaded", () => {
   const form = document.getElementById("search");
   // Fields that have their default stay out of the address.
   form.addEventListener("formdata", (event) => {
-    for (const [name, value] of [...event.formData]) if (value === "") event.formData.delete(name);
+    for (const [name, value] of [...event.formData]) {
+      if (value === "" || value === form.elements[name].dataset?.default) event.formData.delete(name);
+    }
   });
   for (const one of form.querySelectorAll(".controls select")) one.addEventListener("change", () => {
     if (form.elements.q.value.trim() !== "") form.requestSubmit();

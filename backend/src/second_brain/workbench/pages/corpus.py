@@ -1,0 +1,222 @@
+"""The page Corpus: what is stored, what is wrong with it, what is asked, and a map of it.
+
+Parts that take longer are loaded after the page. Without scripts, links lead to them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+from numpy.typing import NDArray
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from second_brain.cli.corpus import refuse_other_embedder
+from second_brain.database import doctor
+from second_brain.errors import ConfigurationError, DimensionMismatchError
+from second_brain.models import embed_query
+from second_brain.services.corpus_overview import (
+    CorpusOverview,
+    Facet,
+    corpus_overview,
+    query_report,
+    sampled_embeddings,
+    search_health,
+)
+from second_brain.services.install import Database
+from second_brain.services.query_log import AskedQuestion
+from second_brain.workbench import embedding_map
+from second_brain.workbench.frame import Page, Workbench, link, render, workbench_of
+
+_FACETS = {
+    "collection": "Collection",
+    "knowledge_type": "Type",
+    "year": "Year of the document",
+    "language": "Language",
+    "source_origin": "Origin",
+    "visibility": "Visibility",
+}
+# What the list of documents can be filtered by.
+_LISTED_BY = {"collection": "collection", "knowledge_type": "type"}
+_PERIODS = {"": "all time", "1": "the last day", "7": "the last 7 days", "30": "the last 30 days"}
+_LISTS = (
+    ("without_hits", "Without a hit"),
+    ("slow", "Slow"),
+    ("unsure", "With low confidence"),
+    ("frequent", "Asked most"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A row of a chart: a value, its count, its part of the longest bar in percent, and a link."""
+
+    label: str
+    count: int
+    width: float
+    href: str | None = None
+
+
+def show(request: Request) -> Response:
+    """Show counts, sizes, repetitions, embeddings, indexes and problems."""
+    with workbench_of(request).connections.reading() as database:
+        overview = corpus_overview(database)
+        health = search_health(database)
+    return render(
+        request,
+        "corpus.html",
+        {
+            "overview": overview,
+            "health": health,
+            "facets": [
+                (title, _bars(name, overview.documents.facets[name]))
+                for name, title in _FACETS.items()
+                if name in overview.documents.facets
+            ],
+            "size_bars": _size_bars(overview),
+            "colours": embedding_map.COLOURED_BY,
+        },
+        page="corpus",
+    )
+
+
+def show_map(request: Request) -> Response:
+    """Show the map of embeddings, as a page of its own or as a part of one."""
+    asked = request.query_params
+    coloured_by = asked.get("by", "")
+    if coloured_by not in embedding_map.COLOURED_BY:
+        coloured_by = embedding_map.COLOURED_BY[0]
+    question = asked.get("q", "").strip()[:1000]
+    workbench = workbench_of(request)
+    why_no_question, embedding = None, None
+    with workbench.connections.reading() as database:
+        if question:
+            embedding, why_no_question = _embedded(workbench, database, question)
+        drawn = embedding_map.drawn(sampled_embeddings(database), coloured_by, embedding)
+    return render(
+        request,
+        _whole_or_part(request, "corpus_map"),
+        {
+            "map": drawn,
+            "width": embedding_map.WIDTH,
+            "height": embedding_map.HEIGHT,
+            "coloured_by": coloured_by,
+            "colours": embedding_map.COLOURED_BY,
+            "question": question,
+            "why_no_question": why_no_question,
+        },
+        page="corpus",
+    )
+
+
+def show_queries(request: Request) -> Response:
+    """Show what the query log says, as a page of its own or as a part of one."""
+    period = request.query_params.get("days", "")
+    if period not in _PERIODS:
+        period = ""
+    since = datetime.now(UTC) - timedelta(days=int(period)) if period else None
+    with workbench_of(request).connections.reading() as database:
+        report = query_report(database, since)
+    lists: list[tuple[str, Sequence[AskedQuestion]]] = [
+        (title, getattr(report, name)) for name, title in _LISTS
+    ]
+    return render(
+        request,
+        _whole_or_part(request, "corpus_queries"),
+        {
+            "report": report,
+            "lists": lists,
+            "period": period,
+            "periods": _PERIODS,
+            "address_of": _addresses,
+        },
+        page="corpus",
+    )
+
+
+def show_checks(request: Request) -> Response:
+    """Show what `second-brain doctor` finds, as a page of its own or as a part of one."""
+    connections = workbench_of(request).connections
+    with connections.inspecting() as database:
+        findings = doctor.examine(database.connection, connections.schema)
+    return render(
+        request, _whole_or_part(request, "corpus_checks"), {"findings": findings}, page="corpus"
+    )
+
+
+def _whole_or_part(request: Request, name: str) -> str:
+    is_part = request.query_params.get("part") == "1"
+    return f"{name}_part.html" if is_part else f"{name}.html"
+
+
+def _embedded(
+    workbench: Workbench, database: Database, question: str
+) -> tuple[NDArray[np.float32] | None, str | None]:
+    """Return the embedding of a question, or why there is none that the map can show."""
+    if workbench.embedder is None:
+        return None, "The workbench was started without an embedder."
+    try:
+        refuse_other_embedder(database, workbench.embedder)
+    except (ConfigurationError, DimensionMismatchError) as error:
+        return None, f"The embedder does not fit: {error}. {error.remedy}"
+    with workbench.embedding:
+        vector = embed_query(workbench.embedder, question)
+    if not vector.any():
+        return None, "The embedder knows no word of the question."
+    return vector, None
+
+
+def _bars(name: str, facet: Facet) -> list[Bar]:
+    longest = max((one.documents for one in facet.values), default=1)
+    values = facet.values
+    if name == "year":
+        values = sorted(values, key=lambda one: one.value, reverse=True)
+    listed_by = _LISTED_BY.get(name)
+    bars = [
+        Bar(
+            one.value or "no date",
+            one.documents,
+            100 * one.documents / max(longest, 1),
+            link("/documents", **{listed_by: one.value}) if listed_by else None,
+        )
+        for one in values
+    ]
+    if facet.others:
+        bars.append(Bar("less common ones", facet.others, 100 * min(facet.others / longest, 1)))
+    return bars
+
+
+def _size_bars(overview: CorpusOverview) -> list[Bar]:
+    bins = overview.sizes.histogram
+    longest = max((one.chunks for one in bins), default=1)
+    return [
+        Bar(
+            "more" if one.below is None else f"under {one.below:,}",
+            one.chunks,
+            100 * one.chunks / max(longest, 1),
+        )
+        for one in bins
+    ]
+
+
+def _addresses(one: AskedQuestion) -> Mapping[str, str]:
+    names = one.collections or []
+    return {
+        "search": link("/", q=one.question, collection=names),
+        "judge": link("/judge", q=one.question, collection=names[0] if len(names) == 1 else None),
+    }
+
+
+PAGE = Page(
+    "corpus",
+    "Corpus",
+    "/corpus",
+    [
+        Route("/corpus", show),
+        Route("/corpus/map", show_map),
+        Route("/corpus/queries", show_queries),
+        Route("/corpus/checks", show_checks),
+    ],
+)
