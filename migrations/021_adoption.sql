@@ -6,9 +6,10 @@
 -- Written from supabase/schemas/21_adoption.sql by `make baseline`: edit that file.
 
 -- An adoption is a row of knowledge_adoptions, a view knowledge_internal.adopted_<name> that maps
--- the source to documents, and triggers on the source. `second-brain adopt` writes the view and the triggers
--- into a migration of the project. The view has the columns key_1, key_2, ..., content, optionally
--- embedding, and fields of a document with the names that upsert_knowledge_document knows.
+-- the source to documents, and triggers on the source. `second-brain adopt` writes the view and the
+-- triggers into a migration of the project. The view has the columns key_1, key_2, ..., content,
+-- optionally embedding, and fields of a document with the names that upsert_knowledge_document
+-- knows.
 
 create table public.knowledge_adoptions (
   name text primary key,
