@@ -107,9 +107,7 @@ def install(cluster: Cluster) -> None:
             embedded.apply_prelude(node)
     coordinator = cluster.dsn(cluster.ports[0])
     with psycopg.connect(coordinator, autocommit=True) as connection:
-        connection.execute(
-            "select citus_set_coordinator_host('127.0.0.1', %s)", [cluster.ports[0]]
-        )
+        connection.execute("select citus_set_coordinator_host('127.0.0.1', %s)", [cluster.ports[0]])
         for port in cluster.ports[1:]:
             connection.execute("select citus_add_node('127.0.0.1', %s)", [port])
         for schema in ("tenant_a", "plain"):
