@@ -816,6 +816,9 @@ begin
   arguments.viewer_id := knowledge_internal.signed_in_viewer('facet_my_knowledge_chunks');
   arguments.viewer_groups := knowledge_internal.current_viewer_groups();
   arguments.@name := facet_my_knowledge_chunks.@name; -- except viewer_id, viewer_groups
+  -- A user may not read how many chunks have a word.
+  perform set_config('knowledge_internal.telling', 'off', true),
+          set_config('knowledge_internal.readings', '', true);
   return query
   select counted.* from knowledge_internal.facet_counts(arguments, facets, facet_limit) as counted;
 end

@@ -1753,6 +1753,9 @@ begin
   arguments.formulations := facet_my_knowledge_chunks.formulations;
   arguments.on_bad_embedding := facet_my_knowledge_chunks.on_bad_embedding;
   arguments.prefix_last := facet_my_knowledge_chunks.prefix_last;
+  -- A user may not read how many chunks have a word.
+  perform set_config('knowledge_internal.telling', 'off', true),
+          set_config('knowledge_internal.readings', '', true);
   return query
   select counted.* from knowledge_internal.facet_counts(arguments, facets, facet_limit) as counted;
 end

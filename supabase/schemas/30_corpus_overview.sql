@@ -365,26 +365,6 @@ comment on function public.describe_knowledge_document is
 revoke all on function public.describe_knowledge_document from public, anon, authenticated;
 grant execute on function public.describe_knowledge_document to service_role;
 
-create function knowledge_internal.sampled_share(relation regclass, wanted_rows integer)
-returns real
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  return (
-    select least(100, 100.0 * wanted_rows / greatest(class.reltuples, 1))::real
-      from pg_catalog.pg_class as class
-     where class.oid = relation
-  );
-end
-$$;
-
-comment on function knowledge_internal.sampled_share(regclass, integer) is
-  'The percentage of a table''s pages that have about so many rows: 100 for a small table, and for '
-  'one that was never analysed.';
-
 create function knowledge_internal.document_overview()
 returns jsonb
 language plpgsql
@@ -758,21 +738,22 @@ declare
 begin
   perform knowledge_internal.check_range('most', most, 1, 5000);
   -- A part of the sampled rows is superseded or has no embedding.
-  share := knowledge_internal.sampled_share(knowledge_internal.physical_table(), 2 * most);
+  share := knowledge_internal.sampled_share(knowledge_internal.physical_table(), most * 5 / 4);
   return query
-  select chunk.id, document.external_key, left(coalesce(document.title, chunk.content), 100),
-         chunk.collection, chunk.knowledge_type, chunk.language, chunk.source_origin,
-         chunk.embedding::real[]
+  select sampled.id, document.external_key, left(coalesce(document.title, sampled.content), 100),
+         sampled.collection, sampled.knowledge_type, sampled.language, sampled.source_origin,
+         sampled.embedding::real[]
     from (
-      select one.id
-        from public.knowledge_chunks as one tablesample system (share) repeatable (1)
-       where one.status = 'active'
-         and one.embedding is not null
-       order by md5(one.id::text)
+      select chunk.id, chunk.document_id, chunk.content, chunk.collection, chunk.knowledge_type,
+             chunk.language, chunk.source_origin, chunk.embedding
+        from public.knowledge_chunks as chunk tablesample system (share) repeatable (1)
+       where chunk.status = 'active'
+         and chunk.embedding is not null
+       -- What the limit leaves out is not the newest part of the table.
+       order by md5(chunk.id::text)
        limit most
     ) as sampled
-    join public.knowledge_chunks as chunk on chunk.id = sampled.id
-    left join public.knowledge_documents as document on document.id = chunk.document_id;
+    left join public.knowledge_documents as document on document.id = sampled.document_id;
 end
 $$;
 

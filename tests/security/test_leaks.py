@@ -581,6 +581,20 @@ def test_a_user_cannot_have_a_search_traced(me: Connection, owner: Connection) -
     assert trace == ""
 
 
+@pytest.mark.parametrize("function", ["search_my_knowledge_chunks", "facet_my_knowledge_chunks"])
+def test_a_user_cannot_have_the_chunks_of_words_told(
+    me: Connection, owner: Connection, function: str
+) -> None:
+    only_yours(owner)
+    nothing = '{"listed": {}, "counted": {}, "expansions": [], "unknown": {}}'
+    with me.transaction():
+        me.execute("set local knowledge_internal.telling = 'on'")
+        me.execute("select set_config('knowledge_internal.told', %s, true)", [nothing])
+        call(me, function, query_text="alpha")
+        ((told,),) = me.execute("select current_setting('knowledge_internal.told')").fetchall()
+    assert told == nothing
+
+
 def test_a_failed_explanation_leaves_no_trace_on(service_role: Connection) -> None:
     with service_role.transaction():
         with pytest.raises(psycopg.errors.InvalidParameterValue), service_role.transaction():

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from shards import Corpus, databases, empty, fill
 
 from command_line import Run, runner
 from conftest import Server
-from shards import Corpus, databases, empty, fill
 
 NAMES = ("east", "west")
 GIVEN = ("--shard", "east=EAST_URL", "--shard", "west=WEST_URL")

@@ -389,9 +389,7 @@ def test_what_a_killed_function_had_is_handed_out_after_the_lease(
             claim = "select count(*) from public.claim_knowledge_embeddings('stub')"
             assert edge.owner.execute(claim).fetchone() == (0,)
             # Instead of a wait for the end of the lease.
-            edge.owner.execute(
-                "update public.knowledge_embedding_claims set available_at = now()"
-            )
+            edge.owner.execute("update public.knowledge_embedding_claims set available_at = now()")
             assert edge.owner.execute(claim).fetchone() == (2,)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from html import unescape
 from uuid import uuid4
 
@@ -12,15 +13,18 @@ from starlette.testclient import TestClient
 
 from conftest import Connection
 from opened_workbench import SCRIPT
-from second_brain.services.corpus_overview import SampledEmbedding, corpus_overview
+from second_brain.services.corpus_overview import corpus_overview
 from second_brain.services.install import Database
 from second_brain.services.write import KnowledgeWriter
 from second_brain.workbench import embedding_map
+from second_brain.workbench.embedding_map import SampledEmbedding
 
 
 @pytest.fixture
-def stored(library_dsn: str) -> Connection:
-    return psycopg.connect(library_dsn, autocommit=True)
+def stored(library_dsn: str) -> Iterator[Connection]:
+    """The owner's connection to the library."""
+    with psycopg.connect(library_dsn, autocommit=True) as connection:
+        yield connection
 
 
 def text_of(html: str) -> str:
@@ -46,11 +50,10 @@ def test_hostile_texts_appear_as_text(
     library: TestClient, stored: Connection, address: str
 ) -> None:
     question = {"question": f"q{SCRIPT}", "mode": "text", "total_ms": 1, "hits": 0}
-    with stored:
-        stored.execute(
-            "select public.record_knowledge_queries(%s)",
-            [json.dumps([{**question, "collections": [SCRIPT]}])],
-        )
+    stored.execute(
+        "select public.record_knowledge_queries(%s)",
+        [json.dumps([{**question, "collections": [SCRIPT]}])],
+    )
     page = library.get(address)
     assert page.status_code == 200
     assert SCRIPT not in page.text
@@ -95,23 +98,32 @@ def test_wrong_addresses_are_refused(library: TestClient) -> None:
 
 
 def test_pending_chunks_say_why_they_wait(library: TestClient, stored: Connection) -> None:
-    with stored:
-        KnowledgeWriter(stored).upsert_document(
-            {"external_key": "waiting.md"}, [{"content": "Not embedded."}]
-        )
-        try:
-            listed = library.get("/documents?state=pending")
-            assert re.findall(r'href="/document/[^>]+>([^<]+)</a>', listed.text) == ["waiting.md"]
-            page = library.get("/document?key=waiting.md")
-            assert "it has no embedding, so only the text leg finds it" in page.text
-            overview = text_of(library.get("/corpus").text)
-            assert "Without an embedding 1" in overview
-            assert "have no embedding" in overview
-        finally:
-            KnowledgeWriter(stored).delete_document("waiting.md")
+    KnowledgeWriter(stored).upsert_document(
+        {"external_key": "waiting.md"}, [{"content": "Not embedded."}]
+    )
+    try:
+        listed = library.get("/documents?state=pending")
+        assert re.findall(r'href="/document/[^>]+>([^<]+)</a>', listed.text) == ["waiting.md"]
+        page = library.get("/document?key=waiting.md")
+        assert "it has no embedding, so only the text leg finds it" in page.text
+        overview = text_of(library.get("/corpus").text)
+        assert "Without an embedding 1" in overview
+        assert "have no embedding" in overview
+    finally:
+        KnowledgeWriter(stored).delete_document("waiting.md")
 
 
-def test_the_map_has_a_point_for_each_chunk_and_the_question(library: TestClient) -> None:
+def test_the_map_has_a_point_for_each_chunk_and_the_question(
+    library: TestClient, stored: Connection
+) -> None:
+    rows = stored.execute(
+        "select id, embedding::real[] from public.knowledge_chunks where embedding is not null"
+    ).fetchall()
+    sample = embedding_map.sampled(Database(stored))
+    assert {one.chunk_id for one in sample} == {chunk_id for chunk_id, _ in rows}
+    read = {one.chunk_id: one.embedding for one in sample}
+    for chunk_id, embedding in rows:
+        assert read[chunk_id] == pytest.approx(np.array(embedding, np.float32))
     page = library.get("/corpus/map", params={"q": "a key of iron", "by": "knowledge_type"})
     assert len(re.findall(r'<a href="/chunk/[^"]+" tabindex="-1"><circle', page.text)) >= 6
     assert 'class="asked"' in page.text
@@ -121,14 +133,13 @@ def test_the_map_has_a_point_for_each_chunk_and_the_question(library: TestClient
 
 
 def test_the_query_log_leads_to_search_and_judge(library: TestClient, stored: Connection) -> None:
-    with stored:
-        stored.execute("delete from public.knowledge_query_log")
-        assert "The query log has no search." in library.get("/corpus/queries").text
-        lines = [
-            {"question": "where is the key?", "mode": "text", "total_ms": 12, "hits": hits}
-            for hits in (0, 2)
-        ]
-        stored.execute("select public.record_knowledge_queries(%s)", [json.dumps(lines)])
+    stored.execute("delete from public.knowledge_query_log")
+    assert "The query log has no search." in library.get("/corpus/queries").text
+    lines = [
+        {"question": "where is the key?", "mode": "text", "total_ms": 12, "hits": hits}
+        for hits in (0, 2)
+    ]
+    stored.execute("select public.record_knowledge_queries(%s)", [json.dumps(lines)])
     page = library.get("/corpus/queries")
     assert "where is the key? judge 2 1 12.0 12.0" in text_of(page.text)
     assert 'href="/?q=where+is+the+key%3F"' in page.text
@@ -143,7 +154,8 @@ def test_the_checks_of_doctor_are_shown(library: TestClient) -> None:
 
 def chunk(place: int, embedding: list[float]) -> SampledEmbedding:
     kind = "left" if place % 2 else "right"
-    return SampledEmbedding(uuid4(), None, f"t{place}", kind, "note", "en", "web", embedding)
+    vector = np.array(embedding, np.float32)
+    return SampledEmbedding(uuid4(), None, f"t{place}", kind, "note", "en", "web", vector)
 
 
 def test_the_map_keeps_the_plane_of_most_variance() -> None:
@@ -198,7 +210,7 @@ def test_repeated_texts_titles_and_sizes_are_found(database: Connection) -> None
     assert (title.value, title.documents) == ("Twice", 2)
     assert found.repeated_documents["source_url"].groups == 0
     assert (found.sizes.short, found.sizes.long, found.sizes.sampled) == (3, 2, 5)
-    assert [one.document_key for one in found.sizes.examples.long] == ["a", "b"]
+    assert {one.document_key for one in found.sizes.examples.long} == {"a", "b"}
     assert sum(one.chunks for one in found.sizes.histogram) == 5
 
 

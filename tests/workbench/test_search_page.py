@@ -79,7 +79,8 @@ def test_corpus_text_never_becomes_html(library: TestClient) -> None:
         "/?" + urlencode({"q": SCRIPT, "viewer": SCRIPT, "filters": SCRIPT, "collections": SCRIPT}),
         "/search/filters?" + urlencode({"collections": f"wild{SCRIPT}"}),
         "/search/explanation?" + urlencode({"q": f"zebra {SCRIPT}"}),
-        "/why-not?" + urlencode({"q": "automobile", "key": f'"><{SCRIPT}'}),
+        "/why-not/answer?" + urlencode({"q": "automobile", "key": f'"><{SCRIPT}'}),
+        "/why-not/answer?" + urlencode({"q": "automobile", "key": SCRIPT}),
         "/why-not?" + urlencode({"q": f"zebra {SCRIPT}", "key": SCRIPT, "types": SCRIPT}),
     ]
     for path in pages:

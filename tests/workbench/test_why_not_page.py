@@ -12,7 +12,7 @@ OTHER = OWNER[:-1] + "2"
 
 
 def _page(browser: TestClient, **asked: object) -> BeautifulSoup:
-    answer = browser.get("/why-not?" + urlencode(asked, doseq=True))
+    answer = browser.get("/why-not/answer?" + urlencode(asked, doseq=True))
     assert answer.status_code == 200, answer.text
     return BeautifulSoup(answer.text, "html.parser")
 
@@ -62,6 +62,7 @@ def test_one_click_leads_here_from_the_search_with_its_state(library: TestClient
     link = page.select_one("[data-why]")
     assert link is not None
     why = library.get(str(link["href"])).text
+    assert "/why-not/answer?q=automobile&amp;pool=20&amp;types=decision&amp;key=" in why
     hidden = {
         str(one["name"]): str(one["value"])
         for one in BeautifulSoup(why, "html.parser").select('[type="hidden"]')

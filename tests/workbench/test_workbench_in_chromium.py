@@ -100,7 +100,7 @@ def test_a_question_is_asked_and_read_with_the_keyboard_alone(page: "Page") -> N
     assert not page.locator("#help").is_visible()
     page.keyboard.press("w")
     page.wait_for_url("**/why-not?q=which*key=*")
-    assert "Found, at place 1" in page.inner_text("main")
+    page.wait_for_selector("text=Found, at place 1")
 
 
 def test_lines_join_the_places_of_a_hit_and_follow_the_window(page: "Page") -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
     from second_brain.services.results import MemorySearchResult
     from second_brain.services.supabase import AsyncSupabaseProvider, SupabaseProvider
+    from second_brain.services.tenants import Tenants
     from second_brain.services.write import AsyncKnowledgeWriter, KnowledgeWriter
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "SearchSettings",
     "SecondBrainError",
     "SupabaseProvider",
+    "Tenants",
     "async_connection_pool",
     "connection_pool",
 ]
@@ -59,6 +61,7 @@ _MODULES = {
     "services.postgres": ("AsyncPostgresProvider", "PostgresProvider"),
     "services.results": ("MemorySearchResult",),
     "services.supabase": ("AsyncSupabaseProvider", "SupabaseProvider"),
+    "services.tenants": ("Tenants",),
     "services.write": ("AsyncKnowledgeWriter", "KnowledgeWriter"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

@@ -44,6 +44,7 @@ COMMANDS = {
     "workbench": ("workbench", "See, judge and tune a corpus in the browser."),
     "mcp": ("serving", "Serve search tools to assistants over the Model Context Protocol."),
     "dev": ("database", "An embedded Postgres for this folder, in .second-brain/."),
+    "tenants": ("tenants", "In which database each tenant is; move one."),
     "index": ("maintenance", "The vector index: show, build another kind, drop."),
     "reembed": ("maintenance", "Change the embedding model of a table in use."),
     "shards": ("shards", "One corpus in several databases: statistics, moves."),

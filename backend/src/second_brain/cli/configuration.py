@@ -103,7 +103,13 @@ KEYS = (
     _search("include-memory", bool, "search_include_memory", "false"),
     Key("supabase-url", _Text, ("SUPABASE_URL",), "none"),
     Key("supabase-key", _Text, ("SUPABASE_KEY",), "none", is_secret=True),
-    Key("mcp-token", str, ("SECOND_BRAIN_MCP_TOKEN",), "none", is_secret=True, limits_rows=True),
+    *(
+        Key(name, str, (variable,), "none", is_secret=True, limits_rows=True)
+        for name, variable in (
+            ("mcp-token", "SECOND_BRAIN_MCP_TOKEN"),
+            ("workbench-token", "SECOND_BRAIN_WORKBENCH_TOKEN"),
+        )
+    ),
 )
 _BY_NAME = {key.name: key for key in KEYS}
 

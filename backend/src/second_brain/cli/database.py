@@ -54,6 +54,17 @@ SchemaOption = Annotated[
         help="Schema of the install, if the database has several; $SECOND_BRAIN_SCHEMA.",
     ),
 ]
+TenantsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tenants",
+        metavar="FILE",
+        envvar="SECOND_BRAIN_TENANTS",
+        help="TOML or JSON file with databases and tenants; default: $SECOND_BRAIN_TENANTS.",
+        dir_okay=False,
+        show_default=False,
+    ),
+]
 
 
 def _examples(*commands: str) -> str:
@@ -71,6 +82,7 @@ def register(app: typer.Typer) -> None:
         epilog=_examples(
             "second-brain migrate --dimensions 384",
             "second-brain migrate --dsn postgresql://postgres@db.example.org/postgres",
+            "second-brain migrate --all --tenants tenants.toml --dimensions 384",
         )
     )(migrate)
     app.command(
@@ -91,6 +103,7 @@ def register(app: typer.Typer) -> None:
         epilog=_examples(
             "second-brain doctor",
             "second-brain doctor --dsn postgresql://postgres@db.example.org/postgres --json",
+            "second-brain doctor --all --tenants tenants.toml",
         ),
     )(_doctor)
 
@@ -267,6 +280,10 @@ def migrate(
     embedder_name: EmbedderOption = "wordllama",
     schema: SchemaOption = naming.SCHEMA,
     as_json: JsonOption = False,
+    all_tenants: Annotated[
+        bool, typer.Option("--all", help="In the installs of all tenants, one after another.")
+    ] = False,
+    tenants_file: TenantsOption = None,
 ) -> None:
     """Apply the migrations that the database does not have yet.
 
@@ -275,7 +292,21 @@ def migrate(
 
     Applied migrations are recorded in the same way as by `supabase db push`, so both commands work
     on one database. Connect directly or through a session pooler.
+
+    With --all, a failure does not stop the others: a table shows the result for each install, and
+    the exit code is 1.
     """
+    if all_tenants:
+        _refuse_dsn(dsn)
+        from second_brain.cli.tenants import Outcome, for_all
+
+        def migrate_one(target: str, schema: str) -> Outcome:
+            size = dimensions or _embedder_dimensions(target, embedder_name, schema)
+            applied = migrations.apply(target, dimensions=size, schema=schema)
+            return Outcome(True, f"{len(applied)} applied" if applied else "up to date")
+
+        for_all(tenants_file, migrate_one, as_json=as_json)
+        return
     target = resolve_dsn(dsn)
     if prelude:
         with connect(target, autocommit=True) as connection:
@@ -299,6 +330,14 @@ def migrate(
         typer.echo(f"Applied {len(applied)} migration{'s'[: len(applied) > 1]}.")
     else:
         typer.echo("Nothing to apply: the database is up to date.")
+
+
+def _refuse_dsn(dsn: str | None) -> None:
+    if dsn:
+        raise ConfigurationError(
+            "--all takes the databases from the file --tenants, not from --dsn",
+            remedy="Pass one of them.",
+        )
 
 
 def _stop_at(obstacles: Sequence[Obstacle], done: str, *, as_json: bool) -> NoReturn:
@@ -395,8 +434,32 @@ def _doctor(
     dsn: DsnOption = None,
     as_json: JsonOption = False,
     schema: SchemaOption = naming.SCHEMA,
+    all_tenants: Annotated[
+        bool, typer.Option("--all", help="Check the installs of all tenants.")
+    ] = False,
+    tenants_file: TenantsOption = None,
 ) -> None:
     """Check a database, and print a remedy for each problem. Exit code 1 if there is an error."""
+    if all_tenants:
+        _refuse_dsn(dsn)
+        from second_brain.cli.tables import number
+        from second_brain.cli.tenants import Outcome, for_all
+
+        def examine_one(target: str, schema: str) -> Outcome:
+            with connect(target, autocommit=True) as connection:
+                found = doctor.examine(connection, schema)
+            problems = tuple(
+                f"{one.status}: {one.check}: {one.message} {one.remedy or ''}"
+                for one in found
+                if one.status in ("error", "warning")
+            )
+            errors = sum(one.status == "error" for one in found)
+            warnings = len(problems) - errors
+            result = f"{number(errors, 'error')}, {number(warnings, 'warning')}"
+            return Outcome(not errors, result, problems)
+
+        for_all(tenants_file, examine_one, as_json=as_json)
+        return
     with connect(resolve_dsn(dsn), autocommit=True) as connection:
         findings = doctor.examine(connection, schema)
     if as_json:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import typer
 
+from second_brain.cli import configuration
 from second_brain.cli.corpus import EmbedderOption, configured_embedder
 from second_brain.cli.database import DsnOption, SchemaOption, resolve_dsn
 from second_brain.errors import ConfigurationError, MissingExtraError
@@ -42,8 +43,8 @@ def _workbench(
     token: Annotated[
         str | None,
         typer.Option(
-            envvar=TOKEN,
-            help="Token that a browser must send once; generated if --host is not loopback.",
+            help=f"Token that a browser must send once; the default is ${TOKEN}, or a generated "
+            "one if --host is not loopback.",
             show_default=False,
         ),
     ] = None,
@@ -71,6 +72,8 @@ def _workbench(
         if package not in ("jinja2", "starlette", "uvicorn"):
             raise
         raise MissingExtraError(package, "workbench") from error
+    if token is None:
+        token = configuration.load().get("workbench-token")
     if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
         raise ConfigurationError(
             "the token is empty or has characters that an address cannot contain",

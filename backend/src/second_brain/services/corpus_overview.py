@@ -4,13 +4,12 @@ Large tables are sampled, and the fields `is_estimated` and `is_complete` say so
 the owner or `service_role`. Problems and their remedies are in `knowledge_search_health`.
 """
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, LiteralString
 from uuid import UUID
 
 import psycopg
-from psycopg.rows import class_row, scalar_row
+from psycopg.rows import scalar_row
 from pydantic import BaseModel, ConfigDict
 
 from second_brain.errors import redacted, translate
@@ -23,12 +22,6 @@ OVERVIEW = """
 
 HEALTH = """
     select public.knowledge_search_health() as health
-"""
-
-SAMPLE = """
-    select chunk_id, document_key, title, collection, knowledge_type, language, source_origin,
-           embedding
-    from public.sample_knowledge_embeddings(most => %(most)s::integer)
 """
 
 
@@ -141,20 +134,6 @@ class CorpusOverview(_Frozen):
     repeated_documents: dict[str, RepeatedValues] | None
 
 
-@dataclass(frozen=True, slots=True)
-class SampledEmbedding:
-    """A chunk of a sample, with its embedding."""
-
-    chunk_id: UUID
-    document_key: str | None
-    title: str | None
-    collection: str
-    knowledge_type: str
-    language: str
-    source_origin: str
-    embedding: list[float]
-
-
 def corpus_overview(database: Database) -> CorpusOverview:
     """Return what is stored. Raises a SecondBrainError."""
     return CorpusOverview.model_validate(_value(database, OVERVIEW))
@@ -172,18 +151,6 @@ def query_report(database: Database, since: datetime | None = None, most: int = 
     Raises a SecondBrainError.
     """
     return QueryReport.model_validate(_value(database, REPORT, {"since": since, "most": most}))
-
-
-def sampled_embeddings(database: Database, most: int = 2000) -> list[SampledEmbedding]:
-    """Return at most `most` chunks with their embeddings. Raises a SecondBrainError."""
-    try:
-        with database.connection.cursor(
-            binary=True, row_factory=class_row(SampledEmbedding)
-        ) as cursor:
-            cursor.execute(database.install.statement(SAMPLE), {"most": most})
-            return cursor.fetchall()
-    except psycopg.Error as error:
-        raise translate(error) from redacted(error)
 
 
 def _value(

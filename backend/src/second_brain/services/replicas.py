@@ -156,9 +156,9 @@ class Server:
         self._rests_until = time.monotonic() + rest
         self._checked_at = -1e9
 
-    def postpone_others(self) -> None:
+    def postpone_others(self, seconds: float = CONNECTION_WAIT) -> None:
         """Let other searches leave it out while one finds out whether it is back."""
-        self._rests_until = time.monotonic() + CONNECTION_WAIT
+        self._rests_until = time.monotonic() + seconds
 
     @contextmanager
     def connected(self) -> Iterator[None]:

@@ -11,8 +11,20 @@ from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
+from psycopg.abc import Buffer
+from psycopg.adapt import Loader
+from psycopg.pq import Format
+from psycopg.rows import class_row
 
-from second_brain.services.corpus_overview import SampledEmbedding
+from second_brain.services.install import Database
+
+_SAMPLE = """
+    select chunk_id, document_key, title, collection, knowledge_type, language, source_origin,
+           embedding
+    from public.sample_knowledge_embeddings(most => %(most)s::integer)
+"""
+
+MOST_POINTS = 2000
 
 WIDTH, HEIGHT, MARGIN = 960, 600, 16
 COLOURS = 8
@@ -21,10 +33,24 @@ COLOURS = 8
 COLOURED_BY = ("collection", "knowledge_type", "language", "source_origin")
 
 _NEAREST = 10
-_POWER_STEPS = 4
+_POWER_STEPS = 3
 _EXTRA = 8
 
 Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class SampledEmbedding:
+    """A chunk of the sample, with its embedding."""
+
+    chunk_id: UUID
+    document_key: str | None
+    title: str | None
+    collection: str
+    knowledge_type: str
+    language: str
+    source_origin: str
+    embedding: Vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +86,25 @@ class EmbeddingMap:
     nearest: Sequence[Near]
 
 
+class _Floats(Loader):
+    """Reads real[] in binary: psycopg would make a list of a million floats."""
+
+    format = Format.BINARY
+
+    def load(self, data: Buffer) -> Vectors:
+        """Return the numbers: a head of 20 bytes, then each with its size before it."""
+        parts = np.frombuffer(data, np.dtype([("size", ">i4"), ("number", ">f4")]), offset=20)
+        return parts["number"].astype(np.float32)
+
+
+def sampled(database: Database, most: int = MOST_POINTS) -> list[SampledEmbedding]:
+    """Return at most `most` chunks with their embeddings."""
+    with database.connection.cursor(binary=True, row_factory=class_row(SampledEmbedding)) as cursor:
+        cursor.adapters.register_loader(cursor.adapters.types["float4"].array_oid, _Floats)
+        cursor.execute(database.install.statement(_SAMPLE), {"most": most})
+        return cursor.fetchall()
+
+
 def drawn(
     sample: Sequence[SampledEmbedding],
     coloured_by: str,
@@ -68,7 +113,7 @@ def drawn(
     """Return the map of a sample, with the question in it; None without at least three points."""
     if len(sample) < 3:
         return None
-    vectors = _normalised(np.array([one.embedding for one in sample], np.float32))
+    vectors = _normalised(np.stack([one.embedding for one in sample]))
     centre = vectors.mean(axis=0)
     axes, kept = _principal_axes(vectors - centre)
     places = (vectors - centre) @ axes

@@ -22,7 +22,6 @@ from second_brain.services.corpus_overview import (
     Facet,
     corpus_overview,
     query_report,
-    sampled_embeddings,
     search_health,
 )
 from second_brain.services.install import Database
@@ -40,6 +39,8 @@ _FACETS = {
 }
 # What the list of documents can be filtered by.
 _LISTED_BY = {"collection": "collection", "knowledge_type": "type"}
+_MOST_INDEXES = 6
+_MOST_QUESTIONS = 10
 _PERIODS = {"": "all time", "1": "the last day", "7": "the last 7 days", "30": "the last 30 days"}
 _LISTS = (
     ("without_hits", "Without a hit"),
@@ -64,12 +65,15 @@ def show(request: Request) -> Response:
     with workbench_of(request).connections.reading() as database:
         overview = corpus_overview(database)
         health = search_health(database)
+    indexes = sorted(health["indexes"], key=lambda one: one["bytes"], reverse=True)
     return render(
         request,
         "corpus.html",
         {
             "overview": overview,
             "health": health,
+            "largest": indexes[:_MOST_INDEXES],
+            "smaller": indexes[_MOST_INDEXES:],
             "facets": [
                 (title, _bars(name, overview.documents.facets[name]))
                 for name, title in _FACETS.items()
@@ -94,7 +98,7 @@ def show_map(request: Request) -> Response:
     with workbench.connections.reading() as database:
         if question:
             embedding, why_no_question = _embedded(workbench, database, question)
-        drawn = embedding_map.drawn(sampled_embeddings(database), coloured_by, embedding)
+        drawn = embedding_map.drawn(embedding_map.sampled(database), coloured_by, embedding)
     return render(
         request,
         _whole_or_part(request, "corpus_map"),
@@ -118,7 +122,7 @@ def show_queries(request: Request) -> Response:
         period = ""
     since = datetime.now(UTC) - timedelta(days=int(period)) if period else None
     with workbench_of(request).connections.reading() as database:
-        report = query_report(database, since)
+        report = query_report(database, since, _MOST_QUESTIONS)
     lists: list[tuple[str, Sequence[AskedQuestion]]] = [
         (title, getattr(report, name)) for name, title in _LISTS
     ]

@@ -64,40 +64,54 @@ class Standing:
 
 
 def show(request: Request) -> Response:
-    """Show the form and, for a question and a key, the answer."""
+    """Show the form; the page then asks for the answer, which can take seconds."""
     question, problems = read_question(request.query_params)
-    key = request.query_params.get("key", "").strip()
-    answer: dict[str, Any] | None = None
+    context = {
+        "question": question,
+        "key": _key(request),
+        "hidden": [(name, value) for name, value in question.hidden() if name != "q"],
+        "problems": problems,
+    }
+    status = 400 if problems else 200
+    return render(request, "why_not.html", context, page="why_not", status=status)
+
+
+def answer(request: Request) -> Response:
+    """Show the answer, as a part of the page."""
+    question, problems = read_question(request.query_params)
+    key = _key(request)
+    told: dict[str, Any] | None = None
     asked = Asked(question)
     if question.q and key and not problems:
         workbench = workbench_of(request)
         try:
             with workbench.connections.reading() as database:
                 asked = prepare(workbench, database, question)
-                answer = provider_of(database).explain_missing(
+                told = provider_of(database).explain_missing(
                     asked.embedding, asked.text, **_wanted(key), **question.options()
                 )
         except InvalidInputError as error:
             problems.append(safe_message(error))
-    change = _change(question, answer)
     return render(
         request,
-        "why_not.html",
+        "why_not_answer.html",
         {
             "question": question,
             "key": key,
-            "hidden": [(name, value) for name, value in question.hidden() if name != "q"],
             "problems": problems,
-            "answer": answer,
+            "answer": told,
             "asked": asked,
-            "legs": [] if answer is None else _standings(answer),
-            "causes": [] if answer is None else _causes(answer["causes"]),
-            "change": change,
-            "row_remedies": [] if answer is None else _row_remedies(answer),
+            "legs": [] if told is None else _standings(told),
+            "causes": [] if told is None else _causes(told["causes"]),
+            "change": _change(question, told),
+            "row_remedies": [] if told is None else _row_remedies(told),
         },
         page="why_not",
-        status=400 if problems else 200,
     )
+
+
+def _key(request: Request) -> str:
+    return request.query_params.get("key", "").strip()
 
 
 def _wanted(key: str) -> dict[str, str]:
@@ -165,4 +179,6 @@ def _row_remedies(answer: Mapping[str, Any]) -> list[str]:
     return [_ROW_CHANGES.get(name, f"Set {name} to {value}.") for name, value in row.items()]
 
 
-PAGE = Page("why_not", "Why not?", "/why-not", [Route("/why-not", show)])
+PAGE = Page(
+    "why_not", "Why not?", "/why-not", [Route("/why-not", show), Route("/why-not/answer", answer)]
+)

@@ -75,7 +75,12 @@ async function load(box) {
     const parsed = new DOMParser().parseFromString(await response.text(), "text/html");
     box.replaceChildren(...parsed.body.childNodes);
   } catch {
-    box.textContent = "This part could not be loaded.";
+    const again = document.createElement("button");
+    again.type = "button";
+    again.className = "quiet";
+    again.textContent = "Try again";
+    again.addEventListener("click", () => load(box));
+    box.replaceChildren("This part could not be loaded. ", again);
   }
   box.removeAttribute("aria-busy");
 }

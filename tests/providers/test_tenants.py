@@ -1,0 +1,491 @@
+"""Many tenants: where each one is, connections, a database that fails, and moving a tenant."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from command_line import Run, runner
+from conftest import Server, copy_of
+from second_brain.database import doctor, migrations, moving
+from second_brain.errors import (
+    ConfigurationError,
+    ConflictError,
+    InvalidInputError,
+    SecondBrainError,
+    TenantMovedError,
+    UnavailableError,
+)
+from second_brain.services.judgments import Judgment
+from second_brain.services.tenant_directory import (
+    FileDirectory,
+    Place,
+    TableDirectory,
+    TenantDirectory,
+    UnknownTenantError,
+    WritableDirectory,
+    directory_of,
+)
+from second_brain.services.tenants import Tenants
+from second_brain.services.write import KnowledgeWriter
+
+NOWHERE = "postgresql://somebody:hunter2@127.0.0.1:1/nowhere"
+
+
+@pytest.fixture
+def databases(server: Server) -> Iterator[dict[str, str]]:
+    """Two databases by name, as the owner, who is not a superuser; each with an install."""
+    makers = [copy_of(server, server.template(3)) for _ in range(2)]
+    yield {name: next(maker) for name, maker in zip(("eu", "us"), makers, strict=True)}
+    for maker in makers:
+        next(maker, None)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> FileDirectory:
+    """An empty directory in a file, not cached."""
+    path = tmp_path / "tenants.toml"
+    path.write_text("# ours\n[databases]\neu = 'EU'\nus = 'US'\n\n[tenants]\n")
+    return FileDirectory(path, cached_for=0)
+
+
+@pytest.fixture
+def tenants(databases: dict[str, str], directory: FileDirectory) -> Iterator[Tenants]:
+    """The tenants of the directory."""
+    with Tenants(directory, databases, max_connections=12, per_database=6) as made:
+        yield made
+
+
+def add(tenants: Tenants, tenant: str, key: str, text: str = "") -> None:
+    tenants.write(
+        tenant,
+        lambda writer: writer.upsert_document(
+            {"external_key": key},
+            [{"content": f"{key} of {tenant} {text}"}],
+        ),
+    )
+
+
+def delete(tenants: Tenants, tenant: str, key: str, wait: float = 30) -> None:
+    tenants.write(tenant, lambda writer: writer.delete_document(key), wait=wait)
+
+
+def keys(tenants: Tenants, tenant: str, text: str) -> list[str]:
+    hits, _ = tenants.for_tenant(tenant).find(None, text, top_k=1000)
+    return sorted(str(hit.metadata["external_key"]) for hit in hits)
+
+
+def test_a_file_says_where_tenants_are_and_is_changed_in_place(directory: FileDirectory) -> None:
+    path = directory._path
+    directory.set("acme", Place("eu", "acme"))
+    directory.set("globex", Place("us"))
+    directory.set("acme", Place("us", "acme"))
+    assert directory.tenants() == {"acme": Place("us", "acme"), "globex": Place("us")}
+    assert path.read_text().startswith("# ours\n")
+    with pytest.raises(UnknownTenantError, match="no tenant 'initech'"):
+        directory.find("initech")
+    other = path.with_suffix(".json")
+    other.write_text('{"tenants": {"acme": "eu/acme"}}')
+    as_json = FileDirectory(other)
+    as_json.set("acme", Place("us"))
+    assert FileDirectory(other).find("acme") == Place("us")
+
+
+def test_a_file_has_no_connection_string(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "tenants.toml"
+    path.write_text(f'[databases]\neu = "{NOWHERE}"\n')
+    with pytest.raises(ConfigurationError) as refused:
+        directory_of(path)
+    assert "hunter2" not in str(refused.value)
+    monkeypatch.delenv("EU_MISSING", raising=False)
+    path.write_text('[databases]\neu = "EU_MISSING"\n')
+    with pytest.raises(ConfigurationError, match=r"\$EU_MISSING, .* database eu, is not set"):
+        directory_of(path)
+
+
+def test_a_table_says_where_tenants_are(
+    databases: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "tenants.toml"
+    path.write_text('directory = "eu"\n[databases]\neu = "EU"\n')
+    monkeypatch.setenv("EU", databases["eu"])
+    table, _ = directory_of(path)
+    assert isinstance(table, TableDirectory)
+    table.set("acme", Place("us", "acme"))
+    assert TableDirectory(databases["eu"]).find("acme") == Place("us", "acme")
+    with psycopg.connect(databases["eu"]) as connection:
+        connection.execute("set role service_role")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("select from second_brain_directory.tenants")
+
+
+def test_a_function_says_where_tenants_are_and_is_remembered() -> None:
+    asked: list[str] = []
+
+    def find(tenant: str) -> Place | None:
+        asked.append(tenant)
+        return Place("eu", tenant)
+
+    directory = TenantDirectory(find, cached_for=60)
+    assert directory.find("acme") == directory.find("acme") == Place("eu", "acme")
+    assert asked == ["acme"]
+    directory.forget("acme")
+    directory.find("acme")
+    assert asked == ["acme", "acme"]
+
+
+@pytest.mark.parametrize("text", ["eu/acme; drop", "eu/pg_catalog", "/acme", "", "eu u"])
+def test_a_place_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInputError):
+        Place.read(text)
+
+
+def test_each_tenant_finds_its_own_rows(
+    tenants: Tenants, directory: FileDirectory, databases: dict[str, str]
+) -> None:
+    migrations.apply(databases["eu"], dimensions=5, schema="acme")
+    where = {"acme": "eu/acme", "globex": "eu", "initech": "us"}
+    for tenant, text in where.items():
+        directory.set(tenant, Place.read(text))
+        add(tenants, tenant, f"{tenant}/1", "anchor")
+    for tenant in where:
+        assert keys(tenants, tenant, "anchor") == [f"{tenant}/1"]
+
+
+def test_all_pools_together_keep_to_the_limit(server: Server, databases: dict[str, str]) -> None:
+    # Three names: for the pools they are three databases.
+    named = {
+        name: make_conninfo(databases["eu"], application_name="limited")
+        for name in ("one", "two", "three")
+    }
+    directory = TenantDirectory(lambda tenant: Place(tenant))
+    most = 0
+    with (
+        Tenants(directory, named, max_connections=4, per_database=2, wait=20) as tenants,
+        psycopg.connect(server.admin_dsn(), autocommit=True) as admin,
+    ):
+        failures: list[Exception] = []
+
+        def search(name: str) -> None:
+            try:
+                for _ in range(15):
+                    tenants.for_tenant(name).find(None, "anchor")
+            except SecondBrainError as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=search, args=[name]) for name in [*named] * 3]
+        for one in threads:
+            one.start()
+        while any(one.is_alive() for one in threads):
+            (count,) = admin.execute(
+                "select count(*) from pg_stat_activity where application_name = 'limited'"
+            ).fetchone() or (0,)
+            most = max(most, count)
+            assert len(tenants.open_databases) <= 2
+        assert failures == []
+        assert 2 <= most <= 4
+
+
+def test_a_database_that_fails_does_not_slow_the_tenants_of_others(
+    databases: dict[str, str],
+) -> None:
+    with socket.socket() as silent:
+        # It accepts connections and never answers, as a server behind a broken network.
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(64)
+        broken = make_conninfo(NOWHERE, port=str(silent.getsockname()[1]))
+        directory = TenantDirectory(
+            lambda tenant: Place("broken" if tenant == "globex" else "eu"), cached_for=60
+        )
+        with Tenants(directory, {**databases, "broken": broken}, wait=0.5) as tenants:
+            tenants.for_tenant("acme").find(None, "anchor")
+            is_over = threading.Event()
+            refused: list[tuple[str, float]] = []
+
+            def keep_asking() -> None:
+                while not is_over.is_set():
+                    begun = time.monotonic()
+                    with pytest.raises(UnavailableError) as failure:
+                        tenants.for_tenant("globex").find(None, "anchor")
+                    refused.append((str(failure.value), time.monotonic() - begun))
+
+            asking = [threading.Thread(target=keep_asking) for _ in range(4)]
+            for one in asking:
+                one.start()
+            slowest = 0.0
+            give_up = time.monotonic() + 3
+            while time.monotonic() < give_up:
+                begun = time.monotonic()
+                tenants.for_tenant("acme").find(None, "anchor")
+                slowest = max(slowest, time.monotonic() - begun)
+                time.sleep(0.01)
+            is_over.set()
+            for one in asking:
+                one.join()
+    assert slowest < 1.0
+    assert any("could not be reached a moment ago" in text for text, _ in refused)
+    assert not any("hunter2" in text for text, _ in refused)
+    assert sorted(seconds for _, seconds in refused)[len(refused) // 2] < 0.1
+
+
+def fill(tenants: Tenants, tenant: str, count: int = 40) -> None:
+    for number in range(count):
+        add(tenants, tenant, f"doc{number}", "anchor beacon" if number % 2 else "cable")
+
+    def rest(writer: KnowledgeWriter) -> None:
+        from second_brain.services.corpus_settings import CorpusSettings
+
+        writer.set_settings(CorpusSettings(collection="", fusion="auto", text_weight=2.0))
+        writer.set_judgments([Judgment(question="anchor?", document_key="doc1", grade=2)])
+
+    tenants.write(tenant, rest)
+
+
+def content(dsn: str, schema: str) -> dict[str, Any]:
+    """Return every row of an install, but what triggers derive and moves leave."""
+    rows: dict[str, Any] = {}
+    with psycopg.connect(dsn) as connection:
+        for name in ("documents", "chunks", "judgments", "settings", "types"):
+            rows[name] = sorted(
+                connection.execute(
+                    f"select row_of.*::text from {schema}.knowledge_{name} as row_of".encode()
+                ).fetchall()
+            )
+        rows["words"] = sorted(
+            connection.execute(f"select distinct word from {schema}.knowledge_words".encode())
+        )
+    return rows
+
+
+def move(
+    databases: dict[str, str], directory: WritableDirectory, tenant: str, to: str, **options: Any
+) -> moving.Moved:
+    here, there = directory.find(tenant), Place.read(to)
+    return moving.move(
+        databases[here.database],
+        here.schema,
+        databases[there.database],
+        there.schema,
+        target=to,
+        switch=lambda: directory.set(tenant, there),
+        **options,
+    )
+
+
+def test_a_tenant_moves_while_it_is_searched_and_written(
+    tenants: Tenants,
+    directory: FileDirectory,
+    databases: dict[str, str],
+    record_property: Callable[[str, object], None],
+) -> None:
+    directory.set("acme", Place("eu"))
+    fill(tenants, "acme")
+    is_over = threading.Event()
+    wrong: list[object] = []
+    written: dict[str, str] = {}
+    searches = 0
+
+    def keep_searching() -> None:
+        nonlocal searches
+        while not is_over.is_set():
+            try:
+                found = keys(tenants, "acme", "anchor")
+                if len([key for key in found if key.startswith("doc")]) != 20:
+                    wrong.append(found)
+            except SecondBrainError as error:
+                wrong.append(error)
+            searches += 1
+
+    def keep_writing(writer: int) -> None:
+        number = 0
+        while not is_over.is_set():
+            key = f"new{writer}-{number % 7}"
+            try:
+                if number % 7 == 6:
+                    delete(tenants, "acme", key)
+                    written.pop(key, None)
+                else:
+                    add(tenants, "acme", key, f"turn{number}")
+                    written[key] = f"turn{number}"
+            except SecondBrainError as error:
+                wrong.append(error)
+            number += 1
+
+    threads = [threading.Thread(target=keep_searching)]
+    threads += [threading.Thread(target=keep_writing, args=[number]) for number in range(2)]
+    for one in threads:
+        one.start()
+    try:
+        moved = move(databases, directory, "acme", "us")
+        before = searches
+        while searches < before + 5:
+            time.sleep(0.01)
+    finally:
+        is_over.set()
+        for one in threads:
+            one.join()
+    assert wrong == []
+    record_property("pause in ms", round(moved.pause))
+    assert moved.changed > 0
+    with psycopg.connect(databases["us"], autocommit=True) as connection:
+        stored = connection.execute(
+            "select external_key, content from public.knowledge_documents as document"
+            " join public.knowledge_chunks as chunk on chunk.document_id = document.id"
+            " where external_key like 'new%' and status = 'active'"
+        ).fetchall()
+        assert {key: text.split()[-1] for key, text in stored} == written
+        findings = doctor.examine(connection)
+    assert [one for one in findings if one.status == "error"] == []
+    # The old copy refuses what a process that does not know of the move would write.
+    with psycopg.connect(databases["eu"], autocommit=True) as connection:
+        writer = KnowledgeWriter(connection)
+        with pytest.raises(TenantMovedError) as refused:
+            writer.upsert_document({"external_key": "late"}, [{"content": "late"}])
+        assert refused.value.code == "SB001"
+    # And back, over the old copy.
+    add(tenants, "acme", "last", "quartz")
+    move(databases, directory, "acme", "eu")
+    assert keys(tenants, "acme", "quartz") == ["last"]
+    add(tenants, "acme", "after", "quartz")
+    assert keys(tenants, "acme", "quartz") == ["after", "last"]
+    assert content(databases["eu"], "public")["judgments"]
+
+
+KILLED_MOVE = """
+import os, signal, sys
+from pathlib import Path
+from second_brain.database import moving
+from second_brain.services.tenant_directory import FileDirectory, Place
+
+path, source, target, step = sys.argv[1:]
+directory = FileDirectory(path)
+
+def end(progress):
+    if progress.step.startswith(step):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def switch():
+    if step == "before the switch":
+        os.kill(os.getpid(), signal.SIGKILL)
+    directory.set("acme", Place("us", "acme"))
+    if step == "after the switch":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+moving.move(source, "public", target, "acme", target="us/acme", switch=switch, on_progress=end)
+"""
+
+
+def test_a_move_that_is_killed_at_any_step_is_continued(
+    tenants: Tenants,
+    directory: FileDirectory,
+    databases: dict[str, str],
+) -> None:
+    directory.set("acme", Place("eu"))
+    fill(tenants, "acme", 12)
+
+    def kill_at(step: str) -> None:
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED_MOVE, directory._path, *databases.values(), step],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == -signal.SIGKILL, (step, done.stderr)
+
+    steps = ["installing", "copying knowledge_chunks", "building", "comparing", "switching"]
+    for number, step in enumerate(steps):
+        kill_at(step)
+        assert directory.find("acme") == Place("eu")
+        # Searches and writes go on between the attempts.
+        add(tenants, "acme", f"between{number}", "anchor")
+        delete(tenants, "acme", f"doc{number}")
+        assert f"between{number}" in keys(tenants, "acme", "anchor")
+    with pytest.raises(ConflictError, match="a move of this tenant to us/acme has begun"):
+        move(databases, directory, "acme", "us/other")
+    kill_at("before the switch")
+    # Closed for writes, and still searched: the next attempt only has to switch.
+    assert "between0" in keys(tenants, "acme", "anchor")
+    with pytest.raises(TenantMovedError):
+        delete(tenants, "acme", "doc11", wait=0)
+    kill_at("after the switch")
+    assert directory.find("acme") == Place("us", "acme")
+    assert content(databases["us"], "acme") == content(databases["eu"], "public")
+    assert len(keys(tenants, "acme", "anchor")) == 4 + len(steps)
+    add(tenants, "acme", "at the new place", "quartz")
+    assert keys(tenants, "acme", "quartz") == ["at the new place"]
+
+
+def test_a_move_never_deletes_what_is_at_the_target(
+    tenants: Tenants,
+    directory: FileDirectory,
+    databases: dict[str, str],
+) -> None:
+    directory.set("acme", Place("eu"))
+    directory.set("globex", Place("us"))
+    add(tenants, "globex", "globex/1", "anchor")
+    with pytest.raises(ConfigurationError, match="has documents, which the move would delete"):
+        move(databases, directory, "acme", "us")
+    assert keys(tenants, "globex", "anchor") == ["globex/1"]
+    assert moving.cancel(databases["eu"])
+    assert not moving.cancel(databases["eu"])
+    add(tenants, "acme", "acme/1")
+
+
+@pytest.fixture
+def run(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    directory: FileDirectory,
+    databases: dict[str, str],
+) -> Run:
+    """Run second-brain with the directory and its databases, one of which does not exist."""
+    run = runner(monkeypatch, capsys, tmp_path)
+    text = directory._path.read_text().replace("us = 'US'", "us = 'US'\ndead = 'NOWHERE'")
+    directory._path.write_text(text)
+    monkeypatch.setenv("SECOND_BRAIN_TENANTS", str(directory._path))
+    for name, dsn in {**databases, "nowhere": NOWHERE}.items():
+        monkeypatch.setenv(name.upper(), dsn)
+    return run
+
+
+def test_commands_for_all_tenants_go_on_after_a_failure(run: Run) -> None:
+    for tenant, where in (("acme", "eu"), ("dunder", "dead"), ("globex", "us/globex")):
+        assert run("tenants", "add", tenant, where).code == 0
+    migrated = run("migrate", "--all", "--dimensions", "3")
+    assert migrated.code == 1
+    lines = [line.split() for line in migrated.out.splitlines()]
+    assert [line[:4] for line in lines[1:]] == [
+        ["dead", "public", "dunder", "error"],
+        ["eu", "public", "acme", "ok"],
+        ["us", "globex", "globex", "ok"],
+    ]
+    assert "3 installs, 1 with an error." in migrated.err
+    assert "dead: no connection to database 'nowhere' at host 127.0.0.1" in migrated.err
+    assert "hunter2" not in migrated.out + migrated.err
+    examined = run("doctor", "--all", "--json")
+    assert examined.code == 1
+    told = [(one["database"], one["is_good"]) for one in json.loads(examined.out)]
+    assert told == [("dead", False), ("eu", True), ("us", True)]
+
+
+def test_a_tenant_is_moved_by_a_command(run: Run) -> None:
+    run("tenants", "add", "acme", "eu")
+    moved = run("tenants", "move", "acme", "--to", "us")
+    assert moved.code == 0, moved.err
+    assert "acme is in us: " in moved.out
+    assert "closed for writes" in moved.err
+    assert json.loads(run("tenants", "list", "--json").out) == [
+        {"tenant": "acme", "database": "us", "schema": "public"}
+    ]
+    assert "the directory has no tenant 'hooli'" in run("tenants", "move", "hooli").err
