@@ -7,7 +7,7 @@ started again. The old copy stays, closed for writes.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, LiteralString
@@ -452,9 +452,9 @@ class _Copier:
                     sql.SQL(", ").join(_named(self._source.install, one) for one in self._tables)
                 )
             )
-            for table in self._tables:
-                if table.name not in _NOT_COMPARED:
-                    self._source.execute(
+            self._source.connection.execute(
+                _all(
+                    self._source.install.composed(
                         """
                         create or replace trigger refuse_tenant_write
                         before insert or update or delete or truncate on {table}
@@ -463,6 +463,10 @@ class _Copier:
                         """,
                         table=_named(self._source.install, table),
                     )
+                    for table in self._tables
+                    if table.name not in _NOT_COMPARED
+                )
+            )
             changed = self._apply_changes(with_small_tables=True)
             here, there = self._counts(self._source), self._counts(self._target)
             if here != there:
@@ -672,21 +676,38 @@ class _Copier:
     @contextmanager
     def _without_triggers(self) -> Iterator[None]:
         """Store rows at the target as they are: what triggers compute was computed already."""
-        for table in self._tables:
-            self._run("alter table {table} disable trigger user", table)
-            for name in table.word_triggers:
-                self._run(
-                    "alter table {table} enable trigger {trigger}",
-                    table,
-                    trigger=sql.Identifier(name),
-                )
+        install = self._target.install
+        tables = [(table, _named(install, table)) for table in self._tables]
+        disable = [
+            install.composed("alter table {table} disable trigger user", table=name)
+            for _, name in tables
+        ]
+        words = [
+            install.composed(
+                "alter table {table} enable trigger {trigger}",
+                table=name,
+                trigger=sql.Identifier(trigger),
+            )
+            for table, name in tables
+            for trigger in table.word_triggers
+        ]
+        self._target.connection.execute(_all([*disable, *words]))
         yield
-        for table in self._tables:
-            self._run("alter table {table} enable trigger user", table)
+        self._target.connection.execute(
+            _all(
+                install.composed("alter table {table} enable trigger user", table=name)
+                for _, name in tables
+            )
+        )
 
     def _run(self, text: LiteralString, table: _Table, **parts: sql.Composable) -> None:
         parts["table"] = _named(self._target.install, table)
         self._target.connection.execute(self._target.install.composed(text, **parts))
+
+
+def _all(statements: Iterable[sql.Composed]) -> sql.Composed:
+    """Return statements to be sent at once."""
+    return sql.SQL(";").join(statements)
 
 
 def _columns(names: Sequence[str]) -> sql.Composed:
