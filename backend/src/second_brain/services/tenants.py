@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 
 import psycopg
-from psycopg_pool import ConnectionPool
+from psycopg_pool import ConnectionPool, PoolTimeout
 
 from second_brain.errors import (
     ConfigurationError,
@@ -209,7 +209,8 @@ class Tenants:
         if server.is_suspect:
             server.postpone_others(self._wait)
         try:
-            with self._lease(place.database, timeout) as pool, server.connected():
+            answered = server.answered
+            with self._lease(place.database, timeout) as pool:
                 result = work(pool, place)
         except _NoPoolError:
             # No failure of the database.
@@ -219,7 +220,9 @@ class Tenants:
             ) from None
         except Exception as error:
             known = translate(error)
-            if server.is_failing(error):
+            # A pool that has no free connection while others are answered is busy.
+            is_busy = isinstance(error, PoolTimeout) and server.answered > answered
+            if server.is_failing(error) and not is_busy:
                 server.has_failed()
                 logger.warning("database %s: %s", place.database, known.kind)
             if known is error:
