@@ -366,26 +366,6 @@ comment on function public.describe_knowledge_document is
 revoke all on function public.describe_knowledge_document from public, anon, authenticated;
 grant execute on function public.describe_knowledge_document to service_role;
 
-create function knowledge_internal.sampled_share(relation regclass, wanted_rows integer)
-returns real
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  return (
-    select least(100, 100.0 * wanted_rows / greatest(class.reltuples, 1))::real
-      from pg_catalog.pg_class as class
-     where class.oid = relation
-  );
-end
-$$;
-
-comment on function knowledge_internal.sampled_share(regclass, integer) is
-  'The percentage of a table''s pages that have about so many rows: 100 for a small table, and for '
-  'one that was never analysed.';
-
 create function knowledge_internal.document_overview()
 returns jsonb
 language plpgsql

@@ -145,6 +145,26 @@ comment on function knowledge_internal.analysed_rows() is
   'The number of chunks that the last ANALYZE or VACUUM counted, null before the first one. Every '
   'write asks for it: it is cheaper than knowledge_internal.chunk_table.';
 
+create function knowledge_internal.sampled_share(relation regclass, wanted_rows integer)
+returns real
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return (
+    select least(100, 100.0 * wanted_rows / greatest(class.reltuples, 1))::real
+      from pg_catalog.pg_class as class
+     where class.oid = relation
+  );
+end
+$$;
+
+comment on function knowledge_internal.sampled_share(regclass, integer) is
+  'The percentage of a table''s pages that have about so many rows: 100 for a small table, and for '
+  'one that was never analysed.';
+
 create type knowledge_internal.chunk_table as (
   relation regclass,
   pages bigint,

@@ -473,7 +473,7 @@ begin
              end
        -- All workers insert in the same order, so that two that wait for each other cannot occur.
        order by measured.content_hash
-      on conflict on constraint embedding_claims_pkey do update
+      on conflict on constraint knowledge_embedding_claims_pkey do update
         set worker = excluded.worker,
             claimed_at = excluded.claimed_at,
             available_at = excluded.available_at,

@@ -201,9 +201,7 @@ def test_the_internal_schema_is_closed(connect: Connect, role: Any) -> None:
         "words",
     ],
 )
-def test_only_functions_read_what_is_kept_for_them(
-    connect: Connect, role: Any, table: str
-) -> None:
+def test_only_functions_read_what_is_kept_for_them(connect: Connect, role: Any, table: str) -> None:
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match=f"knowledge_{table}"):
         connect(role).execute(f"select from public.knowledge_{table}".encode())
 

@@ -86,7 +86,7 @@ def test_judged_by_keyboard_tuned_applied_and_the_search_changes(
 
     page.goto(f"/judge?collection={COLLECTION}")
     page.get_by_label("Questions, one in each line").fill("\n".join(ASKED))
-    page.get_by_role("button", name="Add").click()
+    page.get_by_role("button", name="Add", exact=True).click()
     page.get_by_role("link", name="Judge the first one").click()
     for place, word in enumerate(ASKED):
         page.wait_for_url(f"**/judge?q={word}*")

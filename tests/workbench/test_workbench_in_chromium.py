@@ -132,7 +132,15 @@ def test_a_narrow_window_needs_no_sideways_scrolling(
         color_scheme="dark" if scheme == "dark" else "light",
     )
     page = context.new_page()
-    for path in ("/", "/?q=zebra&types=document", "/why-not?q=zebra&key=cars.md", "/nowhere"):
+    for path in (
+        "/",
+        "/?q=zebra&types=document",
+        "/why-not?q=zebra&key=cars.md",
+        "/corpus",
+        "/documents",
+        "/document?key=cars.md",
+        "/nowhere",
+    ):
         page.goto(path, wait_until="networkidle")
         width = page.evaluate("document.documentElement.scrollWidth")
         assert width <= 400, path
@@ -153,6 +161,22 @@ def test_scripts_in_the_corpus_do_not_run(page: "Page") -> None:
     page.locator("#more > summary").click()
     assert SCRIPT in page.inner_text("#search")
     assert SCRIPT in page.inner_text("#lists")
+
+
+def test_the_parts_of_the_corpus_page_are_loaded_and_lead_on(page: "Page") -> None:
+    page.goto("/corpus", wait_until="networkidle")
+    assert SCRIPT in page.inner_text("main")
+    assert page.locator("main [aria-busy]").count() == 0
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    assert page.evaluate("document.activeElement.querySelector('h2').innerText") == "Documents"
+    page.keyboard.press("/")
+    page.keyboard.type("a key of iron")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/corpus/map?q=a+key+of+iron**")
+    page.get_by_role("link", name="Doors", exact=True).last.click()
+    page.wait_for_url("**/chunk/*")
+    assert "Every door of the house" in page.inner_text("article")
 
 
 def test_a_database_that_is_away_says_so_and_the_page_comes_back(

@@ -243,11 +243,8 @@ CHILD = """
 import sys
 sys.path[:0] = sys.argv[2:]
 from test_embedding_worker import Traced
-from second_brain.models import load_embedder
-from second_brain import models
-models.load_embedder = lambda name: Traced(sys.argv[1], pause=0.5)
 from second_brain.cli import embedding
-embedding.load_embedder = models.load_embedder
+embedding.configured_embedder = lambda name: Traced(sys.argv[1], pause=0.5)
 from second_brain.cli.commands import app
 app(["embed-worker", "--json", "--batch-size", "2", "--poll", "0.1"])
 """

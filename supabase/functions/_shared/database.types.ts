@@ -478,6 +478,22 @@ export type Database = {
         };
         Relationships: [];
       };
+      "knowledge_query_log_key": {
+        Row: {
+          "is_only": boolean;
+          "secret": string;
+        };
+        ComputedFields: never;
+        Insert: {
+          "is_only"?: boolean;
+          "secret": string;
+        };
+        Update: {
+          "is_only"?: boolean;
+          "secret"?: string;
+        };
+        Relationships: [];
+      };
       "knowledge_settings": {
         Row: {
           "collection": string;

@@ -211,10 +211,14 @@ class Tenants:
         try:
             with self._lease(place.database, timeout) as pool, server.connected():
                 result = work(pool, place)
+        except _NoPoolError:
+            # No failure of the database.
+            raise UnavailableError(
+                f"all {self._most_pools} pools of connections are in use",
+                remedy="Raise max_connections, or lower per_database.",
+            ) from None
         except Exception as error:
             known = translate(error)
-            if isinstance(error, _NoPoolError):
-                raise UnavailableError(str(error), remedy=error.remedy) from None
             if server.is_failing(error):
                 server.has_failed()
                 logger.warning("database %s: %s", place.database, known.kind)
@@ -262,10 +266,7 @@ class Tenants:
                     break
                 left = give_up - time.monotonic()
                 if left <= 0 or not self._changed.wait(left):
-                    raise _NoPoolError(
-                        f"all {self._most_pools} pools of connections are in use",
-                        remedy="Raise max_connections, or lower per_database.",
-                    )
+                    raise _NoPoolError
             entry = self._pools.setdefault(database, _Pool())
             entry.users += 1
             if closing is not None:
@@ -274,8 +275,8 @@ class Tenants:
         return entry
 
 
-class _NoPoolError(UnavailableError):
-    """All pools are in use: no failure of the database."""
+class _NoPoolError(Exception):
+    """All pools are in use."""
 
 
 class TenantProvider(SearchProvider):
