@@ -55,7 +55,9 @@ class TestDocumentStoreSuite(DocumentStoreBaseExtendedTests, CountDocumentsByFil
             _comparable(one) for one in sorted(expected, key=lambda one: one.id)
         ]
 
-    def test_write_documents(self, document_store: SecondBrainDocumentStore) -> None:
+    def test_write_documents(  # type: ignore[override]
+        self, document_store: SecondBrainDocumentStore
+    ) -> None:
         """The default policy refuses a stored id."""
         self.test_write_documents_duplicate_fail(document_store)
 

@@ -135,7 +135,7 @@ def test_the_map_has_a_point_for_each_chunk_and_the_question(
 def test_the_query_log_leads_to_search_and_judge(library: TestClient, stored: Connection) -> None:
     stored.execute("delete from public.knowledge_query_log")
     assert "The query log has no search." in library.get("/corpus/queries").text
-    lines = [
+    lines: list[dict[str, object]] = [
         {"question": "where is the key?", "mode": "text", "total_ms": 12, "hits": hits}
         for hits in (0, 2)
     ]
