@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 import psycopg
-from psycopg_pool import ConnectionPool, PoolTimeout
+from psycopg_pool import ConnectionPool
 
 from second_brain.errors import (
     ConfigurationError,
