@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from haystack import Document, Pipeline
-from haystack.document_stores.types import DuplicatePolicy
+from haystack.document_stores.types import DocumentStore, DuplicatePolicy
 from haystack.errors import FilterError
 from haystack.testing.document_store import (
     CountDocumentsByFilterTest,
@@ -55,9 +55,7 @@ class TestDocumentStoreSuite(DocumentStoreBaseExtendedTests, CountDocumentsByFil
             _comparable(one) for one in sorted(expected, key=lambda one: one.id)
         ]
 
-    def test_write_documents(  # type: ignore[override]
-        self, document_store: SecondBrainDocumentStore
-    ) -> None:
+    def test_write_documents(self, document_store: DocumentStore) -> None:
         """The default policy refuses a stored id."""
         self.test_write_documents_duplicate_fail(document_store)
 
