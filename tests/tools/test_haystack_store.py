@@ -110,7 +110,7 @@ def test_the_filters_of_a_run_and_of_the_retriever_both_hold(
         return {"operator": operator, "conditions": list(conditions)}
 
     retriever = SecondBrainHybridRetriever(store, filters=equal("meta.team", "platform"))
-    ask = {"query": "key", "query_embedding": [0, 0, 1]}
+    ask: dict[str, Any] = {"query": "key", "query_embedding": [0, 0, 1]}
     assert found(retriever.run(**ask, filters=equal("meta.year", 2024))) == ["keys"]
     assert found(retriever.run(**ask, filters=joined("NOT", equal("year", 2024)))) == ["leaked"]
     either = joined("OR", equal("meta.year", 2024), equal("meta.year", 2025))

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 import psycopg
-from psycopg_pool import ConnectionPool, PoolTimeout
+from psycopg_pool import ConnectionPool
 
 from second_brain.errors import (
     ConfigurationError,
@@ -216,14 +216,8 @@ class Tenants:
         if server.is_suspect:
             server.postpone_others(self._wait)
         try:
-<<<<<<< HEAD
-            answered = server.answered
-            with self._lease(place.database, timeout) as pool:
-                result = work(pool, place)
-=======
             with self._lease(place.database, timeout) as pool:
                 result = work(pool, place, server)
->>>>>>> review21
         except _NoPoolError:
             # No failure of the database.
             raise UnavailableError(
@@ -233,9 +227,7 @@ class Tenants:
         except (psycopg.Error, SecondBrainError) as error:
             # Any other error is of the caller's function, and says nothing of the database.
             known = translate(error)
-            # A pool that has no free connection while others are answered is busy.
-            is_busy = isinstance(error, PoolTimeout) and server.answered > answered
-            if server.is_failing(error) and not is_busy:
+            if server.is_failing(error):
                 server.has_failed()
                 logger.warning("database %s: %s", place.database, known.kind)
             if known is error:
