@@ -534,6 +534,7 @@ def run(
 def test_commands_for_all_tenants_go_on_after_a_failure(run: Run) -> None:
     for tenant, where in (("acme", "eu"), ("dunder", "dead"), ("globex", "us/globex")):
         assert run("tenants", "add", tenant, where).code == 0
+    assert "--prelude, which needs a superuser" in run("migrate", "--all", "--prelude").err
     migrated = run("migrate", "--all", "--dimensions", "3")
     assert migrated.code == 1
     lines = [line.split() for line in migrated.out.splitlines()]
