@@ -195,6 +195,8 @@ begin
   if places is null then
     return;
   end if;
+  -- A user who deletes a document could have set it, and words of others would be forgotten.
+  perform set_config('knowledge_internal.readings', '', true);
   configurations := knowledge_internal.query_configurations();
   with released as (
     select listed.place, listed.word

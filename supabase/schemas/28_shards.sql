@@ -376,6 +376,35 @@ comment on function knowledge_internal.shared_respelling(text[], jsonb) is
   'respelled_words for the whole corpus: the words that no database knows, with the near word that '
   'most chunks have.';
 
+create function knowledge_internal.check_configurations(argument text, names jsonb)
+returns void
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  -- Compared as texts: the cast to regconfig also takes the number of a configuration of none.
+  unknown constant text := (
+    select min(language.name)
+      from jsonb_array_elements_text(names) as language (name)
+     where language.name not in (
+             select configuration.oid::regconfig::text
+               from pg_catalog.pg_ts_config as configuration
+           )
+  );
+begin
+  if unknown is not null then
+    raise exception '%: this database has no text search configuration %',
+                    argument, left(quote_literal(unknown), 100)
+      using errcode = '22023', hint = 'Create it, or remove the rows of this language elsewhere.';
+  end if;
+end
+$$;
+
+comment on function knowledge_internal.check_configurations(text, jsonb) is
+  'Raises 22023 for a name that is not the name of a text search configuration.';
+
 create function knowledge_internal.check_readings(readings jsonb)
 returns void
 language plpgsql
@@ -422,8 +451,7 @@ begin
        from jsonb_to_recordset(reading -> 'expansions') as expansion (
               typed text, typed_lexeme text, lexeme text, share float8
             );
-    perform language.name::regconfig
-       from jsonb_array_elements_text(reading -> 'languages') as language (name);
+    perform knowledge_internal.check_configurations('readings', reading -> 'languages');
   end loop;
   if (
     select count(*) = jsonb_array_length(readings)
@@ -444,7 +472,7 @@ begin
 exception
   when invalid_parameter_value then
     raise;
-  when data_exception or undefined_object or invalid_schema_name then
+  when data_exception then
     raise exception 'readings: %', left(sqlerrm, 200)
       using errcode = '22023', hint = 'Send what read_knowledge_question returned, unchanged.';
 end
@@ -843,8 +871,7 @@ begin
           knowledge_internal.check_range(
             'statistics: mutual_neighbours', coalesce(given.mutual_neighbours, 0), 0, 1
           );
-  perform language.name::regconfig
-     from jsonb_array_elements_text(statistics -> 'languages') as language (name);
+  perform knowledge_internal.check_configurations('statistics', statistics -> 'languages');
   perform knowledge_internal.check_range('statistics: a frequency', entry.share::float8, 0, 1)
      from jsonb_each_text(statistics -> 'frequencies') as entry (lexeme, share);
   perform knowledge_internal.check_range(
@@ -881,7 +908,7 @@ begin
 exception
   when invalid_parameter_value then
     raise;
-  when data_exception or undefined_object or invalid_schema_name then
+  when data_exception then
     raise exception 'statistics: %', left(sqlerrm, 200)
       using errcode = '22023', hint = 'Send what sum_knowledge_statistics returned.';
 end

@@ -595,6 +595,17 @@ def test_a_user_cannot_have_the_chunks_of_words_told(
     assert told == nothing
 
 
+@pytest.mark.parametrize("function", ["search_my_knowledge_chunks", "facet_my_knowledge_chunks"])
+def test_a_user_cannot_change_what_a_search_reads_of_the_corpus(
+    me: Connection, owner: Connection, function: str
+) -> None:
+    only_yours(owner)
+    expected = call(me, function, query_text="alpha")
+    with me.transaction():
+        me.execute("set local knowledge_internal.readings = '[{}]'")
+        assert call(me, function, query_text="alpha") == expected
+
+
 def test_a_failed_explanation_leaves_no_trace_on(service_role: Connection) -> None:
     with service_role.transaction():
         with pytest.raises(psycopg.errors.InvalidParameterValue), service_role.transaction():

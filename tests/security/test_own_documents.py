@@ -96,6 +96,16 @@ def test_a_user_lists_what_they_own(connect: Connect) -> None:
     assert listed(connect("authenticated", uid=uuid4())) == []
 
 
+def test_a_setting_of_the_user_forgets_no_word_of_others(connect: Connect) -> None:
+    service, me = connect("service_role"), connect("authenticated", uid=ME)
+    mine, _ = (store(service, f"leaking {owner}", owner) for owner in (ME, YOU))
+    with me.transaction():
+        me.execute("set local knowledge_internal.readings = '[]'")
+        assert delete(me, mine)
+    words = connect().execute("select word from public.knowledge_words where word = 'leaking'")
+    assert words.fetchall() == [("leaking",)]
+
+
 @pytest.mark.usefixtures("documents")
 def test_public_documents_are_listed_on_request(connect: Connect) -> None:
     me = connect("authenticated", uid=ME)

@@ -100,7 +100,7 @@ def test_a_database_that_hangs_leaves_the_others_their_threads(corpus: Corpus) -
 
     class Hanging(PostgresProvider):
         def _send_blocking(self, *call: Any) -> object:
-            goes_on.wait(TIMEOUT)
+            goes_on.wait(60)
             return super()._send_blocking(*call)
 
     class Answering(PostgresProvider):
@@ -281,6 +281,8 @@ def test_candidates_that_no_database_made_are_refused(
     [
         ({"languages": ["klingon"]}, "klingon"),
         ({"languages": ["no.such"]}, "readings"),
+        ({"languages": ["a.b.c.d"]}, "readings"),
+        ({"languages": ["999999"]}, "readings"),
         ({"counted": {"amber": -1}}, "a count"),
         ({"counted": {"amber": "x"}}, "readings"),
         ({"counted": []}, "readings"),

@@ -298,6 +298,11 @@ def migrate(
     """
     if all_tenants:
         _refuse_dsn(dsn)
+        if prelude:
+            raise ConfigurationError(
+                "--all cannot be combined with --prelude, which needs a superuser",
+                remedy="First run `second-brain migrate --prelude --dsn ...` in each database.",
+            )
         from second_brain.cli.tenants import Outcome, for_all
 
         def migrate_one(target: str, schema: str) -> Outcome:

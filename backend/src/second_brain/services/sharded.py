@@ -9,7 +9,7 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, ClassVar, Literal, TypeAlias, cast
@@ -274,6 +274,24 @@ def _summed_models(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(sums.values(), key=lambda one: (-one["chunks"], str(one["model"])))
 
 
+def _collected(
+    calls: Mapping[str, "Future[object] | asyncio.Future[object]"],
+) -> tuple[Answers, Failures]:
+    """Return what the databases answered; a call that has not ended missed the deadline."""
+    answers: Answers = {}
+    failures: Failures = {}
+    for name, call in calls.items():
+        if not call.done() or call.cancelled():
+            failures[name] = SearchTimeoutError("it did not answer in time")
+        elif error := call.exception():
+            if not isinstance(error, Exception):
+                raise error
+            failures[name] = error
+        else:
+            answers[name] = call.result()
+    return answers, failures
+
+
 class ShardedProvider(_Sharded, SearchProvider):
     """The searches of a provider over several databases that have one corpus together.
 
@@ -331,19 +349,9 @@ class ShardedProvider(_Sharded, SearchProvider):
             for name, arguments in calls.items()
         }
         wait(futures.values(), timeout)
-        answers: Answers = {}
-        failures: Failures = {}
-        for name, future in futures.items():
-            if not future.done():
-                future.cancel()
-                failures[name] = SearchTimeoutError("it did not answer in time")
-            elif error := future.exception():
-                if not isinstance(error, Exception):
-                    raise error
-                failures[name] = error
-            else:
-                answers[name] = future.result()
-        return answers, failures
+        for future in futures.values():
+            future.cancel()
+        return _collected(futures)
 
 
 class AsyncShardedProvider(_Sharded, AsyncSearchProvider):
@@ -379,15 +387,4 @@ class AsyncShardedProvider(_Sharded, AsyncSearchProvider):
         finally:
             for task in tasks.values():
                 task.cancel()
-        answers: Answers = {}
-        failures: Failures = {}
-        for name, task in tasks.items():
-            if not task.done() or task.cancelled():
-                failures[name] = SearchTimeoutError("it did not answer in time")
-            elif error := task.exception():
-                if not isinstance(error, Exception):
-                    raise error
-                failures[name] = error
-            else:
-                answers[name] = task.result()
-        return answers, failures
+        return _collected(tasks)
