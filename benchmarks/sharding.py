@@ -1,9 +1,10 @@
-"""A corpus in several databases beside the same corpus in one: hits, nDCG@10 and time.
+"""A corpus in one database, on its replica, and in several databases: hits, nDCG@10 and time.
 
 A collection (BEIR's layout, with embeddings beside it) is loaded into one embedded database and,
 each document by the placement of its key, into four on the same server, with summed statistics.
-Every query is asked in turns: in one, in the four. overlap@10 is the share of the first ten
-documents that both have. The four databases share this machine's processors, so the times say what
+Every query is asked in turns: in one, on a standby of that server, in the four. overlap@10 is the
+share of the first ten documents that one and four have; the standby's lists must be the same as
+those of its primary. All servers share this machine's processors, so the times say what
 the steps cost, not what four machines would gain.
 """
 
@@ -20,6 +21,7 @@ from psycopg import sql
 from psycopg_pool import ConnectionPool
 
 from benchmarks.quality import MEASURE, line, read
+from second_brain import KnowledgeWriter
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres
 from second_brain.evaluation import metrics, runs
@@ -72,13 +74,17 @@ def split(one: "psycopg.Connection[Any]", shards: dict[str, "psycopg.Connection[
 
 @contextmanager
 def databases(dimensions: int, count: int) -> Iterator[dict[str, str]]:
-    """Yield the DSNs of `one` and of the shards: databases with the migrations on one server."""
+    """Yield the DSNs of `one`, of the shards, and of `one` on a standby, `replica`.
+
+    All but the last are databases with the migrations on one server.
+    """
     with tempfile.TemporaryDirectory(prefix="second-brain-benchmark-") as directory:
         place = Path(directory)
         # For root, the server runs as another account, which must enter the folder.
         place.chmod(0o711)
         server = EmbeddedPostgres(place / "postgres", 18, {"fsync": "off", "shared_buffers": "1GB"})
         with server:
+            server.start(standbys=1)
             migrations.apply(server.dsn(), dimensions=dimensions)
             made = {"one": "one"} | {
                 f"shard {number}": f"shard_{number}" for number in range(1, count + 1)
@@ -90,8 +96,20 @@ def databases(dimensions: int, count: int) -> Iterator[dict[str, str]]:
                             sql.Identifier(name)
                         )
                     )
-            yield {name: server.dsn(database) for name, database in made.items()}
+            dsns = {name: server.dsn(database) for name, database in made.items()}
+            yield dsns | {"replica": server.standbys[0].dsn("one")}
         server.remove()
+
+
+def wait_until_replayed(replica: "ConnectionPool[psycopg.Connection[Any]]", position: str) -> None:
+    """Wait until a standby has replayed the WAL up to a position."""
+    with replica.connection() as connection:
+        connection.autocommit = True
+        while connection.execute(
+            "select pg_last_wal_replay_lsn() < %s::pg_lsn", [position]
+        ).fetchone() == (True,):
+            time.sleep(0.1)
+        connection.autocommit = False
 
 
 def asked(provider: Any, text: str, vector: list[float], fusion: str) -> tuple[list[str], float]:
@@ -117,6 +135,7 @@ def main() -> None:
     queries = collection.queries[: options.queries]
     with ExitStack() as stack:
         dsns = stack.enter_context(databases(vectors.dimensions, options.shards))
+        replica = stack.enter_context(ConnectionPool(dsns.pop("replica"), min_size=2, max_size=4))
         shards = {
             name: stack.enter_context(psycopg.connect(dsn, autocommit=True))
             for name, dsn in dsns.items()
@@ -132,6 +151,9 @@ def main() -> None:
             for name, dsn in dsns.items()
         }
         single = PostgresProvider(pools.pop("one"))
+        position = KnowledgeWriter(one).wal_position()
+        replicated = PostgresProvider(replica)
+        wait_until_replayed(replica, position)
         several = stack.enter_context(
             ShardedProvider({name: PostgresProvider(pool) for name, pool in pools.items()})
         )
@@ -142,20 +164,24 @@ def main() -> None:
             f"{MEASURE} in 1",
             f"in {options.shards}",
             "p50 / p95 ms in 1",
+            "on its replica",
             f"in {options.shards}",
         )
         print(line(head))
         print(line(["---"] * len(head)))
         for fusion in FUSIONS:
-            found: dict[str, dict[str, list[str]]] = {"one": {}, "several": {}}
-            times: dict[str, list[float]] = {"one": [], "several": []}
+            providers = {"one": single, "replica": replicated, "several": several}
+            found: dict[str, dict[str, list[str]]] = {name: {} for name in providers}
+            times: dict[str, list[float]] = {name: [] for name in providers}
             for number, query in enumerate(queries):
                 vector = vectors.queries[query.row].tolist()
-                for name, provider in (("one", single), ("several", several)):
+                for name, provider in providers.items():
                     documents, milliseconds = asked(provider, query.text, vector, fusion)
                     found[name][query.id] = documents
                     if number >= len(queries) // 10:  # the first ones warm up
                         times[name].append(milliseconds)
+            if found["replica"] != found["one"]:
+                raise SystemExit(f"{fusion}: the replica answers otherwise than its primary")
             overlaps = [
                 len(set(found["one"][id_]) & set(others)) / max(len(found["one"][id_]), 1)
                 for id_, others in found["several"].items()
@@ -179,6 +205,7 @@ def main() -> None:
                         f"{ndcg['one']:.4f}",
                         f"{ndcg['several']:.4f}",
                         p["one"],
+                        p["replica"],
                         p["several"],
                     )
                 ),
