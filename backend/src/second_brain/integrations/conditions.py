@@ -39,8 +39,8 @@ def metadata_filters(given: Filters | None) -> Filters | None:
 
 def equals(key: str, value: Any) -> FilterExpression:
     """Return the condition that the metadata has this value under this key."""
-    if isinstance(value, str | int | float):
-        # Containment of a scalar is equality, and takes a key with a dot as it is.
+    if "." in key and isinstance(value, str | int | float):
+        # In a field, the dot is a path. Containment of a scalar is equality.
         return FilterExpression("metadata", "contains", {key: value})
     return FilterExpression(f"metadata.{key}", "eq", value)
 

@@ -24,11 +24,13 @@ from second_brain.services.postgres import Database, PostgresProvider
 from second_brain.services.write import KnowledgeWriter
 
 Mode = Literal["hybrid", "vector", "text"]
+IfStored = Literal["replace", "skip", "stop"]
 MODES: tuple[str, ...] = get_args(Mode)
 
 # One chunk for each document of a store; documents from elsewhere may have more.
 _COLUMNS = """
-  select document.external_key as key, chunk.id as chunk_id, chunk.content, chunk.metadata,
+  select document.external_key as key, document.id as document_id, chunk.id as chunk_id,
+         chunk.content, chunk.metadata,
          case when %(with_embedding)s then chunk.embedding::real[] end as embedding
     from public.knowledge_documents as document
     join public.knowledge_chunks as chunk on chunk.document_id = document.id
@@ -106,6 +108,7 @@ class Stored:
     """A stored text. `score` is that of the search that found it: see `TextStore.search`."""
 
     key: str
+    document_id: UUID
     chunk_id: UUID
     content: str
     metadata: dict[str, Any]
@@ -147,10 +150,11 @@ class TextStore:
             if name in self._options:
                 raise InvalidInputError(f"options must not have {name!r}: the store sets it")
 
-    def write(self, texts: Sequence[Text]) -> None:
-        """Store texts in one transaction, each in place of the text with the same id.
+    def write(self, texts: Sequence[Text], *, if_stored: IfStored = "replace") -> list[str]:
+        """Store texts in one transaction; return the ids that were stored before.
 
-        An id that another collection has is refused: ids are unique in an install.
+        Those texts are replaced or skipped; with `stop`, nothing is written when there is one. An
+        id that another collection has is refused: ids are unique in an install.
         """
         # In this order, two writers of the same texts wait for each other without a deadlock.
         ordered = sorted({text.key: text for text in texts}.values(), key=lambda text: text.key)
@@ -162,7 +166,13 @@ class TextStore:
                     f"the id {key!r:.100} is a document of another collection",
                     remedy="Use other ids, such as UUIDs, or another schema for each store.",
                 )
+            before = self._values(connection, _OF_HERE, keys)
+            if if_stored == "stop" and before:
+                return before
+            skipped = set(before if if_stored == "skip" else ())
             for text in ordered:
+                if text.key in skipped:
+                    continue
                 chunk: dict[str, Any] = {"content": text.content}
                 if text.embedding is not None:
                     chunk |= {"embedding": text.embedding, "embedding_model": self._model}
@@ -177,6 +187,7 @@ class TextStore:
                     [chunk],
                     fields="replace",
                 )
+            return before
 
     def get(self, keys: Sequence[str], *, with_embedding: bool = False) -> list[Stored]:
         """Return the texts with these ids, in the order of the ids; missing ones are left out.
