@@ -13,7 +13,7 @@ from rich.text import Text
 from second_brain.cli.corpus import schema_option
 from second_brain.cli.database import DsnOption, SchemaOption, opened
 from second_brain.cli.output import JsonOption, print_json
-from second_brain.cli.tables import new_console, number, printable, visible
+from second_brain.cli.tables import new_console, number, printable, size_of, visible
 from second_brain.errors import InvalidInputError
 from second_brain.services.install import SCHEMA, Database
 from second_brain.services.stored_documents import (
@@ -184,7 +184,7 @@ def _table(documents: list[DocumentSummary]) -> Table:
             Text(one.state, "" if one.state == "ready" else "yellow"),
             f"{one.chunks:,}",
             f"{one.pending:,}" if one.pending else "",
-            _size(one.bytes),
+            size_of(one.bytes),
         )
     return table
 
@@ -202,7 +202,7 @@ def _facts(document: DocumentDetail) -> Iterator[tuple[str, str]]:
     """Yield what is known of a document, without what is not set."""
     yield "key", document.external_key
     yield "id", str(document.id)
-    counts = [number(document.chunks, "chunk"), _size(document.bytes)]
+    counts = [number(document.chunks, "chunk"), size_of(document.bytes)]
     for count, what in (
         (document.pending, "without the embedding that it should have"),
         (document.failed, "given up by the workers"),
@@ -232,7 +232,7 @@ def _facts(document: DocumentDetail) -> Iterator[tuple[str, str]]:
 def _print_chunk(chunk: StoredChunk) -> None:
     console = new_console()
     place = "whole document" if chunk.chunk_index is None else f"chunk {chunk.chunk_index}"
-    size = f"{_size(chunk.bytes)}, {number(chunk.words, 'word')}"
+    size = f"{size_of(chunk.bytes)}, {number(chunk.words, 'word')}"
     line = f"{place} · {chunk.state} · {size} · {chunk.embedding_model or 'no model'} · {chunk.id}"
     console.print()
     console.print(Text(visible(line), style="bold"))
@@ -241,10 +241,6 @@ def _print_chunk(chunk: StoredChunk) -> None:
     # Not by rich, which would wrap the lines.
     for text in visible(chunk.content).splitlines():
         typer.echo(f"  {text}")
-
-
-def _size(size: int) -> str:
-    return f"{size / 1024:,.1f} kB" if size >= 1024 else f"{size} B"
 
 
 def _quoted(key: str) -> str:

@@ -311,3 +311,12 @@ def visible(text: str) -> str:
 def number(count: int, noun: str, plural: str | None = None) -> str:
     """Return a count with its noun, in the plural unless it is 1."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
+def size_of(value: int) -> str:
+    """Return a number of bytes as people say it."""
+    size, units = float(value), ["B", "kB", "MB", "GB", "TB"]
+    while size >= 1000 and len(units) > 1:
+        size /= 1000
+        units.pop(0)
+    return f"{size:.0f} {units[0]}" if size >= 10 or units[0] == "B" else f"{size:.1f} {units[0]}"

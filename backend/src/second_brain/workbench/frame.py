@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.routing import BaseRoute
 
+from second_brain.cli.tables import size_of
 from second_brain.errors import InvalidInputError
 from second_brain.models import Embedder
 from second_brain.services.install import Database
@@ -130,15 +131,6 @@ def _as_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _size(value: int) -> str:
-    """Return a number of bytes as people say it."""
-    size, units = float(value), ["B", "kB", "MB", "GB", "TB"]
-    while size >= 1000 and len(units) > 1:
-        size /= 1000
-        units.pop(0)
-    return f"{size:.0f} {units[0]}" if size >= 10 or units[0] == "B" else f"{size:.1f} {units[0]}"
-
-
 _TEMPLATES = Environment(
     loader=PackageLoader("second_brain.workbench"),
     # Of all templates, whatever their name: corpus text is never HTML.
@@ -148,4 +140,4 @@ _TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 _TEMPLATES.globals["link"] = link
-_TEMPLATES.filters.update(number=_number, count=_count, as_json=_as_json, size=_size)
+_TEMPLATES.filters.update(number=_number, count=_count, as_json=_as_json, size=size_of)
