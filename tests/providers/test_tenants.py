@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -144,6 +145,15 @@ def test_a_function_says_where_tenants_are_and_is_remembered() -> None:
     assert asked == ["acme", "acme"]
 
 
+def test_a_place_that_is_known_holds_while_the_directory_fails() -> None:
+    answers = iter([Place("eu")])
+    directory = TenantDirectory(lambda tenant: next(answers), cached_for=0)
+    assert directory.find("acme") == directory.find("acme") == Place("eu")
+    directory.forget("acme")
+    with pytest.raises(StopIteration):
+        directory.find("acme")
+
+
 @pytest.mark.parametrize("text", ["eu/acme; drop", "eu/pg_catalog", "/acme", "", "eu u"])
 def test_a_place_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError):
@@ -236,6 +246,65 @@ def test_a_database_that_fails_does_not_slow_the_tenants_of_others(
     assert any("could not be reached a moment ago" in text for text, _ in refused)
     assert not any("hunter2" in text for text, _ in refused)
     assert sorted(seconds for _, seconds in refused)[len(refused) // 2] < 0.1
+
+
+def test_a_database_that_is_busy_is_not_taken_for_one_that_fails(
+    databases: dict[str, str],
+) -> None:
+    directory = TenantDirectory({"acme": Place("eu")}.get)
+    with Tenants(directory, databases, per_database=1, wait=0.5) as tenants:
+        errors: list[str] = []
+
+        def search() -> None:
+            try:
+                tenants.for_tenant("acme", retries=0).find(None, "anchor")
+            except UnavailableError as error:
+                errors.append(str(error))
+
+        # One has the connection, four may wait for it.
+        searching = [threading.Thread(target=search) for _ in range(8)]
+
+        def work(writer: KnowledgeWriter) -> None:
+            for one in searching:
+                one.start()
+            for one in searching:
+                one.join()
+
+        tenants.write("acme", work)
+        assert len(errors) == len(searching)
+        assert not any("moment ago" in text for text in errors)
+        assert keys(tenants, "acme", "anchor") == []
+
+
+def test_a_call_that_waits_does_not_hide_that_the_database_fails() -> None:
+    directory = TenantDirectory({"acme": Place("broken")}.get)
+    with Tenants(directory, {"broken": NOWHERE}, wait=0.5) as tenants:
+
+        def search() -> None:
+            with pytest.raises(UnavailableError):
+                tenants.for_tenant("acme", retries=0).find(None, "anchor")
+
+        first, second = (threading.Thread(target=search) for _ in range(2))
+        first.start()
+        time.sleep(0.25)
+        second.start()
+        first.join()
+        with pytest.raises(UnavailableError, match="moment ago"):
+            tenants.for_tenant("acme", retries=0).find(None, "anchor")
+        second.join()
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), httpx.ConnectError("no model")], ids=repr)
+def test_an_error_of_the_callers_function_is_not_one_of_the_database(
+    databases: dict[str, str], error: Exception
+) -> None:
+    def work(writer: KnowledgeWriter) -> None:
+        raise error
+
+    with Tenants(TenantDirectory({"acme": Place("eu")}.get), databases) as tenants:
+        with pytest.raises(type(error), match=str(error)):
+            tenants.write("acme", work)
+        assert keys(tenants, "acme", "anchor") == []
 
 
 def fill(tenants: Tenants, tenant: str, count: int = 40) -> None:

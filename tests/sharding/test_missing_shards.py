@@ -5,7 +5,9 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event, Semaphore
 from typing import Any
 
 import psycopg
@@ -90,6 +92,34 @@ def test_a_silent_server_is_named_within_the_deadline_and_not_asked_at_once_agai
             assert list(details["missing_shards"]) == ["far"]
             assert "secret" not in str(details)
             assert hits
+
+
+def test_a_database_that_hangs_leaves_the_others_their_threads(corpus: Corpus) -> None:
+    searches = 30
+    goes_on, asked = Event(), Semaphore(0)
+
+    class Hanging(PostgresProvider):
+        def _send_blocking(self, *call: Any) -> object:
+            goes_on.wait(TIMEOUT)
+            return super()._send_blocking(*call)
+
+    class Answering(PostgresProvider):
+        def _send_blocking(self, *call: Any) -> object:
+            answer = super()._send_blocking(*call)
+            asked.release()
+            return answer
+
+    shards = {"east": Answering(corpus.pools["east"]), "west": Hanging(corpus.pools["west"])}
+    with (
+        ShardedProvider(shards, timeout=None) as provider,
+        ThreadPoolExecutor(searches) as threads,
+    ):
+        found = [threads.submit(provider.find, None, "amber") for _ in range(searches)]
+        try:
+            assert all(asked.acquire(timeout=TIMEOUT) for _ in range(searches))
+        finally:
+            goes_on.set()
+        assert not any("missing_shards" in one.result()[1] for one in found)
 
 
 def test_the_asynchronous_provider_gives_the_same(corpus: Corpus, silent: str) -> None:

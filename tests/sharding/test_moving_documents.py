@@ -2,15 +2,16 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import Any
 
+import psycopg
 import pytest
 from shards import NAMES, Corpus, databases, documents, empty
 
-from conftest import Server
+from conftest import Connection, Server
 from second_brain.errors import InvalidInputError
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.sharded import ShardedProvider
@@ -18,7 +19,7 @@ from second_brain.services.sharded_write import Moved, ShardedWriter, move_docum
 
 BEFORE = NAMES[:3]
 COUNT = 40
-TIMEOUT, GRACE = 5.0, 5.5
+PATIENCE = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -73,28 +74,50 @@ def test_a_further_database_takes_only_its_share() -> None:
     assert [place(key, ("a", "b")) for key in ("doc-1", "doc-2", "doc-3")] == ["a", "b", "b"]
 
 
-def test_each_search_meanwhile_finds_each_document_once(corpus: Corpus) -> None:
+def test_a_search_that_a_move_overtakes_finds_each_document_once(corpus: Corpus) -> None:
+    new_has_answered, all_is_copied = Event(), Event()
+
+    class New(PostgresProvider):
+        def _send_blocking(
+            self, function: str, arguments: dict[str, Any], timeout: float | None
+        ) -> object:
+            answer = super()._send_blocking(function, arguments, timeout)
+            if function == "knowledge_candidates":
+                new_has_answered.set()
+            return answer
+
+    class Old(PostgresProvider):
+        def _send_blocking(
+            self, function: str, arguments: dict[str, Any], timeout: float | None
+        ) -> object:
+            if function == "knowledge_candidates":
+                assert all_is_copied.wait(PATIENCE)
+            return super()._send_blocking(function, arguments, timeout)
+
     expected = sorted(f"doc-{number}" for number in range(COUNT))
-    is_done = Event()
-    with corpus.provider(timeout=TIMEOUT) as provider:
+    shards = {name: (Old if name in BEFORE else New)(pool) for name, pool in corpus.pools.items()}
+    with ShardedProvider(shards, timeout=None) as provider, ThreadPoolExecutor(1) as threads:
+        search = threads.submit(keys_found, provider)
 
-        def search_on() -> int:
-            searches = 0
-            while not is_done.is_set():
-                assert sorted(keys_found(provider)) == expected
-                searches += 1
-            return searches
+        def look(seconds: float) -> None:
+            # The new database answered before the copy, the others answer after it.
+            all_is_copied.set()
+            assert sorted(search.result(PATIENCE)) == expected
+            # Now two databases have what moves.
+            assert places(corpus).total() == COUNT + MOVING
+            assert sorted(keys_found(provider)) == expected
+            raise InterruptedError
 
-        with ThreadPoolExecutor(2) as threads:
-            searching = [threads.submit(search_on) for _ in range(2)]
-            try:
-                moved = move_documents(corpus.shards, grace=GRACE, batch=5)
-            finally:
-                is_done.set()
-            assert min(one.result() for one in searching) > 5
-    assert moved.moved == MOVING > 3
-    assert places(corpus) == ALL_IN_PLACE
-    assert move_documents(corpus.shards, grace=GRACE).moved == 0
+        try:
+            assert new_has_answered.wait(PATIENCE)
+            with pytest.raises(InterruptedError):
+                move_documents(corpus.shards, grace=PATIENCE, sleep=look)
+        finally:
+            all_is_copied.set()
+        assert move_documents(corpus.shards, grace=0).moved == MOVING > 3
+        assert places(corpus) == ALL_IN_PLACE
+        assert sorted(keys_found(provider)) == expected
+    assert move_documents(corpus.shards, grace=0).moved == 0
 
 
 def test_a_document_that_moves_after_it_was_found_is_still_shown(corpus: Corpus) -> None:
@@ -190,16 +213,22 @@ def test_an_owner_is_deleted_everywhere(corpus: Corpus) -> None:
     assert places(corpus).total() == 0
 
 
+def without_autocommit(shards: Mapping[str, Connection]) -> dict[str, Connection]:
+    with psycopg.connect(shards["north"].info.dsn, password=shards["north"].info.password) as north:
+        return {**shards, "north": north}
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
         (lambda shards: ShardedWriter({}), "shards"),
         (lambda shards: ShardedWriter(shards, before=["centre"]), "before .* centre"),
         (lambda shards: ShardedWriter(shards).upsert_document({}, []), "external_key"),
+        (lambda shards: move_documents(without_autocommit(shards)), "north .* autocommit"),
     ],
 )
 def test_bad_arguments_are_named(
-    corpus: Corpus, make: Callable[[object], object], said: str
+    corpus: Corpus, make: Callable[[Mapping[str, Connection]], object], said: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=said):
         make(corpus.shards)

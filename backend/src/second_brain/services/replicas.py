@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, LiteralString
 
-from psycopg_pool import PoolTimeout
+from psycopg_pool import PoolTimeout, TooManyRequests
 
 from second_brain.errors import (
     ClientTimeoutError,
@@ -173,7 +173,7 @@ class Server:
 
     def is_failing(self, error: Exception) -> bool:
         """Say whether an error means that the server does not answer."""
-        if isinstance(error, PoolTimeout) and self._connected:
+        if isinstance(error, PoolTimeout | TooManyRequests) and self._connected:
             # Its connections are in use: it is busy.
             return False
         known = translate(error)

@@ -8,7 +8,7 @@ the rows of the page. `sharded_write` places the documents.
 import asyncio
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import count
@@ -52,7 +52,8 @@ OnMissing = Literal["partial", "error"]
 _SQL_DEFAULTS = {SQL_NAMES.get(name, name): value for name, value in DEFAULTS.items()}
 # Of the time that is left, what a step may take.
 _QUESTION_SHARE, _CANDIDATES_SHARE, _FUSION_SHARE = 0.4, 0.6, 0.5
-_THREADS_PER_SHARD = 8
+# More than a pool has connections, so that a search waits there and not here.
+_THREADS_PER_SHARD = 32
 
 Calls: TypeAlias = Mapping[str, dict[str, Any]]
 Answers: TypeAlias = dict[str, Any]
@@ -94,6 +95,9 @@ class _Sharded(Searches):
         self._paused_until: dict[str, float] = {}
         self._turn = count()
 
+    def _secrets(self) -> Iterable[object]:
+        return [secret for shard in self._shards.values() for secret in shard._secrets()]
+
     @abstractmethod
     async def _everywhere(
         self, function: str, calls: Calls, timeout: float | None
@@ -119,7 +123,8 @@ class _Sharded(Searches):
     def _present(self, call: _Call) -> list[str]:
         """Return the databases to ask: not one that missed a deadline a moment ago."""
         now = time.monotonic()
-        paused = [name for name, until in self._paused_until.items() if until > now]
+        # Not over the items of the mapping: another thread may add one meanwhile.
+        paused = [name for name in self._shards if self._paused_until.get(name, now) > now]
         if self._on_missing == "error" or len(paused) == len(self._shards):
             return list(self._shards)
         for name in paused:
@@ -293,9 +298,11 @@ class ShardedProvider(_Sharded, SearchProvider):
         # The providers of the databases retry.
         super().__init__(multi_tenant=multi_tenant, timeout=timeout, retries=0)
         self._prepare(shards, on_missing)
-        self._threads = ThreadPoolExecutor(
-            _THREADS_PER_SHARD * len(self._shards), thread_name_prefix="second_brain_shard"
-        )
+        # Of its own for each database: one that hangs must not take the threads of the others.
+        self._threads = {
+            name: ThreadPoolExecutor(_THREADS_PER_SHARD, thread_name_prefix="second_brain_shard")
+            for name in self._shards
+        }
 
     def __enter__(self) -> "ShardedProvider":
         return self
@@ -305,7 +312,8 @@ class ShardedProvider(_Sharded, SearchProvider):
 
     def close(self) -> None:
         """End the threads. The providers of the databases stay open."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in self._threads.values():
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def _send_blocking(
         self, function: str, arguments: dict[str, Any], timeout: float | None
@@ -319,7 +327,8 @@ class ShardedProvider(_Sharded, SearchProvider):
             return finished(self._shards[name]._call(function, arguments, timeout))
 
         futures = {
-            name: self._threads.submit(one, name, arguments) for name, arguments in calls.items()
+            name: self._threads[name].submit(one, name, arguments)
+            for name, arguments in calls.items()
         }
         wait(futures.values(), timeout)
         answers: Answers = {}

@@ -185,6 +185,10 @@ class _Mover:
         grace: float,
         sleep: Callable[[float], object],
     ) -> None:
+        for name, shard in shards.items():
+            if not shard.autocommit:
+                # Without it, nothing is committed before the end.
+                raise InvalidInputError(f"the connection of {name} must have autocommit")
         self._shards = shards
         self._install = install
         self._grace = grace

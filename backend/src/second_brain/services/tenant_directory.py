@@ -1,6 +1,7 @@
 """Which database and schema a tenant's install is in: from a file, a table or a function."""
 
 import json
+import logging
 import os
 import re
 import tempfile
@@ -16,6 +17,8 @@ from typing import Any
 from second_brain.errors import ConfigurationError, InvalidInputError
 from second_brain.services.connections import connect
 from second_brain.services.install import SCHEMA, check_schema
+
+logger = logging.getLogger(__name__)
 
 CACHED_FOR = 5.0
 """Seconds for which a process remembers where a tenant is."""
@@ -66,7 +69,8 @@ class TenantDirectory:
     """Where each tenant is. The answers are remembered for `cached_for` seconds.
 
     `find` is the caller's function: it takes a tenant and returns its Place, or None. A process
-    that reads a tenant which another process has moved reads the old copy for at most this time.
+    that reads a tenant which another process has moved reads the old copy for at most this time,
+    and longer while `find` fails: then the last answer holds.
     """
 
     def __init__(
@@ -83,7 +87,15 @@ class TenantDirectory:
             until, place = self._known.get(tenant, (0.0, None))
         if place is not None and time.monotonic() < until:
             return place
-        found = self._find(tenant)
+        try:
+            found = self._find(tenant)
+        except Exception as error:
+            # Whatever the caller's function raises: a directory that fails must not stop tenants
+            # whose place is known. A write at an old place is refused.
+            if place is None:
+                raise
+            logger.warning("the directory of tenants failed: %s", type(error).__name__)
+            found = place
         if found is None:
             raise UnknownTenantError(f"the directory has no tenant {tenant!r:.120}")
         with self._lock:

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 import psycopg
-from psycopg_pool import ConnectionPool
+from psycopg_pool import ConnectionPool, PoolTimeout
 
 from second_brain.errors import (
     ConfigurationError,
@@ -20,12 +20,13 @@ from second_brain.errors import (
     UnavailableError,
     translate,
 )
+from second_brain.services.blocking import finished
 from second_brain.services.calls import RETRIES, pause_before
 from second_brain.services.connections import connection_pool, secrets
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.provider import SearchProvider
-from second_brain.services.reading import pool_wait
-from second_brain.services.replicas import Server
+from second_brain.services.reading import Reading, pool_wait
+from second_brain.services.replicas import Server, Turn
 from second_brain.services.results import Source
 from second_brain.services.tenant_directory import Place, TenantDirectory
 from second_brain.services.write import KnowledgeWriter
@@ -33,6 +34,9 @@ from second_brain.services.write import KnowledgeWriter
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+
+Pool: TypeAlias = ConnectionPool[psycopg.Connection[Any]]
+Work: TypeAlias = Callable[[Pool, Place, Server], Result]
 
 MAX_CONNECTIONS = 40
 """The connections of a process to all databases together."""
@@ -54,7 +58,7 @@ class _Pool:
         self.users = 0
         self.last_used = 0.0
         self.lock = threading.Lock()
-        self.pool: ConnectionPool[psycopg.Connection[Any]] | None = None
+        self.pool: Pool | None = None
 
 
 class Tenants:
@@ -153,8 +157,8 @@ class Tenants:
         """
         give_up, attempt = time.monotonic() + wait, 0
 
-        def written(pool: ConnectionPool[psycopg.Connection[Any]], place: Place) -> Result:
-            with pool.connection() as connection:
+        def written(pool: Pool, place: Place, server: Server) -> Result:
+            with pool.connection() as connection, server.connected():
                 connection.autocommit = True
                 return work(KnowledgeWriter(connection, schema=place.schema))
 
@@ -171,10 +175,13 @@ class Tenants:
     def run(
         self,
         tenant: str,
-        work: Callable[[ConnectionPool[psycopg.Connection[Any]], Place], Result],
+        work: Work[Result],
         timeout: float | None = None,
     ) -> Result:
-        """Call `work` with the pool and the place of a tenant."""
+        """Call `work` with the pool and the place of a tenant, and with its database's state.
+
+        `work` counts itself in `Server.connected` while it has a connection.
+        """
         place = self.directory.find(tenant)
         try:
             return self._run(place, work, timeout)
@@ -191,7 +198,7 @@ class Tenants:
     def _run(
         self,
         place: Place,
-        work: Callable[[ConnectionPool[psycopg.Connection[Any]], Place], Result],
+        work: Work[Result],
         timeout: float | None,
     ) -> Result:
         server = self._servers.get(place.database)
@@ -209,15 +216,16 @@ class Tenants:
         if server.is_suspect:
             server.postpone_others(self._wait)
         try:
-            with self._lease(place.database, timeout) as pool, server.connected():
-                result = work(pool, place)
+            with self._lease(place.database, timeout) as pool:
+                result = work(pool, place, server)
         except _NoPoolError:
             # No failure of the database.
             raise UnavailableError(
                 f"all {self._most_pools} pools of connections are in use",
                 remedy="Raise max_connections, or lower per_database.",
             ) from None
-        except Exception as error:
+        except (psycopg.Error, SecondBrainError) as error:
+            # Any other error is of the caller's function, and says nothing of the database.
             known = translate(error)
             if server.is_failing(error):
                 server.has_failed()
@@ -229,9 +237,7 @@ class Tenants:
         return result
 
     @contextmanager
-    def _lease(
-        self, database: str, timeout: float | None
-    ) -> Iterator[ConnectionPool[psycopg.Connection[Any]]]:
+    def _lease(self, database: str, timeout: float | None) -> Iterator[Pool]:
         entry = self._reserved(database, pool_wait(timeout, self._wait))
         try:
             with entry.lock:
@@ -303,8 +309,10 @@ class TenantProvider(SearchProvider):
     def _send_blocking(
         self, function: str, arguments: dict[str, Any], timeout: float | None
     ) -> object:
-        def send(pool: ConnectionPool[psycopg.Connection[Any]], place: Place) -> object:
+        def send(pool: Pool, place: Place, server: Server) -> object:
             provider = PostgresProvider(pool, schema=place.schema)
-            return provider._send_blocking(function, arguments, timeout)
+            reading = Reading(function, arguments, timeout, None, provider._install)
+            turn = Turn(server, None, None, 0.0, None)
+            return finished(provider._ask(pool, reading, timeout, turn))
 
         return self._tenants.run(self._tenant, send, timeout)
