@@ -9,7 +9,7 @@ KEEP ?= .second-brain/bench
 .PHONY: help install demo test test-slow test-chaos test-docker test-models stores test-layouts lint format ci variants commands cli \
   baseline migration check-migrations freeze release \
   bench bench-full figures soak benchmark-vector benchmark-index benchmark-text benchmark-long benchmark-quality \
-  benchmark-moving benchmark-adoption benchmark-features benchmark-service benchmark-before-after benchmark-sharding clean
+  benchmark-moving benchmark-adoption benchmark-features benchmark-service benchmark-before-after benchmark-sharding benchmark-ingest benchmark-sizing clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -122,6 +122,12 @@ benchmark-features: $(INSTALLED) ## what each feature of the search costs at 100
 
 benchmark-sharding: $(INSTALLED) ## a corpus in 4 databases beside one: hits, nDCG@10, time; COLLECTION=DIR
 	$(BIN)/python -m benchmarks.sharding $(COLLECTION)
+
+benchmark-ingest: $(INSTALLED) ## 1, 2 and 4 processes that ingest one folder, one of them killed: speed, double work
+	$(BIN)/python -m benchmarks.many_workers $(BENCH)
+
+benchmark-sizing: $(INSTALLED) ## bytes per chunk of a database beside the cost model of `second-brain plan`
+	$(BIN)/python -m benchmarks.sizing $(BENCH)
 
 benchmark-adoption: $(INSTALLED) ## an adopted table: backfill, comparison, cost of the triggers; ROWS=100000
 	$(BIN)/python -m benchmarks.adoption $(if $(ROWS),--rows $(ROWS) --without-index)

@@ -30,6 +30,9 @@ pytest_plugins = ("trials", "opened_workbench")
 Connection = psycopg.Connection[tuple[Any, ...]]
 Connect = Callable[..., Connection]
 
+# Haystack would report each pipeline to its makers.
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "false"
+
 THROW_AWAY = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 _running = pytest.StashKey["_Running"]()
 _rendering = pytest.StashKey[Rendering]()

@@ -204,6 +204,10 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+-- The calling write turns these off; here, tables are read as a whole.
+set enable_seqscan = on
+set enable_hashjoin = on
+set enable_mergejoin = on
 as $$
 declare
   chunks constant regclass := knowledge_internal.physical_table();

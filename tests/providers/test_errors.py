@@ -121,11 +121,17 @@ def test_every_kind_is_named_once() -> None:
         for found in below(errors.SecondBrainError)
         if "second_brain.errors" in found.__module__
     ]
-    assert len(kinds) == len(set(kinds)) == 15
+    assert len(kinds) == len(set(kinds)) == 17
 
 
 def test_the_page_has_the_http_status_of_every_kind() -> None:
-    for module in ("models.hosted", "ingest.loading", "evaluation.collection"):
+    for module in (
+        "models.hosted",
+        "ingest.loading",
+        "evaluation.collection",
+        "services.replicas",
+        "services.tenant_directory",
+    ):
         import_module(f"second_brain.{module}")
     page = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")
     rows = re.findall(r"^\| (\d{3}) \| (.*) \|$", page, re.MULTILINE)

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from html import unescape
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import numpy as np
 import psycopg
@@ -83,7 +83,7 @@ def test_a_document_leads_to_its_chunks_and_to_why_not(library: TestClient) -> N
     assert "All chunks of the document" in alone.text
 
 
-@pytest.mark.parametrize("address", ["/document?key=<b>no</b>", f"/document/{uuid4()}"])
+@pytest.mark.parametrize("address", ["/document?key=<b>no</b>", f"/document/{UUID(int=0)}"])
 def test_what_is_not_stored_is_said(library: TestClient, address: str) -> None:
     page = library.get(address)
     assert page.status_code == 404
@@ -135,15 +135,18 @@ def test_the_map_has_a_point_for_each_chunk_and_the_question(
 def test_the_query_log_leads_to_search_and_judge(library: TestClient, stored: Connection) -> None:
     stored.execute("delete from public.knowledge_query_log")
     assert "The query log has no search." in library.get("/corpus/queries").text
-    lines = [
+    lines: list[dict[str, object]] = [
         {"question": "where is the key?", "mode": "text", "total_ms": 12, "hits": hits}
         for hits in (0, 2)
     ]
+    lines.append({**lines[0], "question": "which door?", "collections": ["knowledge"]})
     stored.execute("select public.record_knowledge_queries(%s)", [json.dumps(lines)])
     page = library.get("/corpus/queries")
     assert "where is the key? judge 2 1 12.0 12.0" in text_of(page.text)
     assert 'href="/?q=where+is+the+key%3F"' in page.text
     assert 'href="/judge?q=where+is+the+key%3F"' in page.text
+    assert 'href="/?q=which+door%3F&amp;collections=knowledge"' in page.text
+    assert 'href="/judge?q=which+door%3F&amp;collection=knowledge"' in page.text
 
 
 def test_the_checks_of_doctor_are_shown(library: TestClient) -> None:

@@ -17,6 +17,7 @@ from judged import (
     COLLECTION,
     DIMENSIONS,
     WORDS,
+    axis,
     best_hit,
     embedder,
     fill,
@@ -108,6 +109,18 @@ def test_the_chunks_of_each_setting_are_pooled_in_an_order_that_shows_no_rank(
     assert sorted(chunks(other.text)) == sorted(chunks(first.text)) != chunks(other.text)
     for telling in ("rank", "score", "similarity"):
         assert telling not in first.text.lower()
+
+
+def test_a_document_with_many_chunks_leaves_room_for_the_others(
+    browser: TestClient, writer: KnowledgeWriter, corpus: Connection
+) -> None:
+    for key, count in (("many", 12), ("one", 1)):
+        chunk = {"content": "apples", "embedding": axis(0), "embedding_model": "given"}
+        writer.upsert_document({"external_key": key, "collection": "sizes"}, [chunk] * count)
+    page = browser.get("/judge", params={"q": "apples", "collection": "sizes"}).text
+    corpus.execute("delete from public.knowledge_documents where collection = 'sizes'")
+    # Measures count documents: each one that a search finds can be judged.
+    assert set(re.findall(r"<code[^>]*>(\w+)</code>", page)) == {"many", "one"}
 
 
 def test_a_mark_is_stored_with_its_judge_and_withdrawn(
@@ -239,6 +252,15 @@ def test_questions_are_made_from_words_of_documents(
     assert {one.document_key for one in writer.judgments("")} <= {"one", "two"}
     for key in ("one", "two"):
         writer.delete_document(key)
+
+
+def test_a_number_that_python_does_not_read_is_refused_by_name(browser: TestClient) -> None:
+    # int() refuses more than 4300 digits.
+    for answer, named in (
+        (browser.post("/judge/generate", data={"count": "9" * 5000}), "count must be"),
+        (browser.get("/document", params={"key": "a", "offset": "9" * 5000}), "offset must be"),
+    ):
+        assert (answer.status_code, named in unescape(answer.text)) == (400, True)
 
 
 def test_a_question_full_of_html_is_text_everywhere(

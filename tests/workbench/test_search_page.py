@@ -136,6 +136,7 @@ def test_the_address_holds_the_state() -> None:
         ({"threshold": "nan"}, "threshold must be a number"),
         ({"date_from": "today"}, "date_from must be a date"),
         ({"filters": "{"}, "filters is not JSON"),
+        ({"filters": "-1"}, "filters must be a JSON object or a list, not -1"),
         ({"filters": '{"knowledge_type": "x"}'}, "knowledge_type"),
         ({"limit": "0"}, "match_count must be between"),
     ],

@@ -69,3 +69,18 @@ def test_an_embedding_is_found_among_chunks_that_wait(database: Connection) -> N
     upsert(database, [embedded("The same.", 1)], "embedded")
     stored = upsert(database, [{"content": "The same.", "embedding_model": "m"}], "one more")
     assert embeddings(stored) == (1, 0)
+
+
+def test_a_write_that_renews_the_statistics_takes_a_moment(database: Connection) -> None:
+    database.execute(
+        "insert into public.knowledge_chunks (content)"
+        " select string_agg('w' || m, ' ') from generate_series(1, 8000) as m group by m % 100"
+    )
+    upsert(database, ["Feed the cat."], "first")
+    database.execute("analyze public.knowledge_chunks")
+    database.execute("set statement_timeout = '8s'")
+    upsert(database, ["Feed the dog."], "second")  # a quadratic refresh takes over 10 s
+    listed = "select count(*) > 5000 from public.knowledge_lexeme_statistics"
+    assert database.execute(listed).fetchall() == [(True,)]
+    database.execute("analyze public.knowledge_chunks")
+    upsert(database, ["Feed the cow."], "third")

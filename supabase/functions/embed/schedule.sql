@@ -11,7 +11,7 @@
 -- The job reads both secrets when it runs, so neither is in cron.job. pg_net keeps a request with
 -- its headers in net.http_request_queue until it is sent.
 --
--- For an install in another schema, replace public and knowledge_internal.
+-- For an install in another schema, replace public.
 --
 -- Undo:
 --
@@ -46,7 +46,7 @@ declare
               and chunk.embedding is null
               and not exists (
                     select
-                      from knowledge_internal.embedding_claims as claim
+                      from public.knowledge_embedding_claims as claim
                      where claim.content_hash = chunk.content_hash
                        and claim.available_at > now()
                   )

@@ -47,6 +47,8 @@ COMMANDS = {
     "tenants": ("tenants", "In which database each tenant is; move one."),
     "index": ("maintenance", "The vector index: show, build another kind, drop."),
     "reembed": ("maintenance", "Change the embedding model of a table in use."),
+    "plan": ("plan", "Estimate memory, disk, machines, shards and replicas of a corpus."),
+    "schedule": ("schedule", "Schedule statistics and purges with pg_cron."),
     "shards": ("shards", "One corpus in several databases: statistics, moves."),
 }
 """For each command: its module in `second_brain.cli`, and its line in `second-brain --help`."""

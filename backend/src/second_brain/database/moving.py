@@ -78,7 +78,12 @@ select class.oid::regclass::text as relation,
           where triggers.tgrelid = class.oid
             and not triggers.tgisinternal
             and called.proname ~ '_words$'
-       ) as word_triggers
+       ) as word_triggers,
+       exists (
+         select
+           from pg_catalog.pg_attribute as attribute
+          where attribute.attrelid = class.oid and attribute.attidentity <> ''
+       ) as is_numbered
   from pg_catalog.pg_class as class
  where class.oid = to_regclass(%s)
    and class.relkind = 'r'
@@ -195,8 +200,8 @@ class _Table:
     name: str
     columns: tuple[str, ...]
     key: tuple[str, ...]
-    parents: frozenset[str]
     word_triggers: tuple[str, ...]
+    is_numbered: bool
 
     @property
     def is_tracked(self) -> bool:
@@ -351,7 +356,7 @@ def _tables(database: Database) -> list[_Table]:
             raise SecondBrainError(f"the install has no table {name}")
         by_relation[row[0]] = name
         parents[name] = row[3]
-        found[name] = _Table(name, tuple(row[1]), tuple(row[2]), frozenset(), tuple(row[4]))
+        found[name] = _Table(name, tuple(row[1]), tuple(row[2]), tuple(row[4]), row[5])
     ordered: list[_Table] = []
     while len(ordered) < len(found):
         done = {one.name for one in ordered}
@@ -490,12 +495,15 @@ class _Copier:
             staged = [
                 one for one in self._tables if one.is_tracked or (with_small_tables and one.key)
             ]
+            # Together, because each round trip makes writes wait longer.
+            target = self._target.connection
+            target.execute(_all(self._staging_table(one) for one in staged))
             for table in staged:
                 self._stage(table)
-            for table in reversed(staged):
-                self._delete_missing(table)
+            deletions = [self._deletion_of_missing(one) for one in reversed(staged)]
+            target.execute(_all([*deletions, *(self._storing_of_staged(one) for one in staged)]))
             for table in staged:
-                self._store_staged(table)
+                self._set_sequence(table)
             (count,) = self._target.connection.execute(
                 "select count(*) from pg_temp.changes"
             ).fetchone() or (0,)
@@ -519,13 +527,14 @@ class _Copier:
             sql.SQL("copy pg_temp.changes (relation, key) from stdin (format binary)"),
         )
 
-    def _stage(self, table: _Table) -> None:
-        staging = sql.Identifier("pg_temp", f"staged_{table.short_name}")
-        self._run(
-            "create temp table {staging} (like {table}) on commit drop", table, staging=staging
+    def _staging_table(self, table: _Table) -> sql.Composed:
+        return self._composed(
+            "create temp table {staging} (like {table}) on commit drop",
+            table,
+            staging=_staging(table),
         )
-        # A generated or not null column that is not copied would refuse the row.
-        columns = _columns(table.columns)
+
+    def _stage(self, table: _Table) -> None:
         condition = (
             self._source.install.composed(
                 """
@@ -538,12 +547,11 @@ class _Copier:
             if table.is_tracked
             else None
         )
-        self._stream(table, columns, condition, into=staging)
+        self._stream(table, _columns(table.columns), condition, into=_staging(table))
 
-    def _delete_missing(self, table: _Table) -> None:
-        staging = sql.Identifier("pg_temp", f"staged_{table.short_name}")
+    def _deletion_of_missing(self, table: _Table) -> sql.Composed:
         if table.is_tracked:
-            self._run(
+            return self._composed(
                 """
                 delete from {table} as stored
                  where stored.id::text in (select key from pg_temp.changes where relation = {name})
@@ -551,25 +559,24 @@ class _Copier:
                 """,
                 table,
                 name=sql.Literal(table.name),
-                staging=staging,
+                staging=_staging(table),
             )
-            return
-        self._run(
+        return self._composed(
             """
             delete from {table} as stored
              where not exists (select from {staging} as staged where {is_same})
             """,
             table,
-            staging=staging,
+            staging=_staging(table),
             is_same=sql.SQL(" and ").join(
                 sql.SQL("staged.{} = stored.{}").format(sql.Identifier(one), sql.Identifier(one))
                 for one in table.key
             ),
         )
 
-    def _store_staged(self, table: _Table) -> None:
+    def _storing_of_staged(self, table: _Table) -> sql.Composed:
         changing = [one for one in table.columns if one not in table.key]
-        self._run(
+        return self._composed(
             """
             insert into {table} ({columns}) overriding system value
             select {columns} from {staging}
@@ -577,7 +584,7 @@ class _Copier:
             """,
             table,
             columns=_columns(table.columns),
-            staging=sql.Identifier("pg_temp", f"staged_{table.short_name}"),
+            staging=_staging(table),
             key=_columns(table.key),
             action=sql.SQL("update set {}").format(
                 sql.SQL(", ").join(
@@ -588,7 +595,6 @@ class _Copier:
             if changing
             else sql.SQL("nothing"),
         )
-        self._set_sequence(table)
 
     def _compare_unchanged(self) -> None:
         """Compare a digest of the rows that are not among the recorded changes."""
@@ -652,6 +658,8 @@ class _Copier:
 
     def _set_sequence(self, table: _Table) -> None:
         """Let a numbered table continue after the copied numbers."""
+        if not table.is_numbered:
+            return
         name = _named(self._target.install, table).as_string(self._target.connection)
         for column in table.key:
             row = self._target.connection.execute(
@@ -701,8 +709,17 @@ class _Copier:
         )
 
     def _run(self, text: LiteralString, table: _Table, **parts: sql.Composable) -> None:
+        self._target.connection.execute(self._composed(text, table, **parts))
+
+    def _composed(
+        self, text: LiteralString, table: _Table, **parts: sql.Composable
+    ) -> sql.Composed:
         parts["table"] = _named(self._target.install, table)
-        self._target.connection.execute(self._target.install.composed(text, **parts))
+        return self._target.install.composed(text, **parts)
+
+
+def _staging(table: _Table) -> sql.Identifier:
+    return sql.Identifier("pg_temp", f"staged_{table.short_name}")
 
 
 def _all(statements: Iterable[sql.Composed]) -> sql.Composed:

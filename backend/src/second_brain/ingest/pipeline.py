@@ -6,10 +6,12 @@ the caller gives keeps the value that it has in the database.
 """
 
 import hashlib
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal, LiteralString
 from uuid import UUID
@@ -21,6 +23,7 @@ from second_brain.errors import (
     ConfigurationError,
     DimensionMismatchError,
     InvalidInputError,
+    SecondBrainError,
     UnexpectedAnswerError,
 )
 from second_brain.ingest.language import detect_language
@@ -28,8 +31,9 @@ from second_brain.ingest.loading import LoadedDocument, UnreadableDocumentError
 from second_brain.ingest.sources import KnowledgeSource, UnreadDocument
 from second_brain.ingest.splitting import Chunk, split
 from second_brain.models import Embedder
+from second_brain.services.calls import DEADLOCK, SERIALIZATION_FAILURE, pause_before
 from second_brain.services.install import SCHEMA, Database, Install
-from second_brain.services.write import KnowledgeWriter, UpsertCounts
+from second_brain.services.write import WRITE_RETRIES, KnowledgeWriter, UpsertCounts
 
 _IS_CHANGED_MUCH = """
     select changes.changed >= 50 + 0.1 * relation.reltuples
@@ -72,7 +76,19 @@ _STORED_DOCUMENT = """
     where document.external_key = %(external_key)s
 """
 
+# A model may take longer for a document than a transaction may be idle.
+_LOCK = """
+    select
+      pg_try_advisory_xact_lock(
+        hashtextextended(%(external_key)s, 'public.knowledge_documents'::regclass::oid::bigint)
+      ),
+      set_config('idle_in_transaction_session_timeout', '0', true)
+"""
+
 _NOT_STORED_YET = UUID(int=0)
+_LOCK_PAUSE = 0.1
+LOCK_WAIT = 600.0
+"""Seconds that a run waits, at its end, for a document that another process stores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +155,15 @@ def ingest(
     *,
     schema: str = SCHEMA,
     dry_run: bool = False,
+    lock_wait: float = LOCK_WAIT,
 ) -> Iterator[DocumentReport]:
     """Store documents one after the other and report each; run `finish` afterwards.
 
     The connection must be an autocommit one, or everything is one transaction. `schema` is the
     schema of the install. `dry_run` only reads: it embeds nothing and writes nothing.
+
+    A document that another process stores at the moment comes last: it is then unchanged, or this
+    process stores it if the other has died. After `lock_wait` seconds it is reported as failed.
 
     A document that cannot be read, or that the database refuses, is reported as failed and the
     next one follows. Anything else (no connection, no right to write, an embedder of another
@@ -154,13 +174,22 @@ def ingest(
         KnowledgeWriter(connection, schema=schema),
     )
     run = _Run(database, writer, embedder, labels, dry_run)
+    locked: list[UnreadDocument] = []
     for document in documents:
-        try:
-            yield run.store(document)
-        except DimensionMismatchError:
-            raise
-        except (UnreadableDocumentError, InvalidInputError) as exc:
-            yield DocumentReport(document.external_key, "failed", error=f"{exc}. {exc.remedy}")
+        report = run.report(document)
+        if report is None:
+            locked.append(document)
+        else:
+            yield report
+    for document in locked:
+        deadline = time.monotonic() + lock_wait
+        while (report := run.report(document)) is None and time.monotonic() < deadline:
+            time.sleep(_LOCK_PAUSE)
+        yield report or DocumentReport(
+            document.external_key,
+            "failed",
+            error=f"another process has been storing it for {lock_wait:g} s. Run it again.",
+        )
 
 
 def check_source(
@@ -256,7 +285,34 @@ class _Run:
     dry_run: bool
     source_ids: dict[str, str | None] = field(default_factory=dict)
 
-    def store(self, unread: UnreadDocument) -> DocumentReport:
+    def report(self, unread: UnreadDocument) -> DocumentReport | None:
+        """Store a document in a transaction; None while another process stores it."""
+        key = unread.external_key
+        try:
+            if self.dry_run:
+                return self._store(unread, {})
+            made: dict[str, list[float] | None] = {}
+            if unread.source:
+                # Outside of the transaction: else other processes wait for its end.
+                self._source_id(unread.source)
+            for attempt in count():
+                try:
+                    with self.database.connection.transaction():
+                        locked = self.database.execute(_LOCK, {"external_key": key}).fetchone()
+                        return self._store(unread, made) if locked and locked[0] else None
+                except SecondBrainError as exc:
+                    is_passing = exc.code in (SERIALIZATION_FAILURE, DEADLOCK)
+                    if not is_passing or attempt >= WRITE_RETRIES:
+                        raise
+                time.sleep(pause_before(attempt))
+        except DimensionMismatchError:
+            raise
+        except (UnreadableDocumentError, InvalidInputError) as exc:
+            return DocumentReport(key, "failed", error=f"{exc}. {exc.remedy}")
+        raise AssertionError
+
+    def _store(self, unread: UnreadDocument, made: dict[str, list[float] | None]) -> DocumentReport:
+        """Store a document; `made` keeps its new embeddings for another attempt."""
         key = unread.external_key
         document = unread.load()
         chunks = split(document)
@@ -268,7 +324,7 @@ class _Run:
         changes = tuple(_changes(given, stored)) if stored.fields else ()
         if self.dry_run:
             return self._foreseen(key, chunks, stored, changes)
-        embeddings = self._embed_missing(chunks)
+        embeddings = self._embed_missing(chunks, made)
         counts = self.writer.upsert_document(
             {"external_key": key, **given},
             [
@@ -362,13 +418,16 @@ class _Run:
             key, "stored" if is_changed else "unchanged", counts, changes, embedded=len(missing)
         )
 
-    def _embed_missing(self, chunks: Sequence[Chunk]) -> dict[str, list[float] | None]:
+    def _embed_missing(
+        self, chunks: Sequence[Chunk], made: dict[str, list[float] | None]
+    ) -> dict[str, list[float] | None]:
         """Embed the chunks that have no stored embedding of this model; None for a zero vector."""
         embedder = self.embedder
         texts = {_content_hash(chunk): f"{chunk.heading}\n{chunk.content}" for chunk in chunks}
-        missing = sorted(self.writer.missing_embeddings(list(texts), embedder.model))
+        stored_nowhere = self.writer.missing_embeddings(list(texts), embedder.model)
+        missing = sorted(stored_nowhere - made.keys())
         if not missing:
-            return {}
+            return made
         vectors = embedder.embed([texts[content_hash] for content_hash in missing])
         if vectors.shape != (len(missing), embedder.dimensions):
             raise UnexpectedAnswerError(
@@ -376,10 +435,9 @@ class _Run:
                 remedy=f"An embedder must give one vector of {embedder.dimensions} numbers per "
                 "text.",
             )
-        return {
-            content_hash: vector.tolist() if vector.any() else None
-            for content_hash, vector in zip(missing, vectors, strict=True)
-        }
+        for content_hash, vector in zip(missing, vectors, strict=True):
+            made[content_hash] = vector.tolist() if vector.any() else None
+        return made
 
 
 def _changes(given: Mapping[str, Any], stored: _Stored) -> Iterator[Change]:

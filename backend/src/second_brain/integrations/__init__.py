@@ -1,4 +1,4 @@
-"""Retrievers for other frameworks over `RetrievalService`; each needs the extra of its name."""
+"""Retrievers and stores for other frameworks; each module needs the extra of its name."""
 
 from typing import Any
 

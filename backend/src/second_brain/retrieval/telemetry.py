@@ -1,5 +1,7 @@
 """Telemetry of a search: the times of its parts, one log line, and OpenTelemetry spans.
 
+`metrics.py` records the same search as metrics.
+
 The logger is `second_brain.search`; the level is INFO, or WARNING when a part failed. The fields
 are attributes of the log record, so that JSON formatters include them. Spans need the package
 `opentelemetry-api` and a configured tracer. Log line and spans contain the text of the query only
@@ -14,8 +16,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
-from second_brain.errors import safe_message, translate
+from second_brain.errors import safe_message
 from second_brain.retrieval.answer import QueryTime, SearchResponse
+from second_brain.retrieval.metrics import error_kind, record_search
 
 logger = logging.getLogger("second_brain.search")
 
@@ -51,6 +54,12 @@ class Watch:
             total=(time.perf_counter() - self._start) * 1000,
         )
 
+    def record(self, error: BaseException | None) -> None:
+        """Record the metrics of the search, which ends now."""
+        parts: dict[str, float] = {part: spent / 1000 for part, spent in self._milliseconds.items()}
+        seconds = time.perf_counter() - self._start
+        record_search(self._fields, self.response, parts, seconds, error)
+
     def attributes(self, error: BaseException | None) -> dict[str, Any]:
         """Return the fields of the log line and the span: numbers, flags and names."""
         attributes = {"event": "search", **self._fields}
@@ -75,9 +84,7 @@ class Watch:
                 parts = [one.part for one in (first, first.also) if one is not None]
                 attributes |= {"degraded": ",".join(parts), "degraded_kind": first.kind}
         if error is not None:
-            attributes["error_kind"] = (
-                translate(error).kind if isinstance(error, Exception) else type(error).__name__
-            )
+            attributes["error_kind"] = error_kind(error)
         times = self.times() if response is None else response.timings
         for name in ("embed", "search", "rerank", "total"):
             attributes[f"{name}_ms"] = round(getattr(times, name), 3)
@@ -96,6 +103,7 @@ def watched(**fields: Any) -> Iterator[Watch]:
             error = raised
             raise
         finally:
+            watch.record(error)
             response = watch.response
             is_whole = response is not None and response.degraded is None
             level = logging.INFO if is_whole else logging.WARNING

@@ -22,6 +22,7 @@ from second_brain.errors import InvalidInputError
 from second_brain.models import Embedder
 from second_brain.services.install import Database
 from second_brain.services.postgres import PostgresProvider
+from second_brain.services.write import KnowledgeWriter
 from second_brain.workbench.connections import Connections
 
 _LARGEST_FORM = 1_000_000
@@ -61,6 +62,11 @@ def provider_of(database: Database) -> PostgresProvider:
     return PostgresProvider(database.connection, schema=database.install.schema)
 
 
+def writer_of(database: Database) -> KnowledgeWriter:
+    """Return a writer on a lent connection."""
+    return KnowledgeWriter(database.connection, schema=database.install.schema)
+
+
 def render(
     request: Request,
     template: str,
@@ -92,6 +98,17 @@ async def submitted(request: Request) -> ImmutableMultiDict[str, str]:
         return ImmutableMultiDict(parse_qsl(body.decode(), keep_blank_values=True))
     except UnicodeDecodeError as error:
         raise InvalidInputError("the form is not UTF-8 text") from error
+
+
+def whole_number(name: str, given: str, least: int, most: int) -> int:
+    """Return a number of an address or a form. Raises InvalidInputError."""
+    # Python refuses to read thousands of digits, with an error of its own.
+    is_readable = given.isdecimal() and len(given) <= len(str(most))
+    if not is_readable or not least <= int(given) <= most:
+        raise InvalidInputError(
+            f"{name} must be a whole number from {least} to {most}, not {given[:100]!r}"
+        )
+    return int(given)
 
 
 def link(path: str, **values: Any) -> str:

@@ -29,8 +29,7 @@ from second_brain.evaluation.live import Comparison, CorpusSearcher, Kind, Mode
 from second_brain.evaluation.runs import Answer, Settings
 from second_brain.evaluation.tuning import Tuning
 from second_brain.services.arguments import Leg
-from second_brain.services.write import KnowledgeWriter
-from second_brain.workbench.frame import Workbench
+from second_brain.workbench.frame import Workbench, writer_of
 
 _MOST_KEPT = 20
 
@@ -136,9 +135,10 @@ class Runs:
     def _measure(self, run: Run) -> None:
         questions, embeddings = self._questions(run)
         with self._workbench.connections.reading() as database:
-            writer = KnowledgeWriter(database.connection, schema=database.install.schema)
             modes = live.modes_of(
-                writer.settings(), run.collection or None, has_vectors=embeddings is not None
+                writer_of(database).settings(),
+                run.collection or None,
+                has_vectors=embeddings is not None,
             )
         if run.own is not None and embeddings is not None:
             modes.append(run.own)

@@ -29,7 +29,7 @@ FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
 FACETS = {"types": "knowledge_type", "origins": "source_origin", "languages": "language"}
 """The lists of the form that become a filter, and their columns."""
 
-_LONGEST_LINE = 100
+_FILTERS_REMEDY = 'Write an object such as {"team": "platform"}, or a list of conditions.'
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +192,13 @@ class Question:
             except (ValueError, RecursionError) as error:
                 raise InvalidInputError(
                     f"filters is not JSON: {error}",
-                    remedy='Write an object such as {"team": "platform"}, or a list of conditions.',
+                    remedy=_FILTERS_REMEDY,
                 ) from error
+            if not isinstance(given, dict | list | None):
+                raise InvalidInputError(
+                    f"filters must be a JSON object or a list, not {self.filters[:100]}",
+                    remedy=_FILTERS_REMEDY,
+                )
         known = conditions(given)
         listed = [*(listed_conditions(known) if isinstance(known, dict) else known or ())]
         for name, column in FACETS.items():

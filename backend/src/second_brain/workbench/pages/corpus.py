@@ -7,16 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-import numpy as np
-from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from second_brain.cli.corpus import refuse_other_embedder
 from second_brain.database import doctor
-from second_brain.errors import ConfigurationError, DimensionMismatchError
-from second_brain.models import embed_query
 from second_brain.services.corpus_overview import (
     CorpusOverview,
     Facet,
@@ -24,10 +19,11 @@ from second_brain.services.corpus_overview import (
     query_report,
     search_health,
 )
-from second_brain.services.install import Database
 from second_brain.services.query_log import AskedQuestion
 from second_brain.workbench import embedding_map
-from second_brain.workbench.frame import Page, Workbench, link, render, workbench_of
+from second_brain.workbench.asking import prepare
+from second_brain.workbench.frame import Page, link, render, workbench_of
+from second_brain.workbench.question import Question
 
 _FACETS = {
     "collection": "Collection",
@@ -88,16 +84,17 @@ def show(request: Request) -> Response:
 
 def show_map(request: Request) -> Response:
     """Show the map of embeddings, as a page of its own or as a part of one."""
-    asked = request.query_params
-    coloured_by = asked.get("by", "")
+    given = request.query_params
+    coloured_by = given.get("by", "")
     if coloured_by not in embedding_map.COLOURED_BY:
         coloured_by = embedding_map.COLOURED_BY[0]
-    question = asked.get("q", "").strip()[:1000]
+    question = given.get("q", "").strip()[:1000]
     workbench = workbench_of(request)
     why_no_question, embedding = None, None
     with workbench.connections.reading() as database:
         if question:
-            embedding, why_no_question = _embedded(workbench, database, question)
+            asked = prepare(workbench, database, Question(q=question))
+            embedding, why_no_question = asked.embedding, asked.why_no_vector
         drawn = embedding_map.drawn(embedding_map.sampled(database), coloured_by, embedding)
     return render(
         request,
@@ -155,23 +152,6 @@ def _whole_or_part(request: Request, name: str) -> str:
     return f"{name}_part.html" if is_part else f"{name}.html"
 
 
-def _embedded(
-    workbench: Workbench, database: Database, question: str
-) -> tuple[NDArray[np.float32] | None, str | None]:
-    """Return the embedding of a question, or why there is none that the map can show."""
-    if workbench.embedder is None:
-        return None, "The workbench was started without an embedder."
-    try:
-        refuse_other_embedder(database, workbench.embedder)
-    except (ConfigurationError, DimensionMismatchError) as error:
-        return None, f"The embedder does not fit: {error}. {error.remedy}"
-    with workbench.embedding:
-        vector = embed_query(workbench.embedder, question)
-    if not vector.any():
-        return None, "The embedder knows no word of the question."
-    return vector, None
-
-
 def _bars(name: str, facet: Facet) -> list[Bar]:
     longest = max((one.documents for one in facet.values), default=1)
     values = facet.values
@@ -208,7 +188,7 @@ def _size_bars(overview: CorpusOverview) -> list[Bar]:
 def _addresses(one: AskedQuestion) -> Mapping[str, str]:
     names = one.collections or []
     return {
-        "search": link("/", q=one.question, collection=names),
+        "search": link("/", q=one.question, collections=names),
         "judge": link("/judge", q=one.question, collection=names[0] if len(names) == 1 else None),
     }
 

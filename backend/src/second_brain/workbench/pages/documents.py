@@ -8,13 +8,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from second_brain.errors import InvalidInputError
 from second_brain.services.stored_documents import (
     DocumentState,
     describe_document,
     list_documents,
 )
-from second_brain.workbench.frame import Page, link, render, workbench_of
+from second_brain.workbench.frame import Page, link, render, whole_number, workbench_of
 
 _STATES = get_args(DocumentState)
 _PAGE_SIZE = 50
@@ -72,7 +71,7 @@ def show_chunk(request: Request) -> Response:
 
 
 def _described(request: Request, named: Mapping[str, Any]) -> Response:
-    offset = _offset(request.query_params.get("offset", "0"))
+    offset = whole_number("offset", request.query_params.get("offset", "0"), 0, _LAST_OFFSET)
     with workbench_of(request).connections.reading() as database:
         found = describe_document(database, **named, chunk_count=_CHUNKS, chunk_offset=offset)
     name = next(iter(named.values()))
@@ -104,12 +103,6 @@ def _described(request: Request, named: Mapping[str, Any]) -> Response:
         },
         page="documents",
     )
-
-
-def _offset(given: str) -> int:
-    if not given.isdecimal() or int(given) > _LAST_OFFSET:
-        raise InvalidInputError(f"offset must be 0 to {_LAST_OFFSET}, not {given[:20]}")
-    return int(given)
 
 
 PAGE = Page(

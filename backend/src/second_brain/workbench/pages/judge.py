@@ -25,7 +25,6 @@ from second_brain.services.corpus_overview import query_report
 from second_brain.services.install import Database
 from second_brain.services.judgments import Judgment
 from second_brain.services.results import MemorySearchResult
-from second_brain.services.write import KnowledgeWriter
 from second_brain.workbench.asking import prepare
 from second_brain.workbench.frame import (
     Page,
@@ -34,7 +33,9 @@ from second_brain.workbench.frame import (
     provider_of,
     render,
     submitted,
+    whole_number,
     workbench_of,
+    writer_of,
 )
 from second_brain.workbench.question import Question
 
@@ -127,7 +128,7 @@ def show(request: Request) -> Response:
     judging = Judging.read(request.query_params)
     workbench = workbench_of(request)
     with workbench.connections.reading() as database:
-        stored = _writer(database).judgments(judging.collection)
+        stored = writer_of(database).judgments(judging.collection)
         if judging.question:
             context = _pool(workbench, database, judging, stored)
         else:
@@ -146,7 +147,7 @@ def following(request: Request) -> Response:
     """Go to the first question that waits behind the given one, else to the list."""
     judging = Judging.read(request.query_params)
     with workbench_of(request).connections.reading() as database:
-        stored = _writer(database).judgments(judging.collection)
+        stored = writer_of(database).judgments(judging.collection)
     judged = {one.question for one in stored if not one.is_generated} - {judging.question}
     left = _waiting(request).left(judged)
     if judging.question in left:
@@ -172,9 +173,9 @@ async def mark(request: Request) -> Response:
     def store() -> None:
         with workbench_of(request).connections.writing() as database:
             if grade:
-                _writer(database).set_judgments([judgment])
+                writer_of(database).set_judgments([judgment])
             else:
-                _writer(database).withdraw_judgments([judgment])
+                writer_of(database).withdraw_judgments([judgment])
 
     await run_in_threadpool(store)
     if request.headers.get("accept") == "application/json":
@@ -206,21 +207,15 @@ async def generate(request: Request) -> Response:
     """Store questions made from words of documents."""
     form = await submitted(request)
     judging = Judging.read(form)
-    given = form.get("count", "")
-    if not given.isdecimal() or not 1 <= int(given) <= _MOST_GENERATED:
-        raise InvalidInputError(
-            f"count must be a number from 1 to {_MOST_GENERATED}, not {given[:100]!r}"
-        )
+    count = whole_number("count", form.get("count", ""), 1, _MOST_GENERATED)
 
     def store() -> None:
         with workbench_of(request).connections.writing() as database:
             try:
-                made = known_items.generate(
-                    database, int(given), collection=judging.collection or None
-                )
+                made = known_items.generate(database, count, collection=judging.collection or None)
             except CollectionError as error:
                 raise InvalidInputError(str(error), remedy=error.remedy) from error
-            _writer(database).set_judgments(made)
+            writer_of(database).set_judgments(made)
 
     await run_in_threadpool(store)
     return RedirectResponse(judging.address(), 303)
@@ -279,10 +274,6 @@ def _waiting(request: Request) -> Waiting:
         state.waiting = Waiting()
     waiting: Waiting = state.waiting
     return waiting
-
-
-def _writer(database: Database) -> KnowledgeWriter:
-    return KnowledgeWriter(database.connection, schema=database.install.schema)
 
 
 def _user(given: ImmutableMultiDict[str, str], name: str) -> UUID | None:

@@ -21,10 +21,8 @@ from second_brain.evaluation.metrics import Difference
 from second_brain.evaluation.runs import Settings
 from second_brain.evaluation.tuning import Tuning
 from second_brain.services.corpus_settings import CorpusSettings
-from second_brain.services.install import Database
 from second_brain.services.judgments import Judgment
-from second_brain.services.write import KnowledgeWriter
-from second_brain.workbench.frame import Page, link, render, submitted, workbench_of
+from second_brain.workbench.frame import Page, link, render, submitted, workbench_of, writer_of
 from second_brain.workbench.measuring import Run, Runs, Task
 from second_brain.workbench.question import Question
 
@@ -71,7 +69,7 @@ def show(request: Request) -> Response:
     runs = _runs(request)
     collection = request.query_params.get("collection", "").strip()
     with workbench_of(request).connections.reading() as database:
-        writer = _writer(database)
+        writer = writer_of(database)
         judgments = writer.judgments()
         settings = writer.settings()
     measured, tuned = runs.last("measure", collection), runs.last("tune", collection)
@@ -157,7 +155,7 @@ async def apply(request: Request) -> Response:
 
     def store() -> None:
         with workbench_of(request).connections.writing() as database:
-            tuning.store(_writer(database), run.collection, chosen)
+            tuning.store(writer_of(database), run.collection, chosen)
 
     await run_in_threadpool(store)
     return RedirectResponse(link("/measure", collection=run.collection, stored="1"), 303)
@@ -170,7 +168,7 @@ async def reset(request: Request) -> Response:
 
     def remove() -> None:
         with workbench_of(request).connections.writing() as database:
-            _writer(database).reset_settings(collection)
+            writer_of(database).reset_settings(collection)
 
     await run_in_threadpool(remove)
     return RedirectResponse(link("/measure", collection=collection, stored="0"), 303)
@@ -325,10 +323,6 @@ def _runs(request: Request) -> Runs:
         state.runs = Runs(state.workbench)
     runs: Runs = state.runs
     return runs
-
-
-def _writer(database: Database) -> KnowledgeWriter:
-    return KnowledgeWriter(database.connection, schema=database.install.schema)
 
 
 PAGE = Page(

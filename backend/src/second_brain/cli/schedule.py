@@ -1,0 +1,68 @@
+"""The command schedule: arguments and output; `database/schedule.py` does the work."""
+
+from typing import Annotated
+
+import typer
+
+from second_brain.cli.database import DsnOption, SchemaOption, opened
+from second_brain.cli.output import JsonOption, print_json
+from second_brain.database import schedule
+from second_brain.services.install import SCHEMA
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command(
+        "schedule",
+        epilog="""\b
+Examples:
+  second-brain schedule
+  second-brain schedule --superseded-days 90 --log-days 7
+  second-brain schedule --remove
+""",
+    )(_schedule)
+
+
+def _schedule(
+    superseded_days: Annotated[
+        int,
+        typer.Option(help="Days that superseded and deleted chunks are kept.", min=0, max=3650),
+    ] = schedule.DAYS,
+    log_days: Annotated[
+        int, typer.Option(help="Days that lines of the query log are kept.", min=1, max=3650)
+    ] = schedule.DAYS,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Remove the jobs of this install.")
+    ] = False,
+    dsn: DsnOption = None,
+    schema: SchemaOption = SCHEMA,
+    as_json: JsonOption = False,
+) -> None:
+    """Schedule statistics, the purge and the clean-up of the query log with pg_cron.
+
+    Running it again replaces the jobs. Without pg_cron it changes nothing, prints lines for a
+    crontab and fails. The jobs run as the user of the connection.
+    """
+    with opened(dsn, schema) as database:
+        found = schedule.jobs(
+            database.install,
+            superseded_days=superseded_days,
+            log_days=log_days,
+        )
+        if remove:
+            found = schedule.remove(database, found)
+        else:
+            try:
+                schedule.add(database, found)
+            except schedule.MissingPgCronError:
+                lines = [job.crontab() for job in found]
+                print_json(lines) if as_json else typer.echo("\n".join(lines))
+                raise
+    if as_json:
+        print_json(found)
+        return
+    verb = "Removed" if remove else "Scheduled"
+    for job in found:
+        typer.echo(f"{verb} {job.name}: {job.schedule}")
+    if not found:
+        typer.echo("There are no jobs of this install.")

@@ -1,0 +1,352 @@
+"""What the stores of all frameworks share: texts with ids, written, read, searched and deleted.
+
+A store is for a trusted backend: like the writer, it connects as service_role or as the owner of
+the tables. Only its searches can be limited to a viewer.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
+from typing import Any, Literal, LiteralString, get_args
+from uuid import UUID
+
+import psycopg
+from psycopg.rows import RowFactory, class_row, scalar_row
+from psycopg.types.json import Jsonb
+from psycopg_pool import ConnectionPool
+
+from second_brain.errors import InvalidInputError, redacted, translate
+from second_brain.filters import Filters, json_form
+from second_brain.services.connections import connect
+from second_brain.services.install import SCHEMA, Install
+from second_brain.services.postgres import Database, PostgresProvider
+from second_brain.services.write import KnowledgeWriter
+
+Mode = Literal["hybrid", "vector", "text"]
+IfStored = Literal["replace", "skip", "stop"]
+MODES: tuple[str, ...] = get_args(Mode)
+
+# One chunk for each document of a store; documents from elsewhere may have more.
+_COLUMNS = """
+  select document.external_key as key, document.id as document_id, chunk.id as chunk_id,
+         chunk.content, chunk.metadata,
+         case when %(with_embedding)s then chunk.embedding::real[] end as embedding
+    from public.knowledge_documents as document
+    join public.knowledge_chunks as chunk on chunk.document_id = document.id
+   where document.collection = %(collection)s
+     and chunk.status = 'active'
+"""
+
+# The f-strings contain only the constant above.
+_OF_KEYS: LiteralString = f"""
+  {_COLUMNS}
+     and document.external_key = any (%(keys)s::text[])
+   order by document.external_key, chunk.chunk_index, chunk.id
+"""
+
+_OF_CHUNKS: LiteralString = f"""
+  {_COLUMNS}
+     and chunk.id = any (%(chunk_ids)s::uuid[])
+"""
+
+_PAGE: LiteralString = f"""
+  {_COLUMNS}
+     and document.external_key in (
+           select page.external_key
+             from public.knowledge_documents as page
+            where page.collection = %(collection)s
+              and page.external_key > %(after_key)s
+            order by page.external_key
+            limit %(page_size)s
+         )
+   order by document.external_key, chunk.chunk_index, chunk.id
+"""  # noqa: S608
+
+_LABELLED = """
+  select external_key
+    from public.knowledge_documents
+   where collection = %(collection)s
+     and metadata operator(pg_catalog.@>) %(metadata)s
+   order by external_key
+"""
+
+_ELSEWHERE = """
+  select external_key
+    from public.knowledge_documents
+   where external_key = any (%(keys)s::text[])
+     and collection <> %(collection)s
+   order by external_key
+   limit 1
+"""
+
+_OF_HERE = """
+  select external_key
+    from public.knowledge_documents
+   where external_key = any (%(keys)s::text[])
+     and collection = %(collection)s
+   order by external_key
+"""
+
+_COUNT = "select count(*) from public.knowledge_documents where collection = %(collection)s"
+
+_PAGE_SIZE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text with its id and metadata, to write; None as embedding leaves it to a worker."""
+
+    key: str
+    content: str
+    metadata: Mapping[str, Any]
+    embedding: Sequence[float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A stored text. `score` is that of the search that found it: see `TextStore.search`."""
+
+    key: str
+    document_id: UUID
+    chunk_id: UUID
+    content: str
+    metadata: dict[str, Any]
+    embedding: list[float] | None
+    score: float = 0.0
+
+
+class TextStore:
+    """The texts of one collection, each a document with one chunk whose `external_key` is its id.
+
+    `database` is a pool, a connection string or a connection; a service should use a pool.
+    `embedding_model` is the name that is stored with the embeddings. `fields` are further fields of
+    each document that is written, such as `{"language": "german", "visibility": "public"}`.
+    `options` are arguments of each search, such as `{"viewer_id": ...}`. All methods raise a
+    SecondBrainError.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        embedding_model: str,
+        collection: str = "knowledge",
+        fields: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+        schema: str = SCHEMA,
+    ) -> None:
+        self._provider = PostgresProvider(database, schema=schema)
+        self._database = database
+        self._install = Install(schema)
+        self._model = embedding_model
+        self._collection = collection
+        self._fields = dict(fields or {})
+        self._options = dict(options or {})
+        for name in ("external_key", "collection", "metadata"):
+            if name in self._fields:
+                raise InvalidInputError(f"fields must not have {name!r}: the store sets it")
+        for name in ("query_embedding", "query_text", "top_k", "filters", "collections"):
+            if name in self._options:
+                raise InvalidInputError(f"options must not have {name!r}: the store sets it")
+
+    def write(self, texts: Sequence[Text], *, if_stored: IfStored = "replace") -> list[str]:
+        """Store texts in one transaction; return the ids that were stored before.
+
+        Those texts are replaced or skipped; with `stop`, nothing is written when there is one. An
+        id that another collection has is refused: ids are unique in an install.
+        """
+        # In this order, two writers of the same texts wait for each other without a deadlock.
+        ordered = sorted({text.key: text for text in texts}.values(), key=lambda text: text.key)
+        with self._transaction() as connection:
+            writer = KnowledgeWriter(connection, schema=self._install.schema)
+            keys = {"keys": [text.key for text in ordered]}
+            for key in self._values(connection, _ELSEWHERE, keys):
+                raise InvalidInputError(
+                    f"the id {key!r:.100} is a document of another collection",
+                    remedy="Use other ids, such as UUIDs, or another schema for each store.",
+                )
+            before = self._values(connection, _OF_HERE, keys)
+            if if_stored == "stop" and before:
+                return before
+            skipped = set(before if if_stored == "skip" else ())
+            for text in ordered:
+                if text.key in skipped:
+                    continue
+                chunk: dict[str, Any] = {"content": text.content}
+                if text.embedding is not None:
+                    chunk |= {"embedding": text.embedding, "embedding_model": self._model}
+                metadata = json_form(dict(text.metadata), f"metadata of {text.key!r:.100}")
+                writer.upsert_document(
+                    {
+                        **self._fields,
+                        "external_key": text.key,
+                        "collection": self._collection,
+                        "metadata": metadata,
+                    },
+                    [chunk],
+                    fields="replace",
+                )
+            return before
+
+    def get(self, keys: Sequence[str], *, with_embedding: bool = False) -> list[Stored]:
+        """Return the texts with these ids, in the order of the ids; missing ones are left out.
+
+        The chunks of a document that was not written by a store are joined to one text.
+        """
+        with self._transaction() as connection:
+            found = self._stored(
+                connection, _OF_KEYS, {"keys": list(keys)}, with_embedding=with_embedding
+            )
+        by_key = {one.key: one for one in _joined(found)}
+        return [by_key[key] for key in dict.fromkeys(keys) if key in by_key]
+
+    def labelled(self, metadata: Mapping[str, Any]) -> list[str]:
+        """Return the ids of the texts whose metadata contains this."""
+        with self._transaction() as connection:
+            arguments = {"metadata": Jsonb(json_form(dict(metadata), "metadata"))}
+            return self._values(connection, _LABELLED, arguments)
+
+    def everything(self, *, with_embedding: bool = False) -> Iterator[Stored]:
+        """Yield all texts of the collection in the order of their ids, in pages of 500."""
+        after_key = ""
+        while True:
+            arguments = {"after_key": after_key, "page_size": _PAGE_SIZE}
+            with self._transaction() as connection:
+                page = self._stored(connection, _PAGE, arguments, with_embedding=with_embedding)
+            if not page:
+                return
+            yield from _joined(page)
+            after_key = page[-1].key
+
+    def count(self) -> int:
+        """Return the number of documents in the collection."""
+        with self._transaction() as connection:
+            (number,) = self._values(connection, _COUNT, {})
+        return int(number)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete the texts with these ids in one transaction; missing ones are ignored."""
+        with self._transaction() as connection:
+            writer = KnowledgeWriter(connection, schema=self._install.schema)
+            for key in self._values(connection, _OF_HERE, {"keys": list(keys)}):
+                writer.delete_document(key)
+
+    def clear(self) -> None:
+        """Delete all documents of the collection, page by page."""
+        while keys := [one.key for one in islice(self.everything(), _PAGE_SIZE)]:
+            self.delete(keys)
+
+    def search(
+        self,
+        embedding: Sequence[float] | None,
+        text: str | None,
+        limit: int,
+        *,
+        filters: Filters | None = None,
+        with_embedding: bool = False,
+        **options: Any,
+    ) -> list[Stored]:
+        """Search the collection with both legs, or with the one whose argument is given.
+
+        `score` is the cosine similarity without a text, else the fused score divided by the highest
+        that the weights allow (0 to 1). `options` are arguments of `hybrid_search` and replace
+        those of the store.
+        """
+        # Without a threshold a store returns `limit` texts, also those of negative similarity.
+        given = {"threshold": -1.0, "fusion": "stored_or_auto", **self._options, **options}
+        hits, _ = self._provider.find(
+            embedding,
+            text,
+            top_k=limit,
+            filters=filters,
+            collections=[self._collection],
+            **given,
+        )
+        with self._transaction() as connection:
+            stored = {
+                str(one.chunk_id): one
+                for one in self._stored(
+                    connection,
+                    _OF_CHUNKS,
+                    {"chunk_ids": [hit.id for hit in hits]},
+                    with_embedding=with_embedding,
+                )
+            }
+        found = []
+        for hit in hits:
+            # A text may be deleted between the two calls.
+            if (one := stored.get(hit.id)) is not None:
+                similarity = hit.metadata.get("similarity")
+                score = hit.confidence if text or similarity is None else similarity
+                found.append(replace(one, score=score))
+        return found
+
+    @contextmanager
+    def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
+        """Open a transaction, or a savepoint in a transaction of the caller's."""
+        try:
+            with self._connection() as connection, connection.transaction():
+                yield connection
+        except psycopg.Error as error:
+            raise translate(error) from redacted(error)
+
+    @contextmanager
+    def _connection(self) -> Iterator[psycopg.Connection[Any]]:
+        if isinstance(self._database, psycopg.Connection):
+            yield self._database
+        elif isinstance(self._database, ConnectionPool):
+            with self._database.connection() as connection:
+                yield connection
+        else:
+            with connect(self._database, autocommit=True) as connection:
+                yield connection
+
+    def _stored(
+        self,
+        connection: psycopg.Connection[Any],
+        statement: LiteralString,
+        arguments: Mapping[str, Any],
+        *,
+        with_embedding: bool,
+    ) -> list[Stored]:
+        arguments = {**arguments, "with_embedding": with_embedding}
+        return self._rows(connection, class_row(Stored), statement, arguments)
+
+    def _values(
+        self,
+        connection: psycopg.Connection[Any],
+        statement: LiteralString,
+        arguments: Mapping[str, Any],
+    ) -> list[Any]:
+        return self._rows(connection, scalar_row, statement, arguments)
+
+    def _rows(
+        self,
+        connection: psycopg.Connection[Any],
+        row_factory: RowFactory[Any],
+        statement: LiteralString,
+        arguments: Mapping[str, Any],
+    ) -> list[Any]:
+        given = {**arguments, "collection": self._collection}
+        with connection.cursor(row_factory=row_factory) as cursor:
+            # Behind a transaction pooler, the next statement has another session.
+            cursor.execute(self._install.statement(statement), given, prepare=False)
+            return cursor.fetchall()
+
+
+def questions(
+    mode: str, embedding: Sequence[float] | None, text: str | None
+) -> tuple[Sequence[float] | None, str | None]:
+    """Return the parts of a question that the mode searches with."""
+    if mode not in MODES:
+        raise InvalidInputError(f"mode must be one of {', '.join(MODES)}, not {mode!r:.100}")
+    return (None if mode == "text" else embedding), (None if mode == "vector" else text)
+
+
+def _joined(stored: Iterable[Stored]) -> Iterator[Stored]:
+    """Yield one text for each document, of chunks in the order of documents and positions."""
+    for _, chunks in groupby(stored, lambda one: one.key):
+        first, *rest = chunks
+        content = "\n\n".join([first.content, *(one.content for one in rest)])
+        yield replace(first, content=content)

@@ -1,0 +1,169 @@
+"""The Haystack document store: Haystack's own suites, and the retrievers in a pipeline."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from haystack import Document, Pipeline
+from haystack.document_stores.types import DuplicatePolicy
+from haystack.errors import FilterError
+from haystack.testing.document_store import (
+    CountDocumentsByFilterTest,
+    DocumentStoreBaseExtendedTests,
+)
+from haystack.utils import Secret
+
+from conftest import Server, copy_of
+from second_brain import connection_pool
+from second_brain.errors import InvalidInputError
+from second_brain.integrations.haystack import (
+    SecondBrainDocumentStore,
+    SecondBrainEmbeddingRetriever,
+    SecondBrainHybridRetriever,
+)
+
+KEYS = "Service role keys are rotated every 90 days."
+LEAKED = "A leaked key is revoked first."
+INVOICE = "An invoice is cancelled by a credit note."
+# The size of the embeddings of Haystack's suites.
+DIMENSIONS = 768
+
+
+@pytest.fixture(scope="module")
+def wide(server: Server) -> Iterator[Any]:
+    """A pool on a database for Haystack's suites."""
+    for dsn in copy_of(server, server.template(DIMENSIONS)):
+        with connection_pool(dsn, max_size=2) as pool:
+            yield pool
+
+
+class TestDocumentStoreSuite(DocumentStoreBaseExtendedTests, CountDocumentsByFilterTest):
+    """Haystack's standard suite."""
+
+    @pytest.fixture
+    def document_store(self, wide: Any) -> SecondBrainDocumentStore:
+        """An empty store."""
+        store = SecondBrainDocumentStore(wide, embedding_model="random")
+        store.delete_all_documents()
+        return store
+
+    @staticmethod
+    def assert_documents_are_equal(received: list[Document], expected: list[Document]) -> None:
+        """Compare in the order of ids, and embeddings as single-precision numbers."""
+        assert [_comparable(one) for one in sorted(received, key=lambda one: one.id)] == [
+            _comparable(one) for one in sorted(expected, key=lambda one: one.id)
+        ]
+
+    def test_write_documents(  # type: ignore[override]
+        self, document_store: SecondBrainDocumentStore
+    ) -> None:
+        """The default policy refuses a stored id."""
+        self.test_write_documents_duplicate_fail(document_store)
+
+
+def _comparable(document: Document) -> dict[str, Any]:
+    fields = document.to_dict(flatten=False)
+    if document.embedding is not None:
+        fields["embedding"] = np.array(document.embedding, np.float32).tolist()
+    return fields
+
+
+@pytest.fixture
+def store(emptied_dsn: str) -> SecondBrainDocumentStore:
+    """A store with three documents."""
+    made = SecondBrainDocumentStore(emptied_dsn, embedding_model="by-hand")
+    made.write_documents(
+        [
+            Document("keys", KEYS, meta={"team": "platform", "year": 2024}, embedding=[0, 0, 1]),
+            Document("leaked", LEAKED, meta={"team": "platform"}, embedding=[0, 0.6, 0.8]),
+            Document("invoice", INVOICE, meta={"team": "finance"}, embedding=[1, 0, 0]),
+        ]
+    )
+    return made
+
+
+def found(answer: dict[str, Any]) -> list[str]:
+    return [one.id for one in answer["documents"]]
+
+
+def test_the_retrievers_search_by_vectors_or_by_both_legs(store: SecondBrainDocumentStore) -> None:
+    by_vector = SecondBrainEmbeddingRetriever(store, top_k=2)
+    documents = by_vector.run(query_embedding=[0, 0, 1])["documents"]
+    assert [(one.id, round(one.score or 0, 2)) for one in documents] == [
+        ("keys", 1.0),
+        ("leaked", 0.8),
+    ]
+    hybrid = SecondBrainHybridRetriever(store)
+    assert found(hybrid.run(query="credit")) == ["invoice"]
+    assert found(hybrid.run(query="leaked", query_embedding=[0, 0, 1], top_k=2)) == [
+        "leaked",
+        "keys",
+    ]
+
+
+def test_the_filters_of_a_run_and_of_the_retriever_both_hold(
+    store: SecondBrainDocumentStore,
+) -> None:
+    def equal(field: str, value: object) -> dict[str, Any]:
+        return {"field": field, "operator": "==", "value": value}
+
+    def joined(operator: str, *conditions: object) -> dict[str, Any]:
+        return {"operator": operator, "conditions": list(conditions)}
+
+    retriever = SecondBrainHybridRetriever(store, filters=equal("meta.team", "platform"))
+    ask: dict[str, Any] = {"query": "key", "query_embedding": [0, 0, 1]}
+    assert found(retriever.run(**ask, filters=equal("meta.year", 2024))) == ["keys"]
+    assert found(retriever.run(**ask, filters=joined("NOT", equal("year", 2024)))) == ["leaked"]
+    either = joined("OR", equal("meta.year", 2024), equal("meta.year", 2025))
+    assert found(retriever.run(**ask, filters=either)) == ["keys"]
+    with pytest.raises(InvalidInputError, match="`or` must join equal values of one field"):
+        retriever.run(**ask, filters=joined("OR", equal("year", 2024), equal("team", "finance")))
+    with pytest.raises(FilterError, match="'value' key missing"):
+        retriever.run(**ask, filters={"field": "meta.year", "operator": "=="})
+
+
+def test_the_database_compares_as_haystack_does(store: SecondBrainDocumentStore) -> None:
+    retriever = SecondBrainEmbeddingRetriever(store)
+    for operator, value in (
+        ("==", 2024),
+        ("!=", 2024),
+        (">", 2023),
+        (">=", 2024),
+        ("<", 2024),
+        ("<=", 2024),
+        ("in", [2024, 2025]),
+        ("not in", [2024, 2025]),
+        ("==", None),
+        ("!=", None),
+    ):
+        condition = {"field": "meta.year", "operator": operator, "value": value}
+        searched = set(found(retriever.run(query_embedding=[0, 0, 1], filters=condition)))
+        assert searched == {one.id for one in store.filter_documents(condition)}, condition
+
+
+def test_a_pipeline_is_serialised_without_the_connection_string(
+    emptied_dsn: str, store: SecondBrainDocumentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InvalidInputError, match="cannot be serialised"):
+        store.to_dict()
+    monkeypatch.setenv("SECOND_BRAIN_DSN", emptied_dsn)
+    kept = SecondBrainDocumentStore(
+        Secret.from_env_var("SECOND_BRAIN_DSN"), embedding_model="by-hand"
+    )
+    pipeline = Pipeline()
+    pipeline.add_component("retriever", SecondBrainHybridRetriever(kept, top_k=1))
+    written = pipeline.dumps()
+    assert "password" not in written
+    again = Pipeline.loads(written, allowed_modules=["second_brain.integrations.haystack"])
+    answer = again.run({"retriever": {"query": "credit"}})
+    assert found(answer["retriever"]) == ["invoice"]
+
+
+def test_a_skipped_document_keeps_what_is_stored(store: SecondBrainDocumentStore) -> None:
+    new = [Document("keys", "Other."), Document("new", "New.")]
+    assert store.write_documents(new, DuplicatePolicy.SKIP) == 1
+    kept = {one.id: one.content for one in store.filter_documents()}
+    assert (kept["keys"], kept["new"]) == (KEYS, "New.")
+    with pytest.raises(ValueError, match="must have text"):
+        store.write_documents([Document("empty")])

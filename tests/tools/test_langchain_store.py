@@ -1,0 +1,184 @@
+"""The LangChain vector store: LangChain's own suites, and what they do not ask for."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.retrievers import BaseRetriever
+from langchain_tests.integration_tests import (
+    RetrieversIntegrationTests,
+    VectorStoreIntegrationTests,
+)
+from langchain_tests.integration_tests.vectorstores import EMBEDDING_SIZE
+
+from conftest import Server, copy_of
+from second_brain import connection_pool
+from second_brain.errors import InvalidInputError
+from second_brain.integrations.langchain import SecondBrainVectorStore
+from second_brain.integrations.store import TextStore
+
+KEYS = "Service role keys are rotated every 90 days."
+LEAKED = "A leaked key is revoked first."
+INVOICE = "An invoice is cancelled by a credit note."
+TEXTS = [KEYS, LEAKED, INVOICE]
+
+
+class AxisEmbeddings(Embeddings):
+    """Embeds by hand: rotated keys along one axis, other keys near it, all else along another."""
+
+    model = "by-hand"
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Embed each text."""
+        return [self.embed_query(text) for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        """Embed a text."""
+        if "rotate" in text:
+            return [0.0, 0.0, 1.0]
+        return [0.0, 0.6, 0.8] if "key" in text else [1.0, 0.0, 0.0]
+
+
+@pytest.fixture(scope="module")
+def six_dimensions(server: Server) -> Iterator[Any]:
+    """A pool on a database with the size of the embeddings of LangChain's suites."""
+    for dsn in copy_of(server, server.template(EMBEDDING_SIZE)):
+        with connection_pool(dsn, max_size=2) as pool:
+            yield pool
+
+
+class TestVectorStoreSuite(VectorStoreIntegrationTests):
+    """LangChain's standard suite, synchronous and asynchronous."""
+
+    @pytest.fixture
+    def vectorstore(self, six_dimensions: Any) -> Iterator[SecondBrainVectorStore]:
+        """An empty store."""
+        store = SecondBrainVectorStore(six_dimensions, self.get_embeddings())
+        store.delete()
+        yield store
+        store.delete()
+
+
+class TestRetrieverSuite(RetrieversIntegrationTests):
+    """LangChain's standard suite for retrievers, on the store's retriever."""
+
+    @pytest.fixture(autouse=True)
+    def _filled(self, emptied_dsn: str) -> None:
+        type(self).dsn = emptied_dsn
+        filled(emptied_dsn)
+
+    dsn = ""
+
+    @property
+    def retriever_constructor(self) -> type[BaseRetriever]:
+        """Return what makes the retriever with `k` documents."""
+
+        def make(k: int = 3) -> BaseRetriever:
+            store = SecondBrainVectorStore(self.dsn, AxisEmbeddings())
+            return store.as_retriever(search_kwargs={"k": k})
+
+        return make  # type: ignore[return-value]
+
+    @property
+    def retriever_constructor_params(self) -> dict[str, Any]:
+        """Return the arguments of the constructor."""
+        return {"k": 2}
+
+    @property
+    def retriever_query_example(self) -> str:
+        """Return a question."""
+        return "rotated keys"
+
+
+def filled(dsn: str, **arguments: Any) -> SecondBrainVectorStore:
+    return SecondBrainVectorStore.from_texts(
+        TEXTS,
+        AxisEmbeddings(),
+        [{"team": "platform", "title": "Keys"}, {"team": "platform"}, {"team": "finance"}],
+        ids=["keys", "leaked", "invoice"],
+        database=dsn,
+        **arguments,
+    )
+
+
+def ids(found: list[Document]) -> list[str | None]:
+    return [one.id for one in found]
+
+
+def test_a_search_finds_by_both_legs_and_says_what_its_scores_are(emptied_dsn: str) -> None:
+    store = filled(emptied_dsn)
+    best, score = store.similarity_search_with_score("rotated keys")[0]
+    assert best.id == "keys"
+    assert score == pytest.approx(1.0)
+    # The word is in no vector that is near.
+    assert ids(store.similarity_search("credit", 1, mode="text")) == ["invoice"]
+    by_vector = store.similarity_search_with_score("rotate", 3, mode="vector")
+    assert [(one.id, round(score, 2)) for one, score in by_vector] == [
+        ("keys", 1.0),
+        ("leaked", 0.8),
+        ("invoice", 0.0),
+    ]
+    with pytest.raises(InvalidInputError, match="mode must be one of"):
+        store.similarity_search("credit", mode="both")
+
+
+def test_the_keys_of_a_dict_are_metadata_and_a_list_has_conditions(emptied_dsn: str) -> None:
+    store = filled(emptied_dsn)
+    assert ids(store.similarity_search("key", filter={"team": "finance"})) == ["invoice"]
+    assert ids(store.similarity_search("key", filter={"title": "Keys"})) == ["keys"]
+    condition = {"field": "metadata.team", "op": "ne", "value": "platform"}
+    assert ids(store.similarity_search("key", filter=[condition])) == ["invoice"]
+    with pytest.raises(InvalidInputError, match="op"):
+        store.similarity_search("key", filter=[{**condition, "op": "like"}])
+
+
+def test_mmr_leaves_out_what_is_like_the_first(emptied_dsn: str) -> None:
+    store = filled(emptied_dsn)
+    assert ids(store.max_marginal_relevance_search("rotate", 2, lambda_mult=0.2)) == [
+        "keys",
+        "invoice",
+    ]
+    assert ids(store.max_marginal_relevance_search("rotate", 2, lambda_mult=1.0)) == [
+        "keys",
+        "leaked",
+    ]
+
+
+def test_a_retriever_with_a_score_threshold_compares_cosine_similarities(emptied_dsn: str) -> None:
+    retriever = filled(emptied_dsn).as_retriever(
+        search_type="similarity_score_threshold", search_kwargs={"score_threshold": 0.9}
+    )
+    assert ids(retriever.invoke("rotate")) == ["keys"]
+
+
+def test_a_store_leaves_the_documents_of_other_collections(emptied_dsn: str) -> None:
+    store = filled(emptied_dsn)
+    other = SecondBrainVectorStore(emptied_dsn, AxisEmbeddings(), collection="other")
+    assert other.get_by_ids(["keys"]) == []
+    assert other.similarity_search("key") == []
+    with pytest.raises(InvalidInputError, match="'keys' is a document of another collection"):
+        other.add_texts(["Mine.", "Mine."], ids=["mine", "keys"])
+    assert other.get_by_ids(["mine"]) == []
+    other.delete(["keys"])
+    other.delete()
+    assert len(store.get_by_ids(["keys", "leaked", "invoice"])) == 3
+
+
+def test_a_search_can_be_limited_to_a_viewer(emptied_dsn: str) -> None:
+    owner, stranger = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002"
+    filled(emptied_dsn, fields={"owner_id": owner})
+    for viewer, expected in ((owner, 3), (stranger, 0)):
+        store = SecondBrainVectorStore(emptied_dsn, AxisEmbeddings(), options={"viewer_id": viewer})
+        assert len(store.similarity_search("rotated keys")) == expected
+
+
+def test_wrong_arguments_are_refused_by_name(emptied_dsn: str) -> None:
+    store = SecondBrainVectorStore(emptied_dsn, AxisEmbeddings())
+    with pytest.raises(InvalidInputError, match="ids must have one element for each of the 2"):
+        store.add_texts(["a", "b"], ids=["1"])
+    with pytest.raises(TypeError, match="unexpected argument 'batch'"):
+        store.add_texts(["a"], batch=3)
+    with pytest.raises(InvalidInputError, match="fields must not have 'metadata'"):
+        TextStore(emptied_dsn, embedding_model="x", fields={"metadata": {}})

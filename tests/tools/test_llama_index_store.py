@@ -1,0 +1,216 @@
+"""The LlamaIndex vector store, with LlamaIndex's own index and filters."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from llama_index.core import Document, StorageContext, VectorStoreIndex
+from llama_index.core.embeddings import BaseEmbedding
+from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
+from llama_index.core.vector_stores.types import (
+    FilterCondition,
+    FilterOperator,
+    MetadataFilter,
+    MetadataFilters,
+    VectorStoreQuery,
+    VectorStoreQueryMode,
+)
+
+from second_brain.errors import InvalidInputError
+from second_brain.integrations.llama_index import SecondBrainVectorStore
+
+KEYS = "Service role keys are rotated every 90 days."
+LEAKED = "A leaked key is revoked first."
+INVOICE = "An invoice is cancelled by a credit note."
+
+
+class AxisEmbedding(BaseEmbedding):
+    """Embeds by hand: rotated keys along one axis, other keys near it, all else along another."""
+
+    def _get_text_embedding(self, text: str) -> list[float]:
+        if "rotate" in text:
+            return [0.0, 0.0, 1.0]
+        return [0.0, 0.6, 0.8] if "key" in text else [1.0, 0.0, 0.0]
+
+    def _get_query_embedding(self, query: str) -> list[float]:
+        return self._get_text_embedding(query)
+
+    async def _aget_query_embedding(self, query: str) -> list[float]:
+        return self._get_text_embedding(query)
+
+
+EMBEDDER = AxisEmbedding()
+METADATA: dict[str, dict[str, Any]] = {
+    "keys": {"team": "platform", "year": 2024, "tags": ["api", "keys"], "note": None},
+    "leaked": {"team": "platform", "year": 2025, "tags": ["api"], "note": ""},
+    "invoice": {"team": "finance", "year": 2026, "tags": [], "note": "paid"},
+}
+
+
+@pytest.fixture
+def store(emptied_dsn: str) -> SecondBrainVectorStore:
+    """A store with three nodes of two documents."""
+    made = SecondBrainVectorStore(emptied_dsn, embedding_model="by-hand")
+    texts = zip(METADATA, (KEYS, LEAKED, INVOICE), ("a", "a", "b"), strict=True)
+    made.add(
+        [
+            TextNode(
+                id_=key,
+                text=text,
+                metadata=METADATA[key],
+                embedding=EMBEDDER.get_text_embedding(text),
+                relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=document)},
+            )
+            for key, text, document in texts
+        ]
+    )
+    return made
+
+
+def asked(
+    store: SecondBrainVectorStore, text: str, mode: str = "default", **arguments: Any
+) -> list[str]:
+    result = store.query(
+        VectorStoreQuery(
+            query_embedding=EMBEDDER.get_query_embedding(text),
+            query_str=text,
+            mode=VectorStoreQueryMode(mode),
+            **{"similarity_top_k": 3, **arguments},
+        )
+    )
+    assert result.ids == [node.node_id for node in result.nodes or []]
+    return result.ids or []
+
+
+def test_a_mode_is_one_leg_or_both(store: SecondBrainVectorStore) -> None:
+    assert asked(store, "rotate credit") == ["keys", "leaked", "invoice"]
+    assert asked(store, "rotate credit", "sparse", sparse_top_k=1) in (["keys"], ["invoice"])
+    assert asked(store, "credit", "text_search") == ["invoice"]
+    # The vector leg finds the key, the text leg the invoice; alpha is the share of the vectors.
+    assert asked(store, "key credit", "hybrid", alpha=1.0)[0] == "leaked"
+    assert asked(store, "key credit", "hybrid", alpha=0.0, hybrid_top_k=1) != ["keys"]
+    assert asked(store, "credit", "hybrid")[0] == "invoice"
+    with pytest.raises(InvalidInputError, match=r"mode must be one of default.*not .*mmr"):
+        asked(store, "key", "mmr")
+
+
+def test_the_score_of_the_default_mode_is_the_cosine_similarity(
+    store: SecondBrainVectorStore,
+) -> None:
+    query = VectorStoreQuery(query_embedding=[0.0, 0.0, 1.0], similarity_top_k=3)
+    assert store.query(query).similarities == pytest.approx([1.0, 0.8, 0.0], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("key", "operator", "value", "expected"),
+    [
+        ("team", "==", "platform", {"keys", "leaked"}),
+        ("team", "!=", "platform", {"invoice"}),
+        ("year", ">", 2024, {"leaked", "invoice"}),
+        ("year", ">=", 2025, {"leaked", "invoice"}),
+        ("year", "<", 2025, {"keys"}),
+        ("year", "<=", 2025, {"keys", "leaked"}),
+        ("year", "in", [2024, 2026], {"keys", "invoice"}),
+        ("year", "nin", [2024, 2026], {"leaked"}),
+        ("tags", "any", ["keys", "other"], {"keys"}),
+        ("tags", "all", ["api", "keys"], {"keys"}),
+        ("tags", "contains", "api", {"keys", "leaked"}),
+        ("tags", "is_empty", None, {"invoice"}),
+        ("note", "is_empty", None, {"keys", "leaked"}),
+        ("missing", "is_empty", None, {"keys", "leaked", "invoice"}),
+    ],
+)
+def test_each_operator_keeps_what_llama_index_itself_keeps(
+    store: SecondBrainVectorStore, key: str, operator: str, value: Any, expected: set[str]
+) -> None:
+    filters = MetadataFilters(
+        filters=[MetadataFilter(key=key, operator=FilterOperator(operator), value=value)]
+    )
+    assert set(asked(store, "key", filters=filters)) == expected
+    # These are compared by LlamaIndex's own function.
+    assert {node.node_id for node in store.get_nodes(filters=filters)} == expected
+
+
+def one_of(condition: str, *pairs: tuple[str, Any]) -> MetadataFilters:
+    return MetadataFilters(
+        filters=[MetadataFilter(key=key, value=value) for key, value in pairs],
+        condition=FilterCondition(condition),
+    )
+
+
+def test_conditions_are_joined_where_a_search_can_join_them(store: SecondBrainVectorStore) -> None:
+    both = one_of("and", ("team", "platform"), ("year", 2025))
+    assert asked(store, "key", filters=both) == ["leaked"]
+    either = one_of("or", ("year", 2024), ("year", 2026))
+    assert set(asked(store, "key", filters=either)) == {"keys", "invoice"}
+    neither = one_of("not", ("year", 2024), ("year", 2026))
+    assert asked(store, "key", filters=neither) == ["leaked"]
+    nested = MetadataFilters(filters=[neither, either], condition=FilterCondition.AND)
+    assert asked(store, "key", filters=nested) == []
+    with pytest.raises(InvalidInputError, match="`or` must join equal values of one field"):
+        asked(store, "key", filters=one_of("or", ("year", 2024), ("team", "finance")))
+    words = MetadataFilter(key="note", operator=FilterOperator.TEXT_MATCH, value="paid")
+    with pytest.raises(InvalidInputError, match="text_match of 'note'"):
+        asked(store, "key", filters=MetadataFilters(filters=[words]))
+
+
+def test_a_query_can_name_documents_and_nodes(store: SecondBrainVectorStore) -> None:
+    assert asked(store, "key", doc_ids=["b"]) == ["invoice"]
+    assert asked(store, "key", node_ids=["keys", "nobody"]) == ["keys"]
+
+
+def test_nodes_come_back_as_they_were_and_are_deleted(store: SecondBrainVectorStore) -> None:
+    (node,) = store.get_nodes(["keys"])
+    assert isinstance(node, TextNode)
+    assert (node.text, node.metadata, node.ref_doc_id) == (KEYS, METADATA["keys"], "a")
+    store.delete("a")
+    store.delete("nobody")
+    assert [one.node_id for one in store.get_nodes(list(METADATA))] == ["invoice"]
+    store.delete_nodes(filters=one_of("and", ("team", "platform")))
+    store.delete_nodes(["invoice"], filters=one_of("and", ("team", "platform")))
+    assert len(store.get_nodes(["invoice"])) == 1
+    store.delete_nodes(["invoice"])
+    assert store.get_nodes(["invoice"]) == []
+    with pytest.raises(InvalidInputError, match="give node_ids, filters or both"):
+        store.delete_nodes()
+
+
+def test_awaited_calls_do_the_same(store: SecondBrainVectorStore) -> None:
+    async def calls() -> list[list[str] | None]:
+        await store.async_add([TextNode(id_="new", text="A new key.", embedding=[0.0, 0.6, 0.8])])
+        await store.adelete("b")
+        await store.adelete_nodes(["leaked"])
+        found = await store.aquery(
+            VectorStoreQuery(query_embedding=[0.0, 0.6, 0.8], similarity_top_k=5)
+        )
+        left = [node.node_id for node in await store.aget_nodes(["new", "leaked"])]
+        await store.aclear()
+        return [found.ids, left, [node.node_id for node in store.get_nodes(["new"])]]
+
+    assert asyncio.run(calls()) == [["new", "keys"], ["new"], []]
+
+
+def test_an_index_writes_to_the_store_and_another_one_reads_it(emptied_dsn: str) -> None:
+    store = SecondBrainVectorStore(emptied_dsn, embedding_model="by-hand")
+    documents = [
+        Document(doc_id="manual", text=KEYS, metadata={"team": "platform"}),
+        Document(doc_id="bills", text=INVOICE),
+    ]
+    index = VectorStoreIndex.from_documents(
+        documents,
+        storage_context=StorageContext.from_defaults(vector_store=store),
+        embed_model=EMBEDDER,
+    )
+    again = VectorStoreIndex.from_vector_store(store, embed_model=EMBEDDER)
+    (best,) = again.as_retriever(
+        similarity_top_k=1, vector_store_query_mode="hybrid", alpha=0.5
+    ).retrieve("rotate")
+    assert (best.text, best.metadata, best.node.ref_doc_id) == (
+        KEYS,
+        {"team": "platform"},
+        "manual",
+    )
+    index.delete_ref_doc("manual")
+    assert [one.text for one in again.as_retriever(similarity_top_k=2).retrieve("rotate")] == [
+        INVOICE
+    ]

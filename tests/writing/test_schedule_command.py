@@ -1,0 +1,149 @@
+"""`second-brain schedule`, on a schema that stands for pg_cron, which is not here.
+
+The stand-in has the documented columns and functions: a name is one job for each user, a job of the
+same name is replaced, and unscheduling an unknown job is an error.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from command_line import Run, runner
+from conftest import Connection
+from second_brain.database.schedule import add, jobs
+from second_brain.errors import PermissionDeniedError
+from second_brain.services.install import Database, Install
+
+PG_CRON = """
+create schema cron;
+create table cron.job (
+  jobid bigint generated always as identity primary key,
+  schedule text not null, command text not null, database text default current_database(),
+  username text default current_user, active boolean default true, jobname text,
+  unique (jobname, username)
+);
+create function cron.schedule(job_name text, schedule text, command text)
+returns bigint language sql as $$
+  insert into cron.job (jobname, schedule, command) values (job_name, schedule, command)
+  on conflict on constraint job_jobname_username_key
+  do update set schedule = excluded.schedule, command = excluded.command
+  returning jobid
+$$;
+create function cron.unschedule(job_id bigint) returns boolean language plpgsql as $$
+begin
+  delete from cron.job where jobid = job_id;
+  if not found then raise exception 'could not find valid entry for job'; end if;
+  return true;
+end
+$$;
+"""
+NAMES = ["second-brain-purge", "second-brain-query-log", "second-brain-statistics"]
+
+
+@pytest.fixture
+def run(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    shared_dsn: str,
+) -> Run:
+    run = runner(monkeypatch, capsys, tmp_path)
+    monkeypatch.setenv("SECOND_BRAIN_DSN", shared_dsn)
+    return run
+
+
+@pytest.fixture
+def cron(shared: Connection) -> Iterator[Connection]:
+    """The shared database with the stand-in."""
+    shared.execute(PG_CRON)
+    yield shared
+    shared.execute("drop schema cron cascade")
+
+
+def names(connection: Connection) -> list[str]:
+    return [name for (name,) in connection.execute("select jobname from cron.job order by 1")]
+
+
+def test_each_job_runs_and_a_second_run_changes_nothing(run: Run, cron: Connection) -> None:
+    first = run("schedule")
+    assert first.code == 0, first.err
+    before = cron.execute("select * from cron.job order by jobname").fetchall()
+    assert names(cron) == NAMES
+    assert all(name in first.out for name in NAMES)
+    for (command,) in cron.execute("select command from cron.job").fetchall():
+        cron.execute(command.encode())
+    assert run("schedule").code == 0
+    assert cron.execute("select * from cron.job order by jobname").fetchall() == before
+
+
+def test_the_jobs_keep_the_days_that_are_asked_for(run: Run, cron: Connection) -> None:
+    cron.execute(
+        "insert into public.knowledge_query_log (asked_at, question, mode, embed_ms, search_ms,"
+        "  rerank_ms, total_ms, is_cached)"
+        " select now() - age * interval '1 day', 'zebra', 'text', 0, 1, 0, 1, false"
+        "   from generate_series(9, 1, -1) as age"
+    )
+    run("schedule", "--log-days", "7")
+    found = json.loads(run("schedule", "--log-days", "5", "--json").out)
+    assert sorted(job["name"] for job in found) == NAMES
+    for (command,) in cron.execute("select command from cron.job").fetchall():
+        cron.execute(command.encode())
+    kept = cron.execute(
+        "select max(now() - asked_at) < '5 days', count(*) from knowledge_query_log"
+    )
+    assert kept.fetchone() == (True, 4)
+    assert "5 days" in json.dumps(found)
+
+
+def test_removing_leaves_the_jobs_of_others(run: Run, cron: Connection) -> None:
+    cron.execute("select cron.schedule('backup', '0 1 * * *', 'select 1')")
+    cron.execute(
+        "insert into cron.job (jobname, schedule, command, username)"
+        " values ('second-brain-purge', '0 1 * * *', 'select 1', 'somebody')"
+    )
+    run("schedule")
+    assert run("schedule", "--remove").out.count("Removed") == 3
+    assert names(cron) == ["backup", "second-brain-purge"]
+    again = run("schedule", "--remove")
+    assert (again.code, again.out) == (0, "There are no jobs of this install.\n")
+
+
+def test_without_pg_cron_it_fails_and_prints_lines_that_a_shell_can_run(
+    run: Run, shared: Connection, shared_dsn: str
+) -> None:
+    refused = run("schedule", "--superseded-days", "90")
+    assert refused.code == 1
+    assert "pg_cron is not installed" in refused.err
+    lines = refused.out.splitlines()
+    assert len(lines) == 3
+    for line in lines:
+        assert "%" not in line
+        assert shared_dsn not in line
+        before, command, _ = line.split('"')[2:]
+        assert before == " -qXAtc "
+        shared.execute(command.encode())
+    assert "'90 days'" in lines[1]
+    assert run("schedule", "--remove").code == 1
+
+
+def test_an_install_in_another_schema_has_jobs_of_its_own(run: Run, cron: Connection) -> None:
+    missing = run("schedule", "--schema", "knowledge_de")
+    assert missing.code == 1
+    assert "knowledge_de" in missing.err
+    assert names(cron) == []
+    for job in jobs(Install("knowledge_de")):
+        assert job.name.endswith("-knowledge_de")
+        assert "select knowledge_de." in job.command
+
+
+def test_who_may_not_call_the_functions_schedules_nothing(cron: Connection) -> None:
+    install = Install()
+    cron.execute("grant usage on schema cron to authenticated; set role authenticated")
+    try:
+        with pytest.raises(PermissionDeniedError, match="authenticated may not call"):
+            add(Database(cron, install), jobs(install))
+    finally:
+        cron.execute("reset role")
+    assert names(cron) == []
