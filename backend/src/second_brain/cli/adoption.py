@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from second_brain.cli.corpus import schema_option
-from second_brain.cli.database import DsnOption, SchemaOption, opened
 from second_brain.cli.maintenance import showing_progress
 from second_brain.cli.output import notes_to_stderr, print_json
 from second_brain.cli.tables import number, printable
+from second_brain.cli.target import DsnOption, SchemaOption, opened
 from second_brain.database.adoption import carrying, migration, proposal
 from second_brain.database.adoption.layouts import LAYOUTS
 from second_brain.errors import ConfigurationError

@@ -1,7 +1,6 @@
 """The commands dev, migrate, init and doctor: arguments and output; `database` does the work."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -11,57 +10,28 @@ from psycopg.conninfo import make_conninfo
 from second_brain.cli import configuration
 from second_brain.cli.corpus import EmbedderOption, configured_embedder
 from second_brain.cli.output import JsonOption, print_json
+from second_brain.cli.target import (
+    STATE,
+    DsnOption,
+    MajorOption,
+    SchemaOption,
+    TenantsOption,
+    dev_server,
+    opened,
+    resolve_dsn,
+)
 from second_brain.database import doctor, migrations, naming, pgvector, uninstall
 from second_brain.database.embedded import OWNER, EmbeddedPostgres, apply_prelude
 from second_brain.database.obstacles import Obstacle
 from second_brain.errors import ConfigurationError, MissingExtraError
-from second_brain.services.connections import address, connect
-from second_brain.services.install import Database, Install
+from second_brain.services.connections import connect
 
-STATE = Path(".second-brain")
-
-DsnOption = Annotated[
-    str | None,
-    typer.Option(
-        "--dsn",
-        help="Database; the default is $SECOND_BRAIN_DSN, $DATABASE_URL, that of the "
-        "configuration file, or the dev database here.",
-        show_default=False,
-    ),
-]
-MajorOption = Annotated[
-    int | None,
-    typer.Option(
-        "--postgres-major",
-        help="PostgreSQL version of a new database: 18 (default), 17 or 16.",
-        show_default=False,
-    ),
-]
 ReplicasOption = Annotated[
     int | None,
     typer.Option(
         help="Number of hot standbys; default: those that exist.",
         min=0,
         max=8,
-        show_default=False,
-    ),
-]
-SchemaOption = Annotated[
-    str,
-    typer.Option(
-        "--schema",
-        metavar="NAME",
-        help="Schema of the install, if the database has several; $SECOND_BRAIN_SCHEMA.",
-    ),
-]
-TenantsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--tenants",
-        metavar="FILE",
-        envvar="SECOND_BRAIN_TENANTS",
-        help="TOML or JSON file with databases and tenants; default: $SECOND_BRAIN_TENANTS.",
-        dir_okay=False,
         show_default=False,
     ),
 ]
@@ -108,56 +78,6 @@ def register(app: typer.Typer) -> None:
     )(_doctor)
 
 
-def resolve_dsn(dsn: str | None) -> str:
-    """Return `dsn`, else the configured database, else the running dev database of this folder.
-
-    Prints the database to stderr, unless `dsn` is given. Raises ConfigurationError when there is no
-    database.
-    """
-    if dsn:
-        return dsn
-    configured = configuration.load().values.get("dsn")
-    if configured is not None:
-        _print_database(configured.value, configured.source)
-        if warning := configuration.warning_of_password(configured):
-            typer.echo(f"warning: {warning}", err=True)
-        return str(configured.value)
-    server = _dev_server()
-    if server.status == "running":
-        _print_database(server.dsn(), f"{STATE}/ of this folder")
-        return server.dsn()
-    stopped = server.status == "stopped"
-    raise ConfigurationError(
-        "the dev database of this folder is stopped" if stopped else "no database is given",
-        remedy="Start one here with `second-brain dev start`, or pass --dsn or SECOND_BRAIN_DSN.",
-    )
-
-
-def is_rest_configured(dsn: str | None) -> bool:
-    """Say whether only a Supabase project is configured, and no database."""
-    values = configuration.load().values
-    return not dsn and "dsn" not in values and {"supabase-url", "supabase-key"} <= values.keys()
-
-
-@contextmanager
-def opened(dsn: str | None, schema: str) -> Iterator[Database]:
-    """Connect to the database of the commands, with autocommit."""
-    install = Install(schema)
-    with connect(resolve_dsn(dsn), autocommit=True) as connection:
-        yield Database(connection, install)
-
-
-def _print_database(dsn: str, source: str) -> None:
-    try:
-        given = address(dsn)
-    except ConfigurationError:
-        # The connection attempt will report the error in the DSN.
-        typer.echo(f"Database: from {source}", err=True)
-        return
-    host = given.host or "this machine"
-    typer.echo(f"Database: {given.database} at {host}, port {given.port}, from {source}", err=True)
-
-
 @dev.command(
     epilog=_examples(
         "second-brain dev start",
@@ -173,7 +93,7 @@ def start(postgres_major: MajorOption = None, replicas: ReplicasOption = None) -
     `second-brain migrate` creates them. Replicas are hot standbys; their DSNs are printed to
     stderr.
     """
-    server = _dev_server(postgres_major)
+    server = dev_server(postgres_major)
     was_running = server.status == "running"
     server.start(standbys=replicas)
     (STATE / ".gitignore").write_text("*\n")
@@ -199,7 +119,7 @@ def _print_replicas(server: EmbeddedPostgres) -> None:
 @dev.command(epilog=_examples("second-brain dev stop"))
 def stop() -> None:
     """Stop this folder's database and its replicas; the data are kept."""
-    server = _dev_server()
+    server = dev_server()
     before = server.status
     server.stop()
     typer.echo(
@@ -214,7 +134,7 @@ def status(as_json: JsonOption = False) -> None:
 
     Exit code 1 if the database does not run.
     """
-    server = _dev_server()
+    server = dev_server()
     now = server.status
     running = now == "running"
     if as_json:
@@ -252,7 +172,7 @@ def reset(
 
     It has as many replicas as before.
     """
-    server = _dev_server()
+    server = dev_server()
     if server.status != "absent" and not yes:
         typer.confirm(f"Delete the database in {STATE.resolve()}?", abort=True, err=True)
     major = postgres_major or (server.major if server.status != "absent" else None)
@@ -509,7 +429,3 @@ def _uninstall(
     typer.echo(f"The install in schema {schema} is removed.")
     for line in found.remarks:
         typer.echo(line, err=True)
-
-
-def _dev_server(major: int | None = None) -> EmbeddedPostgres:
-    return EmbeddedPostgres(STATE / "postgres", major)

@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from second_brain.cli.corpus import schema_option
-from second_brain.cli.database import DsnOption, SchemaOption, opened
 from second_brain.cli.output import JsonOption, print_json
 from second_brain.cli.tables import new_console, number, printable, size_of, visible
+from second_brain.cli.target import DsnOption, SchemaOption, opened
 from second_brain.errors import InvalidInputError
 from second_brain.services.install import SCHEMA, Database
 from second_brain.services.stored_documents import (

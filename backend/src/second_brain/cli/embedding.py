@@ -14,9 +14,9 @@ from typing import Annotated
 import typer
 
 from second_brain.cli.corpus import EmbedderOption, configured_embedder
-from second_brain.cli.database import DsnOption, SchemaOption, is_rest_configured, resolve_dsn
 from second_brain.cli.output import print_json
 from second_brain.cli.tables import number, printable
+from second_brain.cli.target import DsnOption, SchemaOption, is_rest_configured, resolve_dsn
 from second_brain.ingest.embedding_worker import BATCH_SIZE, POLL, Batch, EmbeddingWorker
 from second_brain.models import RateLimit
 from second_brain.services.embedding_queue import (

@@ -12,7 +12,6 @@ from rich.table import Table
 
 from second_brain.cli import live_evaluation
 from second_brain.cli.corpus import EmbedderOption, configured_embedder
-from second_brain.cli.database import MajorOption, SchemaOption, resolve_dsn
 from second_brain.cli.evaluation_output import (
     difference_json,
     print_difference,
@@ -26,6 +25,7 @@ from second_brain.cli.evaluation_output import (
 from second_brain.cli.output import JsonOption, print_json
 from second_brain.cli.settings import describe
 from second_brain.cli.tables import new_console
+from second_brain.cli.target import MajorOption, SchemaOption, resolve_dsn
 from second_brain.evaluation import metrics, report, runs, tuning
 from second_brain.evaluation.collection import Collection, Vectors, embed, load, read_vectors
 from second_brain.evaluation.embedding_models import MOST_CHUNKS

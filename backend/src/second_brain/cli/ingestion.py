@@ -21,9 +21,9 @@ from second_brain.cli.corpus import (
     groups,
     refuse_other_embedder,
 )
-from second_brain.cli.database import DsnOption, SchemaOption, opened
 from second_brain.cli.output import JsonOption, notes_to_stderr, print_json
 from second_brain.cli.tables import number, printable
+from second_brain.cli.target import DsnOption, SchemaOption, opened
 from second_brain.errors import SecondBrainError
 from second_brain.ingest import (
     DEFAULT_LANGUAGE,

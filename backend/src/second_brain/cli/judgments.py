@@ -6,9 +6,9 @@ from uuid import UUID
 
 import typer
 
-from second_brain.cli.database import DsnOption, SchemaOption, opened
 from second_brain.cli.output import JsonOption, print_json
 from second_brain.cli.tables import number, printable
+from second_brain.cli.target import DsnOption, SchemaOption, opened
 from second_brain.evaluation import judgments as files
 from second_brain.evaluation import known_items
 from second_brain.services.install import SCHEMA

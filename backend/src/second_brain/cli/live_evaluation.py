@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from second_brain.cli.corpus import configured_embedder, refuse_other_embedder
-from second_brain.cli.database import opened
 from second_brain.cli.evaluation_output import (
     IN_USE,
     difference_json,
@@ -24,6 +23,7 @@ from second_brain.cli.evaluation_output import (
 from second_brain.cli.output import print_json
 from second_brain.cli.settings import describe
 from second_brain.cli.tables import new_console, number, printable
+from second_brain.cli.target import opened
 from second_brain.evaluation import live, metrics, tuning
 from second_brain.evaluation.collection import Questions
 from second_brain.evaluation.embedding_models import MEASURES, ModelComparison, compare_models

@@ -13,8 +13,8 @@ from rich.progress import Progress as ProgressDisplay
 from rich.table import Table
 
 from second_brain.cli.corpus import configured_embedder
-from second_brain.cli.database import DsnOption, SchemaOption, opened, resolve_dsn
 from second_brain.cli.output import JsonOption, print_json
+from second_brain.cli.target import DsnOption, SchemaOption, opened, resolve_dsn
 from second_brain.database import reembedding, vector_index
 from second_brain.database.maintenance import OnProgress, Progress
 from second_brain.models import EMBEDDER_NAMES

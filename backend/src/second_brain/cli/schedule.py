@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from second_brain.cli.database import DsnOption, SchemaOption, opened
 from second_brain.cli.output import JsonOption, print_json
+from second_brain.cli.target import DsnOption, SchemaOption, opened
 from second_brain.database import schedule
 from second_brain.services.install import SCHEMA
 

@@ -22,7 +22,6 @@ from second_brain.cli.corpus import (
     groups,
     refuse_other_embedder,
 )
-from second_brain.cli.database import STATE, DsnOption, SchemaOption, opened
 from second_brain.cli.ingestion import ingest_with_progress
 from second_brain.cli.output import JsonOption, print_json
 from second_brain.cli.tables import (
@@ -36,6 +35,7 @@ from second_brain.cli.tables import (
     show_command,
     why_not_text,
 )
+from second_brain.cli.target import STATE, DsnOption, SchemaOption, opened
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres
 from second_brain.filters import conditions, listed_conditions

@@ -15,7 +15,7 @@ import typer
 
 from second_brain.cli import configuration
 from second_brain.cli.corpus import ViewerGroupsOption, configured_embedder, groups
-from second_brain.cli.database import DsnOption, SchemaOption, is_rest_configured, resolve_dsn
+from second_brain.cli.target import DsnOption, SchemaOption, is_rest_configured, resolve_dsn
 from second_brain.errors import ConfigurationError, MissingExtraError
 from second_brain.models import EMBEDDER_NAMES
 from second_brain.retrieval.service import AsyncRetrievalService

@@ -9,8 +9,8 @@ import psycopg
 import typer
 from rich.table import Table
 
-from second_brain.cli.database import SchemaOption
 from second_brain.cli.tables import new_console
+from second_brain.cli.target import SchemaOption
 from second_brain.errors import ConfigurationError
 from second_brain.services.connections import connect
 from second_brain.services.install import SCHEMA

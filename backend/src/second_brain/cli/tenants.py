@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from second_brain.cli.database import TenantsOption
 from second_brain.cli.maintenance import showing_progress
 from second_brain.cli.output import JsonOption, print_json
 from second_brain.cli.tables import new_console, number, printable
+from second_brain.cli.target import TenantsOption
 from second_brain.database import moving
 from second_brain.errors import ConfigurationError, translate
 from second_brain.services.install import SCHEMA

@@ -13,7 +13,7 @@ import typer
 
 from second_brain.cli import configuration
 from second_brain.cli.corpus import EmbedderOption, configured_embedder
-from second_brain.cli.database import DsnOption, SchemaOption, resolve_dsn
+from second_brain.cli.target import DsnOption, SchemaOption, resolve_dsn
 from second_brain.errors import ConfigurationError, MissingExtraError
 from second_brain.services.connections import address
 from second_brain.services.install import SCHEMA

@@ -1,0 +1,108 @@
+"""Which database a command works on: its options, and how it is found and opened."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from second_brain.cli import configuration
+from second_brain.database.embedded import EmbeddedPostgres
+from second_brain.errors import ConfigurationError
+from second_brain.services.connections import address, connect
+from second_brain.services.install import Database, Install
+
+STATE = Path(".second-brain")
+
+DsnOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dsn",
+        help="Database; the default is $SECOND_BRAIN_DSN, $DATABASE_URL, that of the "
+        "configuration file, or the dev database here.",
+        show_default=False,
+    ),
+]
+MajorOption = Annotated[
+    int | None,
+    typer.Option(
+        "--postgres-major",
+        help="PostgreSQL version of a new database: 18 (default), 17 or 16.",
+        show_default=False,
+    ),
+]
+SchemaOption = Annotated[
+    str,
+    typer.Option(
+        "--schema",
+        metavar="NAME",
+        help="Schema of the install, if the database has several; $SECOND_BRAIN_SCHEMA.",
+    ),
+]
+TenantsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tenants",
+        metavar="FILE",
+        envvar="SECOND_BRAIN_TENANTS",
+        help="TOML or JSON file with databases and tenants; default: $SECOND_BRAIN_TENANTS.",
+        dir_okay=False,
+        show_default=False,
+    ),
+]
+
+
+def resolve_dsn(dsn: str | None) -> str:
+    """Return `dsn`, else the configured database, else the running dev database of this folder.
+
+    Prints the database to stderr, unless `dsn` is given. Raises ConfigurationError when there is no
+    database.
+    """
+    if dsn:
+        return dsn
+    configured = configuration.load().values.get("dsn")
+    if configured is not None:
+        _print_database(configured.value, configured.source)
+        if warning := configuration.warning_of_password(configured):
+            typer.echo(f"warning: {warning}", err=True)
+        return str(configured.value)
+    server = dev_server()
+    if server.status == "running":
+        _print_database(server.dsn(), f"{STATE}/ of this folder")
+        return server.dsn()
+    stopped = server.status == "stopped"
+    raise ConfigurationError(
+        "the dev database of this folder is stopped" if stopped else "no database is given",
+        remedy="Start one here with `second-brain dev start`, or pass --dsn or SECOND_BRAIN_DSN.",
+    )
+
+
+def is_rest_configured(dsn: str | None) -> bool:
+    """Say whether only a Supabase project is configured, and no database."""
+    values = configuration.load().values
+    return not dsn and "dsn" not in values and {"supabase-url", "supabase-key"} <= values.keys()
+
+
+@contextmanager
+def opened(dsn: str | None, schema: str) -> Iterator[Database]:
+    """Connect to the database of the commands, with autocommit."""
+    install = Install(schema)
+    with connect(resolve_dsn(dsn), autocommit=True) as connection:
+        yield Database(connection, install)
+
+
+def _print_database(dsn: str, source: str) -> None:
+    try:
+        given = address(dsn)
+    except ConfigurationError:
+        # The connection attempt will report the error in the DSN.
+        typer.echo(f"Database: from {source}", err=True)
+        return
+    host = given.host or "this machine"
+    typer.echo(f"Database: {given.database} at {host}, port {given.port}, from {source}", err=True)
+
+
+def dev_server(major: int | None = None) -> EmbeddedPostgres:
+    """Return the embedded server of this folder, which need not exist."""
+    return EmbeddedPostgres(STATE / "postgres", major)
