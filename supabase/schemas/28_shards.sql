@@ -10,8 +10,8 @@
 -- fuse_knowledge_candidates ranks them in one of the databases, and knowledge_candidate_hits
 -- returns the rows of a page from the databases that have them.
 -- If the setting knowledge_internal.readings is set, the parts of a search take the figures of the
--- corpus from it. If knowledge_internal.telling is on, they write the figures of this database into
--- knowledge_internal.told.
+-- corpus from it. If knowledge_internal.telling is on, they write the figures of this database
+-- into knowledge_internal.told.
 
 create function knowledge_internal.shard_readings()
 returns jsonb
@@ -26,8 +26,8 @@ end
 $$;
 
 comment on function knowledge_internal.shard_readings() is
-  'The readings of all databases of the corpus for the question that is searched; null for a search '
-  'of this database alone.';
+  'The readings of all databases of the corpus for the question that is searched; null for a '
+  'search of this database alone.';
 
 create function knowledge_internal.is_telling()
 returns boolean
@@ -239,8 +239,8 @@ end
 $$;
 
 comment on function knowledge_internal.shared_corpus(jsonb) is
-  'The result of corpus_size for the whole corpus: the statistics that were set in all databases, or '
-  'the sum of what each has.';
+  'The result of corpus_size for the whole corpus: the statistics that were set in all databases, '
+  'or the sum of those of each.';
 
 create function knowledge_internal.shared_frequencies(lexemes text[], readings jsonb)
 returns table (lexeme text, document_frequency float8)
