@@ -2,7 +2,7 @@
 -- after `second-brain migrate --schema tenant_a` on the coordinator.
 
 -- Triggers of a table run on the node that has its shard. A search is one function call, whose
--- statements Citus takes for nested ones; all rows of a tenant are on one node, so that is safe.
+-- statements Citus treats as nested. All rows of a tenant are on one node, so this is safe.
 select run_command_on_all_nodes(
          format('alter database %I set %s', current_database(), setting.assignment)
        )

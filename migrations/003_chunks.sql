@@ -379,7 +379,7 @@ create index knowledge_chunks_visibility on public.knowledge_chunks (visibility)
 create index knowledge_chunks_groups on public.knowledge_chunks
   using gin (allowed_groups) with (fastupdate = off)
   where status = 'active' and allowed_groups is not null;
--- The deletion of a source or an owner finds superseded rows, too.
+-- With superseded rows, because the deletion of a source or an owner must find them, too.
 create index knowledge_chunks_source on public.knowledge_chunks (source_id)
   where source_id is not null;
 create index knowledge_chunks_owner on public.knowledge_chunks (owner_id)

@@ -270,7 +270,7 @@ begin
      set frequency = excluded.frequency
    where known.frequency <> excluded.frequency;
 
-  -- On their own: Citus allows no function that reads a table in the values of an insert.
+  -- Separate statements: Citus rejects functions that read a table in the values of an insert.
   spread := knowledge_internal.cosine_spread(300);
   neighbours := knowledge_internal.mutual_neighbours(500);
   least := (select min(known.frequency) from public.knowledge_lexeme_statistics as known);

@@ -109,7 +109,7 @@ declare
   words text[];
   chunks uuid[];
 begin
-  -- On its own: Citus plans no statement over a transition table and a stored table.
+  -- A separate statement: Citus cannot join a transition table with a stored table.
   select array_agg(listed.word), array_agg(listed.id)
     into words, chunks
     from (
@@ -195,7 +195,7 @@ begin
   if places is null then
     return;
   end if;
-  -- A user who deletes a document could have set it, and words of others would be forgotten.
+  -- A user who deletes a document could have set it to make words of other documents disappear.
   perform set_config('knowledge_internal.readings', '', true);
   configurations := knowledge_internal.query_configurations();
   with released as (

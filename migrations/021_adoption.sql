@@ -757,7 +757,7 @@ begin
         ) as part
     );
   end if;
-  -- A search must not find what the row no longer says.
+  -- A search must not find the earlier content of the row.
   delete from public.knowledge_documents as document
    where document.id = any (knowledge_internal.lock_adopted(adoption, keys));
   perform knowledge_internal.note_adoption_problem(adoption, keys -> 0, false, reason);

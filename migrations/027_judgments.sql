@@ -28,7 +28,7 @@ comment on column public.knowledge_judgments.chunk_id is
 comment on column public.knowledge_judgments.grade is '0 wrong, 1 partly right, 2 right.';
 comment on column public.knowledge_judgments.judged_by is 'The user who judged; null: unknown.';
 comment on column public.knowledge_judgments.is_generated is
-  'The question was made from the words of the document, nobody asked it.';
+  'The question was made from words of the document, and nobody asked it.';
 
 -- One judgment of each user for each thing. A question can be too long for an index.
 create unique index knowledge_judgments_once on public.knowledge_judgments (
@@ -66,8 +66,8 @@ begin
                );
     return null;
   end if;
-  -- On its own: Citus plans no statement over a transition table and a stored table. And it adds a
-  -- number to tg_table_name.
+  -- A separate statement: Citus cannot join a transition table with a stored table. And it adds
+  -- a number to tg_table_name.
   ids := array(select deleted.id from deleted);
   if tg_argv[0] = 'documents' then
     delete from public.knowledge_judgments as judgment

@@ -613,7 +613,7 @@ begin
       select chunk.id, chunk.document_id, octet_length(chunk.content) as bytes
         from public.knowledge_chunks as chunk tablesample system (share) repeatable (1)
        where chunk.status = 'active'
-         -- A whole document is not a chunk that is too long.
+         -- Rows without chunk_index are whole documents, which may be long.
          and chunk.chunk_index is not null
     ),
     bins as (
@@ -750,7 +750,7 @@ begin
         from public.knowledge_chunks as chunk tablesample system (share) repeatable (1)
        where chunk.status = 'active'
          and chunk.embedding is not null
-       -- What the limit leaves out is not the newest part of the table.
+       -- In random order, so that the limit does not always leave out the end of the table.
        order by md5(chunk.id::text)
        limit most
     ) as sampled

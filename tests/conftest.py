@@ -30,7 +30,7 @@ pytest_plugins = ("trials", "opened_workbench")
 Connection = psycopg.Connection[tuple[Any, ...]]
 Connect = Callable[..., Connection]
 
-# Haystack would report each pipeline to its makers.
+# Haystack sends telemetry about each pipeline by default.
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "false"
 
 THROW_AWAY = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}

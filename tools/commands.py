@@ -5,6 +5,7 @@ What stands above the marker is written by people; below it is what the commands
 
 import inspect
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -114,9 +115,12 @@ def _named(flags: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a text of the help with a line for each paragraph."""
+    """Return a text of the help with its paragraphs as lines of a page."""
     paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(text))
-    return "\n\n".join(" ".join(one.split()) for one in paragraphs)
+    return "\n\n".join(
+        textwrap.fill(" ".join(one.split()), 132, break_long_words=False, break_on_hyphens=False)
+        for one in paragraphs
+    )
 
 
 if __name__ == "__main__":

@@ -2057,9 +2057,9 @@ end
 $$;
 
 comment on function public.read_knowledge_question is
-  'The first step of a search in several databases: what this one knows of the words of the '
-  'question, for the arguments of hybrid_search_knowledge_chunks. The answers of all databases '
-  'together are the readings of the next steps. It tells how many chunks have a word, whoever owns '
+  'The first step of a search in several databases: the figures of the words of the question in '
+  'this one, for the arguments of hybrid_search_knowledge_chunks. The answers of all databases '
+  'together are the readings of the next steps. It shows how many chunks have a word, whoever owns '
   'them, so only service_role may call it. Raises 22023 as the search does.';
 
 revoke all on function public.read_knowledge_question from public, anon, authenticated;

@@ -1,17 +1,17 @@
--- 028_shards: one corpus in several databases: what these tell each other of a question.
--- Adds: functions that sum what the databases tell, knowledge_statistics,
--- sum_knowledge_statistics and set_knowledge_statistics, and those that move documents:
+-- 028_shards: one corpus in several databases: the data that these exchange for a search.
+-- Adds: functions that sum these data, knowledge_statistics, sum_knowledge_statistics and
+-- set_knowledge_statistics, and those that move documents:
 -- export_knowledge_documents, import_knowledge_documents, remove_exported_knowledge_documents.
 -- Locks nothing that exists.
 
 -- A search of several databases has four steps, each a function that 11_search_arguments.sql has:
--- read_knowledge_question asks each database what it knows of the question's words,
--- knowledge_candidates reads the candidates of each with the sum of that, the "readings",
--- fuse_knowledge_candidates puts them in order in one of the databases, and
--- knowledge_candidate_hits returns the rows of a page from the database that has them.
--- What the parts of a search read of the corpus comes from the setting knowledge_internal.readings
--- where it is set; where knowledge_internal.telling is on, they write what they find into
--- knowledge_internal.told.
+-- read_knowledge_question returns the figures of the question's words in each database, the
+-- "readings", knowledge_candidates reads the candidates of each database with the readings of all,
+-- fuse_knowledge_candidates ranks them in one of the databases, and knowledge_candidate_hits
+-- returns the rows of a page from the databases that have them.
+-- If the setting knowledge_internal.readings is set, the parts of a search take the figures of the
+-- corpus from it. If knowledge_internal.telling is on, they write the figures of this database
+-- into knowledge_internal.told.
 
 create function knowledge_internal.shard_readings()
 returns jsonb
@@ -26,8 +26,8 @@ end
 $$;
 
 comment on function knowledge_internal.shard_readings() is
-  'What the databases of a corpus told of the question that is searched; null for a search of this '
-  'database alone.';
+  'The readings of all databases of the corpus for the question that is searched; null for a '
+  'search of this database alone.';
 
 create function knowledge_internal.is_telling()
 returns boolean
@@ -64,7 +64,7 @@ end
 $$;
 
 comment on function knowledge_internal.tell(text, jsonb) is
-  'Adds to what read_knowledge_question returns.';
+  'Adds a figure to the answer of read_knowledge_question.';
 
 create function knowledge_internal.told_frequencies(
   lexemes text[], corpus_is_small boolean, document_count float8
@@ -174,7 +174,8 @@ end
 $$;
 
 comment on function knowledge_internal.tell_unknown_word(text, text[], bigint[], regconfig[]) is
-  'Tells a word that no chunk of this database has, and the near words with their chunks.';
+  'Adds a word that no chunk of this database has to the answer of read_knowledge_question, with '
+  'the near words and the numbers of their chunks.';
 
 create function knowledge_internal.shared_statistics_id(readings jsonb)
 returns text
@@ -238,8 +239,8 @@ end
 $$;
 
 comment on function knowledge_internal.shared_corpus(jsonb) is
-  'What corpus_size says of the whole corpus: the statistics that were set in all databases, or '
-  'the sum of what each has.';
+  'The result of corpus_size for the whole corpus: the statistics that were set in all databases, '
+  'or the sum of those of each.';
 
 create function knowledge_internal.shared_frequencies(lexemes text[], readings jsonb)
 returns table (lexeme text, document_frequency float8)
@@ -359,7 +360,7 @@ begin
                   cross join jsonb_each_text(told.reading -> 'unknown' -> asked.word) as listed
                   group by listed.key
                ) as near
-         -- A database without chunks knows no word.
+         -- Every word is unknown in a database without chunks, so these do not count.
          where not exists (
                  select
                    from jsonb_array_elements(readings) as told (reading)

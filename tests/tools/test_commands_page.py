@@ -1,4 +1,4 @@
-"""docs/commands.md tells the truth: options, keys of the file, and the JSON of each command."""
+"""docs/commands.md is correct: options, keys of the file, and the JSON of each command."""
 
 import json
 import os

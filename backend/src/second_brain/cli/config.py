@@ -23,8 +23,8 @@ def register(app: typer.Typer) -> None:
 def _config(as_json: JsonOption = False) -> None:
     """Show each value that can be set, and where it comes from.
 
-    An option of a command replaces the environment variable, the variable replaces the
-    configuration file, and the file replaces the default. The file is second-brain.toml, or
+    An option of a command overrides the environment variable, the variable overrides the
+    configuration file, and the file overrides the default. The file is second-brain.toml, or
     [tool.second-brain] in pyproject.toml, here or in the nearest folder above that has one.
     """
     found = configuration.load()

@@ -83,7 +83,7 @@ def _embed_worker(
         typer.Option("--retry-failed", help="First give texts that failed for good new attempts."),
     ] = False,
     status: Annotated[
-        bool, typer.Option("--status", help="Show what waits and what failed, and embed nothing.")
+        bool, typer.Option("--status", help="Show pending and failed chunks, and embed nothing.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a line of JSON for each batch, and the totals.")

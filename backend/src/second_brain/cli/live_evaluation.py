@@ -32,8 +32,6 @@ from second_brain.models import Embedder
 from second_brain.services.install import Database
 from second_brain.services.write import KnowledgeWriter
 
-FEWEST = 2
-
 _MOST_MOVED = 5
 
 

@@ -105,7 +105,7 @@ def move_tenant(
         ),
     ] = None,
     cancel: Annotated[
-        bool, typer.Option("--cancel", help="Give up a move that was interrupted.")
+        bool, typer.Option("--cancel", help="Cancel a move that was interrupted.")
     ] = False,
     tenants_file: TenantsOption = None,
     as_json: JsonOption = False,
@@ -122,7 +122,7 @@ def move_tenant(
         raise UnknownTenantError(f"the directory has no tenant {tenant!r:.120}")
     if cancel:
         done = moving.cancel(_dsn(databases, place), place.schema)
-        told = "The move is given up." if done else "There is no move to give up."
+        told = "The move is cancelled." if done else "There is no move to cancel."
         typer.echo(told, err=as_json)
         if as_json:
             print_json(None)

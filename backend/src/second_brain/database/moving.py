@@ -148,7 +148,7 @@ drop function if exists knowledge_internal.record_tenant_change() cascade;
 drop function if exists knowledge_internal.refuse_tenant_write() cascade;
 """
 
-# Says that the rows of an install are being copied into it. Without it, rows are somebody's.
+# Marks an install into which a move copies rows. Rows in an unmarked install are not of a move.
 _ARRIVE = "create table if not exists knowledge_internal.tenant_arrival (begun_at timestamptz)"
 _HAS_ARRIVED = "drop table if exists knowledge_internal.tenant_arrival"
 _IS_FREE = """

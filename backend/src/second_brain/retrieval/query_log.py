@@ -114,7 +114,7 @@ class QueryLog(ABC):
 
     @abstractmethod
     def _wake(self) -> None:
-        """See to it that the waiting lines are written."""
+        """Start to write the waiting lines."""
 
     def _batch(self) -> list[_Line]:
         taken: list[_Line] = []
@@ -124,7 +124,7 @@ class QueryLog(ABC):
         return taken
 
     def _told(self, error: Exception | None) -> None:
-        # One line for a row of failures, without the questions.
+        # One line for consecutive failures, without the questions.
         if error is not None and not self._is_failing:
             logger.warning("the query log was not written: %s", translate(error).kind)
         self._is_failing = error is not None

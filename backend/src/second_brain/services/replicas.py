@@ -37,13 +37,13 @@ CONNECTION_WAIT = 1.0
 """The maximum wait for a connection, in seconds, when another server can answer."""
 
 PROBE_WAIT = 0.2
-"""The same for a server that failed the last time."""
+"""The maximum wait for a connection, in seconds, to a server whose last search failed."""
 
 FIRST_REST, LONGEST_REST = 0.5, 15.0
 """Seconds without searches after a server's first failure, and after many."""
 
 FIRST_POLL, LONGEST_POLL = 0.002, 0.05
-"""Seconds between two looks at a replica that has not replayed a write yet."""
+"""Seconds between two checks of a replica that has not replayed a write yet."""
 
 # A standby that has replayed all that it received is not behind: without writes, its last
 # transaction may be hours old. latest_end_lsn is the end of the primary's WAL, also while the
@@ -157,7 +157,7 @@ class Server:
         self._checked_at = -1e9
 
     def postpone_others(self, seconds: float = CONNECTION_WAIT) -> None:
-        """Let other searches leave it out while one finds out whether it is back."""
+        """Let other searches leave it out while one search tests whether it answers again."""
         self._rests_until = time.monotonic() + seconds
 
     @contextmanager

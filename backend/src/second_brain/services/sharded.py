@@ -50,7 +50,7 @@ OnMissing = Literal["partial", "error"]
 """What a search does without a database: answer without it and say so, or fail."""
 
 _SQL_DEFAULTS = {SQL_NAMES.get(name, name): value for name, value in DEFAULTS.items()}
-# Of the time that is left, what a step may take.
+# The share of the remaining time that a step may take.
 _QUESTION_SHARE, _CANDIDATES_SHARE, _FUSION_SHARE = 0.4, 0.6, 0.5
 # More than a pool has connections, so that a search waits there and not here.
 _THREADS_PER_SHARD = 32
@@ -316,7 +316,7 @@ class ShardedProvider(_Sharded, SearchProvider):
         # The providers of the databases retry.
         super().__init__(multi_tenant=multi_tenant, timeout=timeout, retries=0)
         self._prepare(shards, on_missing)
-        # Of its own for each database: one that hangs must not take the threads of the others.
+        # An executor for each database: one that hangs must not use the threads of the others.
         self._threads = {
             name: ThreadPoolExecutor(_THREADS_PER_SHARD, thread_name_prefix="second_brain_shard")
             for name in self._shards

@@ -70,7 +70,7 @@ class Tenants:
     longest time is closed. Close the object, or use it as a context manager.
 
     A database that cannot be reached makes the calls of its own tenants fail, after at most `wait`
-    seconds, and then at once until a single call has found it back.
+    seconds, and then at once until a single call succeeds.
     """
 
     def __init__(
