@@ -5,7 +5,7 @@
 
 -- The search itself only reads, so the retrieval service writes the log after its answers.
 create table public.knowledge_query_log (
-  id bigint generated always as identity primary key,
+  id uuid primary key default gen_random_uuid(),
   asked_at timestamptz not null,
   question text not null check (length(question) between 1 and 500),
   collections text[],
@@ -37,14 +37,11 @@ comment on column public.knowledge_query_log.viewer_mark is
   'who asked only to a function that has the key and is given the id of the user, so that the '
   'lines of a user can be erased. Two lines of one user have different marks.';
 
-create index knowledge_query_log_asked_at on public.knowledge_query_log (asked_at);
+create index knowledge_query_log_asked_at on public.knowledge_query_log (asked_at, id);
 
 alter table public.knowledge_query_log enable row level security;
 revoke all on table public.knowledge_query_log from public, anon, authenticated, service_role;
 grant select, delete on table public.knowledge_query_log to service_role;
--- Supabase grants every new sequence to the API roles, too.
-revoke all on sequence public.knowledge_query_log_id_seq
-  from public, anon, authenticated, service_role;
 
 create table public.knowledge_query_log_key (
   is_only boolean primary key default true check (is_only),
@@ -152,7 +149,9 @@ begin
       asked_at, question, collections, mode, mode_used, hits, confidence, embed_ms, search_ms,
       rerank_ms, total_ms, is_cached, degraded, error_kind, viewer_mark
     )
-    select now() - make_interval(secs => greatest(coalesce(given.seconds_ago, 0), 0)),
+    -- The clock, not now(): the lines of a call have an order.
+    select clock_timestamp()
+             - make_interval(secs => greatest(coalesce(given.seconds_ago, 0), 0)),
            left(given.question, longest_question), given.collections, given.mode, given.mode_used,
            given.hits, given.confidence, coalesce(given.embed_ms, 0), coalesce(given.search_ms, 0),
            coalesce(given.rerank_ms, 0), given.total_ms, coalesce(given.is_cached, false),
@@ -178,10 +177,10 @@ begin
            select old.id
              from public.knowledge_query_log as old
             where old.asked_at < now() - max_age
-               or old.id <= (
-                    select last.id
+               or (old.asked_at, old.id) <= (
+                    select last.asked_at, last.id
                       from public.knowledge_query_log as last
-                     order by last.id desc
+                     order by last.asked_at desc, last.id desc
                      limit 1
                     offset most_rows
                   )
@@ -242,8 +241,10 @@ begin
           or logged.asked_at >= since
     ),
     asked as materialized (
-      select (array_agg(line.question order by line.id desc))[1] as question,
-             (array_agg(to_jsonb(line.collections) order by line.id desc))[1] as collections,
+      select (array_agg(line.question order by line.asked_at desc, line.id))[1] as question,
+             (
+               array_agg(to_jsonb(line.collections) order by line.asked_at desc, line.id)
+             )[1] as collections,
              count(*) as searches,
              count(*) filter (where line.hits = 0) as empty,
              count(*) filter (where line.error_kind is not null) as failed,

@@ -149,7 +149,8 @@ def make_next_version(checkout: Checkout) -> None:
     edit(
         checkout,
         "create index knowledge_chunks_owner on",
-        "create index knowledge_chunks_owner on public.knowledge_chunks (owner_id);",
+        "create index knowledge_chunks_owner on public.knowledge_chunks (owner_id)\n"
+        "  where owner_id is not null;",
         "",
     )
     granted = "on function public.purge_knowledge_chunks(interval)"

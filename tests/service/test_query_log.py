@@ -78,7 +78,9 @@ def logged(request: pytest.FixtureRequest) -> Callable[..., Search]:
 
 def lines(connection: Connection) -> list[dict[str, Any]]:
     with connection.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute("select * from public.knowledge_query_log order by id").fetchall()
+        return cursor.execute(
+            "select * from public.knowledge_query_log order by asked_at"
+        ).fetchall()
 
 
 def record(connection: Connection, *queries: dict[str, Any], **bounds: Any) -> None:
@@ -229,8 +231,11 @@ def test_the_oldest_lines_are_deleted(database: Connection) -> None:
     record(database, *({"question": f"q{number}"} for number in range(6)), most_rows=4)
     assert [line["question"] for line in lines(database)] == ["q2", "q3", "q4", "q5"]
     record(database, {"question": "old", "seconds_ago": 3600}, {"question": "new"}, most_rows=3)
+    assert [line["question"] for line in lines(database)] == ["q4", "q5", "new"]
+    record(database, {"question": "old", "seconds_ago": 3600})
+    assert lines(database)[0]["question"] == "old"
     record(database, {"question": "newest"}, most_rows=9, max_age="1 minute")
-    assert [line["question"] for line in lines(database)] == ["q5", "new", "newest"]
+    assert [line["question"] for line in lines(database)] == ["q4", "q5", "new", "newest"]
     record(database, {"question": "long " * 200})
     assert len(lines(database)[-1]["question"]) == 500
 

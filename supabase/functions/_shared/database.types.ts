@@ -429,7 +429,7 @@ export type Database = {
           "embed_ms": number;
           "error_kind": string | null;
           "hits": number | null;
-          "id": number;
+          "id": string;
           "is_cached": boolean;
           "mode": string;
           "mode_used": string | null;
@@ -448,7 +448,7 @@ export type Database = {
           "embed_ms": number;
           "error_kind"?: string | null;
           "hits"?: number | null;
-          "id"?: never;
+          "id"?: string;
           "is_cached": boolean;
           "mode": string;
           "mode_used"?: string | null;
@@ -466,7 +466,7 @@ export type Database = {
           "embed_ms"?: number;
           "error_kind"?: string | null;
           "hits"?: number | null;
-          "id"?: never;
+          "id"?: string;
           "is_cached"?: boolean;
           "mode"?: string;
           "mode_used"?: string | null;
