@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -14,6 +14,7 @@ from contextlib import (
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import httpx
 import httpx2
 import numpy as np
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -230,3 +231,31 @@ async def with_token(url: str, token: str, *, mode: str = "auto") -> AsyncIterat
         Client(streamable_http_client(url, http_client=http), mode=mode) as client,
     ):
         yield client
+
+
+@contextmanager
+def call_by_hand(
+    url: str,
+    tool: str,
+    token: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    **arguments: Any,
+) -> Iterator[httpx.Response]:
+    """Call a tool as a client of an older version of the protocol, without a handshake.
+
+    Yields the answer, whose text is not read yet.
+    """
+    call = {"name": tool, "arguments": arguments}
+    with httpx.stream(
+        "POST",
+        url,
+        json={"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call},
+        headers={
+            "Accept": "application/json, text/event-stream",
+            "MCP-Protocol-Version": "2025-06-18",
+            **({} if token is None else {"Authorization": f"Bearer {token}"}),
+            **(headers or {}),
+        },
+        timeout=60,
+    ) as answer:
+        yield answer

@@ -17,10 +17,10 @@ from mcp_clients import (
     ANA,
     BEN,
     HOSTILE,
-    KEYS,
     LONG,
     RECORDER,
     Served,
+    call_by_hand,
     connected,
     http_server,
     with_token,
@@ -93,39 +93,20 @@ def test_a_token_cannot_read_the_document_of_another_by_its_id(served: Served) -
 
 
 def test_calls_at_the_same_time_keep_to_their_viewers(served: Served) -> None:
-    async def ask(name: str, mode: str) -> set[str]:
-        found: set[str] = set()
-        async with with_token(served.url, TOKENS[name], mode=mode) as client:
-            answers = await asyncio.gather(
-                *(client.call_tool("hybrid_search", EVERYTHING) for _ in range(5))
-            )
-        for answer in answers:
-            found |= {hit["content"] for hit in (answer.structured_content or {})["results"]}
-        return found
-
-    async def ask_all() -> list[set[str]]:
-        return await asyncio.gather(
-            *(ask(name, mode) for name in ("ana", "ben") for mode in ("auto", "legacy"))
-        )
-
-    for name, found in zip(("ana", "ana", "ben", "ben"), asyncio.run(ask_all()), strict=True):
-        assert (RECORDER in found, bool({HOSTILE, LONG} & found)) == (name == "ana", name == "ben")
-
-
-def post(url: str, token: str | None, **headers: str) -> httpx.Response:
-    """Send a search as a client of an older version of the protocol, without a handshake."""
-    call = {"name": "hybrid_search", "arguments": EVERYTHING}
-    authorized = {} if token is None else {"Authorization": f"Bearer {token}"}
-    return httpx.post(
-        url,
-        json={"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call},
-        headers={
-            "Accept": "application/json, text/event-stream",
-            "MCP-Protocol-Version": "2025-06-18",
-            **authorized,
-            **headers,
-        },
-    )
+    with (
+        connected(with_token(served.url, TOKENS["ana"])) as ana,
+        connected(with_token(served.url, TOKENS["ben"], mode="legacy")) as ben,
+    ):
+        calls = [
+            (assistant is ana, assistant.begin("hybrid_search", **EVERYTHING))
+            for _ in range(5)
+            for assistant in (ana, ben)
+        ]
+        for is_ana, call in calls:
+            content = call.result().structured_content
+            assert content is not None
+            found = {hit["content"] for hit in content["results"]}
+            assert (RECORDER in found, {HOSTILE, LONG} <= found) == (is_ana, not is_ana)
 
 
 def test_the_session_of_another_user_gives_nothing(served: Served) -> None:
@@ -148,9 +129,11 @@ def test_the_session_of_another_user_gives_nothing(served: Served) -> None:
     )
     assert hello.status_code == 200
     assert "mcp-session-id" not in hello.headers
-    answer = post(served.url, TOKENS["ana"], **{"Mcp-Session-Id": "ben"})
-    assert "Recorder" in answer.text
-    assert "Kumquats" not in answer.text
+    session = {"Mcp-Session-Id": "ben"}
+    with call_by_hand(served.url, "hybrid_search", TOKENS["ana"], session, **EVERYTHING) as answer:
+        found = answer.read().decode()
+    assert "Recorder" in found
+    assert "Kumquats" not in found
 
 
 @pytest.mark.parametrize(
@@ -166,9 +149,9 @@ def test_the_session_of_another_user_gives_nothing(served: Served) -> None:
     ids=["none", "unknown", "expired", "the digest", "other case", "the name"],
 )
 def test_a_wrong_token_gets_401(served: Served, token: str | None) -> None:
-    refused = post(served.url, token)
-    assert refused.status_code == 401
-    assert KEYS not in refused.text
+    with call_by_hand(served.url, "hybrid_search", token, **EVERYTHING) as refused:
+        assert refused.status_code == 401
+        assert "Service role keys" not in refused.read().decode()
 
 
 def verified(file: TokenFile, name: str) -> Scope | None:
