@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Sequence
 from datetime import date
+from typing import Any
 
 import openai
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
@@ -105,14 +106,16 @@ class Citations:
 class Answer:
     """An answer to a question from passages, whose text a model writes.
 
-    `deadline` is a time of the event loop. The caller calls `begin`, reads `parts` once, and calls
-    `close` in any case. Failures of the model are raised as a SecondBrainError.
+    `degraded` is the part that the search did without, such as `embed`; `deadline` is a time of
+    the event loop. The caller calls `begin`, reads `parts` once, and calls `close` in any case.
+    Failures of the model are raised as a SecondBrainError.
     """
 
-    def __init__(self, passages: list[Passage], deadline: float) -> None:
+    def __init__(self, passages: list[Passage], degraded: str | None, deadline: float) -> None:
         self.passages = passages
-        self.citations = Citations(len(passages))
-        self.finish_reason: str | None = None
+        self._degraded = degraded
+        self._citations = Citations(len(passages))
+        self._finish_reason: str | None = None
         self._deadline = deadline
         self._stream: Stream | None = None
 
@@ -131,16 +134,16 @@ class Answer:
     async def parts(self) -> AsyncIterator[str]:
         """Yield the text as it comes."""
         if self._stream is None:
-            self.finish_reason = "no_passages"
+            self._finish_reason = "no_passages"
             yield NO_PASSAGES
             return
         length = 0
-        while self.finish_reason is None:
+        while self._finish_reason is None:
             text = (await self._next(self._stream))[: ANSWER_BOUND - length]
             length += len(text)
             if length == ANSWER_BOUND:
-                self.finish_reason = "length"
-            shown = self.citations.read(text, is_last=self.finish_reason is not None)
+                self._finish_reason = "length"
+            shown = self._citations.read(text, is_last=self._finish_reason is not None)
             if shown:
                 yield shown
 
@@ -154,8 +157,16 @@ class Answer:
             raise UnexpectedAnswerError("the model's answer ended before its end")
         if not chunk.choices:
             return ""
-        self.finish_reason = chunk.choices[0].finish_reason
+        self._finish_reason = chunk.choices[0].finish_reason
         return chunk.choices[0].delta.content or ""
+
+    def end(self) -> dict[str, Any]:
+        """Return what is known when all parts are read."""
+        return {
+            "cited": sorted(self._citations.cited),
+            "finish_reason": self._finish_reason,
+            "degraded": self._degraded,
+        }
 
     async def close(self) -> None:
         """End the model's work, if it is not done."""

@@ -51,6 +51,7 @@ class WholeAnswer(BaseModel):
     answer: str
     cited: list[int]
     finish_reason: str | None
+    degraded: str | None
     passages: list[Passage]
 
 
@@ -85,8 +86,7 @@ async def events(answer: Answer) -> AsyncIterator[str]:
         yield event("passages", [one.model_dump(mode="json") for one in answer.passages])
         async for part in answer.parts():
             yield event("text", part)
-        cited = sorted(answer.citations.cited)
-        yield event("end", {"cited": cited, "finish_reason": answer.finish_reason})
+        yield event("end", answer.end())
     except SecondBrainError as error:
         yield event("error", problem(error))
     finally:
@@ -99,12 +99,7 @@ async def whole(answer: Answer) -> WholeAnswer:
         text = "".join([part async for part in answer.parts()])
     finally:
         await answer.close()
-    return WholeAnswer(
-        answer=text,
-        cited=sorted(answer.citations.cited),
-        finish_reason=answer.finish_reason,
-        passages=answer.passages,
-    )
+    return WholeAnswer(answer=text, passages=answer.passages, **answer.end())
 
 
 class Readiness:
@@ -197,8 +192,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             filters=body.filters,
             viewer_id=viewer.id,
             viewer_groups=viewer.groups,
+            timeout=given.answer_seconds,
         )
-        answer = Answer(numbered(found.results), deadline)
+        degraded = found.degraded and found.degraded.part
+        answer = Answer(numbered(found.results), degraded, deadline)
         await answer.begin(client, given.llm_model, body.question)
         return answer
 

@@ -144,7 +144,7 @@ def test_a_stream_sends_each_part_when_the_model_does(
     assert names == ("passages", "text", "text", "end")
     assert [one["content"] for one in data[0]] == [KEYS, OF_ANA]
     assert data[1:3] == ("Every 90 days", " [1].")
-    assert data[3] == {"cited": [1], "finish_reason": "stop"}
+    assert data[3] == {"cited": [1], "finish_reason": "stop", "degraded": None}
 
 
 def test_without_passages_the_model_is_not_asked(client: httpx.Client, model: ChatServer) -> None:
@@ -154,6 +154,19 @@ def test_without_passages_the_model_is_not_asked(client: httpx.Client, model: Ch
     assert (answer["answer"], answer["passages"]) == (NO_PASSAGES, [])
     assert answer["finish_reason"] == "no_passages"
     assert model.requests == []
+
+
+def test_an_answer_says_what_the_search_did_without(services_dsn: str, model: ChatServer) -> None:
+    model.says(status=401)
+    body = {"question": QUESTION, "filters": {"collection": "none"}}
+    with running(services_dsn, model, **by_api("wordllama-l2-256", model)) as one:
+        assert one.post("/ask", json=body).json()["degraded"] == "embed"
+
+
+def by_api(name: str, model: ChatServer) -> dict[str, str]:
+    """Return the settings of an embedding model at the server of the chat model."""
+    address = "second_brain_embedder_address"
+    return {"second_brain_embedder": f"openai:{name}@256", address: model.url}
 
 
 @pytest.mark.parametrize(
@@ -211,7 +224,7 @@ def test_without_the_public_keys_no_token_is_judged(services_dsn: str, model: Ch
     signed = jwt.encode({"sub": ANA}, SECRET, "HS256", {"kid": "1"})
     with socket.create_server(("127.0.0.1", 0)) as closed:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    with running(services_dsn, model, jwks_url=url) as one:
+    with running(services_dsn, model, jwks_url=url, **by_api("other", model)) as one:
         response = one.get("/search", params={"query": "keys"}, headers=bearer(signed))
         assert response.status_code == 503
 
@@ -371,15 +384,11 @@ def test_health_is_the_process_and_ready_the_database(
     assert without_token.get("/health").json() == {"status": "ok"}
     assert without_token.get("/ready").json() == {"status": "ok"}
     without_token.close()
-    with running(plain_dsn, model) as one:
+    with running(plain_dsn, model, **by_api("other", model)) as one:
         assert one.get("/health").status_code == 200
         unready = one.get("/ready")
         assert (unready.status_code, unready.json()["kind"]) == (500, "migration_missing")
-    other = {
-        "second_brain_embedder": "openai:other@256",
-        "second_brain_embedder_address": model.url,
-    }
-    with running(services_dsn, model, **other) as one:
+    with running(services_dsn, model, **by_api("other", model)) as one:
         assert one.get("/ready").json()["kind"] == "configuration"
 
 
