@@ -534,8 +534,8 @@ begin
        where seen.chunks > 0;
       exit when cardinality(visible_near) >= most_visible;
     end loop;
-    if knowledge_internal.is_telling() then
-      perform knowledge_internal.tell_unknown_word(
+    if knowledge_internal.is_recording() then
+      perform knowledge_internal.record_unknown_word(
         asked, visible_near[:most_visible], chunk_counts[:most_visible], configurations
       );
     end if;

@@ -319,7 +319,7 @@ class AsyncSearchProvider(Searches):
         queries = list(queries)
         details = self._details("hybrid")
         try:
-            hits, totals, told, rows = await self._batch(queries, fuse, timeout)
+            hits, totals, all_notes, rows = await self._batch(queries, fuse, timeout)
         # The contract: every failure becomes details, not an exception.
         except Exception as error:  # noqa: BLE001
             failed: Details = {**details, **self._failure(BATCH, error)}
@@ -338,12 +338,12 @@ class AsyncSearchProvider(Searches):
             add_shards(details, rows)
         if fuse:
             details["total_count"] = totals[0]
-            if told[0] is not None:
-                details["notes"] = told[0]
+            if all_notes[0] is not None:
+                details["notes"] = all_notes[0]
             return hits[0], details
         batch_details = cast(BatchDetails, {**details, "total_count": totals})
-        if any(told):
-            batch_details["notes"] = told
+        if any(all_notes):
+            batch_details["notes"] = all_notes
         return hits, batch_details
 
     async def explain_hybrid_search(
@@ -374,8 +374,8 @@ class AsyncSearchProvider(Searches):
         """Explain why `hybrid_search` does not return a chunk, or a document by its external_key.
 
         The explanation has the rank and score in each leg beyond the pool, the causes, and the
-        smallest change of arguments that returns it, found by searching. It tells of rows that the
-        viewer may not see. Raises a SecondBrainError on failure.
+        smallest change of arguments that returns it, found by searching. It describes rows that
+        the viewer may not see. Raises a SecondBrainError on failure.
         """
         given, timeout = _question(query_embedding, query_text, options)
         function = "explain_missing_knowledge_chunk"

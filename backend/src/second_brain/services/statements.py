@@ -122,7 +122,7 @@ SEARCHES: dict[str, LiteralString] = {
         from public.facet_my_knowledge_chunks({_OWN_ARGUMENTS}, {_FACETS})
     """,  # noqa: S608
     "read_knowledge_question": f"""
-        select public.read_knowledge_question({_ARGUMENTS}) as told
+        select public.read_knowledge_question({_ARGUMENTS}) as reading
     """,
     "knowledge_candidates": f"""
         select public.knowledge_candidates({_ARGUMENTS}, readings => %(readings)s::jsonb) as found
