@@ -29,6 +29,7 @@ from second_brain.retrieval.query import OFFSET_BOUND, QueryOptions, SearchQuery
 from second_brain.retrieval.query_log import AsyncQueryLog, BlockingQueryLog
 from second_brain.retrieval.retrieval import AnyReranker, Retrieval
 from second_brain.retrieval.settings import SearchSettings
+from second_brain.retrieval.telemetry import Part
 from second_brain.services.arguments import LARGEST_POOL, FindOptions, RowOptions
 from second_brain.services.blocking import blocking, blocking_iterator
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
@@ -75,6 +76,7 @@ class AsyncRetrievalService(Retrieval):
         question: str | SearchQuery,
         *,
         timeout: float | None = None,
+        on_part: Callable[[Part], object] | None = None,
         **options: Unpack[QueryOptions],
     ) -> SearchResponse:
         """Search for a question, or for the `SearchQuery` of a client; see its fields.
@@ -83,13 +85,14 @@ class AsyncRetrievalService(Retrieval):
         everybody's), `viewer_groups` or `public_only=True`, else ConfigurationError is raised.
         `required_filters` hold beside its own.
 
-        `timeout` is the most seconds that the whole search may take. When the embedder or the
+        `timeout` is the most seconds that the whole search may take. `on_part` is called with the
+        name of each part when it begins: `embed`, `search`, `rerank`. When the embedder or the
         reranker fails, the search continues without it and sets `degraded`. Every other failure is
         raised as one of `second_brain.errors`: so is an embedder's in mode `vector`, which has no
         fallback, a timeout, and a corpus of another model (ConfigurationError).
         """
         plan = planned(*checked_query(question, options), self.settings)
-        return await self._search(plan, timeout)
+        return await self._search(plan, timeout, on_part)
 
     async def search_pages(
         self,
