@@ -32,7 +32,7 @@ from second_brain.services.arguments import (
 )
 from second_brain.services.blocking import blocking, blocking_iterator
 from second_brain.services.calls import RETRIES
-from second_brain.services.own_documents import OwnDocumentContent
+from second_brain.services.own_documents import OwnDocument, OwnDocumentContent
 from second_brain.services.query_log import LoggedQuery
 from second_brain.services.results import (
     BatchDetails,
@@ -51,6 +51,7 @@ from second_brain.services.searches import (
     BATCH,
     FACETS,
     HYBRID,
+    LISTED,
     MINE,
     MY_FACETS,
     MY_PENDING,
@@ -492,6 +493,40 @@ class AsyncSearchProvider(Searches):
 
         return await self._raising(read())
 
+    async def list_documents(
+        self,
+        *,
+        viewer_id: UUID | str | None = None,
+        viewer_groups: Sequence[str] | None = None,
+        public_only: bool = False,
+        collections: Sequence[str] | None = None,
+        page_size: int = 50,
+        after_key: str | None = None,
+        timeout: float | None = None,
+    ) -> list[OwnDocument]:
+        """Return a page of the documents that the viewer may see, in the order of external_key.
+
+        `viewer_id`, `viewer_groups`, `public_only` and `timeout` as in `hybrid_search`.
+        `collections`: only documents of these. `page_size` is 1 to 200; `after_key` is the last
+        external_key of the page before. Raises a SecondBrainError on failure.
+        """
+        given = {
+            "viewer_id": viewer_id,
+            "viewer_groups": viewer_groups,
+            "public_only": public_only,
+            "collections": collections,
+            "page_size": page_size,
+            "after_key": after_key,
+        }
+
+        async def listed() -> list[OwnDocument]:
+            arguments = converted(given)
+            self._require_viewer(arguments)
+            rows = await self._rows(LISTED, arguments, timeout)
+            return [OwnDocument.model_validate(row) for row in rows]
+
+        return await self._raising(listed())
+
     async def embedding_models(self, *, timeout: float | None = None) -> list[EmbeddingModel]:
         """Return the embedding models of the stored chunks, the most frequent first.
 
@@ -534,6 +569,7 @@ class SearchProvider(Searches):
     count_my_pending_embeddings = blocking(AsyncSearchProvider.count_my_pending_embeddings)
     record_queries = blocking(AsyncSearchProvider.record_queries)
     read_document = blocking(AsyncSearchProvider.read_document)
+    list_documents = blocking(AsyncSearchProvider.list_documents)
     embedding_models = blocking(AsyncSearchProvider.embedding_models)
 
     @abstractmethod

@@ -58,6 +58,7 @@ COUNT = "count_matching_knowledge_chunks"
 FACETS = "facet_knowledge_chunks"
 MY_FACETS = "facet_my_knowledge_chunks"
 PENDING = "count_pending_knowledge_embeddings"
+LISTED = "list_visible_knowledge_documents"
 MY_PENDING = "count_my_pending_knowledge_embeddings"
 
 REMEDY_OF_CUT = (
