@@ -113,6 +113,7 @@ def test_the_code_of_the_pages_is_typed(tmp_path: Path) -> None:
     assert examples
     shutil.copy(ROOT / "package.json", tmp_path)
     shutil.copy(TYPES, tmp_path)
+    shutil.copy(TYPES.parent / "hybrid_search.ts", tmp_path)
     (tmp_path / "node_modules").symlink_to(ROOT / "node_modules")
     for number, example in enumerate(examples):
         file = tmp_path / f"example_{number}.ts"
@@ -238,19 +239,19 @@ def edge(running: Edge) -> Iterator[Edge]:
 def test_a_question_finds_by_meaning_what_the_user_may_see(edge: Edge) -> None:
     answer = edge.ask({"query": "money that people owe us", "limit": 1})
     assert answer.status_code == 200, answer.text
-    told = answer.json()
-    (hit,) = told["results"]
+    reported = answer.json()
+    (hit,) = reported["results"]
     assert (hit["title"], hit["vector_rank"], hit["text_rank"]) == ("billing", 1, None)
-    assert told["total_count"] == 2
-    assert told["degraded"] is None
-    assert (told["truncated"], told["pool_ended"]) == (False, False)
+    assert reported["total_count"] == 2
+    assert reported["degraded"] is None
+    assert (reported["truncated"], reported["pool_ended"]) == (False, False)
 
 
 @needs_deno
 def test_another_user_finds_other_chunks(edge: Edge) -> None:
-    told = edge.ask({"query": "invoice"}, token=signed(BEN)).json()
-    assert [hit["title"] for hit in told["results"]] == ["salary"]
-    assert "<mark>invoice</mark>" in told["results"][0]["snippet"]
+    reported = edge.ask({"query": "invoice"}, token=signed(BEN)).json()
+    assert [hit["title"] for hit in reported["results"]] == ["salary"]
+    assert "<mark>invoice</mark>" in reported["results"][0]["snippet"]
 
 
 @needs_deno
@@ -263,8 +264,10 @@ def test_pages_and_filters_are_passed_on(edge: Edge) -> None:
     assert none.json() == {
         "results": [],
         "total_count": 0,
+        "next_offset": None,
         "truncated": False,
         "pool_ended": False,
+        "notes": None,
         "degraded": None,
     }
 
@@ -287,9 +290,9 @@ def test_a_threshold_and_public_rows_are_passed_on(edge: Edge) -> None:
 
 @needs_deno
 def test_a_model_that_fails_leaves_the_words_and_says_so(edge: Edge) -> None:
-    told = edge.ask({"query": "invoice out of memory"}).json()
-    assert [hit["match_type"] for hit in told["results"]] == ["text"]
-    assert "gte-small failed" in told["degraded"]
+    reported = edge.ask({"query": "invoice out of memory"}).json()
+    assert [hit["match_type"] for hit in reported["results"]] == ["text"]
+    assert "gte-small failed" in reported["degraded"]
 
 
 @needs_deno
@@ -338,7 +341,7 @@ def test_who_is_no_user_is_refused(edge: Edge) -> None:
 @pytest.mark.parametrize(
     ("failure", "status", "remedy"),
     [
-        ((500, {"code": "57014", "message": "canceling statement"}), 504, "Narrow"),
+        ((500, {"code": "57014", "message": "canceling statement"}), 504, "narrower"),
         ((404, {"code": "PGRST202", "message": "no function"}), 500, "supabase db push"),
         ((503, {"code": "PGRST002", "message": "no database"}), 502, "log"),
         (

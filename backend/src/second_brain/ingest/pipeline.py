@@ -30,8 +30,13 @@ from second_brain.errors import (
 from second_brain.ingest.document import LoadedDocument, UnreadableDocumentError
 from second_brain.ingest.language import detect_language
 from second_brain.ingest.sources import KnowledgeSource, UnreadDocument
+<<<<<<< HEAD
 from second_brain.ingest.splitting import DEFAULT_CHUNKING, Chunk, Chunking, split
 from second_brain.models import Embedder
+=======
+from second_brain.ingest.splitting import Chunk, split
+from second_brain.models import Embedder, Encoder, as_embedder
+>>>>>>> main
 from second_brain.services.calls import DEADLOCK, SERIALIZATION_FAILURE, pause_before
 from second_brain.services.install import SCHEMA, Database, Install
 from second_brain.services.write import WRITE_RETRIES, KnowledgeWriter, UpsertCounts
@@ -151,7 +156,7 @@ class DocumentReport:
 def ingest(
     documents: Iterable[UnreadDocument],
     connection: psycopg.Connection[Any],
-    embedder: Embedder,
+    embedder: Embedder | Encoder,
     labels: Labels = Labels(),
     *,
     chunking: Chunking = DEFAULT_CHUNKING,
@@ -176,7 +181,11 @@ def ingest(
         Database(connection, Install(schema)),
         KnowledgeWriter(connection, schema=schema),
     )
+<<<<<<< HEAD
     run = _Run(database, writer, embedder, labels, chunking, dry_run)
+=======
+    run = _Run(database, writer, as_embedder(embedder), labels, dry_run)
+>>>>>>> main
     locked: list[UnreadDocument] = []
     for document in documents:
         report = run.report(document)
