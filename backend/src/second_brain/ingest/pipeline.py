@@ -30,13 +30,8 @@ from second_brain.errors import (
 from second_brain.ingest.document import LoadedDocument, UnreadableDocumentError
 from second_brain.ingest.language import detect_language
 from second_brain.ingest.sources import KnowledgeSource, UnreadDocument
-<<<<<<< HEAD
 from second_brain.ingest.splitting import DEFAULT_CHUNKING, Chunk, Chunking, split
-from second_brain.models import Embedder
-=======
-from second_brain.ingest.splitting import Chunk, split
 from second_brain.models import Embedder, Encoder, as_embedder
->>>>>>> main
 from second_brain.services.calls import DEADLOCK, SERIALIZATION_FAILURE, pause_before
 from second_brain.services.install import SCHEMA, Database, Install
 from second_brain.services.write import WRITE_RETRIES, KnowledgeWriter, UpsertCounts
@@ -181,11 +176,7 @@ def ingest(
         Database(connection, Install(schema)),
         KnowledgeWriter(connection, schema=schema),
     )
-<<<<<<< HEAD
-    run = _Run(database, writer, embedder, labels, chunking, dry_run)
-=======
-    run = _Run(database, writer, as_embedder(embedder), labels, dry_run)
->>>>>>> main
+    run = _Run(database, writer, as_embedder(embedder), labels, chunking, dry_run)
     locked: list[UnreadDocument] = []
     for document in documents:
         report = run.report(document)
