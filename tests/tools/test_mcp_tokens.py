@@ -32,7 +32,7 @@ from second_brain.mcp_server.tokens import ScopedAccess, new_token, token_lines
 
 pytest_plugins = ("mcp_fixtures",)
 
-EVERYTHING = {"query": "keys, cameras, heron, kumquats, Mondays", "limit": 50}
+EVERYTHING: dict[str, Any] = {"query": "keys, cameras, heron, kumquats, Mondays", "limit": 50}
 TOKENS = {name: f"sb_{name}-secret" for name in ("ana", "ben", "visitor", "late")}
 
 
