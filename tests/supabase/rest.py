@@ -38,7 +38,8 @@ class Rest(ThreadingHTTPServer):
     def __init__(self, dsn: str, key: str, port: int | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Request)
         self._dsn, self._key, self._port = dsn, key, port
-        self.failure: tuple[int, dict[str, Any]] | None = None
+        # A status, and a body: a text, or a value that is sent as JSON.
+        self.failure: tuple[int, Any] | None = None
         self.called: list[str] = []
 
     def answer(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
@@ -48,8 +49,8 @@ class Rest(ThreadingHTTPServer):
         function = path.removeprefix(f"{PATH}/rpc/")
         self.called.append(function)
         if self.failure is not None:
-            status, failure = self.failure
-            return status, json.dumps(failure).encode()
+            status, told = self.failure
+            return status, (told if isinstance(told, str) else json.dumps(told)).encode()
         if self._port is not None:
             names = ("Authorization", "Content-Type", "Accept", "Content-Profile")
             passed = {name: headers[name] for name in names if headers[name] is not None}
@@ -72,6 +73,8 @@ class Rest(ThreadingHTTPServer):
         with psycopg.connect(self._dsn) as connection:
             row = connection.execute(ARGUMENTS, [function]).fetchone()
             types: dict[str, str] = row[0] if row else {}
+            if not types:
+                return 404, {"code": "PGRST202", "message": f"Could not find {function}"}
             connection.execute(sql.SQL("set role {}").format(sql.Identifier(claims["role"])))
             connection.execute(
                 "select set_config('request.jwt.claims', %s, true)", [json.dumps(claims)]

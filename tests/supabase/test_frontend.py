@@ -113,6 +113,7 @@ def test_the_code_of_the_pages_is_typed(tmp_path: Path) -> None:
     assert examples
     shutil.copy(ROOT / "package.json", tmp_path)
     shutil.copy(TYPES, tmp_path)
+    shutil.copy(TYPES.parent / "hybrid_search.ts", tmp_path)
     (tmp_path / "node_modules").symlink_to(ROOT / "node_modules")
     for number, example in enumerate(examples):
         file = tmp_path / f"example_{number}.ts"
@@ -263,8 +264,10 @@ def test_pages_and_filters_are_passed_on(edge: Edge) -> None:
     assert none.json() == {
         "results": [],
         "total_count": 0,
+        "next_offset": None,
         "truncated": False,
         "pool_ended": False,
+        "notes": None,
         "degraded": None,
     }
 
@@ -338,7 +341,7 @@ def test_who_is_no_user_is_refused(edge: Edge) -> None:
 @pytest.mark.parametrize(
     ("failure", "status", "remedy"),
     [
-        ((500, {"code": "57014", "message": "canceling statement"}), 504, "Narrow"),
+        ((500, {"code": "57014", "message": "canceling statement"}), 504, "narrower"),
         ((404, {"code": "PGRST202", "message": "no function"}), 500, "supabase db push"),
         ((503, {"code": "PGRST002", "message": "no database"}), 502, "log"),
         (

@@ -2,8 +2,14 @@
 // It embeds the question with gte-small, which Supabase's Edge Functions have built in, and makes
 // one call of search_my_knowledge_chunks with the user's own token. It ranks and filters nothing.
 
-import { createClient, type PostgrestError } from "@supabase/supabase-js";
+import { createClient } from "@supabase/supabase-js";
 import type { Database, Json } from "../_shared/database.types.ts";
+import {
+  type Filters,
+  hybridSearch,
+  SearchError,
+  type SearchErrorKind,
+} from "../_shared/hybrid_search.ts";
 
 // The part of Supabase's runtime that is used here.
 declare const Supabase: {
@@ -18,7 +24,7 @@ interface SearchRequest {
   query: string;
   limit: number;
   offset: number;
-  filters: Json | null;
+  filters: Filters | null;
   public_only: boolean;
   threshold: number;
 }
@@ -34,16 +40,33 @@ const HEADERS = {
   "Access-Control-Allow-Methods": "POST, OPTIONS",
 };
 
+// The errors that a caller sees with their message; the others are 502.
+const STATUSES: Partial<Record<SearchErrorKind, number>> = {
+  invalid_input: 400,
+  permission_denied: 401,
+  authentication_failed: 401,
+  dimension_mismatch: 500,
+  migration_missing: 500,
+  timeout: 504,
+  client_timeout: 504,
+};
+
 const model = new Supabase.ai.Session("gte-small");
 
 class Refusal extends Error {
-  constructor(readonly status: number, message: string, readonly remedy: string) {
+  constructor(
+    readonly status: number,
+    readonly kind: SearchErrorKind,
+    message: string,
+    readonly remedy: string,
+  ) {
     super(message);
   }
 }
 
 function invalid(message: string): Refusal {
-  return new Refusal(400, message, 'Send a JSON object such as {"query": "…", "limit": 10}.');
+  const remedy = 'Send a JSON object such as {"query": "…", "limit": 10}.';
+  return new Refusal(400, "invalid_input", message, remedy);
 }
 
 function whole(name: string, value: unknown, least: number, most: number): number {
@@ -86,61 +109,47 @@ function read(body: unknown): SearchRequest {
     query,
     limit: whole("limit", limit, 1, MOST_RESULTS),
     offset: whole("offset", offset, 0, MOST_OFFSET),
-    filters,
+    filters: filters as Filters | null,
     public_only,
     threshold,
   };
 }
 
-function refusal(error: PostgrestError): Refusal {
-  switch (error.code) {
-    case "22023":
-      if (error.message.includes("the stored embeddings have")) {
-        return new Refusal(
-          500,
-          error.message,
-          "gte-small has 384 dimensions: embed the corpus with it, in a column of that size.",
-        );
-      }
-      return new Refusal(400, error.message, error.hint ?? "Change what the message names.");
-    case "42501":
-      return new Refusal(
-        401,
-        error.message,
-        error.hint ?? "Sign in, and send the user's own access token.",
-      );
-    case "PGRST301":
-    case "PGRST302":
-    case "PGRST303":
-      return new Refusal(401, error.message, "Sign in, and send the user's own access token.");
-    case "57014":
-      return new Refusal(504, "the search took too long", "Narrow it by filters, or try again.");
-    case "PGRST202":
-      return new Refusal(500, error.message, "Apply the migrations: supabase db push.");
-    default:
-      return new Refusal(502, "the search failed", "Try again; the function's log has the cause.");
+function refusal(error: unknown): unknown {
+  if (!(error instanceof SearchError)) return error;
+  const { kind, code, message, remedy } = error;
+  console.error("search_my_knowledge_chunks:", kind, code, message);
+  const status = STATUSES[kind];
+  if (status === undefined) {
+    const cause = "Try again; the function's log has the cause.";
+    return new Refusal(502, kind, "the search failed", cause);
   }
+  if (kind === "dimension_mismatch") {
+    const advice = "embed the corpus with it, in a column of that size.";
+    return new Refusal(status, kind, message, `gte-small has 384 dimensions: ${advice}`);
+  }
+  return new Refusal(status, kind, message, remedy);
 }
 
 async function search(request: Request): Promise<Json> {
   if (request.method !== "POST") {
-    throw new Refusal(405, `${request.method} is not answered here`, "Send a POST.");
+    const message = `${request.method} is not answered here`;
+    throw new Refusal(405, "invalid_input", message, "Send a POST.");
   }
   const authorization = request.headers.get("Authorization");
   if (!authorization?.startsWith("Bearer ")) {
     throw new Refusal(
       401,
+      "authentication_failed",
       "there is no Authorization header with a token",
       "Sign in, and send the user's own access token.",
     );
   }
   const asked = read(await request.json().catch(() => undefined));
 
-  let embedding: string | undefined;
+  let embedding: number[] | undefined;
   try {
-    embedding = JSON.stringify(
-      await model.run(asked.query, { mean_pool: true, normalize: true }),
-    );
+    embedding = await model.run(asked.query, { mean_pool: true, normalize: true });
   } catch (error) {
     console.error("gte-small failed, so the search is by words alone:", error);
   }
@@ -156,28 +165,23 @@ async function search(request: Request): Promise<Json> {
       auth: { persistSession: false, autoRefreshToken: false },
     },
   );
-  const { data, error } = await client.rpc("search_my_knowledge_chunks", {
-    query_embedding: embedding,
-    query_text: asked.query,
-    match_count: asked.limit,
-    match_offset: asked.offset,
-    filters: asked.filters,
-    public_only: asked.public_only,
-    match_threshold: asked.threshold,
-    snippet: true,
-  });
-  if (error) {
-    console.error("search_my_knowledge_chunks:", error.code, error.message);
+  const { hits, ...page } = await hybridSearch(
+    client,
+    { text: asked.query, embedding },
+    {
+      match_count: asked.limit,
+      match_offset: asked.offset,
+      filters: asked.filters,
+      public_only: asked.public_only,
+      match_threshold: asked.threshold,
+      snippet: true,
+    },
+  ).catch((error) => {
     throw refusal(error);
-  }
-  const total = data[0]?.total_count ?? 0;
+  });
   return {
-    results: data,
-    total_count: total,
-    // The project's API settings allow fewer rows in one answer.
-    truncated: data.length < Math.min(asked.limit, total - asked.offset),
-    // Rows beyond the list may match: a leg had as many as its pool holds.
-    pool_ended: (data[0]?.pool_ended ?? false) && asked.offset + data.length >= total,
+    results: hits,
+    ...page,
     degraded: embedding === undefined ? "searched by words alone, gte-small failed" : null,
   };
 }
@@ -190,11 +194,11 @@ Deno.serve(async (request) => {
     return Response.json(await search(request), { headers: HEADERS });
   } catch (error) {
     if (error instanceof Refusal) {
-      const told = { error: error.message, remedy: error.remedy };
-      return Response.json(told, { status: error.status, headers: HEADERS });
+      const { status, message, ...told } = error;
+      return Response.json({ error: message, ...told }, { status, headers: HEADERS });
     }
     console.error(error);
     const told = { error: "the search failed", remedy: "The function's log has the cause." };
-    return Response.json(told, { status: 500, headers: HEADERS });
+    return Response.json({ ...told, kind: "error" }, { status: 500, headers: HEADERS });
   }
 });

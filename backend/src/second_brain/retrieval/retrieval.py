@@ -28,7 +28,7 @@ from second_brain.errors import (
     safe_message,
     translate,
 )
-from second_brain.models import is_async, unit_vectors
+from second_brain.models import Encoder, as_embedder, is_async, unit_vectors
 from second_brain.models.rerankers import (
     CrossEncoderReranker,
     Reranker,
@@ -110,7 +110,7 @@ class Retrieval(ABC):
 
     def __init__(
         self,
-        embedder: AnyEmbedder | Sequence[AnyEmbedder],
+        embedder: AnyEmbedder | Encoder | Sequence[AnyEmbedder | Encoder],
         reranker: AnyReranker | None,
         settings: SearchSettings | None,
     ) -> None:
@@ -122,13 +122,8 @@ class Retrieval(ABC):
                 f"not {type(reranker).__name__}"
             )
         self.settings = SearchSettings() if settings is None else settings
-        self._embedders = list(embedder) if isinstance(embedder, Sequence) else [embedder]
-        for one in self._embedders:
-            if not all(hasattr(one, name) for name in ("model", "dimensions", "embed")):
-                raise TypeError(
-                    "embedder must have model, dimensions and embed, as CallableEmbedder gives "
-                    f"them to a function; {type(one).__name__} lacks them"
-                )
+        given = embedder if isinstance(embedder, Sequence) else [embedder]
+        self._embedders: list[AnyEmbedder] = [as_embedder(one) for one in given]
         if not self._embedders:
             raise ConfigurationError("no embedder is given", remedy="Give at least one embedder.")
         self._reranker: AnyReranker = reranker or _cross_encoder(self.settings)

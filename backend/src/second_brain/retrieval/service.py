@@ -14,7 +14,7 @@ from second_brain.errors import (
     ConfigurationError,
     SearchTimeoutError,
 )
-from second_brain.models import Embedder, is_async
+from second_brain.models import Embedder, Encoder, is_async
 from second_brain.models.rerankers import Reranker
 from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.embedding import (
@@ -49,17 +49,18 @@ class AsyncRetrievalService(Retrieval):
     """Search by a question, over a provider, with the embedder of the corpus's model.
 
     Several embedders may be given: the one whose model and dimensions the stored chunks have is
-    used. `reranker` is any function of a question and texts that scores each; without one it is
-    the cross-encoder that the settings name: when they ask for reranking, a service without its
-    package or weights is not made (MissingExtraError, ConfigurationError). Embedders and rerankers
-    that are coroutine functions are awaited, all others run in a thread. `settings` are read from
-    the environment when they are not given.
+    used. A model object with `encode` is an embedder too, see EncoderEmbedder. `reranker` is any
+    function of a question and texts that scores each; without one it is the cross-encoder that the
+    settings name: when they ask for reranking, a service without its package or weights is not
+    made (MissingExtraError, ConfigurationError). Embedders and rerankers that are coroutine
+    functions are awaited, all others run in a thread. `settings` are read from the environment
+    when they are not given.
     """
 
     def __init__(
         self,
         provider: AsyncSearchProvider,
-        embedder: AnyEmbedder | Sequence[AnyEmbedder],
+        embedder: AnyEmbedder | Encoder | Sequence[AnyEmbedder | Encoder],
         reranker: AnyReranker | None = None,
         settings: SearchSettings | None = None,
     ) -> None:
@@ -175,7 +176,7 @@ class RetrievalService(Retrieval):
     def __init__(
         self,
         provider: SearchProvider,
-        embedder: Embedder | Sequence[Embedder],
+        embedder: Embedder | Encoder | Sequence[Embedder | Encoder],
         reranker: Reranker | None = None,
         settings: SearchSettings | None = None,
     ) -> None:

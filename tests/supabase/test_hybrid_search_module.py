@@ -1,0 +1,300 @@
+"""The module `hybrid_search.ts`, called by supabase-js under Deno over a real database.
+
+With POSTGREST_BIN a real PostgREST answers, else `rest.py` calls the same SQL functions.
+"""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jwt
+import psycopg
+import pytest
+from postgrest.exceptions import APIError
+from rest import Rest
+from test_frontend import ANA, ANON_KEY, BEN, DENO, OFFLINE, ROOT, deno, needs_deno, signed
+
+from conftest import Connection, Server, copy_of
+from postgrest_server import JWT_SECRET, PostgREST, free_port
+from second_brain import errors
+from second_brain.filters import COLUMNS
+
+pytestmark = needs_deno
+
+MODULE = ROOT / "supabase" / "functions" / "_shared" / "hybrid_search.ts"
+CALLS = ROOT / "tests" / "supabase" / "module_calls.ts"
+SERVICE_TOKEN = jwt.encode({"role": "service_role"}, JWT_SECRET, algorithm="HS256")
+NOTES = 5
+"""The documents that Ana owns, each with one chunk."""
+
+
+@dataclass
+class Module:
+    """The module in a running Deno, the server that it calls, and the database's owner."""
+
+    process: subprocess.Popen[str]
+    rest: Rest
+    owner: Connection
+
+    def send(self, **call: Any) -> Any:
+        """Send one line to module_calls.ts, and return its answer."""
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(json.dumps(call) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def search(self, question: object, token: str | None = None, **call: Any) -> Any:
+        """Search as a front end does; without a token as Ana."""
+        pages, aborted_after = call.pop("pages", False), call.pop("aborted_after", None)
+        port = call.pop("port", self.rest.server_port)
+        return self.send(
+            url=f"http://127.0.0.1:{port}",
+            key=ANON_KEY,
+            token=token or signed(ANA),
+            question=question,
+            options=call,
+            pages=pages,
+            **({} if aborted_after is None else {"aborted_after": aborted_after}),
+        )
+
+
+@pytest.fixture(scope="module")
+def running(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Module]:
+    place = tmp_path_factory.mktemp("module")
+    binary = os.environ.get("POSTGREST_BIN")
+    with ExitStack() as stack:
+        dsn = stack.enter_context(contextmanager(copy_of)(server, server.template(3)))
+        port = None
+        if binary:
+            postgrest = PostgREST(binary, server.admin_dsn(), dsn, place)
+            stack.callback(postgrest.stop)
+            postgrest.start()
+            port = postgrest.port
+        rest = Rest(dsn, ANON_KEY, port)
+        threading.Thread(target=rest.serve_forever, daemon=True).start()
+        stack.callback(rest.server_close)
+        stack.callback(rest.shutdown)
+        owner = stack.enter_context(psycopg.connect(dsn, autocommit=True))
+        for number in range(NOTES):
+            store(owner, f"note {number}", str(ANA), "private", f"An invoice, number {number}.")
+        store(owner, "salary", str(BEN), "private", "The invoice of another user.")
+        store(owner, "price list", str(BEN), "public", "A camera costs 100 euros.")
+        process = subprocess.Popen(
+            [str(DENO), "run", *OFFLINE, "--allow-net=127.0.0.1", "--allow-env", str(CALLS)],
+            cwd=ROOT,
+            env={**os.environ, "DENO_DIR": str(place / "deno"), "NO_COLOR": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        stack.enter_context(process)
+        stack.callback(process.terminate)
+        yield Module(process, rest, owner)
+
+
+@pytest.fixture
+def module(running: Module) -> Iterator[Module]:
+    """The running module, with a server that does not fail."""
+    yield running
+    running.rest.failure = None
+
+
+def store(owner: Connection, key: str, user: str, visibility: str, content: str) -> None:
+    document = {"external_key": key, "title": key, "owner_id": user, "visibility": visibility}
+    chunk = {"content": content, "embedding": [1, 0, 0], "metadata": {"tags": [key.split()[0]]}}
+    owner.execute(
+        "select * from public.upsert_knowledge_document(%s, %s)",
+        [json.dumps(document), json.dumps([chunk])],
+    )
+
+
+def titles(page: Any) -> list[str]:
+    assert "hits" in page, page
+    return [hit["title"] for hit in page["hits"]]
+
+
+def test_it_is_typed_formatted_linted_and_uses_nothing_of_deno(tmp_path: Path) -> None:
+    browser = tmp_path / "deno.json"
+    libraries = ["es2022", "dom", "dom.iterable"]
+    browser.write_text(json.dumps({"compilerOptions": {"lib": libraries}}), "utf-8")
+    deno("check", *OFFLINE, f"--config={browser}", str(MODULE), home=tmp_path)
+    deno("check", *OFFLINE, str(CALLS), home=tmp_path)
+    deno("fmt", "--check", "--line-width=100", str(MODULE), str(CALLS), home=tmp_path)
+    deno("lint", str(MODULE), str(CALLS), home=tmp_path)
+
+
+def test_a_user_finds_by_both_legs_what_the_user_may_see(module: Module) -> None:
+    page = module.search(
+        {"text": "invoice", "embedding": [1, 0, 0]},
+        match_count=3,
+        filters=[{"field": "metadata.tags", "op": "contains", "value": ["note"]}],
+        snippet=True,
+    )
+    assert len(page["hits"]) == 3
+    assert {hit["match_type"] for hit in page["hits"]} == {"both"}
+    assert "<mark>invoice</mark>" in page["hits"][0]["snippet"]
+    assert (page["total_count"], page["next_offset"]) == (NOTES, 3)
+    assert (page["pool_ended"], page["truncated"], page["notes"]) == (False, False, None)
+    assert titles(module.search("invoice", signed(BEN))) == ["salary"]
+
+
+def test_the_service_role_names_the_viewer_and_visitors_need_a_grant(module: Module) -> None:
+    as_service = {"function": "hybrid_search_knowledge_chunks"}
+    found = module.search("invoice", SERVICE_TOKEN, viewer_id=str(BEN), **as_service)
+    assert titles(found) == ["salary"]
+    as_visitor = {"function": "search_public_knowledge_chunks"}
+    visitor = signed(ANA, role="anon")
+    assert module.search("camera", visitor, **as_visitor)["kind"] == "permission_denied"
+    function = "execute on function public.search_public_knowledge_chunks"
+    module.owner.execute(f"grant {function} to anon")
+    try:
+        assert titles(module.search("camera", visitor, **as_visitor)) == ["price list"]
+    finally:
+        module.owner.execute(f"revoke {function} from anon")
+
+
+def test_pages_neither_repeat_nor_lose_a_hit(module: Module) -> None:
+    pages = module.search("invoice", pages=True, match_count=2)
+    assert [page["next_offset"] for page in pages] == [2, 4, None]
+    found = [title for page in pages for title in titles(page)]
+    assert sorted(found) == [f"note {number}" for number in range(NOTES)]
+    whole = module.search("invoice", match_count=10)
+    assert found == titles(whole)
+    assert module.search("invoice", match_offset=NOTES)["total_count"] is None
+    assert module.search("nothing of the kind")["total_count"] == 0
+    ended = module.search("invoice", match_count=2, pool_size=2)
+    assert (ended["pool_ended"], ended["next_offset"]) == (True, None)
+
+
+def test_a_page_that_max_rows_cuts_says_so_and_the_next_one_continues(module: Module) -> None:
+    whole = module.search("invoice")["hits"]
+    module.rest.failure = (200, whole[:2])
+    cut = module.search("invoice")
+    assert (cut["truncated"], cut["next_offset"]) == (True, 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "code", "message"),
+    [
+        ({"match_count": 0}, "invalid_input", "22023", "match_count"),
+        ({"filters": [{"field": "no", "op": "eq", "value": 1}]}, "invalid_input", "22023", "no"),
+        ({"question": {}}, "invalid_input", "22023", "query_embedding and query_text"),
+        ({"question": {"embedding": [1, 2]}}, "dimension_mismatch", "22023", "3"),
+        ({"question": {"embedding": [1, None, 0]}}, "invalid_input", None, "embedding[1]"),
+        ({"timeout": 0}, "invalid_input", None, "timeout is 0"),
+        ({"claims": {"role": "anon"}}, "permission_denied", "42501", "denied"),
+        ({"claims": {"sub": "auth0|1"}}, "permission_denied", "42501", "sub"),
+        ({"claims": {"exp": 1}}, "authentication_failed", "PGRST303", "expired"),
+        ({"function": "search_nothing"}, "migration_missing", "PGRST202", "search_nothing"),
+    ],
+)
+def test_a_refusal_has_kind_code_message_and_remedy(
+    module: Module, call: dict[str, Any], kind: str, code: str | None, message: str
+) -> None:
+    given = {"question": "invoice", "token": signed(ANA, **call.get("claims", {})), **call}
+    given.pop("claims", None)
+    refused = module.search(**given)
+    assert (refused["kind"], refused["code"]) == (kind, code)
+    assert message in refused["message"]
+    assert refused["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind", "message"),
+    [
+        ((502, "<html>bad gateway</html>"), "unavailable", "bad gateway"),
+        ((401, {"message": "Invalid API key"}), "authentication_failed", "Invalid API key"),
+        ((404, "no such page"), "unexpected_answer", "no such page"),
+        ((404, ""), "unexpected_answer", "hits"),
+        ((200, "<html>sign in</html>"), "unexpected_answer", "could not be read"),
+        ((200, {"id": "1"}), "unexpected_answer", "hits"),
+        ((200, [{"other": 1}]), "unexpected_answer", "hits"),
+        ((500, {"code": "57014", "message": "x" * 400}), "timeout", "x" * 299 + "…"),
+    ],
+)
+def test_what_is_no_answer_of_the_function_is_an_error(
+    module: Module, failure: tuple[int, Any], kind: str, message: str
+) -> None:
+    module.rest.failure = failure
+    refused = module.search("invoice")
+    assert (refused["kind"], message in refused["message"]) == (kind, True)
+
+
+def test_no_answer_in_time_no_server_and_an_aborted_search(module: Module) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        late = module.search("invoice", port=port, timeout=50)
+        aborted = module.search("invoice", port=port, aborted_after=50)
+    assert (late["kind"], late["status"]) == ("client_timeout", 0)
+    assert aborted == {"thrown": "TimeoutError"}
+    assert module.search("invoice", port=free_port())["kind"] == "unavailable"
+
+
+def test_codes_have_the_kinds_that_they_have_in_python(module: Module) -> None:
+    # A search writes nothing and names no database.
+    others = {"23502", "23503", "23514", "23505", "SB001", "3D000"}
+    codes = [*(errors._CLASSES.keys() - others), "08006", "53300", "54023", "XX000", "P0001"]
+    messages = ["refused", "different vector dimensions 3 and 4", 'role "x" does not exist']
+    given = [(code, message) for code in codes for message in messages]
+    kinds = module.send(
+        failures=[
+            [{"message": message}, int(code)]
+            if len(code) == 3
+            else [{"code": code, "message": message}, 400]
+            for code, message in given
+        ]
+    )
+    known = [errors.translate(APIError({"code": code, "message": text})) for code, text in given]
+    expected = [error.kind for error in known]
+    assert dict(zip(given, kinds, strict=True)) == dict(zip(given, expected, strict=True))
+
+
+def test_the_columns_of_filters_are_those_of_python(module: Module) -> None:
+    assert module.send(columns=True) == list(COLUMNS)
+
+
+def test_the_example_of_the_page_prints_what_stands_below_it(
+    dsn: str, database: Connection, tmp_path: Path
+) -> None:
+    """The only change: its client has the address and the token of this test."""
+    page = ROOT / "docs" / "clients.md"
+    text = page.read_text("utf-8")
+    example = r"^```ts\n([^`]*console\.log[^`]*)^```\n\n```text\n(.*?)^```$"
+    (found,) = re.finditer(example, text, re.MULTILINE | re.DOTALL)
+    database.execute((ROOT / "docs" / "examples.sql").read_bytes())
+    rest = Rest(dsn, ANON_KEY)
+    threading.Thread(target=rest.serve_forever, daemon=True).start()
+    client = f"""createClient<Database>(
+      "http://127.0.0.1:{rest.server_port}", "{ANON_KEY}",
+      {{ accessToken: () => Promise.resolve("{signed(ANA)}") }},
+    )"""
+    code, changes = re.subn(r"createClient<Database>\(.*?\)", lambda _: client, found[1])
+    assert changes == 1
+    for name in ("database.types.ts", "hybrid_search.ts"):
+        shutil.copy(MODULE.parent / name, tmp_path)
+    shutil.copy(ROOT / "package.json", tmp_path)
+    (tmp_path / "node_modules").symlink_to(ROOT / "node_modules")
+    (tmp_path / "example.ts").write_text(code, "utf-8")
+    try:
+        printed = deno(
+            *("run", *OFFLINE, "--allow-net=127.0.0.1", "--allow-env"),
+            str(tmp_path / "example.ts"),
+            home=tmp_path / "deno",
+        )
+    finally:
+        rest.shutdown()
+        rest.server_close()
+    if os.environ.get("UPDATE_DOCS"):
+        page.write_text(text[: found.start(2)] + printed + text[found.end(2) :], "utf-8")
+    else:
+        assert found[2] == printed
