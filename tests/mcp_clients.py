@@ -211,7 +211,7 @@ def http_server(*options: str, **variables: str) -> Iterator["Served"]:
             said = process.stderr.readline()
             found = re.match(r"Serving MCP at (http://127\.0\.0\.1:\d+/mcp); (.*)\.", said)
             assert found, said + process.stderr.read()
-            is_open = TOKEN_NAME not in variables and "--tokens" not in options
+            is_open = TOKEN_NAME not in variables and not options
             assert ("no token" in found[2]) == is_open
             served = Served(found[1])
             yield served

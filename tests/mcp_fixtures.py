@@ -1,5 +1,6 @@
 """Fixtures of the MCP tests: a corpus, a client over stdio, and servers in this process."""
 
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
@@ -68,3 +69,11 @@ def here(corpus: str, embedder: WordLlamaEmbedder) -> Here:
             yield AsyncKnowledgeWriter(connection)
 
     return connect
+
+
+@pytest.fixture
+def closed_port() -> int:
+    """A port that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port: int = listening.getsockname()[1]
+    return port

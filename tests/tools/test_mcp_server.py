@@ -58,14 +58,6 @@ def test_a_database_that_is_down_is_an_error_with_a_remedy_and_no_secret(
     assert "hunter2" not in refused.text
 
 
-@pytest.fixture
-def closed_port() -> int:
-    """A port that nothing listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-    return port
-
-
 def say(process: "subprocess.Popen[str]", method: str, number: int | None, **params: Any) -> None:
     message = {"jsonrpc": "2.0", "method": method, "params": params}
     assert process.stdin

@@ -256,12 +256,12 @@ def test_the_command_makes_a_token_that_the_file_accepts(
     ("arguments", "variables", "complaint"),
     [
         ([], {}, "--tokens is for callers over HTTP"),
-        (["--transport", "http", "--viewer-id", ANA], {}, "says what each caller may see"),
+        (["--transport", "http", "--viewer-id", ANA], {}, "each caller has a viewer"),
         (["--transport", "http", "--collection", "a"], {}, "says what each caller may see"),
         (
             ["--transport", "http"],
             {"SECOND_BRAIN_PUBLIC_ONLY": "true"},
-            "says what each caller may see",
+            "each caller has a viewer",
         ),
         (["--transport", "http"], {"SECOND_BRAIN_MCP_TOKEN": "a"}, "are both given"),
     ],
