@@ -194,7 +194,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             viewer_groups=viewer.groups,
             timeout=given.answer_seconds,
         )
-        degraded = found.degraded and found.degraded.part
+        degraded = found.degraded.part if found.degraded else None
         answer = Answer(numbered(found.results), degraded, deadline)
         await answer.begin(client, given.llm_model, body.question)
         return answer

@@ -149,7 +149,7 @@ def test_the_session_of_another_user_gives_nothing(served: Served) -> None:
     ids=["none", "unknown", "expired", "the digest", "other case", "the name"],
 )
 def test_a_wrong_token_gets_401(served: Served, token: str | None) -> None:
-    with call_by_hand(served.url, "hybrid_search", token, **EVERYTHING) as refused:
+    with call_by_hand(served.url, "hybrid_search", token, None, **EVERYTHING) as refused:
         assert refused.status_code == 401
         assert "Service role keys" not in refused.read().decode()
 
