@@ -80,6 +80,17 @@ def test_each_token_sees_the_rows_of_its_own_viewer(served: Served) -> None:
             assert ("remember" in assistant.tools) is (name == "ana")
 
 
+def test_a_note_belongs_to_the_viewer_of_the_token(served: Served) -> None:
+    with (
+        connected(with_token(served.url, TOKENS["ana"])) as ana,
+        connected(with_token(served.url, TOKENS["ben"])) as ben,
+    ):
+        note = ana.ask("remember", note="Ana prefers French.").content["id"]
+        assert ben.ask("fetch", id=note).is_error
+        assert ana.ask("fetch", id=note).content["text"] == "Ana prefers French."
+        assert not ana.ask("forget", id=note).is_error
+
+
 def test_a_token_cannot_read_the_document_of_another_by_its_id(served: Served) -> None:
     with connected(with_token(served.url, TOKENS["ben"])) as ben:
         (theirs,) = [one for one in ben.resources().resources if one.title == "Fruit"]

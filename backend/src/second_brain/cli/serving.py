@@ -190,6 +190,11 @@ def _mcp(
             pooled=listening is not None,
             limited=is_shared or scope.is_limited,
         ) as (provider, writers):
+            if may_remember and writers is None:
+                raise ConfigurationError(
+                    "notes need a database connection, and the Supabase project's API is none",
+                    remedy="Give --dsn or SECOND_BRAIN_DSN, or leave out --remember.",
+                )
             service = AsyncRetrievalService(provider, embedders, settings=settings)
             server = mcp_server.create_server(
                 service, provider, None if is_shared else scope, writers=writers
