@@ -55,12 +55,13 @@ ci: ## what .ci/run runs: lint and test, with the Supabase CLI where npm can ins
 	$(MAKE) lint
 	$(MAKE) test
 
-lint: $(INSTALLED) ## ruff, mypy, squawk, and the schema of the workflow
+lint: $(INSTALLED) ## ruff, mypy, squawk, and the schemas of the workflow and the compose file
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/squawk migrations/*.sql
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec examples/*/compose.yaml
 
 format: $(INSTALLED) ## format the Python code
 	$(BIN)/ruff check --fix .

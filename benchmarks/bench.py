@@ -71,6 +71,7 @@ from benchmarks.features import Library
 from benchmarks.journal import Journal
 from benchmarks.loading import Keeping, Loaded, NotBuiltError, locked, said
 from benchmarks.memory import peak, private_bytes
+from benchmarks.names import NATURAL
 from benchmarks.network import slower
 from benchmarks.peers.ours import Hybrid, SecondBrain, TwoCalls, vector_index
 from benchmarks.peers.system import Client, Corpus, PostgresClient, Query, System
@@ -79,7 +80,6 @@ from benchmarks.timing import percentiles, throughput, time_kind, timed
 from benchmarks.workload import (
     CORPUS_SEED,
     MOST,
-    NATURAL,
     QUERY_SEED,
     SPACE_SEED,
     Queries,

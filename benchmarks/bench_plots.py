@@ -9,7 +9,7 @@ from typing import Any
 
 import matplotlib  # type: ignore[import-not-found, unused-ignore]
 
-from benchmarks.bench_report import BARE, NATURAL, OURS, Results
+from benchmarks.names import BARE, NATURAL, OURS, Results
 
 matplotlib.use("Agg")
 from matplotlib import pyplot  # type: ignore[import-not-found, unused-ignore]

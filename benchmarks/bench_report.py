@@ -13,20 +13,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-OURS = "second-brain"
+from benchmarks.names import (
+    BARE,
+    COMMON,
+    LANCE,
+    NATIVE,
+    NATURAL,
+    OURS,
+    PARADE,
+    TWO_CALLS,
+    Results,
+)
+
 SMALL = 2_600
 PROMISES = {"vector only": 100, "text only": 50, "natural question": 100}
-TWO_CALLS = "two RPCs, merged in Python"
-BARE = ("bare SQL, vector leg", "bare SQL, text leg")
-NATIVE = "pg_textsearch + pgvector"
-PARADE = "ParadeDB pg_search + pgvector"
-LANCE = "LanceDB hybrid"
-NATURAL = "natural question"
-COMMON = "common words"
 GROWS_FROM = 10_000
 FILE = "results.json"
-
-Results = dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -110,9 +110,9 @@ class Workers:
         """Return the totals of all processes when they have ended."""
         total = Batch()
         for process, pipe in self.running:
-            while not isinstance(told := pipe.recv(), Batch):
+            while not isinstance(reported := pipe.recv(), Batch):
                 pass
-            total += told
+            total += reported
             process.join()
         self.running.clear()
         return total

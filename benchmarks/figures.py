@@ -28,13 +28,14 @@ from typing import ClassVar
 
 from benchmarks import bench_report
 from benchmarks.bench import MAJOR, commit, record, systems
-from benchmarks.bench_report import NATIVE, NATURAL, RATIOS, Ratio, table
+from benchmarks.bench_report import RATIOS, Ratio, table
 from benchmarks.corpus import EmbeddingSpace
 from benchmarks.exact import COUNT
 from benchmarks.features import Library
 from benchmarks.loading import Keeping, Loaded, locked, said
 from benchmarks.memory import private_bytes
 from benchmarks.mixed import mixed_calls, search
+from benchmarks.names import NATIVE, NATURAL
 from benchmarks.peers.ours import BareRows, Hybrid, SecondBrain
 from benchmarks.peers.system import Client, Query, System
 from benchmarks.timing import Series, throughput, time_kind

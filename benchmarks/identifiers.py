@@ -183,9 +183,9 @@ def parts(random: Random, count: int) -> tuple[list[Document], dict[str, list[st
             numbers.append(number[:digit] + changed + number[digit + 1 :])
             shorter = []
         for variant, one in enumerate(numbers):
-            kind, *told = random.choice(KINDS), *random.sample(PROPERTIES, 3)
+            kind, *drawn = random.choice(KINDS), *random.sample(PROPERTIES, 3)
             text = (
-                f"{kind.capitalize()} {one}, {', '.join(told)}. Supply voltage"
+                f"{kind.capitalize()} {one}, {', '.join(drawn)}. Supply voltage"
                 f" {random.randint(5, 48)} V, current at most {random.randint(1, 40)} A,"
                 f" temperature range -{random.randint(10, 40)} to {random.randint(60, 125)}"
                 f" degrees. Order number {one}; packed in units of {random.choice((1, 5, 10, 25))}."

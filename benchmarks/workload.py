@@ -16,10 +16,10 @@ import numpy as np
 
 from benchmarks.corpus import EmbeddingSpace
 from benchmarks.features import Library
+from benchmarks.names import NATURAL
 from benchmarks.peers.system import Corpus, Query
 
 SPACE_SEED, QUERY_SEED, CORPUS_SEED = 5, 6, 7
-NATURAL = "natural question"
 TENTH, THOUSANDTH, MOST = "task", "playbook", "note"
 STOP_WORDS = frozenset(
     re.findall(
@@ -81,9 +81,9 @@ def make_queries(library: Library, space: EmbeddingSpace, count: int, seed: int)
             run = words[begin : begin + 3]
             if all(plain[begin : begin + 3]) and not STOP_WORDS & {word.lower() for word in run}:
                 runs.append(run)
-    telling = sorted(set(frequencies) - STOP_WORDS)
-    rare = [word for word in telling if frequencies[word] <= 2]
-    common = sorted(telling, key=lambda word: -frequencies[word])[:20]
+    worded = sorted(set(frequencies) - STOP_WORDS)
+    rare = [word for word in worded if frequencies[word] <= 2]
+    common = sorted(worded, key=lambda word: -frequencies[word])[:20]
 
     natural = [
         Query(asked.text, np.array(json.loads(asked.embedding), dtype=np.float32))

@@ -69,10 +69,9 @@ comment on column public.knowledge_chunks.embedding_bits is
   'database. A search with a filter that few rows pass compares these bits first.';
 
 -- A search scores and filters thousands of rows. The columns that it compares stay in the row, the
--- columns that it only returns are stored outside of it.
-alter table public.knowledge_chunks alter column bm25 set storage external;
+-- columns that it only returns are stored outside of it. Of these, content is compressed first.
+alter table public.knowledge_chunks alter column bm25 set storage main;
 alter table public.knowledge_chunks alter column content_tsv set storage external;
-alter table public.knowledge_chunks alter column content set storage external;
 alter table public.knowledge_chunks alter column metadata set storage main;
 alter table public.knowledge_chunks alter column embedding_bits set storage main;
 alter table public.knowledge_chunks set (toast_tuple_target = 1536);

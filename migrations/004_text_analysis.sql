@@ -33,32 +33,34 @@ parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  found_configuration regconfig;
+  named text := lower(language);
 begin
-  return coalesce(
-    (
-      select configuration.oid::regconfig
-        from pg_catalog.pg_ts_config as configuration
-       where configuration.cfgnamespace = 'pg_catalog'::regnamespace
-         and configuration.cfgname = coalesce(
-           (
-             select iso_code.name
-               from (values
-                 ('ar', 'arabic'), ('hy', 'armenian'), ('eu', 'basque'), ('ca', 'catalan'),
-                 ('da', 'danish'), ('nl', 'dutch'), ('en', 'english'), ('fi', 'finnish'),
-                 ('fr', 'french'), ('de', 'german'), ('el', 'greek'), ('hi', 'hindi'),
-                 ('hu', 'hungarian'), ('id', 'indonesian'), ('ga', 'irish'), ('it', 'italian'),
-                 ('lt', 'lithuanian'), ('ne', 'nepali'), ('no', 'norwegian'), ('nb', 'norwegian'),
-                 ('nn', 'norwegian'), ('pt', 'portuguese'), ('ro', 'romanian'), ('ru', 'russian'),
-                 ('sr', 'serbian'), ('es', 'spanish'), ('sv', 'swedish'), ('ta', 'tamil'),
-                 ('tr', 'turkish'), ('yi', 'yiddish')
-               ) as iso_code (code, name)
-              where iso_code.code = split_part(translate(lower(language), '_', '-'), '-', 1)
-           ),
-           lower(language)
-         )
-    ),
-    'pg_catalog.simple'::regconfig
-  );
+  for attempt in 1 .. 2 loop
+    select configuration.oid
+      into found_configuration
+      from pg_catalog.pg_ts_config as configuration
+     where configuration.cfgnamespace = 'pg_catalog'::regnamespace
+       and configuration.cfgname = named;
+    exit when found;
+    named := (
+      select iso_code.name
+        from (values
+          ('ar', 'arabic'), ('hy', 'armenian'), ('eu', 'basque'), ('ca', 'catalan'),
+          ('da', 'danish'), ('nl', 'dutch'), ('en', 'english'), ('fi', 'finnish'),
+          ('fr', 'french'), ('de', 'german'), ('el', 'greek'), ('hi', 'hindi'),
+          ('hu', 'hungarian'), ('id', 'indonesian'), ('ga', 'irish'), ('it', 'italian'),
+          ('lt', 'lithuanian'), ('ne', 'nepali'), ('no', 'norwegian'), ('nb', 'norwegian'),
+          ('nn', 'norwegian'), ('pt', 'portuguese'), ('ro', 'romanian'), ('ru', 'russian'),
+          ('sr', 'serbian'), ('es', 'spanish'), ('sv', 'swedish'), ('ta', 'tamil'),
+          ('tr', 'turkish'), ('yi', 'yiddish')
+        ) as iso_code (code, name)
+       where iso_code.code = split_part(translate(named, '_', '-'), '-', 1)
+    );
+    exit when named is null;
+  end loop;
+  return coalesce(found_configuration, 'pg_catalog.simple'::regconfig);
 end
 $$;
 
@@ -197,7 +199,7 @@ end
 $$;
 
 comment on function knowledge_internal.one_word(text) is
-  'A compound without its punctuation: DS-7604 as DS7604, 3.11 as 3p11, .NET as dotNET.';
+  'A compound without its punctuation: 3.11 as 3p11, .NET as dotNET.';
 
 create function knowledge_internal.joined(source text)
 returns text
@@ -210,7 +212,16 @@ set standard_conforming_strings = on
 as $$
 begin
   return (
-    select coalesce(string_agg(knowledge_internal.one_word(compound.parts[1]), ' '), '')
+    select coalesce(
+             string_agg(
+               case strpos(compound.parts[1], '.')
+                 when 0 then translate(compound.parts[1], '-/@:\_,', '')
+                 else knowledge_internal.one_word(compound.parts[1])
+               end,
+               ' '
+             ),
+             ''
+           )
       from regexp_matches(
              knowledge_internal.normalised(source),
              '[[:alnum:]]+(?:(?:[-/.@:\\]_*|_+|::|://)[[:alnum:]]+)+|\d{1,3}(?:,\d{3})+'

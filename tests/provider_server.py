@@ -1,4 +1,4 @@
-"""A local HTTP server that stands in for a paid API of embeddings or reranking."""
+"""A local HTTP server that stands in for an API of embeddings or reranking."""
 
 import base64
 import json
@@ -96,9 +96,26 @@ def as_openai(vectors: Sequence[Sequence[float]], encoding: str | None = None) -
             "embedding": (
                 base64.b64encode(np.array(vector, "<f4").tobytes()).decode()
                 if encoding == "base64"
-                else list(vector)
+                else vector
             ),
         }
         for index, vector in enumerate(vectors)
     ]
     return Answer({"object": "list", "data": data[::-1], "model": "m", "usage": {}})
+
+
+def texts_of(request: Request) -> list[str]:
+    """Return the texts that were sent to be embedded, in the form of OpenAI, Cohere or Google."""
+    if "requests" in request.body:
+        return [one["content"]["parts"][0]["text"] for one in request.body["requests"]]
+    texts: list[str] = request.body.get("texts") or request.body["input"]
+    return texts
+
+
+def as_embeddings(request: Request, vectors: Sequence[Sequence[float]]) -> Answer:
+    """Return vectors in the form of the API that was called."""
+    if request.path.endswith(":batchEmbedContents"):
+        return Answer({"embeddings": [{"values": vector} for vector in vectors]})
+    if request.path == "/v2/embed":
+        return Answer({"id": "1", "embeddings": {"float": vectors}, "texts": texts_of(request)})
+    return as_openai(vectors, request.body.get("encoding_format"))

@@ -73,7 +73,7 @@ begin
   arguments.@name := search_my_knowledge_chunks.@name; -- except viewer_id, viewer_groups
   -- A user may not read the trace that explain_hybrid_search reads.
   perform set_config('knowledge_internal.tracing', 'off', true),
-          set_config('knowledge_internal.telling', 'off', true),
+          set_config('knowledge_internal.recording', 'off', true),
           set_config('knowledge_internal.readings', '', true);
   return query select hit.* from knowledge_internal.search(arguments) as hit;
 end
@@ -162,7 +162,7 @@ begin
   perform knowledge_internal.check_visitor_limits(arguments);
   -- A visitor may not read the trace that explain_hybrid_search reads.
   perform set_config('knowledge_internal.tracing', 'off', true),
-          set_config('knowledge_internal.telling', 'off', true),
+          set_config('knowledge_internal.recording', 'off', true),
           set_config('knowledge_internal.readings', '', true);
   return query select hit.* from knowledge_internal.search(arguments) as hit;
 end
@@ -270,7 +270,7 @@ comment on function public.explain_missing_knowledge_chunk is
   'page; place: in the whole list. vector and text: rank and score in each leg alone, without '
   'threshold and beyond the pool. causes: each with the argument and the reason. change: the '
   'arguments with which the search returns it, found by searching (is_verified, place), or what '
-  'must change in its row. It searches up to about twenty times. It tells of rows that a viewer '
+  'must change in its row. It searches up to about twenty times. It describes rows that a viewer '
   'may not see, so only service_role may call it. Raises 22023 as the search does, and unless '
   'exactly one of chunk_id and document_key is given.';
 
@@ -853,7 +853,7 @@ begin
   arguments.viewer_groups := knowledge_internal.current_viewer_groups();
   arguments.@name := facet_my_knowledge_chunks.@name; -- except viewer_id, viewer_groups
   -- A user may not read how many chunks have a word.
-  perform set_config('knowledge_internal.telling', 'off', true),
+  perform set_config('knowledge_internal.recording', 'off', true),
           set_config('knowledge_internal.readings', '', true);
   return query
   select counted.* from knowledge_internal.facet_counts(arguments, facets, facet_limit) as counted;
@@ -998,21 +998,21 @@ declare
   wanted knowledge_internal.chunk_filter;
   plan knowledge_internal.search_plan;
   corpus record;
-  told jsonb;
+  recorded jsonb;
 begin
   perform set_config('knowledge_internal.readings', '', true);
 @copy "  perform knowledge_internal.check_search_arguments(" before "  if plan.is_empty"
   perform set_config(
-            'knowledge_internal.told',
+            'knowledge_internal.recorded',
             '{"listed": {}, "counted": {}, "expansions": [], "unknown": {}}', true
           ),
-          set_config('knowledge_internal.telling', 'on', true);
+          set_config('knowledge_internal.recording', 'on', true);
 @copy "  analyses := knowledge_internal" before "  asked :="
-  told := current_setting('knowledge_internal.told');
-  perform set_config('knowledge_internal.telling', 'off', true),
-          set_config('knowledge_internal.told', '', true);
+  recorded := current_setting('knowledge_internal.recorded');
+  perform set_config('knowledge_internal.recording', 'off', true),
+          set_config('knowledge_internal.recorded', '', true);
   select * into corpus from knowledge_internal.corpus_size();
-  return told || jsonb_build_object(
+  return recorded || jsonb_build_object(
     'fusion', fusion, 'vector_weight', vector_weight, 'text_weight', text_weight,
     'corpus', to_jsonb(corpus) - 'is_small',
     'languages', coalesce(knowledge_internal.query_configurations()::text[], '{}'),
@@ -1273,24 +1273,24 @@ begin
                   and strict.draw < 4
              )
     ),
-    told as materialized (
+    sent as materialized (
       select row.*, (row.shard, row.list_id) in (select shard, list_id from dropped) as is_dropped
         from knowledge_internal.candidate_rows(candidates) as row
     ),
     chunks as materialized (
-      select distinct on (told.id)
-             told.id, told.shard, told.document_id, told.chunk_index, told.collection,
-             told.document_date
-        from told
-       order by told.id, told.shard
+      select distinct on (sent.id)
+             sent.id, sent.shard, sent.document_id, sent.chunk_index, sent.collection,
+             sent.document_date
+        from sent
+       order by sent.id, sent.shard
     ),
     neighbours as materialized (
-      select told.*,
+      select sent.*,
              row_number() over (
-               partition by told.list_id order by told.similarity desc, told.id
+               partition by sent.list_id order by sent.similarity desc, sent.id
              ) as vector_rank
-        from told
-       where told.similarity is not null
+        from sent
+       where sent.similarity is not null
     ),
     vector_results as (
       select * from neighbours
@@ -1299,12 +1299,12 @@ begin
     text_results as materialized (
       select ranked.*
         from (
-          select told.*,
+          select sent.*,
                  row_number() over (
-                   partition by told.list_id order by told.text_score desc, told.id
+                   partition by sent.list_id order by sent.text_score desc, sent.id
                  ) as text_rank
-            from told
-           where told.text_score is not null and not told.is_dropped
+            from sent
+           where sent.text_score is not null and not sent.is_dropped
         ) as ranked
        where ranked.text_rank <= plan.pool
     ),

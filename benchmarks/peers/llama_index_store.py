@@ -101,7 +101,7 @@ class LlamaIndex(PostgresSystem):
 
     @contextmanager
     def running(self, major: int, dimensions: int, keep: Path | None) -> Iterator[None]:
-        """Run a server; the package wants to be told the size of the embeddings."""
+        """Run a server; the package needs the size of the embeddings."""
         self._dimensions = dimensions
         with super().running(major, dimensions, keep):
             yield

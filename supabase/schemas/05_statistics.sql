@@ -380,10 +380,12 @@ begin
     return query
     select shared.* from knowledge_internal.shared_frequencies(lexemes, readings) as shared;
     return;
-  elsif knowledge_internal.is_telling() then
+  elsif knowledge_internal.is_recording() then
     return query
-    select told.*
-      from knowledge_internal.told_frequencies(lexemes, corpus_is_small, document_count) as told;
+    select recorded.*
+      from knowledge_internal.recorded_frequencies(
+             lexemes, corpus_is_small, document_count
+           ) as recorded;
     return;
   end if;
   -- A lexeme that ANALYZE did not list is rare, so counting its chunks is cheap. In a small corpus

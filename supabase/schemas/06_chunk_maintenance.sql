@@ -13,18 +13,16 @@ parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  dimensions constant integer := coalesce(extensions.vector_dims(embedding), 1);
+  direction constant extensions.vector := extensions.l2_normalize(embedding);
+  step constant extensions.vector := array_fill(
+    (0.7 / sqrt(dimensions))::real, array[dimensions]
+  )::extensions.vector;
 begin
-  return (
-    select extensions.binary_quantize(scaled.direction operator(extensions.+) scaled.step)
-             || extensions.binary_quantize(scaled.direction)
-             || extensions.binary_quantize(scaled.direction operator(extensions.-) scaled.step)
-      from (
-        select extensions.l2_normalize(embedding) as direction,
-               array_fill((0.7 / sqrt(size.dimensions))::real, array[size.dimensions])
-                 ::extensions.vector as step
-          from (select coalesce(extensions.vector_dims(embedding), 1)) as size (dimensions)
-      ) as scaled
-  );
+  return extensions.binary_quantize(direction operator(extensions.+) step)
+           || extensions.binary_quantize(direction)
+           || extensions.binary_quantize(direction operator(extensions.-) step);
 end
 $$;
 
@@ -44,6 +42,7 @@ declare
   is_restored constant boolean := tg_op = 'UPDATE' and new.status = 'active'
                                   and old.status <> 'active';
   mean_length float8;
+  side record;
 begin
   if new.document_id is not null
      and (
@@ -108,12 +107,13 @@ begin
         into mean_length
         from (
           select chunk.text_length from public.knowledge_chunks as chunk
-           where chunk.status = 'active' limit 100
+           where chunk.status = 'active' limit 30
         ) as neighbour;
     end if;
-    select side.text_length, side.bm25, new.content_tsv || array_to_tsvector(side.marks)
-      into new.text_length, new.bm25, new.content_tsv
-      from knowledge_internal.document_side(new.content_tsv, mean_length) as side;
+    side := knowledge_internal.document_side(new.content_tsv, mean_length);
+    new.text_length := side.text_length;
+    new.bm25 := side.bm25;
+    new.content_tsv := new.content_tsv || array_to_tsvector(side.marks);
   else
     new.content_hash := old.content_hash;
     new.content_tsv := old.content_tsv;

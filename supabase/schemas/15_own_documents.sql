@@ -1,6 +1,6 @@
 -- 015_own_documents: what users do with documents beside searching them.
 -- Adds: functions that list and read the documents that a user may see, delete the user's own, and
--- read a document for a user whom a backend names; and a type.
+-- list and read documents for a user whom a backend names; and a type.
 -- Locks nothing that exists.
 
 create type public.knowledge_own_document as (
@@ -20,8 +20,112 @@ create type public.knowledge_own_document as (
 );
 
 comment on type public.knowledge_own_document is
-  'A document in the result of list_my_knowledge_documents. chunk_count: the number of its active '
-  'chunks that are visible to the user.';
+  'A document of list_my_knowledge_documents and list_visible_knowledge_documents. is_own: the '
+  'user owns it. chunk_count: the number of its active chunks that are visible to the user.';
+
+create function knowledge_internal.listed_documents(
+  viewer uuid,
+  viewer_groups text[],
+  include_public boolean,
+  include_groups boolean,
+  include_all boolean,
+  collections text[],
+  page_size integer,
+  after_key text
+)
+returns setof public.knowledge_own_document
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- With a custom plan, a condition whose argument is null is not part of the query.
+set plan_cache_mode = force_custom_plan
+as $$
+begin
+  return query
+  -- Each list is read from an index in the order of its keys, and ends with the page.
+  with own_documents as (
+    select document.*
+      from public.knowledge_documents as document
+     where document.owner_id = viewer
+       and not include_all
+       and (after_key is null or document.external_key > after_key)
+       and (collections is null or document.collection = any (collections))
+     order by document.external_key
+     limit page_size
+  ),
+  public_documents as (
+    select document.*
+      from public.knowledge_documents as document
+     where include_public
+       and document.visibility = 'public'
+       and (viewer is null or document.owner_id is distinct from viewer)
+       and (after_key is null or document.external_key > after_key)
+       and (collections is null or document.collection = any (collections))
+     order by document.external_key
+     limit page_size
+  ),
+  group_documents as (
+    select document.*
+      from public.knowledge_documents as document
+     where include_groups
+       and document.allowed_groups && viewer_groups
+       and (viewer is null or document.owner_id is distinct from viewer)
+       and not (include_public and document.visibility = 'public')
+       and (after_key is null or document.external_key > after_key)
+       and (collections is null or document.collection = any (collections))
+     order by document.external_key
+     limit page_size
+  ),
+  all_documents as (
+    select document.*
+      from public.knowledge_documents as document
+     where include_all
+       and (after_key is null or document.external_key > after_key)
+       and (collections is null or document.collection = any (collections))
+     order by document.external_key
+     limit page_size
+  ),
+  page as (
+    select listed.*
+      from (
+        select own.* from own_documents as own
+        union all
+        select other.* from public_documents as other
+        union all
+        select shared.* from group_documents as shared
+        union all
+        select every.* from all_documents as every
+      ) as listed
+     order by listed.external_key
+     limit page_size
+  )
+  select page.id, page.external_key, page.title, page.knowledge_type, page.collection,
+         page.source_origin, page.source_url, page.document_date, page.visibility,
+         coalesce(page.owner_id = viewer, false), chunks.visible, page.created_at, page.updated_at
+    from page
+   cross join lateral (
+     select count(*) as visible
+       from public.knowledge_chunks as chunk
+      where chunk.document_id = page.id
+        and chunk.status = 'active'
+        and (
+          include_all
+          or chunk.visibility = 'public'
+          or chunk.owner_id = viewer
+          or chunk.allowed_groups && viewer_groups
+        )
+   ) as chunks
+   order by page.external_key;
+end
+$$;
+
+comment on function knowledge_internal.listed_documents(
+  uuid, text[], boolean, boolean, boolean, text[], integer, text
+) is
+  'A page of documents in order of external_key: those that the viewer owns, with include_public '
+  'the public ones, with include_groups those of viewer_groups, with include_all every one; of '
+  'these collections (null: all of them).';
 
 create function public.list_my_knowledge_documents(
   page_size integer default 50,
@@ -37,70 +141,17 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  largest_page constant integer := 200;
-  viewer uuid := knowledge_internal.signed_in_viewer('list_my_knowledge_documents');
-  groups text[] := knowledge_internal.current_viewer_groups();
+  viewer constant uuid := knowledge_internal.signed_in_viewer('list_my_knowledge_documents');
+  groups constant text[] := knowledge_internal.current_viewer_groups();
 begin
-  perform knowledge_internal.check_range('page_size', page_size, 1, largest_page);
-  perform knowledge_internal.check_flag('include_public', include_public);
-  perform knowledge_internal.check_flag('include_groups', include_groups);
+  perform knowledge_internal.check_range('page_size', page_size, 1, 200),
+          knowledge_internal.check_flag('include_public', include_public),
+          knowledge_internal.check_flag('include_groups', include_groups);
   return query
-  with own_documents as (
-    select document.*
-      from public.knowledge_documents as document
-     where document.owner_id = viewer
-       and (after_key is null or document.external_key > after_key)
-     order by document.external_key
-     limit page_size
-  ),
-  public_documents as (
-    select document.*
-      from public.knowledge_documents as document
-     where include_public
-       and document.visibility = 'public'
-       and document.owner_id is distinct from viewer
-       and (after_key is null or document.external_key > after_key)
-     order by document.external_key
-     limit page_size
-  ),
-  group_documents as (
-    select document.*
-      from public.knowledge_documents as document
-     where include_groups
-       and document.allowed_groups && groups
-       and document.owner_id is distinct from viewer
-       and not (include_public and document.visibility = 'public')
-       and (after_key is null or document.external_key > after_key)
-     order by document.external_key
-     limit page_size
-  ),
-  page as (
-    select listed.*
-      from (
-        select own.* from own_documents as own
-        union all
-        select other.* from public_documents as other
-        union all
-        select shared.* from group_documents as shared
-      ) as listed
-     order by listed.external_key
-     limit page_size
-  )
-  select page.id, page.external_key, page.title, page.knowledge_type, page.collection,
-         page.source_origin, page.source_url, page.document_date, page.visibility,
-         page.owner_id is not distinct from viewer, chunks.visible,
-         page.created_at, page.updated_at
-    from page
-   cross join lateral (
-     select count(*) as visible
-       from public.knowledge_chunks as chunk
-      where chunk.document_id = page.id
-        and chunk.status = 'active'
-        and (
-          chunk.visibility = 'public' or chunk.owner_id = viewer or chunk.allowed_groups && groups
-        )
-   ) as chunks
-   order by page.external_key;
+  select listed.*
+    from knowledge_internal.listed_documents(
+           viewer, groups, include_public, include_groups, false, null, page_size, after_key
+         ) as listed;
 end
 $$;
 
@@ -281,6 +332,48 @@ comment on function public.read_knowledge_document is
 revoke all on function public.read_knowledge_document
   from public, anon, authenticated, service_role;
 grant execute on function public.read_knowledge_document to service_role;
+
+create function public.list_visible_knowledge_documents(
+  viewer_id uuid default null,
+  viewer_groups text[] default null,
+  public_only boolean default false,
+  collections text[] default null,
+  page_size integer default 50,
+  after_key text default null
+)
+returns setof public.knowledge_own_document
+language plpgsql
+stable
+-- definer: service_role has no rights on the internal schema.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform knowledge_internal.check_flag('public_only', public_only),
+          knowledge_internal.check_viewer_groups('viewer_groups', viewer_groups),
+          knowledge_internal.check_range('page_size', page_size, 1, 200);
+  return query
+  select listed.*
+    from knowledge_internal.listed_documents(
+           case when not public_only then viewer_id end,
+           case when not public_only then viewer_groups end,
+           public_only or num_nonnulls(viewer_id, viewer_groups) > 0,
+           true,
+           not public_only and num_nonnulls(viewer_id, viewer_groups) = 0,
+           collections, page_size, after_key
+         ) as listed;
+end
+$$;
+
+comment on function public.list_visible_knowledge_documents is
+  'The documents that a user may see, for a trusted backend which names the user, in order of '
+  'external_key. viewer_id, viewer_groups: documents that are public, the viewer''s or of one of '
+  'these groups (both null: all); public_only: public ones; collections: those of these '
+  'collections. page_size: 1 to 200; after_key: the external_key that the page before ended with. '
+  'Raises 22023 for an argument out of bounds.';
+revoke all on function public.list_visible_knowledge_documents
+  from public, anon, authenticated, service_role;
+grant execute on function public.list_visible_knowledge_documents to service_role;
 
 create function public.delete_my_knowledge_document(document uuid)
 returns boolean

@@ -141,8 +141,8 @@ declare
 begin
   if readings is not null then
     return knowledge_internal.shared_expansions(wanted, readings);
-  elsif knowledge_internal.is_telling() then
-    return knowledge_internal.told_expansions(wanted, configurations, collections, prefix);
+  elsif knowledge_internal.is_recording() then
+    return knowledge_internal.recorded_expansions(wanted, configurations, collections, prefix);
   end if;
   return array(
     with typed as materialized (

@@ -10,8 +10,8 @@
 -- fuse_knowledge_candidates ranks them in one of the databases, and knowledge_candidate_hits
 -- returns the rows of a page from the databases that have them.
 -- If the setting knowledge_internal.readings is set, the parts of a search take the figures of the
--- corpus from it. If knowledge_internal.telling is on, they write the figures of this database
--- into knowledge_internal.told.
+-- corpus from it. If knowledge_internal.recording is on, they write the figures of this database
+-- into knowledge_internal.recorded.
 
 create function knowledge_internal.shard_readings()
 returns jsonb
@@ -29,7 +29,7 @@ comment on function knowledge_internal.shard_readings() is
   'The readings of all databases of the corpus for the question that is searched; null for a '
   'search of this database alone.';
 
-create function knowledge_internal.is_telling()
+create function knowledge_internal.is_recording()
 returns boolean
 language plpgsql
 stable
@@ -37,14 +37,14 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  return coalesce(current_setting('knowledge_internal.telling', true) = 'on', false);
+  return coalesce(current_setting('knowledge_internal.recording', true) = 'on', false);
 end
 $$;
 
-comment on function knowledge_internal.is_telling() is
+comment on function knowledge_internal.is_recording() is
   'Whether read_knowledge_question reads the question.';
 
-create function knowledge_internal.tell(kind text, told jsonb)
+create function knowledge_internal.record_figures(kind text, figures jsonb)
 returns void
 language plpgsql
 stable
@@ -52,21 +52,21 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  before constant jsonb := current_setting('knowledge_internal.told');
-  told_by_now constant jsonb := before -> kind;
+  before constant jsonb := current_setting('knowledge_internal.recorded');
+  recorded constant jsonb := before -> kind;
 begin
   perform set_config(
-            'knowledge_internal.told',
-            jsonb_set(before, array[kind], told_by_now || coalesce(told, told_by_now))::text,
+            'knowledge_internal.recorded',
+            jsonb_set(before, array[kind], recorded || coalesce(figures, recorded))::text,
             true
           );
 end
 $$;
 
-comment on function knowledge_internal.tell(text, jsonb) is
+comment on function knowledge_internal.record_figures(text, jsonb) is
   'Adds a figure to the answer of read_knowledge_question.';
 
-create function knowledge_internal.told_frequencies(
+create function knowledge_internal.recorded_frequencies(
   lexemes text[], corpus_is_small boolean, document_count float8
 )
 returns table (lexeme text, document_frequency float8)
@@ -80,12 +80,12 @@ declare
   frequencies float8[];
   listed text[];
 begin
-  perform set_config('knowledge_internal.telling', 'off', true);
+  perform set_config('knowledge_internal.recording', 'off', true);
   select array_agg(frequency.lexeme), array_agg(frequency.document_frequency)
     into names, frequencies
     from knowledge_internal.document_frequencies(lexemes, corpus_is_small, document_count)
          as frequency;
-  perform set_config('knowledge_internal.telling', 'on', true);
+  perform set_config('knowledge_internal.recording', 'on', true);
   listed := array(
     select statistics.lexeme
       from public.knowledge_lexeme_statistics as statistics
@@ -96,22 +96,22 @@ begin
               where corpus.shared_id is not null
            )
   );
-  perform knowledge_internal.tell(told.kind, told.counts)
+  perform knowledge_internal.record_figures(figures.kind, figures.counts)
      from (
        select case when found.name = any (listed) then 'listed' else 'counted' end as kind,
               jsonb_object_agg(found.name, found.frequency) as counts
          from unnest(names, frequencies) as found (name, frequency)
         group by kind
-     ) as told;
+     ) as figures;
   return query select * from unnest(names, frequencies);
 end
 $$;
 
-comment on function knowledge_internal.told_frequencies(text[], boolean, float8) is
-  'document_frequencies, told: listed are those of the whole corpus, counted those of this '
+comment on function knowledge_internal.recorded_frequencies(text[], boolean, float8) is
+  'document_frequencies, recorded: listed are those of the whole corpus, counted those of this '
   'database.';
 
-create function knowledge_internal.told_expansions(
+create function knowledge_internal.recorded_expansions(
   wanted text, configurations regconfig[], collections text[], prefix text
 )
 returns knowledge_internal.expansion[]
@@ -123,18 +123,18 @@ as $$
 declare
   found knowledge_internal.expansion[];
 begin
-  perform set_config('knowledge_internal.telling', 'off', true);
+  perform set_config('knowledge_internal.recording', 'off', true);
   found := knowledge_internal.expansions(wanted, configurations, collections, prefix);
-  perform set_config('knowledge_internal.telling', 'on', true);
-  perform knowledge_internal.tell('expansions', to_jsonb(found));
+  perform set_config('knowledge_internal.recording', 'on', true);
+  perform knowledge_internal.record_figures('expansions', to_jsonb(found));
   return found;
 end
 $$;
 
-comment on function knowledge_internal.told_expansions(text, regconfig[], text[], text) is
-  'expansions, told.';
+comment on function knowledge_internal.recorded_expansions(text, regconfig[], text[], text) is
+  'expansions, recorded.';
 
-create function knowledge_internal.tell_unknown_word(
+create function knowledge_internal.record_unknown_word(
   typed text, near text[], chunks bigint[], configurations regconfig[]
 )
 returns void
@@ -146,7 +146,7 @@ as $$
 declare
   corpus record;
 begin
-  perform knowledge_internal.tell(
+  perform knowledge_internal.record_figures(
             'unknown',
             jsonb_build_object(
               typed,
@@ -159,7 +159,7 @@ begin
   -- Another database may decide which word replaces it, and needs how many chunks have that one.
   select * into corpus from knowledge_internal.corpus_size();
   perform
-     from knowledge_internal.told_frequencies(
+     from knowledge_internal.recorded_frequencies(
             array(
               select distinct lexeme.name
                 from unnest(near) as listed (word)
@@ -173,7 +173,7 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.tell_unknown_word(text, text[], bigint[], regconfig[]) is
+comment on function knowledge_internal.record_unknown_word(text, text[], bigint[], regconfig[]) is
   'Adds a word that no chunk of this database has to the answer of read_knowledge_question, with '
   'the near words and the numbers of their chunks.';
 
@@ -186,11 +186,11 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   return (
-    select told.reading ->> 'statistics'
-      from jsonb_array_elements(readings) as told (reading)
-     where told.reading ->> 'statistics' is not null
-     order by (told.reading #>> '{corpus,document_count}')::float8 desc,
-              told.reading ->> 'statistics'
+    select answer.reading ->> 'statistics'
+      from jsonb_array_elements(readings) as answer (reading)
+     where answer.reading ->> 'statistics' is not null
+     order by (answer.reading #>> '{corpus,document_count}')::float8 desc,
+              answer.reading ->> 'statistics'
      limit 1
   );
 end
@@ -225,10 +225,10 @@ begin
            / nullif(sum(corpus.document_count * sign(1 + corpus.mutual_neighbours)), 0)
     into document_count, mean_length, cosine_spread, mutual_neighbours
     from (
-      select told.reading -> 'corpus' as corpus
-        from jsonb_array_elements(readings) with ordinality as told (reading, place)
-       where shared_id is null or told.reading ->> 'statistics' = shared_id
-       order by told.place
+      select answer.reading -> 'corpus' as corpus
+        from jsonb_array_elements(readings) with ordinality as answer (reading, place)
+       where shared_id is null or answer.reading ->> 'statistics' = shared_id
+       order by answer.place
        limit case when shared_id is not null then 1 end
     ) as listed
    cross join jsonb_to_record(listed.corpus) as corpus (
@@ -257,15 +257,15 @@ begin
          coalesce(
            max(
              case
-               when told.reading ->> 'statistics' = shared_id
-                 then (told.reading -> 'listed' ->> asked.name)::float8
+               when answer.reading ->> 'statistics' = shared_id
+                 then (answer.reading -> 'listed' ->> asked.name)::float8
              end
            ),
-           sum((told.reading -> 'counted' ->> asked.name)::float8),
+           sum((answer.reading -> 'counted' ->> asked.name)::float8),
            0
          )
     from unnest(lexemes) as asked (name)
-   cross join jsonb_array_elements(readings) as told (reading)
+   cross join jsonb_array_elements(readings) as answer (reading)
    group by asked.name;
 end
 $$;
@@ -284,8 +284,8 @@ as $$
 begin
   return (
     select array_agg(distinct language.name::regconfig)
-      from jsonb_array_elements(readings) as told (reading)
-     cross join jsonb_array_elements_text(told.reading -> 'languages') as language (name)
+      from jsonb_array_elements(readings) as answer (reading)
+     cross join jsonb_array_elements_text(answer.reading -> 'languages') as language (name)
   );
 end
 $$;
@@ -325,8 +325,8 @@ begin
     select row(
              expansion.typed, min(expansion.typed_lexeme), expansion.lexeme, max(expansion.share)
            )::knowledge_internal.expansion
-      from jsonb_array_elements(readings) as told (reading)
-     cross join jsonb_to_recordset(told.reading -> 'expansions') as expansion (
+      from jsonb_array_elements(readings) as answer (reading)
+     cross join jsonb_to_recordset(answer.reading -> 'expansions') as expansion (
              typed text, typed_lexeme text, lexeme text, share float8
            )
      where expansion.typed = any (words)
@@ -356,16 +356,16 @@ begin
           from unnest(typed) as asked (word)
          cross join lateral (
                  select listed.key as word, sum(listed.value::float8) as chunks
-                   from jsonb_array_elements(readings) as told (reading)
-                  cross join jsonb_each_text(told.reading -> 'unknown' -> asked.word) as listed
+                   from jsonb_array_elements(readings) as answer (reading)
+                  cross join jsonb_each_text(answer.reading -> 'unknown' -> asked.word) as listed
                   group by listed.key
                ) as near
          -- Every word is unknown in a database without chunks, so these do not count.
          where not exists (
                  select
-                   from jsonb_array_elements(readings) as told (reading)
-                  where told.reading -> 'languages' <> '[]'
-                    and not (told.reading -> 'unknown') ? asked.word
+                   from jsonb_array_elements(readings) as answer (reading)
+                  where answer.reading -> 'languages' <> '[]'
+                    and not (answer.reading -> 'unknown') ? asked.word
                )
          order by asked.word, least(near.chunks, most_counted) desc, near.word
       ) as chosen
@@ -424,7 +424,7 @@ begin
                     most_readings
       using errcode = '22023';
   end if;
-  for reading in select told.reading from jsonb_array_elements(readings) as told (reading) loop
+  for reading in select answer.reading from jsonb_array_elements(readings) as answer (reading) loop
     -- Each part is read as the search reads it.
     perform knowledge_internal.check_range(
               'readings: corpus.document_count', corpus.document_count, 0, 1e15
@@ -456,16 +456,16 @@ begin
   end loop;
   if (
     select count(*) = jsonb_array_length(readings)
-      from jsonb_array_elements(readings) as told (reading)
-     where jsonb_typeof(told.reading -> 'corpus') = 'object'
-       and jsonb_typeof(told.reading -> 'listed') = 'object'
-       and jsonb_typeof(told.reading -> 'counted') = 'object'
-       and jsonb_typeof(told.reading -> 'unknown') = 'object'
-       and jsonb_typeof(told.reading -> 'expansions') = 'array'
-       and jsonb_typeof(told.reading -> 'languages') = 'array'
-       and (told.reading ->> 'fusion') in ('rrf', 'relative_score', 'auto')
-       and (told.reading ->> 'vector_weight')::float8 >= 0
-       and (told.reading ->> 'text_weight')::float8 >= 0
+      from jsonb_array_elements(readings) as answer (reading)
+     where jsonb_typeof(answer.reading -> 'corpus') = 'object'
+       and jsonb_typeof(answer.reading -> 'listed') = 'object'
+       and jsonb_typeof(answer.reading -> 'counted') = 'object'
+       and jsonb_typeof(answer.reading -> 'unknown') = 'object'
+       and jsonb_typeof(answer.reading -> 'expansions') = 'array'
+       and jsonb_typeof(answer.reading -> 'languages') = 'array'
+       and (answer.reading ->> 'fusion') in ('rrf', 'relative_score', 'auto')
+       and (answer.reading ->> 'vector_weight')::float8 >= 0
+       and (answer.reading ->> 'text_weight')::float8 >= 0
   ) is not true then
     raise exception 'readings: an answer lacks a part, send what read_knowledge_question returned'
       using errcode = '22023';
@@ -493,7 +493,7 @@ as $$
 begin
   perform knowledge_internal.check_readings(readings);
   perform set_config('knowledge_internal.readings', readings::text, true),
-          set_config('knowledge_internal.telling', 'off', true),
+          set_config('knowledge_internal.recording', 'off', true),
           set_config('knowledge_internal.tracing', 'off', true);
   -- One fusion for all, whatever is stored in each database.
   arguments.fusion := readings #>> '{0,fusion}';
@@ -504,8 +504,8 @@ $$;
 
 comment on function knowledge_internal.use_readings is
   'The arguments of a search with the fusion and the weights of the first answer. Until the '
-  'setting knowledge_internal.readings is empty again, the question is read by what the databases '
-  'told. Raises 22023 for what check_readings refuses.';
+  'setting knowledge_internal.readings is empty again, the question is read by the answers of '
+  'the databases. Raises 22023 for what check_readings refuses.';
 
 create function knowledge_internal.candidate_lists(candidates jsonb)
 returns table (
@@ -522,8 +522,8 @@ begin
   return query
   select answer.shard::integer, list.list_id, list.formulation, list.draw, list.relaxed_parts,
          list.coverage_weights, list.cosine_spread, list.mutual_neighbours, list.identifier_bonus
-    from jsonb_array_elements(candidates) with ordinality as answer (told, shard)
-   cross join jsonb_to_recordset(answer.told -> 'lists') as list (
+    from jsonb_array_elements(candidates) with ordinality as answer (body, shard)
+   cross join jsonb_to_recordset(answer.body -> 'lists') as list (
            list_id bigint, formulation bigint, draw integer, relaxed_parts text[],
            coverage_weights float8[], cosine_spread float8, mutual_neighbours float8,
            identifier_bonus float8
@@ -549,24 +549,24 @@ begin
   -- While a document moves, two databases have it: the rows of one count, those that were written
   -- last.
   return query
-  select told.shard::integer, told.list_id, told.id, told.similarity, told.nearest_score,
-         told.text_score, told.is_complete, told.cosine, told.bm25_score, told.document_id,
-         told.chunk_index, told.collection, told.document_date
+  select sent.shard::integer, sent.list_id, sent.id, sent.similarity, sent.nearest_score,
+         sent.text_score, sent.is_complete, sent.cosine, sent.bm25_score, sent.document_id,
+         sent.chunk_index, sent.collection, sent.document_date
     from (
       select answer.shard, row.*,
              first_value(answer.shard) over (
                partition by coalesce(row.external_key, row.id::text)
                    order by row.written_at desc, answer.shard
              ) as kept_shard
-        from jsonb_array_elements(candidates) with ordinality as answer (told, shard)
-       cross join jsonb_to_recordset(answer.told -> 'rows') as row (
+        from jsonb_array_elements(candidates) with ordinality as answer (body, shard)
+       cross join jsonb_to_recordset(answer.body -> 'rows') as row (
                list_id bigint, id uuid, similarity float8, nearest_score float8,
                text_score float8, is_complete boolean, cosine float8, bm25_score float8,
                document_id uuid, external_key text, chunk_index integer, collection text,
                document_date date, written_at timestamptz
              )
-    ) as told
-   where told.shard = told.kept_shard;
+    ) as sent
+   where sent.shard = sent.kept_shard;
 end
 $$;
 
@@ -595,18 +595,18 @@ begin
   end if;
   if (
     select bool_and(
-             jsonb_typeof(answer.told -> 'lists') = 'array'
-               and jsonb_typeof(answer.told -> 'rows') = 'array'
+             jsonb_typeof(answer.body -> 'lists') = 'array'
+               and jsonb_typeof(answer.body -> 'rows') = 'array'
            )
-      from jsonb_array_elements(candidates) as answer (told)
+      from jsonb_array_elements(candidates) as answer (body)
   ) is not true then
     raise exception 'candidates: an answer lacks lists or rows, send what knowledge_candidates '
                     'returned'
       using errcode = '22023';
   end if;
   if (
-    select sum(jsonb_array_length(answer.told -> 'rows'))
-      from jsonb_array_elements(candidates) as answer (told)
+    select sum(jsonb_array_length(answer.body -> 'rows'))
+      from jsonb_array_elements(candidates) as answer (body)
   ) > most_rows then
     raise exception 'candidates must be at most % rows', most_rows using errcode = '22023';
   end if;
@@ -858,7 +858,7 @@ begin
       using errcode = '22023', hint = 'Send what sum_knowledge_statistics returned.';
   end if;
   select * into given
-    from jsonb_to_record(statistics) as told (
+    from jsonb_to_record(statistics) as sent (
            id text, document_count float8, mean_length float8, cosine_spread float8,
            mutual_neighbours float8
          );

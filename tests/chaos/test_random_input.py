@@ -211,16 +211,18 @@ def call(
     connection.pgconn.exec_(b"rollback")
     took = time.monotonic() - begun
     trial.note("calls of SQL functions")
-    told = f"{function}({dict(zip(arguments, (repr(one)[:60] for one in values), strict=True))})"
+    reported = (
+        f"{function}({dict(zip(arguments, (repr(one)[:60] for one in values), strict=True))})"
+    )
     if connection.pgconn.status != pq.ConnStatus.OK:
-        trial.violated(f"the session ends: {told}")
+        trial.violated(f"the session ends: {reported}")
         raise psycopg.OperationalError("the session has ended")
     if code and code not in allowed:
-        trial.violated(f"{code} {message[:200]}: {told}")
+        trial.violated(f"{code} {message[:200]}: {reported}")
     elif code == "22023" and len(message) > LONGEST_MESSAGE:
-        trial.violated(f"a message of {len(message)} characters: {told}")
+        trial.violated(f"a message of {len(message)} characters: {reported}")
     elif took > SLOW:
-        trial.violated(f"{took:.0f} s: {told}")
+        trial.violated(f"{took:.0f} s: {reported}")
     else:
         trial.held(f"refused with {code}" if code else "answered")
 

@@ -1,7 +1,7 @@
 """Documents whose content follows from key and version, and what may be stored of them.
 
 A ledger knows which versions of a document are possible: the last that was acknowledged, and those
-that were sent since, whose outcome nobody told. Whatever else is stored is a violation.
+that were sent since, whose outcome is unknown. Whatever else is stored is a violation.
 """
 
 import hashlib

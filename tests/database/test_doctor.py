@@ -225,11 +225,11 @@ def test_findings_of_the_health_function_are_shown_with_severity_and_remedy(
     dsn: str, database: Any
 ) -> None:
     ingest(database, "a", embedded("one", "m"), embedded("two", "n"), {"content": "three"})
-    told = database.execute("select public.knowledge_search_health() -> 'findings'").fetchone()
-    assert {one["check"] for one in told[0]} == {"embeddings", "statistics"}
+    reported = database.execute("select public.knowledge_search_health() -> 'findings'").fetchone()
+    assert {one["check"] for one in reported[0]} == {"embeddings", "statistics"}
     shown = [one for one in examine(dsn) if one.status != "ok"]
     assert sorted((one.status, one.check, one.message, one.remedy) for one in shown) == sorted(
-        (one["severity"], one["check"], one["what"], one["remedy"]) for one in told[0]
+        (one["severity"], one["check"], one["what"], one["remedy"]) for one in reported[0]
     )
 
 

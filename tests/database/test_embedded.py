@@ -274,6 +274,27 @@ def test_the_prelude_can_run_twice(local: EmbeddedPostgres) -> None:
         apply_prelude(connection)
 
 
+def test_the_owner_can_run_the_prelude_where_roles_and_settings_exist(
+    local: EmbeddedPostgres,
+) -> None:
+    settings = "select setrole, setconfig from pg_db_role_setting order by setrole"
+    before = ask(local, settings)
+    with psycopg.connect(local.dsn(), autocommit=True) as owner:
+        apply_prelude(owner)
+    assert ask(local, settings) == before
+
+
+def test_the_prelude_keeps_the_settings_of_a_role(local: EmbeddedPostgres) -> None:
+    with psycopg.connect(local.admin_dsn(), autocommit=True) as connection:
+        connection.execute("alter role anon set statement_timeout = '1s'")
+        apply_prelude(connection)
+        kept = connection.execute(
+            "select setconfig from pg_db_role_setting where setrole = 'anon'::regrole"
+        ).fetchall()
+        connection.execute("alter role anon set statement_timeout = '3s'")
+    assert kept == [(["statement_timeout=1s"],)]
+
+
 def test_the_prelude_makes_what_the_migrations_and_the_advisors_look_for(database: Any) -> None:
     roles = database.execute(
         "select rolname, rolsuper, rolbypassrls, rolcanlogin from pg_roles"

@@ -172,25 +172,25 @@ def test_superseded_chunks_of_a_large_table_do_not_count_for_models(
 
 
 def test_a_new_database_has_no_findings(database: Connection) -> None:
-    told = health(database)
-    assert told["findings"] == []
-    assert told["rows"]["total"] == 0
-    assert told["dimensions"] == 3
-    assert told["versions"]["pgvector"]
-    assert [one["name"] for one in told["tables"]] == [
+    reported = health(database)
+    assert reported["findings"] == []
+    assert reported["rows"]["total"] == 0
+    assert reported["dimensions"] == 3
+    assert reported["versions"]["pgvector"]
+    assert [one["name"] for one in reported["tables"]] == [
         "public.knowledge_chunks",
         "public.knowledge_documents",
         "public.knowledge_sources",
     ]
-    assert {one["leg"] for one in told["indexes"]} == {"vector", "text", None}
+    assert {one["leg"] for one in reported["indexes"]} == {"vector", "text", None}
 
 
 def test_a_healthy_database_in_use_has_no_findings(database: Connection) -> None:
     ingest(database, "a", "m", "m")
     run(database, *RENEWED)
-    told = health(database)
-    assert told["findings"] == []
-    assert told["rows"] == {
+    reported = health(database)
+    assert reported["findings"] == []
+    assert reported["rows"] == {
         "total": 2,
         "active": 2,
         "by_status": {"active": 2},
@@ -200,8 +200,8 @@ def test_a_healthy_database_in_use_has_no_findings(database: Connection) -> None
         "without_bits": 0,
         "is_estimated": False,
     }
-    assert told["embedding_models"] == [{"model": "m", "chunks": 2}]
-    assert told["statistics"]["rows"] == 2
+    assert reported["embedding_models"] == [{"model": "m", "chunks": 2}]
+    assert reported["statistics"]["rows"] == 2
 
 
 def test_service_role_gets_the_same_findings_as_the_owner(
@@ -267,10 +267,10 @@ def test_an_index_that_is_being_built_is_waited_for(connect: Connect) -> None:
         b"create index concurrently waited on public.knowledge_chunks (sensitivity)"
     )
     for _ in range(1000):
-        if told := health(database)["findings"]:
+        if reported := health(database)["findings"]:
             break
     writer.execute("rollback")
-    (one,) = told
+    (one,) = reported
     assert (one["severity"], one["check"], one["remedy"]) == ("warning", "indexes", None)
     assert one["what"].startswith("public.waited is being built (waiting for writers")
     while result := builder.pgconn.get_result():
@@ -373,21 +373,21 @@ def test_a_vector_index_larger_than_memory_is_remarked_on(database: Connection) 
     assert findings(database) == [("warning", "memory")]
 
 
-def findings_of(connection: Connection, told: Health) -> list[dict[str, Any]]:
+def findings_of(connection: Connection, reported: Health) -> list[dict[str, Any]]:
     rows = connection.execute(
-        "select knowledge_internal.health_findings(%s)", [json.dumps(told)]
+        "select knowledge_internal.health_findings(%s)", [json.dumps(reported)]
     ).fetchall()
     return list(rows[0][0])
 
 
 def test_a_vector_index_larger_than_shared_buffers_is_reported(database: Connection) -> None:
-    told = health(database)
-    told["memory"] = {
+    reported = health(database)
+    reported["memory"] = {
         "shared_buffers": 2**30,
         "effective_cache_size": 3 * 2**30,
         "vector_index": 2 * 2**30,
     }
-    (one,) = findings_of(database, told)
+    (one,) = findings_of(database, reported)
     assert (one["severity"], one["check"]) == ("info", "memory")
     assert "2048 MB" in one["what"]
 
@@ -396,25 +396,25 @@ def test_a_vector_index_larger_than_shared_buffers_is_reported(database: Connect
 def test_a_pgvector_without_iterative_scans_is_an_error(
     database: Connection, version: str | None
 ) -> None:
-    told = health(database)
-    assert findings_of(database, told) == []
-    told["versions"]["pgvector"] = version
-    (one,) = findings_of(database, told)
+    reported = health(database)
+    assert findings_of(database, reported) == []
+    reported["versions"]["pgvector"] = version
+    (one,) = findings_of(database, reported)
     assert (one["severity"], one["check"]) == ("error", "pgvector")
 
 
 @pytest.mark.parametrize("version", ["0.8.0", "0.10.1", "1.0"])
 def test_a_later_pgvector_will_do(database: Connection, version: str) -> None:
-    told = health(database)
-    told["versions"]["pgvector"] = version
-    assert findings_of(database, told) == []
+    reported = health(database)
+    reported["versions"]["pgvector"] = version
+    assert findings_of(database, reported) == []
 
 
 def test_large_unused_indexes_are_reported(database: Connection) -> None:
-    told = health(database)
-    for index in told["indexes"]:
+    reported = health(database)
+    for index in reported["indexes"]:
         index["bytes"] = 20 * 2**20
-    (one,) = findings_of(database, told)
+    (one,) = findings_of(database, reported)
     assert (one["severity"], one["check"]) == ("info", "indexes")
     assert "knowledge_chunks_owner" in one["what"]
     # What keeps rows unique is never idle.

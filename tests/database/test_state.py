@@ -103,8 +103,8 @@ def test_a_line_has_at_most_100_characters(file: Path) -> None:
     ],
 )
 def test_shared_constants_are_defined_once(pattern: str, home: str) -> None:
-    told = re.compile(pattern, re.DOTALL)
-    assert [file.name for file in FILES if told.search(code(file.read_text("utf-8")))] == [home]
+    reported = re.compile(pattern, re.DOTALL)
+    assert [file.name for file in FILES if reported.search(code(file.read_text("utf-8")))] == [home]
 
 
 def test_no_list_of_python_repeats_the_knowledge_types() -> None:

@@ -105,7 +105,7 @@ def test_the_manifest_is_that_of_the_state_on_every_version(state: str) -> None:
             "grants",
         ),
         (
-            "alter table public.knowledge_chunks alter column content set storage extended",
+            "alter table public.knowledge_chunks alter column content set storage external",
             "column public.knowledge_chunks.content",
             "storage",
         ),

@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +30,7 @@ from second_brain.models.rerankers import (
     CachedReranker,
     CohereReranker,
     CrossEncoderReranker,
+    JinaReranker,
     ScoreCache,
     VoyageReranker,
     load_reranker,
@@ -71,7 +73,8 @@ def api() -> Iterator[ProviderServer]:
             scores = [len(text) / 100 for text in request.body["documents"]]
             results = [{"index": one, "relevance_score": s} for one, s in enumerate(scores)]
             results.sort(key=lambda result: -result["relevance_score"])
-            return Answer({"results" if request.path == "/v2/rerank" else "data": results})
+            name = "data" if request.body["model"] == "voyage" else "results"
+            return Answer({name: results})
 
         served.answer = answer
         yield served
@@ -85,17 +88,24 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return waited
 
 
-Hosted = CohereReranker | VoyageReranker
+Hosted = CohereReranker | JinaReranker | VoyageReranker
 Make = Callable[..., Hosted]
 
+KINDS: dict[str, type[Hosted]] = {
+    "cohere": CohereReranker,
+    "jina": JinaReranker,
+    "voyage": VoyageReranker,
+}
 
-@pytest.fixture(params=[CohereReranker, VoyageReranker], ids=["cohere", "voyage"])
+
+@pytest.fixture(params=KINDS)
 def make(request: pytest.FixtureRequest, api: ProviderServer, waits: list[float]) -> Iterator[Make]:
     """Make the reranker of a provider, which is closed at the end."""
     made: list[Hosted] = []
 
     def make_one(**options: Any) -> Hosted:
-        made.append(request.param(**{"api_key": KEY, "base_url": api.url, **options}))
+        given = {"model": request.param, "api_key": KEY, "base_url": api.url, **options}
+        made.append(KINDS[request.param](**given))
         return made[-1]
 
     yield make_one
@@ -105,10 +115,11 @@ def make(request: pytest.FixtureRequest, api: ProviderServer, waits: list[float]
 
 def test_scores_come_back_in_the_order_of_the_texts(make: Make, api: ProviderServer) -> None:
     texts = ["four", "a", "the longest", "two"]
-    assert rerank_scores(make(model="best"), "which?", texts) == [0.04, 0.01, 0.11, 0.03]
+    assert rerank_scores(make(), "which?", texts) == [0.04, 0.01, 0.11, 0.03]
     (request,) = api.requests
     assert request.headers["authorization"] == f"Bearer {KEY}"
-    assert request.body == {"model": "best", "query": "which?", "documents": texts}
+    assert request.path == ("/v2/rerank" if request.body["model"] == "cohere" else "/rerank")
+    assert request.body == {**request.body, "query": "which?", "documents": texts}
 
 
 def test_no_texts_need_no_request(make: Make, api: ProviderServer) -> None:
@@ -119,18 +130,38 @@ def test_no_texts_need_no_request(make: Make, api: ProviderServer) -> None:
 def test_the_environment_is_asked_for_the_key_when_a_reranker_is_made(
     monkeypatch: pytest.MonkeyPatch, api: ProviderServer
 ) -> None:
-    variables = {"CO_API_KEY": CohereReranker, "COHERE_API_KEY": CohereReranker}
-    for variable in (*variables, "VOYAGE_API_KEY"):
+    variables = {
+        "CO_API_KEY": CohereReranker,
+        "COHERE_API_KEY": CohereReranker,
+        "JINA_API_KEY": JinaReranker,
+        "VOYAGE_API_KEY": VoyageReranker,
+    }
+    for variable in variables:
         monkeypatch.delenv(variable, raising=False)
-    for variable, reranker in {**variables, "VOYAGE_API_KEY": VoyageReranker}.items():
+    for variable, reranker in variables.items():
+        # As if the address were the provider's.
+        local = type(
+            "Local", (reranker,), {"provider": replace(reranker.provider, base_url=api.url)}
+        )
         with pytest.raises(ConfigurationError) as caught:
-            reranker(base_url=api.url)
+            local()
         assert variable in (caught.value.remedy or "")
         with monkeypatch.context() as patch:
             patch.setenv(variable, KEY)
-            with reranker(base_url=api.url) as made:
+            with local("voyage" if reranker is VoyageReranker else "any") as made:
                 made("q", ["a"])
         assert api.requests[-1].headers["authorization"] == f"Bearer {KEY}"
+
+
+def test_another_server_with_jinas_api_needs_no_key(
+    monkeypatch: pytest.MonkeyPatch, api: ProviderServer
+) -> None:
+    monkeypatch.setenv("JINA_API_KEY", KEY)
+    with JinaReranker("BAAI/bge-reranker-v2-m3", base_url=f"{api.url}/v1") as reranker:
+        assert reranker("q", ["a", "bc"]) == [0.01, 0.02]
+    (request,) = api.requests
+    assert request.path == "/v1/rerank"
+    assert "authorization" not in request.headers
 
 
 def test_a_busy_provider_is_retried(make: Make, api: ProviderServer, waits: list[float]) -> None:
@@ -362,5 +393,7 @@ def test_an_unknown_reranker_is_refused_with_the_names(name: str) -> None:
 
 def test_a_reranker_is_loaded_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CO_API_KEY", KEY)
+    monkeypatch.setenv("JINA_API_KEY", KEY)
+    assert isinstance(load_reranker("jina:jina-reranker-v3"), JinaReranker)
     assert isinstance(load_reranker("cohere"), CohereReranker)
     assert isinstance(load_reranker("cohere:rerank-v4"), CohereReranker)

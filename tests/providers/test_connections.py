@@ -5,7 +5,6 @@ loop. `Wire` stands between client and server; `pgbouncer` is the real one, wher
 """
 
 import asyncio
-import inspect
 import os
 import random
 import shutil
@@ -13,43 +12,28 @@ import socket
 import subprocess
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
-from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from sides import Side, corpus, side
 
 from conftest import Connection
-from second_brain.errors import PermissionDeniedError, SecondBrainError
+from second_brain.errors import SecondBrainError
 from second_brain.services import reading
 from second_brain.services.calls import FIRST_PAUSE, LONGEST_TIMEOUT
-from second_brain.services.connections import async_connection_pool, connection_pool
-from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
-from second_brain.services.provider import SearchProvider
-from second_brain.services.write import KnowledgeWriter
+from second_brain.services.connections import async_connection_pool
+from second_brain.services.postgres import AsyncPostgresProvider
 
-CHUNKS: list[dict[str, object]] = [
-    {"content": "The zebra crossing is striped.", "embedding": [1.0, 0.0, 0.0]},
-    {"content": "A zebra eats grass on the plain.", "embedding": [0.8, 0.6, 0.0]},
-    {"content": "The lion sleeps.", "embedding": [0.0, 0.0, 1.0]},
-]
+__all__ = ["corpus", "side"]  # fixtures
+
 FOUND = ["A zebra eats grass on the plain."]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def corpus(shared: Connection) -> None:
-    document = {"external_key": "savanna", "title": "Savanna", "visibility": "public"}
-    KnowledgeWriter(shared).upsert_document(document, CHUNKS)
 
 
 class Wire:
@@ -116,135 +100,6 @@ class Wire:
 @pytest.fixture
 def wire(shared_dsn: str) -> Iterator[Wire]:
     made = Wire(shared_dsn)
-    yield made
-    made.close()
-
-
-class Side(ABC):
-    """One of the two ways to use a provider."""
-
-    def __init__(self) -> None:
-        self.pauses: list[float] = []
-        self.cleanup: list[Callable[[], object]] = []
-
-    @abstractmethod
-    def provider(self, database: Any, **options: Any) -> Any:
-        """Return a provider whose pauses are noted and not made."""
-
-    @abstractmethod
-    def connect(self, dsn: str, **options: Any) -> Any:
-        """Open a connection."""
-
-    @abstractmethod
-    def pool(self, dsn: str, *, ready: bool = True, **options: Any) -> Any:
-        """Open the pool that the package offers, or a plain one."""
-
-    @abstractmethod
-    def do(self, outcome: Any) -> Any:
-        """Wait for the outcome of a connection's method."""
-
-    def value(self, connection: Any, query: str) -> Any:
-        """Return the single value of a query."""
-        row = self.do(self.do(connection.execute(query)).fetchone())
-        return row[0]
-
-    def close(self) -> None:
-        """Close what was opened."""
-        for step in reversed(self.cleanup):
-            self.do(step())
-
-
-class Blocking(Side):
-    """Threads."""
-
-    def provider(self, database: Any, **options: Any) -> Any:
-        """See Side."""
-        return PostgresProvider(database, **{"sleep": self.pauses.append, **options})
-
-    def connect(self, dsn: str, **options: Any) -> Any:
-        """See Side."""
-        connection = psycopg.connect(dsn, **options)
-        self.cleanup.append(connection.close)
-        return connection
-
-    def pool(self, dsn: str, *, ready: bool = True, **options: Any) -> Any:
-        """See Side."""
-        pool = (
-            connection_pool(dsn, **options) if ready else ConnectionPool(dsn, open=True, **options)
-        )
-        self.cleanup.append(pool.close)
-        pool.wait()
-        return pool
-
-    def do(self, outcome: Any) -> Any:
-        """See Side."""
-        return outcome
-
-
-class Looping(Side):
-    """An event loop, which runs only during a call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.runner = asyncio.Runner()
-
-    def provider(self, database: Any, **options: Any) -> Any:
-        """See Side."""
-
-        async def sleep(seconds: float) -> None:
-            self.pauses.append(seconds)
-
-        return Waited(self, AsyncPostgresProvider(database, **{"sleep": sleep, **options}))
-
-    def connect(self, dsn: str, **options: Any) -> Any:
-        """See Side."""
-        connection = self.do(psycopg.AsyncConnection.connect(dsn, **options))
-        self.cleanup.append(connection.close)
-        return connection
-
-    def pool(self, dsn: str, *, ready: bool = True, **options: Any) -> Any:
-        """See Side."""
-
-        async def make() -> Any:
-            if ready:
-                pool = async_connection_pool(dsn, **options)
-            else:
-                pool = AsyncConnectionPool(dsn, open=False, **options)
-            await pool.open(wait=True)
-            return pool
-
-        pool = self.do(make())
-        self.cleanup.append(pool.close)
-        return pool
-
-    def do(self, outcome: Any) -> Any:
-        """See Side."""
-
-        async def wait() -> Any:
-            return await outcome
-
-        return self.runner.run(wait()) if inspect.isawaitable(outcome) else outcome
-
-    def close(self) -> None:
-        """See Side."""
-        super().close()
-        self.runner.close()
-
-
-class Waited:
-    """A provider for an event loop, whose methods are waited for."""
-
-    def __init__(self, side: Looping, provider: AsyncPostgresProvider) -> None:
-        self._side, self._provider = side, provider
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._provider, name)
-        return lambda *arguments, **options: self._side.do(method(*arguments, **options))
-
-
-@pytest.fixture(params=[Blocking, Looping])
-def side(request: pytest.FixtureRequest) -> Iterator[Side]:
-    made: Side = request.param()
     yield made
     made.close()
 
@@ -605,131 +460,6 @@ def test_searches_on_a_loop_run_side_by_side(shared_dsn: str, shared: Connection
 def test_a_wrong_type_of_database_is_refused_at_once(shared_dsn: str) -> None:
     with pytest.raises(TypeError, match="not Connection"), psycopg.connect(shared_dsn) as wrong:
         AsyncPostgresProvider(wrong)  # type: ignore[arg-type]
-
-
-Asked = tuple[str, tuple[Any, ...], dict[str, Any]]
-
-_EMBEDDINGS = st.sampled_from([None, [1, 0, 0], (0.6, 0.8, 0), "[0,0,1]", [1, 2], [0, 0, 0], "x"])
-_TEXTS = st.sampled_from([None, "", "zebra", "grass lion", '"zebra crossing"', "a\x00", "nosuch"])
-_VIEWERS = st.sampled_from([None, UUID(int=1), "nobody", str(UUID(int=1))])
-_OPTIONS = st.fixed_dictionaries(
-    {},
-    optional={
-        "top_k": st.sampled_from([1, 2, 0, 10**12]),
-        "threshold": st.sampled_from([0.9, -1.0, 2.0]),
-        "fusion": st.sampled_from(["rrf", "auto", "nosuch"]),
-        "search_mode": st.sampled_from(["simple", "phrase", "nosuch"]),
-        "filters": st.sampled_from([None, {"team": "search"}, [{"field": "nosuch"}], 7]),
-        "date_from": st.sampled_from(["2026-01-31", "soon"]),
-        "snippet": st.booleans(),
-        "public_only": st.booleans(),
-        "timeout": st.sampled_from([None, 60.0, 0]),
-    },
-)
-_LEG_OPTIONS = st.fixed_dictionaries(
-    {}, optional={"top_k": st.sampled_from([1, 0]), "viewer_id": _VIEWERS}
-)
-
-
-def _without_timeout(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name != "timeout"}
-
-
-_HYBRID = st.tuples(_EMBEDDINGS, _TEXTS)
-_QUERIES = st.lists(
-    st.builds(
-        lambda asked, options: {
-            "query_embedding": asked[0],
-            "query_text": asked[1],
-            **_without_timeout(options),
-        },
-        _HYBRID,
-        _OPTIONS,
-    ),
-    max_size=3,
-)
-_CALLS: st.SearchStrategy[Asked] = st.one_of(
-    st.tuples(
-        st.just("hybrid_search"),
-        _HYBRID,
-        st.builds(lambda one, viewer: {**one, "viewer_id": viewer}, _OPTIONS, _VIEWERS),
-    ),
-    st.tuples(st.sampled_from(["search_my_knowledge", "explain_hybrid_search"]), _HYBRID, _OPTIONS),
-    st.tuples(st.just("search"), st.tuples(_EMBEDDINGS), _LEG_OPTIONS),
-    st.tuples(st.just("fulltext_search"), st.tuples(_TEXTS), _LEG_OPTIONS),
-    st.tuples(
-        st.just("hybrid_search_batch"),
-        st.tuples(_QUERIES),
-        st.fixed_dictionaries({"fuse": st.booleans()}),
-    ),
-)
-
-
-def answer(provider: Any, asked: Asked) -> Any:
-    method, arguments, options = asked
-    try:
-        found = getattr(provider, method)(*arguments, **options)
-    except SecondBrainError as error:
-        return type(error), str(error), error.code, error.remedy
-    if method == "explain_hybrid_search":
-        del found["milliseconds"]
-    return found
-
-
-@pytest.fixture(scope="module")
-def both(shared_dsn: str) -> Iterator[list[Any]]:
-    """The two kinds of provider, each multi-tenant too or not."""
-    sides = [Blocking(), Looping()]
-    yield [
-        [
-            one.provider(one.connect(shared_dsn, autocommit=True), multi_tenant=multi_tenant)
-            for multi_tenant in (False, True)
-        ]
-        for one in sides
-    ]
-    for one in sides:
-        one.close()
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(asked=_CALLS, is_multi_tenant=st.booleans())
-def test_a_loop_gets_the_answers_that_a_thread_gets(
-    both: list[Any], asked: Asked, is_multi_tenant: bool
-) -> None:
-    blocking, looping = both
-    assert answer(looping[is_multi_tenant], asked) == answer(blocking[is_multi_tenant], asked)
-
-
-def test_the_methods_of_both_kinds_take_the_same() -> None:
-    public = [name for name in vars(SearchProvider) if not name.startswith("_")]
-    assert "embedding_models" in public
-    for name in public:
-        one = inspect.signature(getattr(PostgresProvider, name))
-        method = getattr(AsyncPostgresProvider, name)
-        other = inspect.signature(method)
-        assert inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method), name
-        # An iterator of pages has another type for an event loop.
-        assert one.parameters == other.parameters, name
-        if inspect.iscoroutinefunction(method):
-            assert one == other, name
-
-
-def test_the_embedding_models_are_returned(side: Side, shared: Connection, shared_dsn: str) -> None:
-    document = {"external_key": "models"}
-    chunks = [
-        {"content": f"model {number}", "embedding": [0, 1, 0], "embedding_model": "mine"}
-        for number in range(2)
-    ]
-    KnowledgeWriter(shared).upsert_document(document, chunks)
-    try:
-        models = side.provider(shared_dsn).embedding_models(timeout=30.0)
-        assert ("mine", 3, 2) in [(one.model, one.dimensions, one.chunks) for one in models]
-        nobody = side.connect(shared_dsn, autocommit=True)
-        side.do(nobody.execute("set role anon"))
-        with pytest.raises(PermissionDeniedError):
-            side.provider(nobody).embedding_models()
-    finally:
-        KnowledgeWriter(shared).delete_document("models")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
-from test_supabase_http import (
+from supabase_gateway import (
     HYBRID_ROW,
     SIDES,
     Answer,

@@ -78,8 +78,8 @@ def test_a_token_without_a_uuid_is_refused_with_its_own_remedy(
 def test_over_sql_and_rest_the_same_refusal_is_the_same_error(connect: Connect) -> None:
     with pytest.raises(psycopg.Error) as caught:
         connect("authenticated").execute("select * from public.search_my_knowledge_chunks()")
-    told = caught.value.diag
-    body = {"code": "42501", "message": told.message_primary, "hint": told.message_hint}
+    reported = caught.value.diag
+    body = {"code": "42501", "message": reported.message_primary, "hint": reported.message_hint}
     over_rest = translate(APIError({**json.loads(json.dumps(body)), "details": None}))
     over_sql = translate(caught.value)
     assert type(over_rest) is type(over_sql) is PermissionDeniedError

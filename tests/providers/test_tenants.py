@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -123,11 +124,37 @@ def test_a_table_says_where_tenants_are(
     table, _ = directory_of(path)
     assert isinstance(table, TableDirectory)
     table.set("acme", Place("us", "acme"))
-    assert TableDirectory(databases["eu"]).find("acme") == Place("us", "acme")
+    table.close()
+    with closing(TableDirectory(databases["eu"])) as other:
+        assert other.find("acme") == Place("us", "acme")
     with psycopg.connect(databases["eu"]) as connection:
         connection.execute("set role service_role")
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute("select from second_brain_directory.tenants")
+
+
+def test_a_table_is_asked_over_connections_that_are_kept(databases: dict[str, str]) -> None:
+    dsn = make_conninfo(databases["eu"], application_name="directory")
+    with (
+        closing(TableDirectory(dsn, cached_for=0)) as table,
+        psycopg.connect(databases["eu"], autocommit=True) as connection,
+    ):
+        table.create()
+        table.set("acme", Place("us"))
+        listed = "select pid from pg_stat_activity where application_name = 'directory'"
+        backends = set()
+        for _ in range(3):
+            assert table.find("acme") == Place("us")
+            backends |= set(connection.execute(listed).fetchall())
+        assert len(backends) == 1
+        connection.execute("select pg_terminate_backend(%s)", backends.pop())
+        assert table.find("acme") == Place("us")
+    with (
+        closing(TableDirectory(NOWHERE)) as nowhere,
+        pytest.raises(UnavailableError, match="directory of tenants") as failure,
+    ):
+        nowhere.find("acme")
+    assert "hunter2" not in str(failure.value)
 
 
 def test_a_function_says_where_tenants_are_and_is_remembered() -> None:
@@ -548,8 +575,8 @@ def test_commands_for_all_tenants_go_on_after_a_failure(run: Run) -> None:
     assert "hunter2" not in migrated.out + migrated.err
     examined = run("doctor", "--all", "--json")
     assert examined.code == 1
-    told = [(one["database"], one["is_good"]) for one in json.loads(examined.out)]
-    assert told == [("dead", False), ("eu", True), ("us", True)]
+    reported = [(one["database"], one["is_good"]) for one in json.loads(examined.out)]
+    assert reported == [("dead", False), ("eu", True), ("us", True)]
 
 
 def test_a_tenant_is_moved_by_a_command(run: Run) -> None:

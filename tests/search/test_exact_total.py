@@ -6,7 +6,7 @@ from uuid import UUID
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
-from test_search import call, search, store
+from searching import call, search, store
 
 from conftest import Connection
 

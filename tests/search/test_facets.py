@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
+from searching import Row, call, search, store
 from test_exact_total import QUERY, ROW
-from test_search import Row, call, search, store
 
 from conftest import Connect, Connection
 from second_brain import PostgresProvider

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from test_search import Row, call, chunk
+from searching import Row, call, chunk
 
 from conftest import Connection
 

@@ -1,260 +1,53 @@
 """The structure of the SQL, read by a parser, and the client over a mocked supabase client.
 
-The structure tests come first, the client's after them.
+The structure tests come first, the client's after them. No test reads a comment.
 """
 
 import json
 import logging
-import re
-from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date
-from functools import cache
-from typing import Any, cast
-from unittest.mock import MagicMock
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from pglast import ast, parse_plpgsql, parse_sql
+from mocked_client import ROW, SECRET, client_with, failing_client, sent
+from pglast import ast, parse_sql
 from pglast.enums import (
-    BoolExprType,
-    FunctionParameterMode,
-    GrantTargetType,
     JoinType,
-    ObjectType,
 )
-from pglast.parser import scan
 from pglast.stream import RawStream
 from postgrest.exceptions import APIError
+from sql_trees import (
+    RPC,
+    Function,
+    Query,
+    columns_read,
+    conjuncts,
+    constants,
+    ctes,
+    definitions,
+    derived_from,
+    dotted,
+    function,
+    lineage,
+    nodes,
+    operators,
+    options,
+    outputs,
+    parameters,
+    parsed,
+    per_function,
+    per_leg,
+    per_public_function,
+    plpgsql,
+    privileges,
+    result_columns,
+    retrieval,
+    tables,
+)
 
-from second_brain.database import migrations
-from second_brain.database.migrations import Migration
-from second_brain.services.results import MemorySearchResult, Method, normalize_rows
+from second_brain.services.results import MemorySearchResult
 from second_brain.services.supabase import SupabaseProvider
-
-# The structure of the SQL. What a function's body holds is parsed too: no test reads a comment.
-
-RPC = "hybrid_search_knowledge_chunks"
-# pglast's types say that any part of a node may be missing.
-Function = Any
-Query = Any
-
-
-def nodes(root: Any, *types: type[ast.Node]) -> Iterator[Any]:
-    """Walk a syntax tree, root included, down to nodes of these types."""
-    if isinstance(root, tuple):
-        for item in root:
-            yield from nodes(item, *types)
-    elif isinstance(root, ast.Node):
-        if isinstance(root, types):
-            yield root
-        for slot in root:
-            yield from nodes(getattr(root, slot), *types)
-
-
-def dotted(names: Any) -> str:
-    return ".".join(getattr(name, "sval", "*") for name in names)
-
-
-def columns_read(root: Any) -> set[str]:
-    """Names of the columns and variables in an expression, without their qualifiers."""
-    return {dotted(node.fields).split(".")[-1] for node in nodes(root, ast.ColumnRef)}
-
-
-def constants(root: Any) -> set[str]:
-    return {text.sval for node in nodes(root, ast.A_Const) for text in nodes(node.val, ast.String)}
-
-
-def operators(root: Any) -> Iterator[tuple[str, Any]]:
-    for node in nodes(root, ast.A_Expr):
-        yield dotted(node.name).split(".")[-1], node
-
-
-@cache
-def parsed() -> dict[str, tuple[Any, ...]]:
-    """Each migration's statements by its file name."""
-    return {
-        one.file_name: tuple(raw.stmt for raw in parse_sql(one.sql)) for one in migrations.find()
-    }
-
-
-def definitions() -> list[tuple[str, Function]]:
-    return [
-        (file_name, statement)
-        for file_name, statements in parsed().items()
-        for statement in statements
-        if isinstance(statement, ast.CreateFunctionStmt)
-    ]
-
-
-def function(name: str, schema: str = "public") -> Function:
-    """Find the latest definition of a function."""
-    *_, (_, latest) = (
-        one for one in definitions() if dotted(one[1].funcname) == f"{schema}.{name}"
-    )
-    return latest
-
-
-def options(definition: Function, name: str) -> list[Any]:
-    return [option.arg for option in definition.options if option.defname == name]
-
-
-def parameters(definition: Function, of_the_result: bool) -> dict[str, tuple[str, str | None]]:
-    """Types and defaults by name, in order."""
-    return {
-        one.name: (RawStream()(one.argType), one.defexpr and RawStream()(one.defexpr))
-        for one in definition.parameters or ()
-        if (one.mode == FunctionParameterMode.FUNC_PARAM_TABLE) is of_the_result
-    }
-
-
-def body(definition: Function) -> str:
-    # A do block keeps its text among its arguments.
-    parts = getattr(definition, "options", None) or definition.args
-    (text,) = (one for part in parts if part.defname == "as" for one in nodes(part, ast.String))
-    return cast(str, text.sval)
-
-
-def plpgsql(definition: Function) -> list[tuple[str, Any]]:
-    """List the statements of a plpgsql body: their kinds, each with its own tree."""
-    # The parser has no catalog: types from other schemas stand in its way.
-    text = RawStream()(definition)
-    text = re.sub(r"\bextensions\.(vector|sparsevec)\b", "text", text)
-    text = re.sub(r"(?m)^(  \w+ (?:constant )?)knowledge_internal\.\w+\[\]", r"\1text[]", text)
-    text = re.sub(r"(?m)^(  \w+ (?:constant )?)knowledge_internal\.\w+(?=;| :=)", r"\1record", text)
-    text = re.sub(r"\bSETOF public\.\w+", "SETOF record", text, flags=re.IGNORECASE)
-
-    def walk(tree: Any) -> Iterator[tuple[str, Any]]:
-        for key, value in tree.items() if isinstance(tree, dict) else ():
-            if key.startswith("PLpgSQL_"):
-                yield key.removeprefix("PLpgSQL_"), value
-            yield from walk(value)
-        for item in tree if isinstance(tree, list) else ():
-            yield from walk(item)
-
-    return list(walk(parse_plpgsql(text)))
-
-
-@cache
-def retrieval() -> Query:
-    """Return the query whose rows the RPC returns: the only one with CTEs.
-
-    The other one calls common_search, which repeats parts of this one.
-    """
-    queries = [
-        parse_sql(tree["query"]["PLpgSQL_expr"]["query"])[0].stmt
-        for kind, tree in plpgsql(function(RPC))
-        if kind == "stmt_return_query"
-    ]
-    (query,) = (one for one in queries if isinstance(one, ast.SelectStmt) and one.withClause)
-    return query
-
-
-def ctes() -> dict[str, Query]:
-    return {cte.ctename: cte.ctequery for cte in retrieval().withClause.ctes}
-
-
-def tables(root: Any) -> set[str]:
-    return {node.relname for node in nodes(root, ast.RangeVar)}
-
-
-def drawn_rows() -> Query:
-    """Return the query of drawn_rows, the function by which the text leg finds its rows."""
-    (query,) = re.findall(
-        r"ids := array\((.+?)\n    \);",
-        body(function("drawn_rows", "knowledge_internal")),
-        re.DOTALL,
-    )
-    return parse_sql(query)[0].stmt
-
-
-def lineage(name: str) -> tuple[Query, ...]:
-    """Return a CTE with every CTE that it reads, directly or not, and the query of drawn_rows."""
-    known = ctes()
-    reached, ahead = {name}, [name]
-    while ahead:
-        new = (tables(known[ahead.pop()]) & known.keys()) - reached
-        reached |= new
-        ahead += new
-    read = tuple(known[one] for one in known if one in reached)
-    called = {dotted(call.funcname) for call in nodes(read, ast.FuncCall)}
-    return (*read, drawn_rows()) if "knowledge_internal.drawn_rows" in called else read
-
-
-def outputs(query: Query) -> set[str]:
-    return {target.name or dotted(target.val.fields).split(".")[-1] for target in query.targetList}
-
-
-def conjuncts(condition: Any) -> list[Any]:
-    """Split a condition at its top-level ANDs."""
-    if isinstance(condition, ast.BoolExpr) and condition.boolop == BoolExprType.AND_EXPR:
-        return [part for arg in condition.args or () for part in conjuncts(arg)]
-    return [condition]
-
-
-def result_columns() -> dict[str, str]:
-    """Types of the RPC's result by name, in order: the attributes of the type that it returns."""
-    (returned,) = function(RPC).returnType.names[-1:]
-    created: list[Any] = [
-        statement
-        for statement in parsed()["009_hybrid_search.sql"]
-        if isinstance(statement, ast.CompositeTypeStmt)
-    ]
-    (composite,) = (one for one in created if one.typevar.relname == returned.sval)
-    return {one.colname: RawStream()(one.typeName) for one in composite.coldeflist}
-
-
-def derived_from(parameter: str) -> set[str]:
-    """Return a parameter with the variables of the RPC that are computed from it."""
-    names = {parameter}
-    for kind, tree in plpgsql(function(RPC)):
-        if kind == "stmt_assign":
-            variable, expression = tree["expr"]["PLpgSQL_expr"]["query"].split(":=", 1)
-            if columns_read(parse_sql(f"select {expression}")[0].stmt) & names:
-                names.add(variable.strip())
-    return names
-
-
-def privileges(statements: Iterable[Any], name: str, granted: bool) -> set[str]:
-    """Roles that these statements grant a function to, or revoke it from."""
-    return {
-        role.rolename or "public"
-        for statement in nodes(tuple(statements), ast.GrantStmt)
-        if statement.is_grant is granted
-        if statement.objtype == ObjectType.OBJECT_FUNCTION
-        if statement.targtype == GrantTargetType.ACL_TARGET_OBJECT
-        if name in {dotted(target.objname) for target in statement.objects}
-        for role in statement.grantees
-    }
-
-
-def words(sql: str) -> Iterator[str]:
-    """Tokens in lower case, those inside of dollar quotes too, without comments."""
-    for token in scan(sql):
-        text = sql[token.start : token.end + 1]
-        quoted = re.fullmatch(r"(\$\w*\$)(.*)\1", text, re.DOTALL)
-        if quoted:
-            yield from words(quoted[2])
-        elif "COMMENT" not in token.name:
-            yield text.lower()
-
-
-PUBLIC_FUNCTIONS = sorted(
-    {
-        (file_name, dotted(definition.funcname))
-        for file_name, definition in definitions()
-        if dotted(definition.funcname).startswith("public.")
-    }
-)
-per_public_function = pytest.mark.parametrize(("file_name", "name"), PUBLIC_FUNCTIONS)
-per_function = pytest.mark.parametrize(
-    "definition",
-    [definition for _, definition in definitions()],
-    ids=[dotted(definition.funcname) for _, definition in definitions()],
-)
-per_leg = pytest.mark.parametrize("leg", ["vector_results", "text_results"])
 
 
 def test_migration_file_exists() -> None:
@@ -501,16 +294,6 @@ def test_every_function_pins_its_search_path(definition: Function) -> None:
     assert schemas == ["pg_catalog", "pg_temp"]
 
 
-@per_function
-def test_a_function_states_its_properties_in_one_order(definition: Function) -> None:
-    stated = [option.defname for option in definition.options if option.defname != "parallel"]
-    expected = ["language", "volatility", "security", "set"]
-    if definition.returnType and dotted(definition.returnType.names) == "trigger":
-        expected.remove("volatility")
-    assert stated[: len(expected)] == expected
-    assert set(stated) <= {*expected, "as"}
-
-
 @per_public_function
 def test_a_public_function_is_revoked_and_granted_in_its_own_file(
     file_name: str, name: str
@@ -521,138 +304,6 @@ def test_a_public_function_is_revoked_and_granted_in_its_own_file(
     if name == "public.search_public_knowledge_chunks":
         may_call = set()
     assert privileges(statements, name, granted=True) == may_call
-
-
-@pytest.mark.parametrize("file_name", sorted({file_name for file_name, _ in PUBLIC_FUNCTIONS}))
-def test_a_file_with_public_functions_ends_by_telling_postgrest(file_name: str) -> None:
-    last = parsed()[file_name][-1]
-    assert RawStream()(last) == "NOTIFY pgrst, 'reload schema'"
-
-
-@pytest.mark.parametrize(
-    ("file_name", "name"), sorted((file, dotted(one.funcname)) for file, one in definitions())
-)
-def test_a_function_is_commented_in_its_own_file(file_name: str, name: str) -> None:
-    commented = {
-        dotted(one.object.objname)
-        for one in nodes(parsed()[file_name], ast.CommentStmt)
-        if one.objtype == ObjectType.OBJECT_FUNCTION and one.comment
-    }
-    assert name in commented
-
-
-def test_one_place_names_the_dimension() -> None:
-    sized = [
-        (file_name, one.typmods[0].val.ival)
-        for file_name, statements in parsed().items()
-        for one in nodes(statements, ast.TypeName)
-        if dotted(one.names).split(".")[-1] in {"vector", "halfvec"} and one.typmods
-    ]
-    assert sized == [("003_chunks.sql", 1024)]
-    text = " ".join(word for one in migrations.find() for word in words(one.sql))
-    assert re.findall(r"\b(?:vector|halfvec) \( (\d+) \)", text) == ["1024"]
-
-
-@pytest.mark.parametrize("one", migrations.find(), ids=lambda one: one.file_name)
-def test_a_file_starts_with_its_name_and_purpose(one: Migration) -> None:
-    first, second, *_ = one.sql.splitlines()
-    assert re.fullmatch(rf"-- {one.version}_{one.name}: \S.*\.", first)
-    assert second.startswith("-- ")
-
-
-NAMED_AT_RUN_TIME = {
-    f"knowledge_internal.{name}"
-    for name in (
-        "adopted_rows",
-        "carry_over_changes",
-        "lock_source_rows",
-        "adoption_keys",
-        "adoption_left_over",
-        "pending_next_chunks",
-        "write_next_embeddings",
-        "unwritten_texts",
-        "physical_table",
-    )
-}
-
-
-@pytest.mark.parametrize(
-    "definition",
-    [
-        statement
-        for statements in parsed().values()
-        for statement in statements
-        if isinstance(statement, ast.CreateFunctionStmt | ast.DoStmt)
-    ],
-    ids=lambda one: dotted(one.funcname) if isinstance(one, ast.CreateFunctionStmt) else "do",
-)
-def test_no_sql_is_put_together_at_run_time(definition: Function) -> None:
-    made_of = {"execute", "query_to_xml", "query_to_xml_and_xmlschema", "query_to_xmlschema"}
-    name = dotted(definition.funcname) if isinstance(definition, ast.CreateFunctionStmt) else "do"
-    if not made_of & set(words(body(definition))):
-        return
-    # The vector index's type needs its dimensions spelled out; no search comes by it.
-    if "knowledge_internal.indexed_embedding" in body(definition):
-        return
-    # A project's table, and columns that exist only during a re-embedding, have no static SQL.
-    # Their names are quoted by %I or come as a regclass; values are parameters of `using`.
-    assert name in NAMED_AT_RUN_TIME
-    assert "%L" not in body(definition)
-    assert "using" in words(body(definition)) or name.endswith("carry_over_changes")
-
-
-@per_function
-def test_query_text_is_never_parsed_as_a_tsquery(definition: Function) -> None:
-    assert "to_tsquery" not in set(words(body(definition)))
-
-
-# The client, over a mock that stands for supabase-py; `test_supabase_http.py` has the real one.
-
-ROW: dict[str, Any] = {
-    "id": "6f0e4a52-3c0e-4a57-9f9b-0d8f1f7f0001",
-    "content": "How to rotate the signing keys.",
-    "knowledge_type": "playbook",
-    "document_id": "6f0e4a52-3c0e-4a57-9f9b-0d8f1f7f0002",
-    "chunk_index": 3,
-    "source_origin": "notion",
-    "metadata": {"team": "platform"},
-    "rrf_score": 0.0325,
-    "vector_rank": 1,
-    "text_rank": 2,
-    "similarity": 0.82,
-    "text_score": 7.5,
-    "match_type": "both",
-    "matched_terms": ["rotate", "keys"],
-    "title": "Keys",
-    "source_url": "https://example.org/keys",
-    "collection": "memory",
-    "document_date": "2026-01-31",
-    "snippet": "How to <mark>rotate</mark> the signing <mark>keys</mark>.",
-    "context": "Before.\n[CHUNK BOUNDARY]\nHow to rotate the signing keys.",
-    "total_count": 12,
-}
-SECRET = "sb_secret_hunter2hunter2"
-
-
-def client_with(rows: object) -> MagicMock:
-    client = MagicMock(name="supabase client")
-    client.rpc.return_value.execute.return_value.data = rows
-    client.rpc.return_value.execute.return_value.count = None
-    return client
-
-
-def failing_client(error: BaseException) -> MagicMock:
-    client = MagicMock(name="supabase client")
-    client.rpc.return_value.execute.side_effect = error
-    return client
-
-
-def sent(client: MagicMock) -> dict[str, Any]:
-    client.rpc.assert_called_once()
-    client.rpc.return_value.execute.assert_called_once_with()
-    arguments = client.rpc.call_args.args[1]
-    assert isinstance(arguments, dict)
-    return arguments
 
 
 @pytest.fixture
@@ -783,47 +434,6 @@ def test_an_embedding_is_sent_as_a_json_list(embedding: Any) -> None:
     assert json.dumps(sent(client)["match_count"]) == "3"
 
 
-@pytest.mark.parametrize(
-    ("score", "confidence"),
-    [
-        (0.0325, 0.0325),
-        (0, 0.0),
-        (1.7, 1.0),
-        (-0.2, 0.0),
-        ("0.5", 0.5),
-        ("NaN", 0.0),
-        ("Infinity", 1.0),
-        (None, 0.0),
-        ("much", 0.0),
-        ([1], 0.0),
-        (True, 0.0),
-    ],
-)
-def test_confidence_is_in_0_to_1(score: object, confidence: float) -> None:
-    older = {name: value for name, value in ROW.items() if name != "confidence"}
-    for row in ({**ROW, "confidence": score}, {**older, "rrf_score": score}):
-        (result,), _ = SupabaseProvider(client=client_with([row])).hybrid_search([0.1], "x")
-        assert result.confidence == confidence
-
-
-def test_search_takes_the_similarity_as_confidence() -> None:
-    client = client_with([{**ROW, "rrf_score": 0.9, "similarity": 0.4}])
-    (result,), details = SupabaseProvider(client=client).search([0.1])
-    assert result.confidence == 0.4
-    assert details["mode"] == "vector"
-
-
-@pytest.mark.parametrize(
-    ("rank", "confidence"),
-    [(3.0, 0.75), (0, 0.0), (-1.0, 0.0), ("Infinity", 1.0), ("NaN", 0.0), (None, 0.0)],
-)
-def test_fulltext_search_saturates_the_rank(rank: object, confidence: float) -> None:
-    client = client_with([{**ROW, "rank": rank}])
-    (result,), details = SupabaseProvider(client=client).fulltext_search("x")
-    assert result.confidence == confidence
-    assert details["mode"] == "fulltext"
-
-
 def test_hybrid_search_includes_rank_metadata() -> None:
     (result,), _ = SupabaseProvider(client=client_with([ROW])).hybrid_search([0.1], "x")
     assert result == MemorySearchResult(
@@ -861,130 +471,6 @@ def test_hybrid_search_includes_rank_metadata() -> None:
             "real_provider": True,
         },
     )
-
-
-def test_a_leg_that_missed_the_row_leaves_its_rank_empty() -> None:
-    row = {**ROW, "text_rank": None, "text_score": None, "match_type": "vector"}
-    (result,), _ = SupabaseProvider(client=client_with([row])).hybrid_search([0.1], "x")
-    assert result.metadata["text_rank"] is None
-    assert result.metadata["text_score"] is None
-
-
-def test_reserved_keys_win_over_the_rows_own() -> None:
-    lies = dict.fromkeys(ROW, "a lie") | {"real_provider": False, "mine": 1}
-    row = {**ROW, "metadata": lies, "text_rank": None}
-    (result,), _ = SupabaseProvider(client=client_with([row])).hybrid_search([0.1], "x")
-    (honest,), _ = SupabaseProvider(
-        client=client_with([{**ROW, "metadata": {}, "text_rank": None}])
-    ).hybrid_search([0.1], "x")
-    metadata = dict(result.metadata)
-    assert metadata["mine"] == 1
-    assert {key: metadata[key] for key in honest.metadata} == honest.metadata
-
-
-@pytest.mark.parametrize("row", [{}, None, 7, "row", [ROW], {"id": "", "metadata": "no"}])
-def test_an_odd_row_is_normalized(row: object) -> None:
-    results, details = SupabaseProvider(client=client_with([ROW, row])).hybrid_search([0.1], "x")
-    assert details["raw_count"] == 2
-    assert results[1] == MemorySearchResult(
-        id="supa-hybrid-1",
-        content="",
-        source="supabase",
-        confidence=0.0,
-        metadata={
-            "knowledge_type": "document",
-            "document_id": None,
-            "chunk_index": 0,
-            "source_origin": "manual",
-            "vector_rank": None,
-            "text_rank": None,
-            "rrf_score": None,
-            "similarity": None,
-            "text_score": None,
-            "match_type": None,
-            "matched_terms": [],
-            "collections": [],
-            "heading": None,
-            "sensitivity": None,
-            "external_key": None,
-            "source_row": None,
-            "is_chunk": True,
-            "document_chunks": None,
-            "collection": None,
-            "document_date": None,
-            "snippet": None,
-            "context": None,
-            "total_count": None,
-            "real_provider": True,
-        },
-    )
-
-
-def test_a_missing_id_is_named_by_mode_and_position() -> None:
-    provider = SupabaseProvider(client=client_with([{}]))
-    assert provider.search([0.1])[0][0].id == "supa-vector-0"
-    assert provider.fulltext_search("x")[0][0].id == "supa-fulltext-0"
-
-
-@pytest.mark.parametrize(
-    ("column", "value", "normalized"),
-    [
-        ("knowledge_type", "recipe", "recipe"),
-        ("knowledge_type", None, "document"),
-        ("knowledge_type", 5, "document"),
-        ("source_origin", "fax", "fax"),
-        ("source_origin", "", "manual"),
-        ("chunk_index", "x", 0),
-        ("chunk_index", "NaN", 0),
-        ("chunk_index", None, 0),
-        ("similarity", "NaN", None),
-        ("vector_rank", "Infinity", None),
-        ("matched_terms", "keys", []),
-        ("matched_terms", None, []),
-        ("total_count", "many", None),
-        ("document_date", date(2026, 1, 31), "2026-01-31"),
-        ("snippet", None, None),
-    ],
-)
-def test_an_odd_column_is_normalized(column: str, value: object, normalized: object) -> None:
-    client = client_with([{**ROW, column: value}])
-    (result,), _ = SupabaseProvider(client=client).hybrid_search([0.1], "x")
-    assert dict(result.metadata)[column] == normalized
-
-
-def test_the_rows_own_metadata_does_not_pass_for_a_snippet() -> None:
-    row = {**ROW, "snippet": None, "metadata": {"snippet": "<script>", "context": "private"}}
-    (result,), _ = SupabaseProvider(client=client_with([row])).hybrid_search([0.1], "x")
-    assert result.metadata["snippet"] is None
-    assert result.metadata["context"] == ROW["context"]
-
-
-@pytest.mark.parametrize("total", ["many", None, [1]])
-def test_an_odd_total_is_none(total: object) -> None:
-    client = client_with([{**ROW, "total_count": total}])
-    assert SupabaseProvider(client=client).hybrid_search([0.1], "x")[1]["total_count"] is None
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=5,
-)
-
-
-@settings(deadline=None)
-@given(
-    rows=st.lists(st.dictionaries(st.sampled_from(sorted(ROW)), json_values) | json_values),
-    method=st.sampled_from(["hybrid", "vector", "fulltext"]),
-    top_k=st.integers(1, 5),
-)
-def test_no_row_is_fatal(rows: list[Any], method: Method, top_k: int) -> None:
-    results = normalize_rows(rows, method=method, source="supabase", limit=top_k)
-    assert len(results) == min(len(rows), top_k)
-    for result in results:
-        assert 0 <= result.confidence <= 1
-        assert isinstance(result.id, str)
-        assert result.metadata["real_provider"] is True
 
 
 @pytest.mark.parametrize(

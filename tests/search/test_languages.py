@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from test_search import numbers, search, store
+from searching import numbers, search, store
 
 from conftest import Connection
 from second_brain.ingest import Labels, detect_language, find_files, ingest

@@ -4,7 +4,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from test_search import call, numbers, search, store
+from searching import call, numbers, search, store
 
 from conftest import Connection
 

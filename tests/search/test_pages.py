@@ -7,7 +7,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from test_search import store
+from searching import store
 
 from conftest import Connection
 from second_brain.errors import InvalidInputError

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
-from test_search import call, refused, store
+from searching import call, refused, store
 
 from conftest import Connect, Connection
 

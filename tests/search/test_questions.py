@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import pytest
-from test_search import NORTH, call, numbers, search, store
+from searching import NORTH, call, numbers, search, store
 
 from conftest import Connection
 
@@ -94,10 +94,10 @@ def test_what_one_collection_has_stays_required_in_the_others(knowledge: Connect
 
 def test_the_explanation_says_what_was_relaxed(knowledge: Connection) -> None:
     store(knowledge, *SAYINGS)
-    ((told,),) = knowledge.execute(
+    ((reported,),) = knowledge.execute(
         "select public.explain_hybrid_search(query_text => %s)", [RELAXED]
     ).fetchall()
-    text = told["lists"][0]["text"]
+    text = reported["lists"][0]["text"]
     assert text["strategy"] == "relaxed: no row has what is required"
     assert text["relaxed"] == ['"zebra crossing"']
 

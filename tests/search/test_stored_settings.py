@@ -4,7 +4,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from test_search import EAST, NORTH, NORTH_EAST, Row, call, chunk, numbers, store
+from searching import EAST, NORTH, NORTH_EAST, Row, call, chunk, numbers, store
 
 from conftest import Connection
 
@@ -216,11 +216,11 @@ def test_a_hit_tells_of_its_document(knowledge: Connection) -> None:
         {"content": "alpha of no document"},
     )
     rows = {row["id"].int: row for row in hybrid(knowledge, query_text="alpha")}
-    told = [
+    reported = [
         (number, row["external_key"], row["document_chunks"], row["heading"], row["sensitivity"])
         for number, row in sorted(rows.items())
     ]
-    assert told == [
+    assert reported == [
         (1, "mine", 2, "One", "inner"),
         (4, "theirs", 1, None, "inner"),
         (5, None, 0, None, None),

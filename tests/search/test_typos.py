@@ -7,7 +7,7 @@ from uuid import UUID
 import psycopg
 import pytest
 from psycopg import sql
-from test_search import Row, call, chunk, numbers, search, store
+from searching import Row, call, chunk, numbers, search, store
 
 from conftest import Connect, Connection
 

@@ -78,8 +78,8 @@ def show(dsn: str) -> dict[str, tuple[Any, ...]]:
 
 
 def explained(connection: Connection, query: str = QUERY) -> tuple[str, list[str]]:
-    ((told,),) = connection.execute(EXPLAIN, [query]).fetchall()
-    return told["vector"]["strategy"], [hit["id"] for hit in told["hits"]]
+    ((reported,),) = connection.execute(EXPLAIN, [query]).fetchall()
+    return reported["vector"]["strategy"], [hit["id"] for hit in reported["hits"]]
 
 
 def is_indexed(connection: Connection, query: str = QUERY) -> bool:

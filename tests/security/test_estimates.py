@@ -169,7 +169,7 @@ def test_planned_counts_over_rest_tell_nothing(postgrest: PostgREST, database: C
         for condition in ("not.is.null", f"like.{quote('M*')}", f"eq.{YOU}"):
             for method in ("GET", "HEAD"):
                 path = f"/{relation}?select={name}&{name}={condition}"
-                status, told = planned(postgrest.port, method, path)
+                status, reported = planned(postgrest.port, method, path)
                 # 400: the type of the column does not take the value.
                 assert status in (400, 401, 403, 404), (method, path, status)
-                assert told in (None, "*/*"), (method, path, told)
+                assert reported in (None, "*/*"), (method, path, reported)

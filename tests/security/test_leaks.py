@@ -459,10 +459,10 @@ def test_a_user_reads_only_their_own_and_public_rows(
     documents_seen = {
         own_word("doc", place) for place, one in enumerate(of) if may_see(one, ME, False)
     }
-    told: list[str] = []
+    reported: list[str] = []
 
     def listen(message: psycopg.errors.Diagnostic) -> None:
-        told.append(message.message_primary or "")
+        reported.append(message.message_primary or "")
 
     me.execute(PEEK.encode())
     me.add_notice_handler(listen)
@@ -475,7 +475,7 @@ def test_a_user_reads_only_their_own_and_public_rows(
             assert words_of(rows) <= chunks_seen | documents_seen, statement
     finally:
         me.remove_notice_handler(listen)
-    assert words_of(told) == chunks_seen | documents_seen
+    assert words_of(reported) == chunks_seen | documents_seen
     assert me.execute(
         "select (select count(*) from public.knowledge_chunks),"
         "       (select count(*) from public.knowledge_documents)"
@@ -535,8 +535,13 @@ def test_a_refusal_tells_nothing_that_is_stored(
     with pytest.raises(psycopg.errors.InvalidParameterValue) as caught:
         call(me, "search_my_knowledge_chunks", **question | arguments)
     diagnosis = caught.value.diag
-    told = (str(caught.value), diagnosis.message_detail, diagnosis.message_hint, diagnosis.context)
-    assert words_of(told) == set()
+    reported = (
+        str(caught.value),
+        diagnosis.message_detail,
+        diagnosis.message_hint,
+        diagnosis.context,
+    )
+    assert words_of(reported) == set()
 
 
 # Whose search it is.
@@ -588,11 +593,13 @@ def test_a_user_cannot_have_the_chunks_of_words_told(
     only_yours(owner)
     nothing = '{"listed": {}, "counted": {}, "expansions": [], "unknown": {}}'
     with me.transaction():
-        me.execute("set local knowledge_internal.telling = 'on'")
-        me.execute("select set_config('knowledge_internal.told', %s, true)", [nothing])
+        me.execute("set local knowledge_internal.recording = 'on'")
+        me.execute("select set_config('knowledge_internal.recorded', %s, true)", [nothing])
         call(me, function, query_text="alpha")
-        ((told,),) = me.execute("select current_setting('knowledge_internal.told')").fetchall()
-    assert told == nothing
+        ((reported,),) = me.execute(
+            "select current_setting('knowledge_internal.recorded')"
+        ).fetchall()
+    assert reported == nothing
 
 
 @pytest.mark.parametrize("function", ["search_my_knowledge_chunks", "facet_my_knowledge_chunks"])
@@ -622,10 +629,10 @@ def test_a_failed_explanation_leaves_no_trace_on(service_role: Connection) -> No
 
 def spied(connection: Connection) -> list[str]:
     """Search as the connection's user; return as whom their own code ran, but for themselves."""
-    told: list[str] = []
+    reported: list[str] = []
 
     def listen(message: psycopg.errors.Diagnostic) -> None:
-        told.append(message.message_primary or "")
+        reported.append(message.message_primary or "")
 
     connection.add_notice_handler(listen)
     rows = call(
@@ -640,7 +647,7 @@ def spied(connection: Connection) -> list[str]:
     )
     assert rows == []
     # What they cast before the call, they cast as themselves.
-    return [user for user in told if user != "authenticated"]
+    return [user for user in reported if user != "authenticated"]
 
 
 @pytest.mark.parametrize(

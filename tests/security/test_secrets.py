@@ -54,7 +54,7 @@ def chain(error: BaseException) -> Iterator[BaseException]:
         left += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
 
 
-def told(error: BaseException) -> str:
+def reported(error: BaseException) -> str:
     """Return everything that a log could show of an error."""
     texts = ["".join(traceback.format_exception(error))]
     for one in chain(error):
@@ -101,7 +101,7 @@ def test_a_malformed_connection_string_is_refused_and_not_quoted(
     with pytest.raises(ConfigurationError, match="connection string is malformed") as caught:
         DOORS[door](MALFORMED[form])
     for piece in (WORD, REST):
-        assert piece not in told(caught.value)
+        assert piece not in reported(caught.value)
         assert piece not in caplog.text
     assert "%40" in caught.value.remedy
 
@@ -143,7 +143,7 @@ def test_a_wrong_address_is_named_and_the_password_is_not(
     with pytest.raises(kind) as caught:
         DOORS[door](dsn)
     assert named in str(caught.value)
-    assert str(secret) not in told(caught.value)
+    assert str(secret) not in reported(caught.value)
     assert "connection string" in caught.value.remedy
 
 
@@ -164,7 +164,7 @@ def test_a_key_that_http_cannot_send_is_not_quoted(key: str) -> None:
     with pytest.raises(SecondBrainError) as caught:
         provider.find(None, "a")
     for piece in (WORD, REST):
-        assert piece not in told(caught.value)
+        assert piece not in reported(caught.value)
         assert piece not in repr(provider)
 
 
@@ -182,7 +182,7 @@ def test_the_key_of_a_hosted_model_is_not_quoted(make: Any, url: str) -> None:
     with pytest.raises((SecondBrainError, httpx.InvalidURL)) as caught:
         make(f"sk-{WORD}{REST}", url).embed(["a"])
     for piece in (WORD, REST):
-        assert piece not in told(caught.value)
+        assert piece not in reported(caught.value)
 
 
 class _OwnTextError(Exception):
@@ -198,7 +198,7 @@ def test_a_chain_is_redacted_whatever_it_is_made_of() -> None:
     group = ExceptionGroup("two", [KeyError(f"Bearer {WORD}"), OSError(2, WORD)])
     group.__context__ = own
     clean = redacted(group, secrets=[WORD])
-    assert WORD not in told(clean)
+    assert WORD not in reported(clean)
     # What cannot be changed in place has an error of ours in its place.
     assert [type(one) for one in chain(clean)] == [SecondBrainError, SecondBrainError, ValueError]
 
@@ -209,7 +209,7 @@ def test_a_writer_on_a_lost_connection_tells_no_password(plain_dsn: str) -> None
     connection.close()
     with pytest.raises(SecondBrainError) as caught:
         KnowledgeWriter(connection).delete_document("a")
-    assert str(secret) not in told(caught.value)
+    assert str(secret) not in reported(caught.value)
 
 
 def test_the_state_of_the_embedded_server_shows_no_password() -> None:

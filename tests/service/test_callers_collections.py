@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from test_retrieval import (
+from retrieving import (
     LEAK,
     RECORDER,
     ROTATION,

@@ -4,7 +4,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from test_retrieval import (
+from retrieving import (
     ALICE,
     BY_HAND,
     CREDIT_NOTE,
@@ -34,17 +34,17 @@ def test_confidence_is_in_0_to_1_and_falls_with_the_rank(
     service = RetrievalService(PostgresProvider(corpus), BY_HAND, out_of_order)
     response = service.search("leaked key", mode=mode, fusion=fusion, vector_weight=3)
     found = sorted(response.results, key=lambda one: one.original_rank or one.rank)
-    told = [one.confidence for one in found]
-    assert all(0 <= one <= 1 for one in told)
-    assert told == sorted(told, reverse=True)
-    assert told[0] > 0.5
+    reported = [one.confidence for one in found]
+    assert all(0 <= one <= 1 for one in reported)
+    assert reported == sorted(reported, reverse=True)
+    assert reported[0] > 0.5
     if mode == "vector":
-        assert told == pytest.approx([max(one.similarity or 0, 0) for one in found])
+        assert reported == pytest.approx([max(one.similarity or 0, 0) for one in found])
     elif mode == "text":
         scores = [one.text_score or 0 for one in found]
-        assert told == pytest.approx([score / (1 + score) for score in scores])
+        assert reported == pytest.approx([score / (1 + score) for score in scores])
     else:
-        assert told[0] == pytest.approx(1)
+        assert reported[0] == pytest.approx(1)
 
 
 def test_confidence_of_the_providers_single_legs_is_in_0_to_1(corpus: str) -> None:
@@ -52,9 +52,9 @@ def test_confidence_of_the_providers_single_legs_is_in_0_to_1(corpus: str) -> No
     by_meaning, _ = provider.search([0, 0, 1])
     by_words, _ = provider.fulltext_search("leaked key")
     for hits in (by_meaning, by_words):
-        told = [hit.confidence for hit in hits]
-        assert told == sorted(told, reverse=True)
-        assert all(0 < one <= 1 for one in told)
+        reported = [hit.confidence for hit in hits]
+        assert reported == sorted(reported, reverse=True)
+        assert all(0 < one <= 1 for one in reported)
 
 
 def test_a_bad_embedding_is_answered_by_words_inside_the_call(corpus: str) -> None:

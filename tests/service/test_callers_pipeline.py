@@ -6,7 +6,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from test_retrieval import (
+from retrieving import (
     CREDIT_NOTE,
     LEAK,
     RECORDER,
@@ -112,11 +112,11 @@ def test_match_types_are_logged_for_each_search(
     with caplog.at_level(logging.INFO, "second_brain.search"):
         response = make(corpus)("leaked key")
     fields = caplog.records[-1].__dict__
-    told = [fields[f"match_{name}"] for name in ("both", "vector", "text")]
+    reported = [fields[f"match_{name}"] for name in ("both", "vector", "text")]
     found = [one.match_type for one in response.results]
-    assert told == [found.count(name) for name in ("both", "vector", "text")]
-    assert told[0] == 2
-    assert sum(told) == len(found)
+    assert reported == [found.count(name) for name in ("both", "vector", "text")]
+    assert reported[0] == 2
+    assert sum(reported) == len(found)
 
 
 def test_a_bad_embedding_is_searched_by_text_where_the_setting_says_so(

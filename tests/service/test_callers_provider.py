@@ -2,7 +2,7 @@
 
 import psycopg
 import pytest
-from test_retrieval import LEAK, REMINDER, ROTATION, fill
+from retrieving import LEAK, REMINDER, ROTATION, fill
 
 from second_brain.services.memory import MemorySearchResult
 from second_brain.services.postgres import PostgresProvider
@@ -98,8 +98,8 @@ def test_each_query_of_a_batch_tells_what_it_ignored(corpus: str) -> None:
         ]
     )
     assert [len(one) > 0 for one in hits] == [True, True, False]
-    told = details["notes"]
-    assert [one is not None for one in told] == [True, False, True]
+    reported = details["notes"]
+    assert [one is not None for one in reported] == [True, False, True]
     _, fused = provider.hybrid_search_batch(
         [
             {"query_embedding": bad, "query_text": "zebra", "on_bad_embedding": "text"},

@@ -8,7 +8,7 @@ from uuid import UUID
 import psycopg
 import pytest
 from pydantic import ValidationError
-from test_retrieval import (
+from retrieving import (
     ALICE,
     BY_HAND,
     CREDIT_NOTE,

@@ -189,9 +189,9 @@ def test_a_backlog_that_cannot_be_counted_is_a_warning_and_no_number(
             assert () not in exported(exporter).get(metrics.PENDING, {})
     finally:
         stop()
-    told = [line.getMessage() for line in caplog.records if "not counted" in line.getMessage()]
+    reported = [line.getMessage() for line in caplog.records if "not counted" in line.getMessage()]
     # The second export does not try again.
-    assert told == ["pending chunks were not counted: unavailable"]
+    assert reported == ["pending chunks were not counted: unavailable"]
     assert secret not in caplog.text
 
 

@@ -100,8 +100,10 @@ def report(connection: Connection) -> QueryReport:
 def test_a_search_is_a_line(logged: Callable[..., Search], dsn: str, database: Connection) -> None:
     response = logged(dsn)("zebra sleeps", limit=1, collections=["knowledge"], viewer_id=ANA)
     (line,) = lines(database)
-    told = {name: line[name] for name in ("question", "collections", "mode", "mode_used", "hits")}
-    assert told == {
+    reported = {
+        name: line[name] for name in ("question", "collections", "mode", "mode_used", "hits")
+    }
+    assert reported == {
         "question": "zebra sleeps",
         "collections": ["knowledge"],
         "mode": "hybrid",
@@ -173,8 +175,8 @@ def test_a_log_that_cannot_be_written_does_not_fail_the_search(
     with caplog.at_level(logging.WARNING, logger="second_brain.retrieval.query_log"):
         assert len(search("zebra").results) == 2
         search("zebra again")
-    (told,) = [one.getMessage() for one in caplog.records]
-    assert "zebra" not in told
+    (reported,) = [one.getMessage() for one in caplog.records]
+    assert "zebra" not in reported
 
 
 def test_a_search_does_not_wait_for_the_log(dsn: str, database: Connection) -> None:
@@ -312,15 +314,15 @@ def test_the_report_counts_spellings_of_one_question_together(database: Connecti
         {"question": "slow", "hits": 1, "confidence": 0.1, "total_ms": 500, "degraded": "embed"},
         {"question": "broken", "error_kind": "unavailable", "total_ms": 9000},
     )
-    told = report(database)
-    assert (told.searches, told.questions, told.empty, told.failed) == (6, 4, 1, 1)
-    assert (told.degraded, told.cached, told.p50_ms) == (1, 1, 20)
-    first = told.frequent[0]
+    reported = report(database)
+    assert (reported.searches, reported.questions, reported.empty, reported.failed) == (6, 4, 1, 1)
+    assert (reported.degraded, reported.cached, reported.p50_ms) == (1, 1, 20)
+    first = reported.frequent[0]
     assert (first.question, first.searches, first.p50_ms) == ("opening hours", 3, 20)
     assert first.confidence == pytest.approx(0.6)
-    assert [one.question for one in told.slow] == ["slow", "opening hours", "parking"]
-    assert [one.question for one in told.without_hits] == ["parking"]
-    assert [one.question for one in told.unsure] == ["slow", "opening hours"]
+    assert [one.question for one in reported.slow] == ["slow", "opening hours", "parking"]
+    assert [one.question for one in reported.without_hits] == ["parking"]
+    assert [one.question for one in reported.unsure] == ["slow", "opening hours"]
     assert report_since_now(database).searches == 0
 
 

@@ -119,8 +119,8 @@ def test_an_unknown_variable_is_told_with_the_nearest_known_one(
     monkeypatch.setenv("SEARCH_CACHE_TTL", "60")
     monkeypatch.setenv("SEARCH_DEFAULT_LIMIT", "7")
     SearchSettings()
-    (told,) = caplog.messages
-    assert told == (
+    (reported,) = caplog.messages
+    assert reported == (
         "ignored environment variables: "
         "SEARCH_BM25_WEIGTH (the nearest setting is SEARCH_BM25_WEIGHT), "
         "SEARCH_CACHE_TTL (the nearest setting is SEARCH_CACHE_TTL_SECONDS)"

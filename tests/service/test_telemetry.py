@@ -75,8 +75,10 @@ def test_a_search_is_one_line_of_fields(corpus: str, lines: list[logging.LogReco
     response = service(corpus).search("zebra", limit=2, mode="rerank")
     line = last(lines)
     assert line.levelno == logging.INFO
-    told = {name: getattr(line, name) for name in ("event", "mode", "mode_used", "limit", "offset")}
-    assert told == {
+    reported = {
+        name: getattr(line, name) for name in ("event", "mode", "mode_used", "limit", "offset")
+    }
+    assert reported == {
         "event": "search",
         "mode": "rerank",
         "mode_used": "rerank",
@@ -97,9 +99,9 @@ def test_a_search_is_one_line_of_fields(corpus: str, lines: list[logging.LogReco
 def test_the_fields_are_json_s(corpus: str, lines: list[logging.LogRecord]) -> None:
     service(corpus, CallableEmbedder(failing, "by-hand", 3)).search("zebra")
     plain = logging.makeLogRecord({}).__dict__.keys()
-    told = {name: value for name, value in last(lines).__dict__.items() if name not in plain}
-    told.pop("message", None)
-    assert json.loads(json.dumps(told)) == told
+    reported = {name: value for name, value in last(lines).__dict__.items() if name not in plain}
+    reported.pop("message", None)
+    assert json.loads(json.dumps(reported)) == reported
 
 
 def test_the_question_is_logged_if_the_setting_is_on(

@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.json import Jsonb
 from psycopg_pool import AsyncConnectionPool
 from shards import Corpus, databases, fill
@@ -92,6 +93,24 @@ def test_a_silent_server_is_named_within_the_deadline_and_not_asked_at_once_agai
             assert list(details["missing_shards"]) == ["far"]
             assert "secret" not in str(details)
             assert hits
+
+
+@pytest.mark.parametrize(
+    ("is_reached", "kind"), [(True, "migration_missing"), (False, "unavailable")]
+)
+@pytest.mark.parametrize("among_others", [True, False])
+def test_an_error_names_the_database_that_fails(
+    corpus: Corpus, plain_dsn: str, is_reached: bool, kind: str, among_others: bool
+) -> None:
+    far = PostgresProvider(plain_dsn if is_reached else make_conninfo(plain_dsn, port="1"))
+    shards = {**(of_all(corpus) if among_others else {}), "far": far}
+    with (
+        ShardedProvider(shards, on_missing="error", timeout=TIMEOUT) as provider,
+        pytest.raises(SecondBrainError, match=r"^database far: ") as failed,
+    ):
+        provider.find(None, "amber")
+    assert failed.value.kind == kind
+    assert str(conninfo_to_dict(plain_dsn)["password"]) not in str(failed.value)
 
 
 def test_a_database_that_hangs_leaves_the_others_their_threads(corpus: Corpus) -> None:

@@ -194,10 +194,10 @@ def test_a_move_that_was_stopped_goes_on(corpus: Corpus) -> None:
     with pytest.raises(InterruptedError):
         move_documents(corpus.shards, grace=0.5, sleep=stop)
     assert places(corpus).total() > COUNT
-    told: list[Moved] = []
-    moved = move_documents(corpus.shards, grace=0.2, notify=told.append)
+    reported: list[Moved] = []
+    moved = move_documents(corpus.shards, grace=0.2, notify=reported.append)
     assert (moved.moved, places(corpus)) == (MOVING, ALL_IN_PLACE)
-    assert told
+    assert reported
 
 
 def test_a_database_can_be_removed(corpus: Corpus) -> None:

@@ -100,8 +100,8 @@ class Rest(ThreadingHTTPServer):
                 rows = connection.execute(statement, given).fetchall()
             except psycopg.Error as error:
                 status = {"42501": 403}.get(error.sqlstate or "", 400)
-                told = {"code": error.sqlstate, "message": error.diag.message_primary}
-                return status, {**told, "details": None, "hint": error.diag.message_hint}
+                reported = {"code": error.sqlstate, "message": error.diag.message_primary}
+                return status, {**reported, "details": None, "hint": error.diag.message_hint}
         return 200, rows[0][0]
 
 

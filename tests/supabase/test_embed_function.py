@@ -205,8 +205,8 @@ def test_everything_that_is_pending_is_embedded_in_batches(edge: Edge) -> None:
     edge.add(*texts)
     answer = edge.call()
     assert answer.status_code == 200, answer.text
-    told = answer.json()
-    assert told == {
+    reported = answer.json()
+    assert reported == {
         "claimed": 37,
         "stored": 37,
         "chunks": 37,
@@ -244,8 +244,12 @@ def test_a_refused_text_fails_alone(edge: Edge) -> None:
     edge.model.answer = answer
     texts = [f"text {number}" for number in range(9)]
     edge.add(*texts, "poison")
-    told = edge.call().json()
-    assert (told["stored"], told["failed"], told["stopped"]) == (9, 1, "nothing is pending")
+    reported = edge.call().json()
+    assert (reported["stored"], reported["failed"], reported["stopped"]) == (
+        9,
+        1,
+        "nothing is pending",
+    )
     stored = edge.stored()
     assert stored.pop("poison") is None
     assert None not in stored.values()
@@ -270,10 +274,10 @@ def test_a_model_that_refuses_every_text_makes_none_fail(edge: Edge) -> None:
     edge.model.answer = lambda _: Answer({"error": "unknown model"}, 400)
     edge.add("one", "two", "three")
     answer = edge.call()
-    told = answer.json()
-    assert (answer.status_code, told["stopped"]) == (502, "the model failed")
-    assert "refuses every text" in told["problem"]
-    assert (told["failed"], told["released"], edge.claimed()) == (0, 3, 0)
+    reported = answer.json()
+    assert (answer.status_code, reported["stopped"]) == (502, "the model failed")
+    assert "refuses every text" in reported["problem"]
+    assert (reported["failed"], reported["released"], edge.claimed()) == (0, 3, 0)
     edge.model.answer = embed_all
     assert edge.call().json()["stored"] == 3
 
@@ -284,9 +288,9 @@ def test_a_busy_model_is_asked_again_later(edge: Edge, retry_after: str | None) 
     edge.model.before.append(Answer({}, 429, headers))
     edge.add("one")
     start = time.monotonic()
-    told = edge.call().json()
+    reported = edge.call().json()
     assert time.monotonic() - start >= 0.2
-    assert (told["stored"], told["model_calls"], told["problem"]) == (1, 2, None)
+    assert (reported["stored"], reported["model_calls"], reported["problem"]) == (1, 2, None)
 
 
 def test_a_model_that_is_busy_for_longer_leaves_the_texts_to_the_next_call(edge: Edge) -> None:
@@ -314,12 +318,12 @@ def test_an_unusable_model_keeps_the_texts_pending_and_no_key_is_told(
 ) -> None:
     edge.model.answer = lambda _: answer
     edge.add("one", "two")
-    told = edge.call({"seconds": 1})
-    assert told.status_code == 502
-    assert told.json()["problem"]
+    reported = edge.call({"seconds": 1})
+    assert reported.status_code == 502
+    assert reported.json()["problem"]
     assert set(edge.stored().values()) == {None}
     assert edge.claimed() == 0
-    for place in (told.text, "".join(edge.log)):
+    for place in (reported.text, "".join(edge.log)):
         assert MODEL_KEY not in place
         assert SERVICE_KEY not in place
 
@@ -333,8 +337,8 @@ def test_a_text_that_changes_meanwhile_gets_the_new_texts_embedding(edge: Edge) 
         return embed_all(request)
 
     edge.model.answer = answer
-    told = edge.call().json()
-    assert (told["stored"], told["outdated"]) == (2, 1)
+    reported = edge.call().json()
+    assert (reported["stored"], reported["outdated"]) == (2, 1)
     edge.check_embedded("the new text", "another")
 
 
@@ -357,9 +361,9 @@ def test_a_call_ends_when_its_time_is_over_and_claims_nothing_more(edge: Edge) -
 
     edge.model.answer = answer
     edge.add(*(f"text {number}" for number in range(20)))
-    told = edge.call({"seconds": 1, "batch_size": 1}).json()
-    assert told["stopped"] == "the time is over"
-    assert 0 < told["stored"] == told["claimed"] < 20
+    reported = edge.call({"seconds": 1, "batch_size": 1}).json()
+    assert reported["stopped"] == "the time is over"
+    assert 0 < reported["stored"] == reported["claimed"] < 20
     assert edge.claimed() == 0
 
 
@@ -455,12 +459,12 @@ def test_the_built_in_model_embeds_a_corpus_of_its_size(server: Server, tmp_path
     ):
         edge = Edge(url, no, rest, owner, process, log)
         edge.add("An invoice is due.", "Cats sleep.", "out of memory")
-        told = edge.call().json()
-        assert told["stopped"] == "the model failed"
-        assert "the model failed" in told["problem"]
+        reported = edge.call().json()
+        assert reported["stopped"] == "the model failed"
+        assert "the model failed" in reported["problem"]
         edge.add("An invoice is due.", "Cats sleep.")
-        told = edge.call().json()
-        assert (told["stored"], told["problem"]) == (2, None)
+        reported = edge.call().json()
+        assert (reported["stored"], reported["problem"]) == (2, None)
         invoice = edge.stored()["An invoice is due."]
         assert invoice is not None
         assert invoice[:2] == [1, 0]

@@ -51,9 +51,9 @@ $$;
 @pytest.fixture
 def notices(database: Connection) -> list[str]:
     """Collect what the server says."""
-    told: list[str] = []
-    database.add_notice_handler(lambda notice: told.append(notice.message_primary or ""))
-    return told
+    reported: list[str] = []
+    database.add_notice_handler(lambda notice: reported.append(notice.message_primary or ""))
+    return reported
 
 
 @pytest.fixture

@@ -239,19 +239,19 @@ def edge(running: Edge) -> Iterator[Edge]:
 def test_a_question_finds_by_meaning_what_the_user_may_see(edge: Edge) -> None:
     answer = edge.ask({"query": "money that people owe us", "limit": 1})
     assert answer.status_code == 200, answer.text
-    told = answer.json()
-    (hit,) = told["results"]
+    reported = answer.json()
+    (hit,) = reported["results"]
     assert (hit["title"], hit["vector_rank"], hit["text_rank"]) == ("billing", 1, None)
-    assert told["total_count"] == 2
-    assert told["degraded"] is None
-    assert (told["truncated"], told["pool_ended"]) == (False, False)
+    assert reported["total_count"] == 2
+    assert reported["degraded"] is None
+    assert (reported["truncated"], reported["pool_ended"]) == (False, False)
 
 
 @needs_deno
 def test_another_user_finds_other_chunks(edge: Edge) -> None:
-    told = edge.ask({"query": "invoice"}, token=signed(BEN)).json()
-    assert [hit["title"] for hit in told["results"]] == ["salary"]
-    assert "<mark>invoice</mark>" in told["results"][0]["snippet"]
+    reported = edge.ask({"query": "invoice"}, token=signed(BEN)).json()
+    assert [hit["title"] for hit in reported["results"]] == ["salary"]
+    assert "<mark>invoice</mark>" in reported["results"][0]["snippet"]
 
 
 @needs_deno
@@ -290,9 +290,9 @@ def test_a_threshold_and_public_rows_are_passed_on(edge: Edge) -> None:
 
 @needs_deno
 def test_a_model_that_fails_leaves_the_words_and_says_so(edge: Edge) -> None:
-    told = edge.ask({"query": "invoice out of memory"}).json()
-    assert [hit["match_type"] for hit in told["results"]] == ["text"]
-    assert "gte-small failed" in told["degraded"]
+    reported = edge.ask({"query": "invoice out of memory"}).json()
+    assert [hit["match_type"] for hit in reported["results"]] == ["text"]
+    assert "gte-small failed" in reported["degraded"]
 
 
 @needs_deno

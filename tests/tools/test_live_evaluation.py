@@ -1,6 +1,7 @@
 """eval, tune and judgments generate on the judgments of a database, as typed, without a folder."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -95,6 +96,36 @@ def test_two_settings_are_compared(brain: Run) -> None:
     refused = brain("eval", "--compare", "rrf", '{"weight": 2}')
     assert refused.code == 1
     assert "vector_weight" in refused.err
+
+
+def test_hits_of_the_settings_in_use_are_reranked(
+    brain: Run, writer: KnowledgeWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def has_question(query: str, texts: Sequence[str]) -> list[float]:
+        calls.append(query)
+        return [float(query in text) for text in texts]
+
+    # It stands for a model that is not here.
+    monkeypatch.setattr("second_brain.cli.evaluation.load_reranker", lambda _name: has_question)
+    use_the_worse_leg(writer)
+    report = modes(brain, "--reranker", "ours")
+    found = report["modes"]
+    assert list(found)[-2:] == ["stored", "rerank"]
+    assert found["stored"]["nDCG@10"] == pytest.approx(1 / np.log2(3))
+    assert found["rerank"]["nDCG@10"] == 1
+    assert (report["reference"], report["reranker"]) == ("stored", "ours")
+    # The first question twice: the model is loaded before a time is taken.
+    assert len(calls) == 1 + report["queries"]
+    shown = brain(
+        "eval", "--collection", "first", "--reranker", "ours", "--compare", "vector", "text"
+    )
+    assert "rerank: the first 50 hits of vector, ordered by ours" in shown.out
+    assert "rerank against vector: +0.369" in shown.out
+    refused = brain("eval", "--reranker", "ours", "--compare-embedder", "better")
+    assert refused.code == 2
+    assert "--reranker" in refused.err
 
 
 def test_another_embedding_model_is_compared_before_the_switch(brain: Run) -> None:

@@ -107,8 +107,8 @@ def test_the_chunks_of_each_setting_are_pooled_in_an_order_that_shows_no_rank(
     assert chunks(again.text) == chunks(first.text)
     other = browser.get("/judge", params={"q": "apples?", "collection": COLLECTION})
     assert sorted(chunks(other.text)) == sorted(chunks(first.text)) != chunks(other.text)
-    for telling in ("rank", "score", "similarity"):
-        assert telling not in first.text.lower()
+    for word in ("rank", "score", "similarity"):
+        assert word not in first.text.lower()
 
 
 def test_a_document_with_many_chunks_leaves_room_for_the_others(

@@ -83,3 +83,25 @@ def test_the_words_of_a_chunk_have_2_to_30_letters(database: Connection) -> None
     assert {word for (word,) in words} == {
         *("ein", "titel", "straße", "café", "b" * 30, "сон", "don", "re", "use")
     }
+
+
+def test_the_words_of_chunks_that_are_written_together_are_those_of_each(
+    database: Connection,
+) -> None:
+    texts = ["The kettle, the lid", "Kettle\n(copper) lid. x1 re-use", "CAFÉ kettle/lid 2024"]
+    database.execute(
+        "insert into public.knowledge_chunks (heading, content)"
+        " select 'On tea', unnest(%s::text[])",
+        [texts],
+    )
+    database.execute("insert into public.knowledge_chunks (content) values ('lid handle')")
+    stored: list[tuple[str, bool]] = database.execute(
+        "select known.word, known.word in ("
+        "         select knowledge_internal.words_of(chunk.heading, chunk.content)"
+        "       )"
+        "  from public.knowledge_words as known"
+        "  join public.knowledge_chunks as chunk on chunk.id = known.chunk_id"
+        " order by 1"
+    ).fetchall()
+    expected = ["café", "copper", "handle", "kettle", "lid", "on", "re", "tea", "the", "use"]
+    assert stored == [(word, True) for word in expected]

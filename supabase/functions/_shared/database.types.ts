@@ -1144,6 +1144,23 @@ export type Database = {
           isSetofReturn: true;
         };
       };
+      "list_visible_knowledge_documents": {
+        Args: {
+          "after_key"?: string;
+          "collections"?: (string)[];
+          "page_size"?: number;
+          "public_only"?: boolean;
+          "viewer_groups"?: (string)[];
+          "viewer_id"?: string;
+        };
+        Returns: Database["public"]["CompositeTypes"]["knowledge_own_document"][];
+        SetofOptions: {
+          from: "*";
+          to: "knowledge_own_document";
+          isOneToOne: false;
+          isSetofReturn: true;
+        };
+      };
       "match_knowledge_chunks": {
         Args: {
           "filter_type"?: string;

@@ -64,8 +64,8 @@ def _fail(error: SecondBrainError) -> None:
 
 def _print_error(kind: str, message: str, remedy: str, code: str | None = None) -> None:
     if _is_json_wanted():
-        told = {"kind": kind, "code": code, "message": message, "remedy": remedy}
-        print(json.dumps({"error": told}), file=sys.stderr)
+        failure = {"kind": kind, "code": code, "message": message, "remedy": remedy}
+        print(json.dumps({"error": failure}), file=sys.stderr)
         return
     end = "" if message.endswith((".", "?", "!")) else "."
     print(f"error: {message}{end} {remedy}", file=sys.stderr)

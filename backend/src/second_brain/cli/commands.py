@@ -43,6 +43,7 @@ COMMANDS = {
     "adopt": ("adoption", "Search a table that you already have, and follow its changes."),
     "workbench": ("workbench", "See, judge and tune a corpus in the browser."),
     "mcp": ("serving", "Serve search tools to assistants over the Model Context Protocol."),
+    "mcp-token": ("serving", "Make a token for a caller of the MCP server."),
     "dev": ("database", "An embedded Postgres for this folder, in .second-brain/."),
     "tenants": ("tenants", "In which database each tenant is; move one."),
     "index": ("maintenance", "The vector index: show, build another kind, drop."),

@@ -42,7 +42,7 @@ EmbedderOption = Annotated[
     typer.Option(
         "--embedder",
         metavar="NAME",
-        help=f"Model of the embeddings: {', '.join(EMBEDDER_NAMES)}; MODEL@N requests N "
+        help=f"Model of the embeddings: {', '.join(EMBEDDER_NAMES)}; NAME@N requests N "
         "dimensions. $SECOND_BRAIN_EMBEDDER.",
     ),
 ]

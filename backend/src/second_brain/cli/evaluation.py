@@ -43,6 +43,7 @@ Examples:
   second-brain eval --collection support --compare stored rrf
   second-brain eval --compare rrf '{"fusion": "auto", "vector_weight": 0.7}'
   second-brain eval --compare-embedder openai:text-embedding-3-small
+  second-brain eval --reranker cross-encoder
   second-brain eval scifact
   second-brain eval scifact --doc-embeddings docs.npy --query-embeddings queries.npy
   second-brain eval support --weights 0.6 0.4 --html report.html
@@ -155,8 +156,8 @@ def _eval(
         typer.Option(
             "--reranker",
             metavar="NAME",
-            help=f"Also rerank the first {runs.RERANKED} hits of hybrid: "
-            f"{', '.join(RERANKER_NAMES)}.",
+            help=f"Also rerank the first {runs.RERANKED} hits of hybrid; without a folder, those "
+            f"of the settings in use, or of ONE: {', '.join(RERANKER_NAMES)}.",
             show_default=False,
         ),
     ] = None,
@@ -209,7 +210,8 @@ def _eval(
     """Measure search: relevance, latency, and the gain of hybrid search.
 
     Without a folder, the questions are those judged in the database, and every one is searched in
-    the corpus itself: each leg alone, each fusion, and the stored settings.
+    the corpus itself: each leg alone, each fusion, and the stored settings; with --reranker, also
+    reranked.
 
     With a folder, its documents are loaded into a scratch database that is dropped at the end.
     Every query runs three times: vector leg alone, text leg alone, hybrid; with --reranker, also
@@ -217,6 +219,7 @@ def _eval(
     """
     vector_weight, text_weight = weights or (None, None)
     settings = Settings(fusion, vector_weight, text_weight, rrf_k, pool_size, search_mode)
+    reranker = None if reranker_name is None else (reranker_name, load_reranker(reranker_name))
     if directory is None:
         _refuse(
             _FOLDER_OPTIONS,
@@ -224,11 +227,15 @@ def _eval(
                 "--qrels": qrels,
                 "--doc-embeddings": doc_embeddings,
                 "--query-embeddings": query_embeddings,
-                "--reranker": reranker_name,
                 "--postgres-major": postgres_major,
                 "--html": html,
             },
         )
+        if other_embedder is not None:
+            _refuse(
+                "is not for --compare-embedder",
+                {"--compare": compared, "--reranker": reranker_name},
+            )
         modes = [parse_mode(text) for text in compared or ()]
         if settings != Settings():
             if modes:
@@ -247,7 +254,12 @@ def _eval(
                 )
                 return
             live_evaluation.evaluate(
-                *found, collection=collection, compared=modes, seed=seed, as_json=as_json
+                *found,
+                collection=collection,
+                compared=modes,
+                reranker=reranker,
+                seed=seed,
+                as_json=as_json,
             )
         return
     _refuse(
@@ -261,7 +273,6 @@ def _eval(
     )
     if html is not None and not html.parent.is_dir():
         raise typer.BadParameter(f"--html: the folder {html.parent} does not exist")
-    reranker = None if reranker_name is None else (reranker_name, load_reranker(reranker_name))
     loaded, vectors = _prepare(
         directory, qrels, doc_embeddings, query_embeddings, embedder_name, max_queries, seed
     )
@@ -394,8 +405,8 @@ def _tune(
             writer = KnowledgeWriter(connection, schema=schema)
             stored = tuning.store(writer, collection or "", chosen)
     if as_json:
-        told = {"stored": stored and stored.arguments()} if apply else {}
-        print_json(tuning_json(found) | told)
+        applied = {"stored": stored and stored.arguments()} if apply else {}
+        print_json(tuning_json(found) | applied)
         return
     print_tuning(found)
     if stored is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import typer
@@ -24,11 +25,12 @@ from second_brain.cli.output import print_json
 from second_brain.cli.settings import describe
 from second_brain.cli.tables import new_console, number, printable
 from second_brain.cli.target import opened
-from second_brain.evaluation import live, metrics, tuning
+from second_brain.evaluation import live, metrics, runs, tuning
 from second_brain.evaluation.collection import Questions
 from second_brain.evaluation.embedding_models import MEASURES, ModelComparison, compare_models
 from second_brain.evaluation.live import Comparison, CorpusSearcher, Kind, Mode
 from second_brain.models import Embedder
+from second_brain.models.rerankers import Reranker
 from second_brain.services.install import Database
 from second_brain.services.write import KnowledgeWriter
 
@@ -66,26 +68,37 @@ def evaluate(
     *,
     collection: str | None,
     compared: Sequence[Mode],
+    reranker: tuple[str, Reranker] | None,
     seed: int,
     as_json: bool,
 ) -> None:
-    """Measure the modes of the corpus, or those that are compared, and print the result."""
+    """Measure the modes of the corpus, or those that are compared, and print the result.
+
+    `reranker` has a name for the output and the function.
+    """
     writer = KnowledgeWriter(database.connection, schema=database.install.schema)
     modes = compared or live.modes_of(writer.settings(), collection)
     searcher = CorpusSearcher(database, live.embed_questions(questions, embedder), collection)
-    with progress("Searching", len(questions.queries) * len(modes)) as advance:
+    reranked = (
+        None
+        if reranker is None
+        else partial(searcher.answer, depth=live.DEPTH, reranker=reranker[1])
+    )
+    searches = len(questions.queries) * (len(modes) + (reranked is not None))
+    with progress("Searching", searches) as advance:
         found = live.measure(
             searcher.answer,
             questions,
             modes,
             reference=compared[0].name if compared else None,
+            reranked=reranked,
             seed=seed,
             advance=advance,
         )
     if as_json:
-        print_json(comparison_json(found, embedder.model))
+        print_json(_comparison_json(found, embedder.model, reranker and reranker[0]))
     else:
-        _print_comparison(found, embedder)
+        _print_comparison(found, embedder, reranker and reranker[0])
 
 
 def evaluate_models(
@@ -133,8 +146,8 @@ def tune(
         writer = KnowledgeWriter(database.connection, schema=database.install.schema)
         stored = tuning.store(writer, collection or "", chosen)
     if as_json:
-        told = {"stored": stored and stored.arguments()} if is_applied else {}
-        print_json(tuning_json(found) | told)
+        applied = {"stored": stored and stored.arguments()} if is_applied else {}
+        print_json(tuning_json(found) | applied)
         return
     print_tuning(found, IN_USE)
     if stored is not None:
@@ -148,7 +161,7 @@ def tune(
         )
 
 
-def _print_comparison(found: Comparison, embedder: Embedder) -> None:
+def _print_comparison(found: Comparison, embedder: Embedder, reranker: str | None) -> None:
     console = new_console()
     print_heading(console, found.collection)
     console.print(
@@ -158,6 +171,14 @@ def _print_comparison(found: Comparison, embedder: Embedder) -> None:
         highlight=False,
         markup=False,
     )
+    if reranker is not None:
+        console.print(
+            f"{live.RERANK}: the first {runs.RERANKED} hits of {found.reference}, ordered by "
+            f"{reranker}",
+            style="dim",
+            highlight=False,
+            markup=False,
+        )
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("", overflow="fold")
     for name in (*live.MEASURES[:3], "condensed", "judged@10", "p50 ms", "p95 ms", "empty"):
@@ -204,8 +225,7 @@ def _print_moved(console: Console, found: Comparison) -> None:
             )
 
 
-def comparison_json(found: Comparison, model: str) -> dict[str, Any]:
-    """Return a comparison of modes as JSON values."""
+def _comparison_json(found: Comparison, model: str, reranker: str | None) -> dict[str, Any]:
     collection = found.collection
     return {
         "collection": collection.name,
@@ -213,6 +233,7 @@ def comparison_json(found: Comparison, model: str) -> dict[str, Any]:
         "queries": len(collection.queries),
         "remarks": list(collection.remarks),
         "embedding_model": model,
+        "reranker": reranker,
         "match_count": live.DEPTH,
         "reference": found.reference,
         "modes": {

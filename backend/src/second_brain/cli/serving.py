@@ -1,4 +1,7 @@
-"""The command mcp: arguments, connections and the listening socket; `mcp_server` has the tools."""
+"""The commands mcp and mcp-token: arguments, connections and the listening socket.
+
+`mcp_server` has the tools.
+"""
 
 import asyncio
 import logging
@@ -7,10 +10,13 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
+import psycopg
 import typer
 
 from second_brain.cli import configuration
@@ -19,11 +25,16 @@ from second_brain.cli.target import DsnOption, SchemaOption, is_rest_configured,
 from second_brain.errors import ConfigurationError, MissingExtraError
 from second_brain.models import EMBEDDER_NAMES
 from second_brain.retrieval.service import AsyncRetrievalService
-from second_brain.services.connections import async_connection_pool
+from second_brain.services.connections import async_connection_pool, explained
 from second_brain.services.install import SCHEMA
 from second_brain.services.postgres import AsyncPostgresProvider
 from second_brain.services.provider import AsyncSearchProvider
 from second_brain.services.supabase import AsyncSupabaseProvider
+from second_brain.services.write import AsyncKnowledgeWriter
+
+if TYPE_CHECKING:
+    from second_brain.mcp_server import Scope
+    from second_brain.mcp_server.tools import Writers
 
 VIEWER = "SECOND_BRAIN_VIEWER_ID"
 TOKEN = "SECOND_BRAIN_MCP_TOKEN"  # noqa: S105
@@ -35,8 +46,14 @@ _EXAMPLES = """\b
 Examples:
   second-brain mcp
   second-brain mcp --collection knowledge --collection memory --public-only
-  SECOND_BRAIN_MCP_TOKEN=... second-brain mcp --transport http --port 8000
+  second-brain mcp --viewer-id 00000000-0000-0000-0000-000000000001 --remember
+  second-brain mcp --transport http --port 8000 --tokens tokens.toml
 """
+
+_EXAMPLES_OF_TOKEN = """\b
+Example:
+  second-brain mcp-token ana --viewer-id 00000000-0000-0000-0000-000000000001 >> tokens.toml
+"""  # noqa: S105
 
 
 class Transport(StrEnum):
@@ -47,8 +64,9 @@ class Transport(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
+    """Add the commands of this module."""
     app.command("mcp", epilog=_EXAMPLES)(_mcp)
+    app.command("mcp-token", epilog=_EXAMPLES_OF_TOKEN)(_mcp_token)
 
 
 def _mcp(
@@ -83,6 +101,23 @@ def _mcp(
     public_only: Annotated[
         bool, typer.Option("--public-only", help="Show only public rows.")
     ] = False,
+    may_remember: Annotated[
+        bool,
+        typer.Option(
+            "--remember",
+            help="Add the tools remember and forget: notes of the user of --viewer-id.",
+        ),
+    ] = False,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="TOML file with the digests of the callers' tokens and what each may see; needs "
+            "--transport http.",
+            dir_okay=False,
+            show_default=False,
+        ),
+    ] = None,
     embedder_names: Annotated[
         list[str],
         typer.Option(
@@ -97,65 +132,171 @@ def _mcp(
 ) -> None:
     """Serve search tools to assistants over the Model Context Protocol.
 
-    The tools search_knowledge_base, hybrid_search, search and fetch only read. Without --viewer-id,
-    --viewer-groups and --public-only they show every row. Over http, everyone who can reach the
-    port can search. So the server listens only on this machine, unless SECOND_BRAIN_MCP_TOKEN is
-    set: then every request needs this token. The database is chosen as in the other commands;
-    without one, the Supabase project of SUPABASE_URL and SUPABASE_KEY is used. Logs go to standard
-    error.
+    The tools search_knowledge_base, hybrid_search, search and fetch only read. With --remember,
+    remember and forget store and delete notes of one user. Without --viewer-id, --viewer-groups
+    and --public-only they show every row. Over http, everyone who can reach the port can search. So
+    the server listens only on this machine, unless callers need a token: the one of
+    SECOND_BRAIN_MCP_TOKEN, or with --tokens one of the file, where each token has its own user. The
+    database is chosen as in the other commands; without one, the Supabase project of SUPABASE_URL
+    and SUPABASE_KEY is used, without notes. Logs go to standard error.
     """
-    try:
-        from second_brain import mcp_server
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in ("mcp", "mcp_types", "uvicorn"):
-            raise
-        raise MissingExtraError("mcp", "mcp") from error
+    _require_sdk()
+    from second_brain import mcp_server
+
     scope = mcp_server.Scope(
         collections=tuple(collections) if collections else None,
         viewer_id=_viewer(viewer),
         public_only=public_only,
         viewer_groups=groups(viewer_groups),
+        may_remember=may_remember,
     )
+    scope_of_all: Scope | None = scope
+    verifier: mcp_server.OneToken | mcp_server.TokenFile | None = None
     token = _token()
+    if tokens is not None:
+        _refuse_beside_tokens(transport, token, scope)
+        verifier, scope_of_all = mcp_server.TokenFile(tokens), None
+    elif token is not None:
+        verifier = mcp_server.OneToken(token)
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("second_brain").setLevel(logging.INFO)
     settings = configuration.load().search_settings()
     embedders = [configured_embedder(name) for name in embedder_names]
-    is_limited = (scope.viewer_id, scope.viewer_groups) != (None, None) or public_only
 
     async def serve(listening: socket.socket | None) -> None:
-        pooled = listening is not None
-        async with _provider(dsn, schema, pooled=pooled, limited=is_limited) as provider:
+        async with _connected(
+            dsn,
+            schema,
+            pooled=listening is not None,
+            limited=tokens is not None or scope.is_limited,
+        ) as (provider, writers):
             service = AsyncRetrievalService(provider, embedders, settings=settings)
-            server = mcp_server.create_server(service, provider, scope)
+            server = mcp_server.create_server(service, provider, scope_of_all, writers=writers)
             if listening is None:
                 await mcp_server.serve_stdio(server)
             else:
-                await mcp_server.serve_http(server, listening, token=token)
+                await mcp_server.serve_http(server, listening, verifier=verifier)
 
     if transport is Transport.stdio:
         # The default handler ends the process at Ctrl-C; Python's would wait for the input thread.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         asyncio.run(serve(None))
     else:
-        with _listen(host, port, protected=token is not None) as listening:
+        with _listen(host, port, protected=verifier is not None) as listening:
             asyncio.run(serve(listening))
 
 
+def _mcp_token(
+    name: Annotated[str, typer.Argument(help="Name of the token, such as that of its user.")],
+    viewer: Annotated[
+        str | None,
+        typer.Option(
+            "--viewer-id", metavar="UUID", help="The user of the token.", show_default=False
+        ),
+    ] = None,
+    viewer_groups: ViewerGroupsOption = None,
+    collections: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--collection",
+            help="Search only this collection; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    public_only: Annotated[
+        bool, typer.Option("--public-only", help="Show only public rows.")
+    ] = False,
+    may_remember: Annotated[
+        bool, typer.Option("--remember", help="Add the tools remember and forget.")
+    ] = False,
+    days: Annotated[
+        int | None,
+        typer.Option(min=1, help="Days until the token expires.", show_default=False),
+    ] = None,
+) -> None:
+    """Make a token for `second-brain mcp --tokens`, and print its lines of the file.
+
+    The token itself is printed to standard error and stored nowhere: the file has its digest.
+    """
+    _require_sdk()
+    from second_brain.mcp_server.tokens import new_token, token_lines
+
+    token, digest = new_token()
+    expires = None if days is None else datetime.now(UTC).replace(microsecond=0) + timedelta(days)
+    given: dict[str, Any] = {
+        "name": name,
+        "sha256": digest,
+        "viewer_id": _viewer(viewer),
+        "viewer_groups": groups(viewer_groups),
+        "collections": collections,
+        "public_only": public_only,
+        "may_remember": may_remember,
+        "expires": expires,
+    }
+    typer.echo(token_lines(given), nl=False)
+    typer.echo(f"The token, which is shown only now: {token}", err=True)
+
+
+def _require_sdk() -> None:
+    try:
+        import second_brain.mcp_server  # noqa: F401
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("mcp", "mcp_types", "uvicorn"):
+            raise
+        raise MissingExtraError("mcp", "mcp") from error
+
+
+def _refuse_beside_tokens(transport: Transport, token: str | None, scope: "Scope") -> None:
+    """Raise an error for what contradicts a file of tokens."""
+    if transport is not Transport.http:
+        raise ConfigurationError(
+            "--tokens is for callers over HTTP", remedy="Add --transport http, or leave it out."
+        )
+    if token is not None:
+        raise ConfigurationError(
+            f"--tokens and {TOKEN} are both given", remedy=f"Leave out --tokens, or unset {TOKEN}."
+        )
+    if scope.is_limited or scope.may_remember or scope.collections is not None:
+        raise ConfigurationError(
+            "the file of --tokens says what each caller may see, and options say it too",
+            remedy="Leave out --viewer-id, --viewer-groups, --public-only, --collection and "
+            f"--remember, and unset variables such as {VIEWER}.",
+        )
+
+
 @asynccontextmanager
-async def _provider(
+async def _connected(
     dsn: str | None, schema: str, *, pooled: bool, limited: bool
-) -> AsyncIterator[AsyncSearchProvider]:
-    """Open a provider: over SQL, or over a Supabase project's API if only that is configured."""
+) -> "AsyncIterator[tuple[AsyncSearchProvider, Writers | None]]":
+    """Open a provider, and what opens writers: over SQL, else over a Supabase project's API.
+
+    Over the API there are no writers.
+    """
     if is_rest_configured(dsn):
         typer.echo("Database: the Supabase project of $SUPABASE_URL", err=True)
         async with AsyncSupabaseProvider(schema=schema, multi_tenant=limited) as provider:
-            yield provider
-    elif pooled:
-        async with async_connection_pool(resolve_dsn(dsn)) as pool:
-            yield AsyncPostgresProvider(pool, schema=schema, multi_tenant=limited)
-    else:
-        yield AsyncPostgresProvider(resolve_dsn(dsn), schema=schema, multi_tenant=limited)
+            yield provider, None
+        return
+    address = resolve_dsn(dsn)
+    if pooled:
+        async with async_connection_pool(address) as pool:
+
+            @asynccontextmanager
+            async def pooled_writer() -> AsyncIterator[AsyncKnowledgeWriter]:
+                async with pool.connection() as connection:
+                    yield AsyncKnowledgeWriter(connection, schema=schema)
+
+            yield AsyncPostgresProvider(pool, schema=schema, multi_tenant=limited), pooled_writer
+        return
+
+    @asynccontextmanager
+    async def writer() -> AsyncIterator[AsyncKnowledgeWriter]:
+        with explained(address):
+            connection = await psycopg.AsyncConnection.connect(address, autocommit=True)
+        async with connection:
+            yield AsyncKnowledgeWriter(connection, schema=schema)
+
+    yield AsyncPostgresProvider(address, schema=schema, multi_tenant=limited), writer
 
 
 def _viewer(given: str | None) -> UUID | None:
@@ -191,7 +332,8 @@ def _listen(host: str, port: int, *, protected: bool) -> socket.socket:
     if not protected and host not in _THIS_MACHINE:
         raise ConfigurationError(
             f"without a token, other machines that can reach {host} could search",
-            remedy=f"Set {TOKEN} to a token that callers must send, or listen on 127.0.0.1.",
+            remedy=f"Set {TOKEN} to a token that callers must send, give --tokens, or listen on "
+            "127.0.0.1.",
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -202,6 +344,6 @@ def _listen(host: str, port: int, *, protected: bool) -> socket.socket:
             remedy="Choose another --port or --host.",
         ) from error
     at = f"[{host}]" if ":" in host else host
-    access = "callers need the token" if protected else "callers need no token"
+    access = "callers need a token" if protected else "callers need no token"
     typer.echo(f"Serving MCP at http://{at}:{listening.getsockname()[1]}/mcp; {access}.", err=True)
     return listening

@@ -106,7 +106,7 @@ def move(
 ) -> None:
     """Move documents to their places after a database is added; searches and writes go on."""
 
-    def tell(moved: Moved) -> None:
+    def report(moved: Moved) -> None:
         typer.echo(f"{moved.moved:,} documents moved, {moved.documents:,} looked at", err=True)
 
     with _opened(shard) as databases:
@@ -115,7 +115,7 @@ def move(
             raise ConfigurationError(
                 f"--onto {unknown[0]} names no database", remedy="Give it with --shard, too."
             )
-        moved = move_documents(databases, onto=onto, grace=grace, schema=schema, notify=tell)
+        moved = move_documents(databases, onto=onto, grace=grace, schema=schema, notify=report)
     typer.echo(f"Moved {moved.moved:,} documents.")
 
 

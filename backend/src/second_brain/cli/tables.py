@@ -82,13 +82,13 @@ def why_not_text(explained: dict[str, Any]) -> str:
         if explained["place"] is not None:
             lines.append(f"place {explained['place']}")
     for leg, score in (("vector", "similarity"), ("text", "score")):
-        told = explained[leg]
-        if not told["is_run"]:
+        standing = explained[leg]
+        if not standing["is_run"]:
             lines.append(f"{leg} leg: not run")
-        elif told["rank"] is not None:
+        elif standing["rank"] is not None:
             lines.append(
-                f"{leg} leg: rank {told['rank']} (pool {explained['pool']}), "
-                f"{score} {told[score]:.3f}"
+                f"{leg} leg: rank {standing['rank']} (pool {explained['pool']}), "
+                f"{score} {standing[score]:.3f}"
             )
     for cause in explained["causes"]:
         where = cause.get("argument") or cause.get("leg")

@@ -1,6 +1,7 @@
 """The command tenants, and the option --all: arguments and output; `services` does the work."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -46,32 +47,36 @@ def register(app: typer.Typer) -> None:
     app.add_typer(tenants, name="tenants", help="In which database each tenant is; move one.")
 
 
-def opened_directory(path: Path | None) -> tuple[WritableDirectory, Mapping[str, str]]:
-    """Return the directory of the commands, and the connection strings of its databases."""
+@contextmanager
+def opened_directory(path: Path | None) -> Iterator[tuple[WritableDirectory, Mapping[str, str]]]:
+    """Open the directory of the commands; yield it and the connection strings of databases."""
     if path is None:
         raise ConfigurationError(
             "no file of tenants is given",
             remedy="Pass --tenants FILE, or set SECOND_BRAIN_TENANTS.",
         )
-    return directory_of(path)
+    directory, databases = directory_of(path)
+    with closing(directory):
+        yield directory, databases
 
 
 @tenants.command("list")
 def list_tenants(tenants_file: TenantsOption = None, as_json: JsonOption = False) -> None:
     """Show in which database and schema each tenant is."""
-    directory, _ = opened_directory(tenants_file)
+    with opened_directory(tenants_file) as (directory, _):
+        places = directory.tenants()
     if as_json:
         print_json(
             [
                 {"tenant": name, "database": place.database, "schema": place.schema}
-                for name, place in directory.tenants().items()
+                for name, place in places.items()
             ]
         )
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("tenant", "database", "schema"):
         table.add_column(column)
-    for name, place in directory.tenants().items():
+    for name, place in places.items():
         table.add_row(printable(name), place.database, place.schema)
     new_console().print(table)
 
@@ -83,15 +88,15 @@ def add_tenant(
     tenants_file: TenantsOption = None,
 ) -> None:
     """Add a tenant to the directory; `migrate --all` then makes its install."""
-    directory, databases = opened_directory(tenants_file)
-    if tenant in directory.tenants():
-        raise ConfigurationError(
-            f"the directory has the tenant {tenant} already",
-            remedy="`second-brain tenants move` takes it to another place with its data.",
-        )
-    found = Place.read(place)
-    _dsn(databases, found)
-    directory.set(tenant, found)
+    with opened_directory(tenants_file) as (directory, databases):
+        if tenant in directory.tenants():
+            raise ConfigurationError(
+                f"the directory has the tenant {tenant} already",
+                remedy="`second-brain tenants move` takes it to another place with its data.",
+            )
+        found = Place.read(place)
+        _dsn(databases, found)
+        directory.set(tenant, found)
     typer.echo(f"{tenant} is in {found}. Next: second-brain migrate --all")
 
 
@@ -116,40 +121,41 @@ def move_tenant(
     again: it continues. The old copy stays, closed for writes: remove it with `uninstall`. Connect
     directly or through a session pooler.
     """
-    directory, databases = opened_directory(tenants_file)
-    place = directory.tenants().get(tenant)
-    if place is None:
-        raise UnknownTenantError(f"the directory has no tenant {tenant!r:.120}")
-    if cancel:
-        done = moving.cancel(_dsn(databases, place), place.schema)
-        told = "The move is cancelled." if done else "There is no move to cancel."
-        typer.echo(told, err=as_json)
-        if as_json:
-            print_json(None)
-        return
-    if to is None:
-        raise ConfigurationError("no target is given", remedy="Pass --to DATABASE[/SCHEMA].")
-    target = Place.read(to)
-    if target == place:
-        typer.echo(f"{tenant} is in {place}.", err=as_json)
-        if as_json:
-            print_json(None)
-        return
-    taken = [name for name, other in directory.tenants().items() if other == target]
-    if taken:
-        raise ConfigurationError(
-            f"{target} is the place of {taken[0]}", remedy="Name another schema or database."
-        )
-    with showing_progress() as on_progress:
-        moved = moving.move(
-            _dsn(databases, place),
-            place.schema,
-            _dsn(databases, target),
-            target.schema,
-            target=str(target),
-            switch=lambda: directory.set(tenant, target),
-            on_progress=on_progress,
-        )
+    with opened_directory(tenants_file) as (directory, databases):
+        place = directory.tenants().get(tenant)
+        if place is None:
+            raise UnknownTenantError(f"the directory has no tenant {tenant!r:.120}")
+        if cancel:
+            done = moving.cancel(_dsn(databases, place), place.schema)
+            typer.echo(
+                "The move is cancelled." if done else "There is no move to cancel.", err=as_json
+            )
+            if as_json:
+                print_json(None)
+            return
+        if to is None:
+            raise ConfigurationError("no target is given", remedy="Pass --to DATABASE[/SCHEMA].")
+        target = Place.read(to)
+        if target == place:
+            typer.echo(f"{tenant} is in {place}.", err=as_json)
+            if as_json:
+                print_json(None)
+            return
+        taken = [name for name, other in directory.tenants().items() if other == target]
+        if taken:
+            raise ConfigurationError(
+                f"{target} is the place of {taken[0]}", remedy="Name another schema or database."
+            )
+        with showing_progress() as on_progress:
+            moved = moving.move(
+                _dsn(databases, place),
+                place.schema,
+                _dsn(databases, target),
+                target.schema,
+                target=str(target),
+                switch=lambda: directory.set(tenant, target),
+                on_progress=on_progress,
+            )
     rows = number(sum(moved.rows.values()), "row")
     if as_json:
         print_json(moved)
@@ -189,19 +195,19 @@ def for_all(
 
     Problems go to stderr. It goes on after a failure, and then exits with 1.
     """
-    directory, databases = opened_directory(tenants_file)
-    of_place: dict[Place, list[str]] = {}
-    for name, place in directory.tenants().items():
-        of_place.setdefault(place, []).append(name)
-    outcomes: list[tuple[Place, list[str], Outcome]] = []
-    for place, names in sorted(of_place.items(), key=lambda one: str(one[0])):
-        try:
-            outcome = work(_dsn(databases, place), place.schema)
-        # Whatever it is, it belongs to this install; the others are next.
-        except Exception as error:  # noqa: BLE001
-            known = translate(error)
-            outcome = Outcome(False, known.kind, (f"{known} {known.remedy}",))
-        outcomes.append((place, names, outcome))
+    with opened_directory(tenants_file) as (directory, databases):
+        of_place: dict[Place, list[str]] = {}
+        for name, place in directory.tenants().items():
+            of_place.setdefault(place, []).append(name)
+        outcomes: list[tuple[Place, list[str], Outcome]] = []
+        for place, names in sorted(of_place.items(), key=lambda one: str(one[0])):
+            try:
+                outcome = work(_dsn(databases, place), place.schema)
+            # Whatever it is, it belongs to this install; the others are next.
+            except Exception as error:  # noqa: BLE001
+                known = translate(error)
+                outcome = Outcome(False, known.kind, (f"{known} {known.remedy}",))
+            outcomes.append((place, names, outcome))
     if as_json:
         print_json(
             [

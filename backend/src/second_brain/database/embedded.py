@@ -520,7 +520,7 @@ def program(major: int, name: str) -> Path:
 def apply_prelude(connection: "psycopg.Connection[Any]") -> None:
     """Create Supabase's API roles, schemas, pgvector and default privileges in a plain Postgres.
 
-    Needs a superuser. Existing objects are not changed.
+    Needs a superuser the first time in a database. Existing objects are not changed.
     """
     text = resources.files("second_brain.database").joinpath("prelude.sql").read_text("utf-8")
     with connection.transaction():

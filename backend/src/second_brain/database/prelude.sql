@@ -1,6 +1,7 @@
 -- prelude: creates the roles, schemas and default privileges of Supabase in a plain Postgres, as far
--- as the migrations and Supabase's advisors need them. Needs a superuser. It can run again: existing
--- objects are not changed. Supabase owns these objects, so no migration creates them.
+-- as the migrations and Supabase's advisors need them. Needs a superuser the first time. It can run
+-- again, also as the owner of the database: what exists is not changed and needs no right.
+-- Supabase owns these objects, so no migration creates them.
 
 do $$
 declare
@@ -20,19 +21,37 @@ begin
   loop
     execute format('create role %I %s', missing.role_name, missing.attributes);
   end loop;
-end
-$$;
 
-grant anon, authenticated, service_role to authenticator;
-grant anon, authenticated, service_role to postgres;
+  for missing in
+    select role_name, member
+    from unnest(array['anon', 'authenticated', 'service_role']) as role_name
+   cross join unnest(array['authenticator', 'postgres']) as member
+    where not pg_catalog.pg_has_role(member, role_name, 'member')
+  loop
+    execute format('grant %I to %I', missing.role_name, missing.member);
+  end loop;
 
-alter role anon set statement_timeout = '3s';
-alter role authenticated set statement_timeout = '8s';
-alter role authenticator set statement_timeout = '8s';
-alter role postgres set search_path = "$user", public, extensions;
+  for missing in
+    select role_name, name, setting
+    from (
+      values
+        ('anon', 'statement_timeout', quote_literal('3s')),
+        ('authenticated', 'statement_timeout', quote_literal('8s')),
+        ('authenticator', 'statement_timeout', quote_literal('8s')),
+        ('postgres', 'search_path', '"$user", public, extensions')
+    ) as supabase_settings (role_name, name, setting)
+    where not exists (
+      select
+        from pg_catalog.pg_db_role_setting as stored
+       cross join unnest(stored.setconfig) as given
+       where stored.setrole = role_name::pg_catalog.regrole
+         and stored.setdatabase = 0
+         and starts_with(given, name || '=')
+    )
+  loop
+    execute format('alter role %I set %I = %s', missing.role_name, missing.name, missing.setting);
+  end loop;
 
-do $$
-begin
   -- As on Supabase, the role postgres owns the database and is not a superuser.
   execute format('alter database %I owner to postgres', current_database());
 end

@@ -475,7 +475,7 @@ class _Run:
             check_session(self.database)
             while self.embed_batch():
                 begun = time.monotonic()
-                self._tell()
+                self._report()
             if not self.left(1):
                 return
             if time.monotonic() - begun > LOCK_PATIENCE:
@@ -483,7 +483,7 @@ class _Run:
                     "chunks stayed locked by other transactions, or claimed by workers",
                     remedy="End long transactions, then run it again.",
                 )
-            self._tell()
+            self._report()
             pause(0.2)
 
     def embed_late(self) -> None:
@@ -503,7 +503,7 @@ class _Run:
         arguments = {"model": self.embedder.model, "limit": limit}
         return len(self.database.execute(self._is_left, arguments).fetchall())
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         share = min(self.embedded / self.chunks, 1) if self.chunks else None
         self.on_progress(Progress(f"embedding: {self.embedded:,} chunks", share))
 

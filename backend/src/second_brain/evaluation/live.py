@@ -7,7 +7,7 @@ of its chunks.
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import numpy as np
@@ -40,6 +40,8 @@ CONDENSED = "nDCG@10 condensed"
 """nDCG@10 of the judged hits alone: the others are left out of the list, not counted as wrong."""
 MEASURES = ("nDCG@10", "Recall@50", "MRR@10", CONDENSED)
 STORED = "stored"
+RERANK = "rerank"
+"""The name of the reference with its first hits in the order of a reranker."""
 ALL = "all collections"
 """The name of the questions that are asked in no collection alone."""
 
@@ -222,6 +224,7 @@ def measure(
     modes: Sequence[Mode],
     *,
     reference: str | None = None,
+    reranked: Callable[[Query, Leg, Settings], Answer] | None = None,
     seed: int = 0,
     advance: Callable[[], None] = lambda: None,
 ) -> Comparison:
@@ -230,7 +233,8 @@ def measure(
     `answer` searches for a question with a leg, settings and a number of hits: see CorpusSearcher.
     The searches of a question run one after the other, so that other load affects all modes alike.
     `advance` is called after each search. Without a reference, it is the stored settings, else
-    `auto`, else the first mode.
+    `auto`, else the first mode. `reranked` searches as `answer` does and reranks the hits: then the
+    reference is measured a second time with it, as the mode `rerank`.
     """
     named = {mode.name: mode for mode in modes}
     if reference is None:
@@ -238,10 +242,18 @@ def measure(
     for query in questions.queries[:_WARM_UP]:
         for mode in modes:
             answer(query, mode.leg, mode.settings, DEPTH)
+    if reranked is not None:
+        own = named[RERANK] = replace(named[reference], name=RERANK)
+        # Loads the model.
+        reranked(questions.queries[0], own.leg, own.settings)
     runs: dict[str, Run] = {name: {} for name in named}
     for query in questions.queries:
         for name, mode in named.items():
-            runs[name][query.id] = answer(query, mode.leg, mode.settings, DEPTH)
+            runs[name][query.id] = (
+                reranked(query, mode.leg, mode.settings)
+                if reranked is not None and name == RERANK
+                else answer(query, mode.leg, mode.settings, DEPTH)
+            )
             advance()
     values = {name: _measures(questions, run) for name, run in runs.items()}
     ndcg = {name: found["nDCG@10"] for name, found in values.items()}

@@ -44,7 +44,7 @@ LEGS: tuple[Leg, ...] = ("vector", "text", "hybrid")
 Search = Literal[Leg, "rerank"]
 DEPTH = 100
 RERANKED = 50
-"""The first hits of hybrid that a reranker orders: those of a service for ten results."""
+"""The first hits of a search that a reranker orders: those of a service for ten results."""
 EXPLAINED = 8
 SHOWN_HITS = 5
 
@@ -261,31 +261,27 @@ class QuerySearcher(ABC):
             self._hit(result) for result in self._search(query, embedding, leg, settings, depth)
         ]
 
-    def answer(self, query: Query, leg: Leg, settings: Settings, depth: int = DEPTH) -> Answer:
-        """Search for one query; the time is the provider's call without the embedding."""
+    def answer(
+        self,
+        query: Query,
+        leg: Leg,
+        settings: Settings,
+        depth: int = DEPTH,
+        reranker: Reranker | None = None,
+    ) -> Answer:
+        """Search for one query, and rerank the first hits; the others keep their order.
+
+        The time is that of the provider's call and of the reranker, without the embedding.
+        """
         embedding = self._embedding(query, leg)
         if embedding is None and leg == "vector":
             return Answer((), None)
         begin = time.perf_counter()
         results = self._search(query, embedding, leg, settings, depth)
+        if reranker is not None:
+            results = _reranked(query, results, reranker)
         milliseconds = 1000 * (time.perf_counter() - begin)
         return Answer(tuple(self._document(result) for result in results), milliseconds)
-
-    def reranked(self, query: Query, settings: Settings, reranker: Reranker) -> Answer:
-        """Search hybrid and rerank the first hits; the others keep their order behind them.
-
-        The time is that of the provider's call and of the reranker, without the embedding.
-        """
-        embedding = self._embedding(query, "hybrid")
-        begin = time.perf_counter()
-        results = self._search(query, embedding, "hybrid", settings, DEPTH)
-        first, others = results[:RERANKED], results[RERANKED:]
-        scores = rerank_scores(reranker, query.text, [result.content for result in first])
-        # Sorting is stable: equal scores keep the fused order.
-        places = sorted(range(len(first)), key=scores.__getitem__, reverse=True)
-        milliseconds = 1000 * (time.perf_counter() - begin)
-        ordered = [*(first[place] for place in places), *others]
-        return Answer(tuple(self._document(result) for result in ordered), milliseconds)
 
     def _embedding(self, query: Query, leg: Leg) -> list[float] | None:
         if leg == "text" or self._embeddings is None:
@@ -411,7 +407,7 @@ def evaluate(
             searcher.answer(query, leg, settings)
         if reranker is not None and place == 0:
             # Loads the model. Its scores are not kept: the times below are those of the model.
-            searcher.reranked(query, settings, reranker[1])
+            searcher.answer(query, "hybrid", settings, reranker=reranker[1])
     runs: dict[Search, Run] = {leg: {} for leg in LEGS}
     cached = None
     if reranker is not None:
@@ -421,7 +417,7 @@ def evaluate(
         for leg in LEGS:
             runs[leg][query.id] = searcher.answer(query, leg, settings)
         if cached is not None:
-            runs["rerank"][query.id] = searcher.reranked(query, settings, cached)
+            runs["rerank"][query.id] = searcher.answer(query, "hybrid", settings, reranker=cached)
         advance()
     values = {search: judge(collection.qrels, rankings(run)) for search, run in runs.items()}
     ndcg = {leg: values[leg][MEASURES[0]] for leg in LEGS}
@@ -453,6 +449,16 @@ def evaluate(
         reranker=None if reranker is None else reranker[0],
         rerank_gain=rerank_gain,
     )
+
+
+def _reranked(
+    query: Query, results: Sequence[MemorySearchResult], reranker: Reranker
+) -> list[MemorySearchResult]:
+    first, others = results[:RERANKED], results[RERANKED:]
+    scores = rerank_scores(reranker, query.text, [result.content for result in first])
+    # Sorting is stable: equal scores keep the order of the search.
+    places = sorted(range(len(first)), key=scores.__getitem__, reverse=True)
+    return [*(first[place] for place in places), *others]
 
 
 def rankings(run: Run) -> dict[str, Sequence[str]]:

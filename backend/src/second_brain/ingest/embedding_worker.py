@@ -26,9 +26,11 @@ from second_brain.errors import (
 )
 from second_brain.models import (
     Embedder,
+    Encoder,
     QuotaExceededError,
     RateLimit,
     TextTooLongError,
+    as_embedder,
     unit_vectors,
 )
 from second_brain.models.hosted import estimate_tokens
@@ -116,7 +118,7 @@ class EmbeddingWorker:
     def __init__(
         self,
         queue: EmbeddingQueue,
-        embedder: Embedder,
+        embedder: Embedder | Encoder,
         *,
         batch_size: int = BATCH_SIZE,
         lease: timedelta = LEASE,
@@ -131,7 +133,7 @@ class EmbeddingWorker:
         if not 0 < poll <= 86_400:
             raise InvalidInputError(f"poll must be above 0 and at most 86400 seconds, not {poll}")
         self._queue = queue
-        self._embedder = embedder
+        self._embedder: Embedder = as_embedder(embedder)
         self._batch_size = batch_size
         self._lease = lease
         self._collections = collections

@@ -30,7 +30,7 @@ from second_brain.ingest.language import detect_language
 from second_brain.ingest.loading import LoadedDocument, UnreadableDocumentError
 from second_brain.ingest.sources import KnowledgeSource, UnreadDocument
 from second_brain.ingest.splitting import Chunk, split
-from second_brain.models import Embedder
+from second_brain.models import Embedder, Encoder, as_embedder
 from second_brain.services.calls import DEADLOCK, SERIALIZATION_FAILURE, pause_before
 from second_brain.services.install import SCHEMA, Database, Install
 from second_brain.services.write import WRITE_RETRIES, KnowledgeWriter, UpsertCounts
@@ -150,7 +150,7 @@ class DocumentReport:
 def ingest(
     documents: Iterable[UnreadDocument],
     connection: psycopg.Connection[Any],
-    embedder: Embedder,
+    embedder: Embedder | Encoder,
     labels: Labels = Labels(),
     *,
     schema: str = SCHEMA,
@@ -173,7 +173,7 @@ def ingest(
         Database(connection, Install(schema)),
         KnowledgeWriter(connection, schema=schema),
     )
-    run = _Run(database, writer, embedder, labels, dry_run)
+    run = _Run(database, writer, as_embedder(embedder), labels, dry_run)
     locked: list[UnreadDocument] = []
     for document in documents:
         report = run.report(document)

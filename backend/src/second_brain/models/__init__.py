@@ -7,6 +7,7 @@ services and the command line do. The library of a model is imported when its em
 import re
 from collections.abc import Callable
 from importlib.util import find_spec
+from typing import Any
 
 from second_brain.errors import ConfigurationError, MissingExtraError
 
@@ -14,6 +15,7 @@ if find_spec("numpy") is None:
     raise MissingExtraError("numpy", "retrieval")
 
 from second_brain.models.cached import CachedEmbedder, EmbeddingCache, MemoryCache, SqliteCache
+from second_brain.models.cohere import CohereEmbedder
 from second_brain.models.embedder import (
     CallableEmbedder,
     Embedder,
@@ -23,8 +25,11 @@ from second_brain.models.embedder import (
     is_async,
     unit_vectors,
 )
+from second_brain.models.encoders import Encoder, EncoderEmbedder, as_embedder
+from second_brain.models.google import GoogleEmbedder
 from second_brain.models.hosted import QuotaExceededError, RateLimit, TextTooLongError
 from second_brain.models.openai import OpenAIEmbedder
+from second_brain.models.prompts import Prompts
 from second_brain.models.sentence_transformers import SentenceTransformersEmbedder
 from second_brain.models.voyage import VoyageEmbedder
 from second_brain.models.wordllama import WordLlamaEmbedder
@@ -33,10 +38,15 @@ __all__ = [
     "EMBEDDER_NAMES",
     "CachedEmbedder",
     "CallableEmbedder",
+    "CohereEmbedder",
     "Embedder",
     "EmbeddingCache",
+    "Encoder",
+    "EncoderEmbedder",
+    "GoogleEmbedder",
     "MemoryCache",
     "OpenAIEmbedder",
+    "Prompts",
     "QueryEmbedder",
     "QuotaExceededError",
     "RateLimit",
@@ -45,6 +55,7 @@ __all__ = [
     "TextTooLongError",
     "VoyageEmbedder",
     "WordLlamaEmbedder",
+    "as_embedder",
     "embed_queries",
     "embed_query",
     "is_async",
@@ -52,43 +63,51 @@ __all__ = [
     "unit_vectors",
 ]
 
-EMBEDDER_NAMES = ("wordllama", "sentence-transformers:MODEL", "openai:MODEL", "voyage:MODEL")
+EMBEDDER_NAMES = (
+    "wordllama",
+    "sentence-transformers:MODEL",
+    "openai:MODEL",
+    "cohere:MODEL",
+    "google:MODEL",
+    "voyage:MODEL",
+)
 
-_PROVIDERS: dict[str, Callable[[str, int | None], Embedder]] = {
-    "sentence-transformers": lambda model, dimensions: SentenceTransformersEmbedder(
-        model, dimensions=dimensions
-    ),
-    "voyage": lambda model, dimensions: VoyageEmbedder(model, dimensions=dimensions),
+_PROVIDERS: dict[str, Callable[..., Embedder]] = {
+    "sentence-transformers": SentenceTransformersEmbedder,
+    "openai": OpenAIEmbedder,
+    "cohere": CohereEmbedder,
+    "google": GoogleEmbedder,
+    "voyage": VoyageEmbedder,
 }
-# OpenAI's client sends a key in every request.
-_NO_KEY = "none"
-_NAME = re.compile(r"(?P<provider>[\w-]+):(?P<model>.+?)(?:@(?P<dimensions>[1-9]\d{0,4}))?")
+_NAME = re.compile(
+    r"(?:wordllama|(?P<provider>[\w-]+):(?P<model>.+?))(?:@(?P<dimensions>[1-9]\d{0,4}))?"
+)
 
 
 def load_embedder(name: str, *, address: str | None = None, key: str | None = None) -> Embedder:
     """Load an embedder by its name, one of EMBEDDER_NAMES; keys come from the environment.
 
-    `MODEL@N` requests vectors of N dimensions from a model that supports several sizes. `address`
+    `NAME@N` requests vectors of N dimensions from a model that supports several sizes. `address`
     is a server with OpenAI's API, for `openai:MODEL`. It gets `key` or none: not OPENAI_API_KEY,
     which is for OpenAI. Raises ConfigurationError for an unknown name, and the errors of the
     embedder's class.
     """
     found = _NAME.fullmatch(name)
-    provider = name if found is None else found["provider"]
+    provider = found["provider"] if found else None
     if address is not None and provider != "openai":
         raise ConfigurationError(
             f"embedder {name!r} has no address",
             remedy="Use openai:MODEL for a server with OpenAI's API, or remove the address.",
         )
-    if name == "wordllama":
-        return WordLlamaEmbedder()
-    if found is None or provider not in ("openai", *_PROVIDERS):
+    if found is None or provider not in (None, *_PROVIDERS):
         raise ConfigurationError(
             f"unknown embedder {name!r}", remedy=f"Choose one of: {', '.join(EMBEDDER_NAMES)}."
         )
-    model = found["model"]
-    dimensions = int(found["dimensions"]) if found["dimensions"] else None
-    if provider == "openai":
-        given = None if address is None else key or _NO_KEY
-        return OpenAIEmbedder(model, dimensions=dimensions, base_url=address, api_key=given)
-    return _PROVIDERS[provider](model, dimensions)
+    options: dict[str, Any] = {}
+    if found["dimensions"]:
+        options["dimensions"] = int(found["dimensions"])
+    if provider is None:
+        return WordLlamaEmbedder(**options)
+    if address is not None:
+        options |= {"base_url": address, "api_key": key}
+    return _PROVIDERS[provider](found["model"], **options)

@@ -6,20 +6,22 @@ import os
 import sqlite3
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from second_brain.errors import ConfigurationError, safe_message
 from second_brain.models.embedder import (
     Embedder,
     QueryEmbedder,
-    embed_query,
+    embed_queries,
     unit_vectors,
 )
+from second_brain.models.encoders import Encoder, as_embedder
 from second_brain.models.hosted_embedder import Role
 
 _log = logging.getLogger(__name__)
@@ -188,10 +190,11 @@ class CachedEmbedder:
     If the model embeds queries differently, queries and documents have separate cache entries.
     """
 
-    def __init__(self, embedder: Embedder, cache: EmbeddingCache) -> None:
-        self._embedder = embedder
+    def __init__(self, embedder: Embedder | Encoder, cache: EmbeddingCache) -> None:
+        self._embedder: Embedder = as_embedder(embedder)
         self._cache = cache
-        self._query_role: Role = "query" if isinstance(embedder, QueryEmbedder) else "document"
+        is_asked = isinstance(self._embedder, QueryEmbedder)
+        self._query_role: Role = "query" if is_asked else "document"
 
     @property
     def model(self) -> str:
@@ -205,11 +208,25 @@ class CachedEmbedder:
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Embed texts, equal texts only once; raises the embedder's errors."""
-        keys = [self._key(text, "document") for text in texts]
+        return self._embed(texts, "document", self._embedder.embed)
+
+    def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Embed queries, equal ones only once; raises the embedder's errors."""
+        return self._embed(texts, self._query_role, partial(embed_queries, self._embedder))
+
+    def embed_query(self, text: str) -> NDArray[np.float32]:
+        """Embed a query; raises the embedder's errors."""
+        vector: NDArray[np.float32] = self.embed_queries([text])[0]
+        return vector
+
+    def _embed(
+        self, texts: Sequence[str], role: Role, embed: Callable[[list[str]], ArrayLike]
+    ) -> NDArray[np.float32]:
+        keys = [self._key(text, role) for text in texts]
         vectors = dict(self._cache.find(list(dict.fromkeys(keys))))
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in vectors}
         for step in _steps(list(missing)):
-            made = self._embedder.embed([missing[key] for key in step])
+            made = embed([missing[key] for key in step])
             checked = unit_vectors(made, len(step), self.dimensions, self.model)
             new = dict(zip(step, checked, strict=True))
             self._cache.keep(new)
@@ -218,17 +235,6 @@ class CachedEmbedder:
         for row, key in enumerate(keys):
             array[row] = vectors[key]
         return array
-
-    def embed_query(self, text: str) -> NDArray[np.float32]:
-        """Embed a query; raises the embedder's errors."""
-        key = self._key(text, self._query_role)
-        vector = self._cache.find([key]).get(key)
-        if vector is None:
-            made = embed_query(self._embedder, text)
-            vector = unit_vectors([made], 1, self.dimensions, self.model)[0]
-            self._cache.keep({key: vector})
-        # A copy, so that the caller cannot change the array in the cache.
-        return vector.copy()
 
     def _key(self, text: str, role: Role) -> CacheKey:
         # A lone surrogate must not fail here: the model raises the error for it.

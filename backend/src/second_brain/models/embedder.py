@@ -40,6 +40,14 @@ class QueryEmbedder(Protocol):
         """Embed a query into a float32 unit vector of length `dimensions`, or zeros."""
 
 
+@runtime_checkable
+class QueriesEmbedder(Protocol):
+    """A QueryEmbedder that embeds several queries at once."""
+
+    def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Embed queries into a float32 array of shape (len(texts), dimensions)."""
+
+
 def embed_query(embedder: Embedder, text: str) -> NDArray[np.float32]:
     """Embed a query into a float32 vector of length `dimensions`, by `embed_query` if it exists."""
     if isinstance(embedder, QueryEmbedder):
@@ -49,7 +57,12 @@ def embed_query(embedder: Embedder, text: str) -> NDArray[np.float32]:
 
 
 def embed_queries(embedder: Embedder, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Embed queries into a float32 array of shape (len(texts), dimensions)."""
+    """Embed queries into a float32 array of shape (len(texts), dimensions).
+
+    By `embed_queries` if it exists, in which one request can have several.
+    """
+    if isinstance(embedder, QueriesEmbedder):
+        return embedder.embed_queries(texts)
     if not isinstance(embedder, QueryEmbedder):
         return embedder.embed(texts)
     vectors = np.zeros((len(texts), embedder.dimensions), np.float32)

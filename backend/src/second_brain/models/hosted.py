@@ -7,14 +7,17 @@ import json
 import os
 import random
 import re
+import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
+from urllib.parse import urlsplit
 
 from second_brain.errors import (
     AuthenticationError,
@@ -27,6 +30,7 @@ from second_brain.errors import (
     redacted,
     safe_message,
 )
+from second_brain.models.providers import Provider
 
 _T = TypeVar("_T")
 
@@ -38,7 +42,9 @@ _BYTES_PER_TOKEN = 3
 _PASSING_STATUSES = frozenset((408, 409, 425, 429))
 _TOO_LONG = re.compile(
     r"tokens?\b.*(?:max|limit|exceed|too (?:many|long|large)|context)"
-    r"|(?:max|limit|exceed|too (?:many|long|large)|context).*tokens?\b|context length",
+    r"|(?:max|limit|exceed|less than|too (?:many|long|large)|context).*tokens?\b|context length"
+    # Text Embeddings Inference: too many texts, which halving solves too.
+    r"|batch size \d+ >",
     re.IGNORECASE | re.DOTALL,
 )
 _NO_CREDIT = frozenset(("insufficient_quota", "billing_hard_limit_reached"))
@@ -194,7 +200,7 @@ class HostedModel:
 
 
 class JsonApi:
-    """A client that posts JSON to one provider with its key; thread-safe.
+    """A client that posts JSON to one provider with its key, if it has one; thread-safe.
 
     `timeout` is in seconds for each try.
     """
@@ -204,31 +210,25 @@ class JsonApi:
 
         self._provider = provider
         self._key = key
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
-            self._client = httpx.Client(
-                base_url=base_url, headers={"Authorization": f"Bearer {key}"}, timeout=timeout
-            )
+            self._client = httpx.Client(base_url=base_url, headers=headers, timeout=timeout)
         except httpx.InvalidURL as exc:
-            raise _no_address(provider) from redacted(exc, secrets=[base_url])
+            raise no_address(provider) from redacted(exc, secrets=[base_url])
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
 
+    def __del__(self) -> None:
+        # A command does not close its embedder. There is no client if the address is not a URL.
+        if client := getattr(self, "_client", None):
+            client.close()
+
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
         """Return the JSON of the response; raises FailedCallError for any other response."""
-        import httpx
-
-        try:
+        with http_errors(self._provider, self._key):
             response = self._client.post(path, json=body)
-        except httpx.TimeoutException as exc:
-            raise timed_out(self._provider) from self._redacted(exc)
-        except httpx.UnsupportedProtocol as exc:
-            raise FailedCallError(_no_address(self._provider)) from self._redacted(exc)
-        except httpx.TransportError as exc:
-            raise unreachable(self._provider, exc) from self._redacted(exc)
-        except httpx.DecodingError as exc:
-            raise malformed(self._provider, "it cannot be decompressed") from self._redacted(exc)
         if not response.is_success:
             raise refused(
                 self._provider, response.status_code, response.headers, response.text, self._key
@@ -236,26 +236,64 @@ class JsonApi:
         try:
             return response.json()
         except ValueError as exc:
-            raise malformed(self._provider, "it is not JSON") from self._redacted(exc)
+            raise malformed(self._provider, "it is not JSON") from redacted(
+                exc, secrets=[self._key]
+            )
 
-    def _redacted(self, error: Exception) -> BaseException:
-        return redacted(error, secrets=[self._key])
+
+@contextmanager
+def http_errors(provider: str, key: str) -> Iterator[None]:
+    """Raise FailedCallError for an exception of an HTTP client, with the key removed."""
+    try:
+        yield
+    except _of_httpx("TimeoutException") as exc:
+        raise timed_out(provider) from redacted(exc, secrets=[key])
+    except _of_httpx("UnsupportedProtocol") as exc:
+        raise FailedCallError(no_address(provider)) from redacted(exc, secrets=[key])
+    except _of_httpx("TransportError") as exc:
+        raise unreachable(provider, exc) from redacted(exc, secrets=[key])
+    except _of_httpx("DecodingError") as exc:
+        raise malformed(provider, "it cannot be decompressed") from redacted(exc, secrets=[key])
 
 
-def find_key(provider: str, key: str | None, *variables: str) -> str:
-    """Return `key`, or the value of the first variable that is set; else ConfigurationError."""
-    found = key or next(filter(None, map(os.environ.get, variables)), None)
-    if not found:
+def _of_httpx(name: str) -> tuple[type[Exception], ...]:
+    """Return the exception of httpx, and that of its fork httpx2, which some packages use."""
+    loaded = (sys.modules.get(package) for package in ("httpx", "httpx2"))
+    return tuple(getattr(package, name) for package in loaded if package is not None)
+
+
+def find_key(provider: Provider, key: str | None, *, is_needed: bool = True) -> str:
+    """Return `key`, or that of the environment; raises ConfigurationError without one.
+
+    If none is needed, at another server with the provider's API, the key of the environment is not
+    read: it is not for that server. Without a key the result is empty.
+    """
+    found = key or ""
+    if not found and is_needed:
+        found = next(filter(None, map(os.environ.get, provider.key_variables)), "")
+        if not found:
+            raise ConfigurationError(
+                f"there is no key for {provider.name}",
+                remedy=f"Give api_key, or set {' or '.join(provider.key_variables)}.",
+            )
+    if re.search(r"[^!-~]", found):
         raise ConfigurationError(
-            f"there is no key for {provider}",
-            remedy=f"Give api_key, or set {' or '.join(variables)}.",
-        )
-    if not re.fullmatch(r"[!-~]+", found):
-        raise ConfigurationError(
-            f"the key for {provider} has characters that an HTTP header cannot contain",
+            f"the key for {provider.name} has characters that an HTTP header cannot contain",
             remedy="Remove spaces and line breaks from the key.",
         )
     return found
+
+
+def server_name(provider: Provider, base_url: str) -> str:
+    """Return what errors call a server: the provider, or host and port of another server."""
+    try:
+        address = urlsplit(base_url)
+        host, port = address.hostname, address.port
+    except ValueError:
+        return provider.name
+    if host is None or host == urlsplit(provider.base_url).hostname:
+        return provider.name
+    return host if port is None else f"{host}:{port}"
 
 
 def estimate_tokens(text: str, name: str) -> int:
@@ -299,9 +337,12 @@ def refused(
             full_message, **named, remedy="Check the model's name and the address of the API."
         )
     elif status >= 400:
-        error = InvalidInputError(
-            full_message, **named, remedy="Check that the model accepts these arguments."
+        remedy = (
+            "Give dimensions that the model has, or none."
+            if re.search("dimension|matryoshka", message, re.IGNORECASE)
+            else "Check that the model accepts these arguments."
         )
+        error = InvalidInputError(full_message, **named, remedy=remedy)
     else:
         error = UnexpectedAnswerError(full_message, **named, remedy="Check the address of the API.")
     return FailedCallError(
@@ -359,7 +400,8 @@ def in_order(provider: str, numbered: Iterable[tuple[Any, _T]], count: int) -> l
     return [values[number] for number in range(count)]
 
 
-def _no_address(provider: str) -> ConfigurationError:
+def no_address(provider: str) -> ConfigurationError:
+    """Return the error for a base_url that is not a URL."""
     return ConfigurationError(
         f"the address of {provider} is not a URL", remedy="Give base_url as https://HOST/PATH."
     )

@@ -1,106 +1,71 @@
-"""OpenAI's embedding models, and servers with a compatible API."""
+"""OpenAI's embedding models, and any server with the same API."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from second_brain.errors import MissingExtraError, redacted
+from second_brain.errors import redacted
 from second_brain.models.hosted import (
-    Calls,
-    RateLimit,
-    find_key,
+    JsonApi,
     in_order,
     malformed,
     refused,
     timed_out,
     unreachable,
 )
-from second_brain.models.hosted_embedder import HostedEmbedder, Role
-
-if TYPE_CHECKING:
-    import openai
-
-_PROVIDER = "OpenAI"
-_DIMENSIONS = {
-    "text-embedding-3-small": 1536,
-    "text-embedding-3-large": 3072,
-    "text-embedding-ada-002": 1536,
-}
+from second_brain.models.hosted_embedder import HostedEmbedder, Role, numbered_vectors
+from second_brain.models.providers import OPENAI
 
 
 class OpenAIEmbedder(HostedEmbedder):
-    """A model of OpenAI's API through the package openai; the key is api_key or OPENAI_API_KEY.
+    """A model of OpenAI's API, or of another server with this API at `base_url`.
 
-    `dimensions` requests shorter vectors, which the text-embedding-3 models support. `base_url` is
-    the address of another server with this API. `client` is a client of the caller, such as an
-    AzureOpenAI: the embedder then ignores `api_key` and `base_url`, and does not close the client.
-    `timeout` is in seconds for each try; see Calls for `retries` and `longest_wait`.
-
-    Raises MissingExtraError without the extra `openai`, ConfigurationError without a key.
+    Another server, such as Ollama, vLLM, Text Embeddings Inference or LM Studio, needs no key and
+    does not get OPENAI_API_KEY. It gets at most 32 texts in a request, and no `encoding_format`,
+    which some refuse. If it ignores `dimensions`, its vectors are cut to this length, which is only
+    useful for a model that is trained for it. `client` is an `openai.OpenAI` or an
+    `openai.AzureOpenAI`. The other arguments are those of HostedEmbedder.
     """
 
-    def __init__(
-        self,
-        model: str = "text-embedding-3-small",
-        *,
-        dimensions: int | None = None,
-        api_key: str | None = None,
-        base_url: str | None = None,
-        client: "openai.OpenAI | None" = None,
-        timeout: float = 30.0,
-        retries: int = 4,
-        longest_wait: float = 60.0,
-        rate_limit: RateLimit | None = None,
-        batch_size: int = 512,
-        batch_tokens: int = 300_000,
-    ) -> None:
-        try:
-            import openai
-        except ImportError as exc:
-            raise MissingExtraError("openai", "openai") from exc
-        super().__init__(
-            model,
-            dimensions,
-            _DIMENSIONS,
-            Calls(retries=retries, longest_wait=longest_wait, rate_limit=rate_limit),
-            batch_size=batch_size,
-            batch_tokens=batch_tokens,
-        )
-        if client is None:
-            key = find_key(_PROVIDER, api_key, "OPENAI_API_KEY")
-            self._client: openai.OpenAI = openai.OpenAI(
-                api_key=key, base_url=base_url, timeout=timeout, max_retries=0
-            )
-            self._is_own_client = True
-        else:
-            self._client = client.with_options(timeout=timeout, max_retries=0)
-            self._is_own_client = False
+    provider = OPENAI
+    default_model = "text-embedding-3-small"
+    accepts_client = True
 
-    def close(self) -> None:
-        """Close the connections, unless the caller passed the client."""
-        if self._is_own_client:
-            self._client.close()
+    def _connect(self, base_url: str) -> JsonApi:
+        return JsonApi(self._name, base_url, self._key, timeout=self._timeout)
 
     def _request(self, texts: Sequence[str], role: Role) -> Sequence[Any]:
+        body: dict[str, Any] = {"model": self._model, "input": list(texts)}
+        if self._requested_dimensions is not None:
+            body["dimensions"] = self._requested_dimensions
+        if self._is_clients_own:
+            return in_order(self._name, self._by_client(body), len(texts))
+        if not self._is_elsewhere:
+            # A third of the bytes of a list of numbers.
+            body["encoding_format"] = "base64"
+        answer = self._client.post("embeddings", body)
+        vectors = numbered_vectors(self._name, answer, len(texts))
+        length = self._requested_dimensions if self._is_elsewhere else None
+        return [vector[:length] for vector in vectors]
+
+    def _by_client(self, body: dict[str, Any]) -> list[tuple[int, Any]]:
         import openai
 
-        keys = [self._client.api_key]
-        requested = self._requested_dimensions
-        dimensions = openai.omit if requested is None else requested
+        client = self._client.with_options(timeout=self._timeout, max_retries=0)
+        secrets = [client.api_key]
         try:
-            answer = self._client.embeddings.create(
-                model=self._model, input=list(texts), dimensions=dimensions
-            )
-            numbered = [(one.index, one.embedding) for one in answer.data]
+            answer = client.embeddings.create(**body)
+            return [(one.index, one.embedding) for one in answer.data]
         except openai.APITimeoutError as exc:
-            raise timed_out(_PROVIDER) from redacted(exc, secrets=keys)
+            raise timed_out(self._name) from redacted(exc, secrets=secrets)
         except openai.APIConnectionError as exc:
-            raise unreachable(_PROVIDER, exc.__cause__ or exc) from redacted(exc, secrets=keys)
+            raise unreachable(self._name, exc.__cause__ or exc) from redacted(exc, secrets=secrets)
         except openai.APIStatusError as exc:
-            response = exc.response
+            answer = exc.response
             raise refused(
-                _PROVIDER, exc.status_code, response.headers, response.text, *keys
-            ) from redacted(exc, secrets=keys)
+                self._name, exc.status_code, answer.headers, answer.text, *secrets
+            ) from redacted(exc, secrets=secrets)
         # The client raises these for a body that is not JSON, or JSON in another form.
         except (openai.OpenAIError, AttributeError, TypeError, ValueError) as exc:
-            raise malformed(_PROVIDER, "it holds no embeddings") from redacted(exc, secrets=keys)
-        return in_order(_PROVIDER, numbered, len(texts))
+            raise malformed(self._name, "it holds no embeddings") from redacted(
+                exc, secrets=secrets
+            )

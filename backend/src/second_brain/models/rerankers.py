@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from second_brain.errors import (
     ConfigurationError,
@@ -19,7 +19,6 @@ from second_brain.errors import (
     UnexpectedAnswerError,
     safe_message,
 )
-from second_brain.models import voyage
 from second_brain.models.hosted import (
     Calls,
     HostedModel,
@@ -29,7 +28,9 @@ from second_brain.models.hosted import (
     find_key,
     in_order,
     malformed,
+    server_name,
 )
+from second_brain.models.providers import COHERE, JINA, VOYAGE, Provider
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
@@ -221,27 +222,38 @@ def _has_weights(model: str) -> bool:
         return False
 
 
-class _HostedReranker(HostedModel):
-    """Base of rerankers whose API returns `index` and `relevance_score` for each text."""
+class HostedReranker(HostedModel):
+    """A reranker whose API returns `index` and `relevance_score` for each text.
 
-    _provider: str
-    _path: str
-    _results: str
+    `model` is by default `default_model`. `api_key` is by default read from the environment when
+    the reranker is created. `base_url` is another address of the API. `timeout` is in seconds for
+    each try; see Calls in `second_brain.models.hosted` for `retries` and `longest_wait`. The
+    provider cuts long texts. The constructor raises ConfigurationError without a key.
+    """
+
+    provider: ClassVar[Provider]
+    default_model: ClassVar[str]
+    _path: ClassVar[str] = "rerank"
+    _results: ClassVar[str] = "results"
 
     def __init__(
         self,
-        model: str,
-        base_url: str,
-        key: str,
+        model: str | None = None,
         *,
-        timeout: float,
-        retries: int,
-        longest_wait: float,
-        rate_limit: RateLimit | None,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        timeout: float = 10.0,
+        retries: int = 2,
+        longest_wait: float = 10.0,
+        rate_limit: RateLimit | None = None,
     ) -> None:
-        self._model = model
+        address = base_url or self.provider.address()
+        self._model = model or self.default_model
+        self._name = server_name(self.provider, address)
+        is_elsewhere = self.provider.is_open_api and self._name != self.provider.name
+        key = find_key(self.provider, api_key, is_needed=not (base_url and is_elsewhere))
         self._calls = Calls(retries=retries, longest_wait=longest_wait, rate_limit=rate_limit)
-        self._client: JsonApi = JsonApi(self._provider, base_url, key, timeout=timeout)
+        self._client: JsonApi = JsonApi(self._name, address, key, timeout=timeout)
 
     def __call__(self, query: str, texts: Sequence[str]) -> list[float]:
         """Score texts, from 0 to 1, in one request.
@@ -262,75 +274,35 @@ class _HostedReranker(HostedModel):
         try:
             numbered = [(one["index"], one["relevance_score"]) for one in answer[self._results]]
         except (KeyError, TypeError) as exc:
-            raise malformed(self._provider, "it holds no scores") from exc
-        return _checked(in_order(self._provider, numbered, len(texts)), len(texts))
+            raise malformed(self._name, "it holds no scores") from exc
+        return _checked(in_order(self._name, numbered, len(texts)), len(texts))
 
 
-class CohereReranker(_HostedReranker):
-    """Cohere's rerank API, version 2; the key is api_key, CO_API_KEY or COHERE_API_KEY.
+class CohereReranker(HostedReranker):
+    """Cohere's rerank API, version 2; at most 1,000 texts. The arguments are HostedReranker's."""
 
-    The provider cuts long texts. `timeout` is in seconds for each try; see Calls in
-    `second_brain.models.hosted` for `retries` and `longest_wait`. Raises ConfigurationError without
-    a key.
-    """
-
-    _provider = "Cohere"
+    provider = COHERE
+    default_model = "rerank-v3.5"
     _path = "v2/rerank"
-    _results = "results"
-
-    def __init__(
-        self,
-        model: str = "rerank-v3.5",
-        *,
-        api_key: str | None = None,
-        base_url: str = "https://api.cohere.com",
-        timeout: float = 10.0,
-        retries: int = 2,
-        longest_wait: float = 10.0,
-        rate_limit: RateLimit | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            base_url,
-            find_key(self._provider, api_key, "CO_API_KEY", "COHERE_API_KEY"),
-            timeout=timeout,
-            retries=retries,
-            longest_wait=longest_wait,
-            rate_limit=rate_limit,
-        )
 
 
-class VoyageReranker(_HostedReranker):
-    """Voyage AI's rerank API; the key is api_key or VOYAGE_API_KEY.
+class VoyageReranker(HostedReranker):
+    """Voyage AI's rerank API; at most 1,000 texts. The arguments are HostedReranker's."""
 
-    At most 1,000 texts; the provider cuts long texts. The other arguments are as for
-    CohereReranker. Raises ConfigurationError without a key.
-    """
-
-    _provider = voyage.PROVIDER
-    _path = "rerank"
+    provider = VOYAGE
+    default_model = "rerank-2.5"
     _results = "data"
 
-    def __init__(
-        self,
-        model: str = "rerank-2.5",
-        *,
-        api_key: str | None = None,
-        base_url: str = voyage.BASE_URL,
-        timeout: float = 10.0,
-        retries: int = 2,
-        longest_wait: float = 10.0,
-        rate_limit: RateLimit | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            base_url,
-            find_key(self._provider, api_key, voyage.KEY_VARIABLE),
-            timeout=timeout,
-            retries=retries,
-            longest_wait=longest_wait,
-            rate_limit=rate_limit,
-        )
+
+class JinaReranker(HostedReranker):
+    """Jina AI's rerank API, or that of vLLM and other servers at `base_url`, which need no key.
+
+    The default model scores each text by itself. jina-reranker-v3 reads all texts together, so a
+    cache of its scores is wrong. The arguments are HostedReranker's.
+    """
+
+    provider = JINA
+    default_model = "jina-reranker-v2-base-multilingual"
 
 
 def _checked(scores: Sequence[Any], count: int) -> list[float]:
@@ -352,11 +324,12 @@ def _unusable(result: str) -> UnexpectedAnswerError:
     )
 
 
-RERANKER_NAMES = ("cross-encoder[:MODEL]", "cohere[:MODEL]", "voyage[:MODEL]")
+RERANKER_NAMES = ("cross-encoder[:MODEL]", "cohere[:MODEL]", "jina[:MODEL]", "voyage[:MODEL]")
 
 _RERANKERS: dict[str, Callable[..., Reranker]] = {
     "cross-encoder": CrossEncoderReranker,
     "cohere": CohereReranker,
+    "jina": JinaReranker,
     "voyage": VoyageReranker,
 }
 

@@ -7,20 +7,28 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from second_brain.errors import MissingExtraError
+from second_brain.errors import ConfigurationError, MissingExtraError
 from second_brain.models.embedder import unit_vectors
+
+# Those of https://github.com/dleemiller/WordLlama up to the size of the weights in the wheel.
+_SIZES = (64, 128, 256)
 
 
 class WordLlamaEmbedder:
-    """WordLlama's 256-dimensional word vectors: weights in the wheel, no key, no download.
+    """WordLlama's word vectors: weights in the wheel, no key, no download.
 
-    Raises MissingExtraError when the extra `wordllama` is not installed.
+    The model is trained for 64, 128 and 256 `dimensions`. Raises MissingExtraError when the extra
+    `wordllama` is not installed, and ConfigurationError for other dimensions.
     """
 
-    model = "wordllama-l2-256"
-    dimensions = 256
-
-    def __init__(self) -> None:
+    def __init__(self, dimensions: int = 256) -> None:
+        if dimensions not in _SIZES:
+            raise ConfigurationError(
+                f"wordllama has no vectors of {dimensions} dimensions",
+                remedy=f"Its sizes are {', '.join(map(str, _SIZES))}.",
+            )
+        self.dimensions = dimensions
+        self.model = f"wordllama-l2-{dimensions}"
         # Importing wordllama configures the root logger at INFO; restore the application's logging.
         root = logging.getLogger()
         handlers, level = root.handlers[:], root.level
@@ -34,7 +42,8 @@ class WordLlamaEmbedder:
         # The loader looks for the tokenizer in a cache folder; in the wheel it is beside the code.
         self._model = wordllama.WordLlama.load(
             config="l2_supercat",
-            dim=self.dimensions,
+            dim=_SIZES[-1],
+            trunc_dim=dimensions,
             cache_dir=Path(wordllama.__file__).parent,
             disable_download=True,
         )

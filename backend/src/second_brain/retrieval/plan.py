@@ -160,7 +160,7 @@ def search_options(
     settings: SearchSettings,
     timeout: float | None,
 ) -> FindOptions:
-    """Return what the provider is told beside the question, by the provider's names.
+    """Return the provider's arguments other than the question, by the provider's names.
 
     `further` has the further formulations.
     """

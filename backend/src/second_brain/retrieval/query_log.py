@@ -81,7 +81,7 @@ class QueryLog(ABC):
             self._add_line(plan, watch, error)
         # The search has its answer, or its own error.
         except Exception as failure:  # noqa: BLE001
-            self._told(failure)
+            self._note(failure)
 
     def _add_line(self, plan: Plan, watch: Watch, error: Exception | None) -> None:
         access = plan.access
@@ -89,24 +89,24 @@ class QueryLog(ABC):
         # A later page is the same question once more.
         if plan.query.offset > 0 or (has_viewer and not self._logs_viewers):
             return
-        told, response = watch.attributes(error), watch.response
+        attributes, response = watch.attributes(error), watch.response
         names = plan.query.collections
         query = LoggedQuery(
             question=_storable(plan.query.query),
             collections=None if names is None else [_storable(one) for one in names[:_MOST_NAMES]],
             mode=plan.mode,
-            mode_used=told.get("mode_used"),
-            hits=told.get("results"),
+            mode_used=attributes.get("mode_used"),
+            hits=attributes.get("results"),
             confidence=max((one.confidence for one in response.results), default=None)
             if response is not None
             else None,
-            embed_ms=told["embed_ms"],
-            search_ms=told["search_ms"],
-            rerank_ms=told["rerank_ms"],
-            total_ms=told["total_ms"],
-            is_cached=told.get("cached", False),
-            degraded=told.get("degraded"),
-            error_kind=told.get("error_kind"),
+            embed_ms=attributes["embed_ms"],
+            search_ms=attributes["search_ms"],
+            rerank_ms=attributes["rerank_ms"],
+            total_ms=attributes["total_ms"],
+            is_cached=attributes.get("cached", False),
+            degraded=attributes.get("degraded"),
+            error_kind=attributes.get("error_kind"),
             viewer_id=access.viewer_id,
         )
         self._waiting.append(_Line(query, time.monotonic()))
@@ -123,7 +123,7 @@ class QueryLog(ABC):
                 taken.append(self._waiting.popleft())
         return taken
 
-    def _told(self, error: Exception | None) -> None:
+    def _note(self, error: Exception | None) -> None:
         # One line for consecutive failures, without the questions.
         if error is not None and not self._is_failing:
             logger.warning("the query log was not written: %s", translate(error).kind)
@@ -181,7 +181,7 @@ class BlockingQueryLog(QueryLog):
         # Whatever failed, these lines are dropped.
         except Exception as error:  # noqa: BLE001
             failure = error
-        self._told(failure)
+        self._note(failure)
 
 
 def _write_all(log: "weakref.ref[BlockingQueryLog]", arrived: threading.Event) -> None:
@@ -250,4 +250,4 @@ class AsyncQueryLog(QueryLog):
             raise
         except Exception as error:  # noqa: BLE001
             failure = error
-        self._told(failure)
+        self._note(failure)

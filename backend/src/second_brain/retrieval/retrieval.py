@@ -28,7 +28,7 @@ from second_brain.errors import (
     safe_message,
     translate,
 )
-from second_brain.models import is_async
+from second_brain.models import Encoder, as_embedder, is_async, unit_vectors
 from second_brain.models.rerankers import (
     CrossEncoderReranker,
     Reranker,
@@ -54,7 +54,7 @@ from second_brain.retrieval.plan import (
 )
 from second_brain.retrieval.query_log import QueryLog
 from second_brain.retrieval.settings import Mode, SearchSettings
-from second_brain.retrieval.telemetry import Watch, watched
+from second_brain.retrieval.telemetry import Part, Watch, watched
 from second_brain.services.arguments import FindOptions, Leg, RowOptions
 from second_brain.services.calls import Deadline, checked_timeout
 from second_brain.services.results import Details, EmbeddingModel, MemorySearchResult, Results
@@ -110,7 +110,7 @@ class Retrieval(ABC):
 
     def __init__(
         self,
-        embedder: AnyEmbedder | Sequence[AnyEmbedder],
+        embedder: AnyEmbedder | Encoder | Sequence[AnyEmbedder | Encoder],
         reranker: AnyReranker | None,
         settings: SearchSettings | None,
     ) -> None:
@@ -122,13 +122,8 @@ class Retrieval(ABC):
                 f"not {type(reranker).__name__}"
             )
         self.settings = SearchSettings() if settings is None else settings
-        self._embedders = list(embedder) if isinstance(embedder, Sequence) else [embedder]
-        for one in self._embedders:
-            if not all(hasattr(one, name) for name in ("model", "dimensions", "embed")):
-                raise TypeError(
-                    "embedder must have model, dimensions and embed, as CallableEmbedder gives "
-                    f"them to a function; {type(one).__name__} lacks them"
-                )
+        given = embedder if isinstance(embedder, Sequence) else [embedder]
+        self._embedders: list[AnyEmbedder] = [as_embedder(one) for one in given]
         if not self._embedders:
             raise ConfigurationError("no embedder is given", remedy="Give at least one embedder.")
         self._reranker: AnyReranker = reranker or _cross_encoder(self.settings)
@@ -195,11 +190,30 @@ class Retrieval(ABC):
     ) -> Any:
         """Call a model, within `timeout` seconds; raise SearchTimeoutError after them."""
 
-    async def _search(self, plan: Plan, timeout: float | None) -> SearchResponse:
+    async def embed_passages(
+        self, texts: Sequence[str], *, timeout: float | None = None
+    ) -> "tuple[NDArray[np.float32], str]":
+        """Embed texts that will be stored, with the embedder of the corpus's model.
+
+        Returns an array of shape (len(texts), dimensions) and the model's name. A text of which the
+        model knows no word has a row of zeros. Raises the embedder's error, and ConfigurationError
+        for a corpus of another model.
+        """
+        deadline = Deadline(checked_timeout(timeout))
+        embedder = await self._embedder(deadline)
+        call = partial(embedder.embed, texts)
+        given = await self._compute("the embedder", call, deadline.left(), is_async(embedder.embed))
+        return unit_vectors(given, len(texts), embedder.dimensions, embedder.model), embedder.model
+
+    async def _search(
+        self, plan: Plan, timeout: float | None, on_part: Callable[[Part], object] | None = None
+    ) -> SearchResponse:
         query = plan.query
         fields = {"query": query.query} if self.settings.search_log_queries else {}
         with (
-            watched(mode=plan.mode, limit=plan.limit, offset=query.offset, **fields) as watch,
+            watched(
+                on_part, mode=plan.mode, limit=plan.limit, offset=query.offset, **fields
+            ) as watch,
             contextlib.nullcontext() if self._log is None else self._log.line(plan, watch),
         ):
             deadline = Deadline(

@@ -14,7 +14,7 @@ from second_brain.errors import (
     ConfigurationError,
     SearchTimeoutError,
 )
-from second_brain.models import Embedder, is_async
+from second_brain.models import Embedder, Encoder, is_async
 from second_brain.models.rerankers import Reranker
 from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.embedding import (
@@ -29,6 +29,7 @@ from second_brain.retrieval.query import OFFSET_BOUND, QueryOptions, SearchQuery
 from second_brain.retrieval.query_log import AsyncQueryLog, BlockingQueryLog
 from second_brain.retrieval.retrieval import AnyReranker, Retrieval
 from second_brain.retrieval.settings import SearchSettings
+from second_brain.retrieval.telemetry import Part
 from second_brain.services.arguments import LARGEST_POOL, FindOptions, RowOptions
 from second_brain.services.blocking import blocking, blocking_iterator
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
@@ -48,17 +49,18 @@ class AsyncRetrievalService(Retrieval):
     """Search by a question, over a provider, with the embedder of the corpus's model.
 
     Several embedders may be given: the one whose model and dimensions the stored chunks have is
-    used. `reranker` is any function of a question and texts that scores each; without one it is
-    the cross-encoder that the settings name: when they ask for reranking, a service without its
-    package or weights is not made (MissingExtraError, ConfigurationError). Embedders and rerankers
-    that are coroutine functions are awaited, all others run in a thread. `settings` are read from
-    the environment when they are not given.
+    used. A model object with `encode` is an embedder too, see EncoderEmbedder. `reranker` is any
+    function of a question and texts that scores each; without one it is the cross-encoder that the
+    settings name: when they ask for reranking, a service without its package or weights is not
+    made (MissingExtraError, ConfigurationError). Embedders and rerankers that are coroutine
+    functions are awaited, all others run in a thread. `settings` are read from the environment
+    when they are not given.
     """
 
     def __init__(
         self,
         provider: AsyncSearchProvider,
-        embedder: AnyEmbedder | Sequence[AnyEmbedder],
+        embedder: AnyEmbedder | Encoder | Sequence[AnyEmbedder | Encoder],
         reranker: AnyReranker | None = None,
         settings: SearchSettings | None = None,
     ) -> None:
@@ -74,6 +76,7 @@ class AsyncRetrievalService(Retrieval):
         question: str | SearchQuery,
         *,
         timeout: float | None = None,
+        on_part: Callable[[Part], object] | None = None,
         **options: Unpack[QueryOptions],
     ) -> SearchResponse:
         """Search for a question, or for the `SearchQuery` of a client; see its fields.
@@ -82,13 +85,14 @@ class AsyncRetrievalService(Retrieval):
         everybody's), `viewer_groups` or `public_only=True`, else ConfigurationError is raised.
         `required_filters` hold beside its own.
 
-        `timeout` is the most seconds that the whole search may take. When the embedder or the
+        `timeout` is the most seconds that the whole search may take. `on_part` is called with the
+        name of each part when it begins: `embed`, `search`, `rerank`. When the embedder or the
         reranker fails, the search continues without it and sets `degraded`. Every other failure is
         raised as one of `second_brain.errors`: so is an embedder's in mode `vector`, which has no
         fallback, a timeout, and a corpus of another model (ConfigurationError).
         """
         plan = planned(*checked_query(question, options), self.settings)
-        return await self._search(plan, timeout)
+        return await self._search(plan, timeout, on_part)
 
     async def search_pages(
         self,
@@ -172,7 +176,7 @@ class RetrievalService(Retrieval):
     def __init__(
         self,
         provider: SearchProvider,
-        embedder: Embedder | Sequence[Embedder],
+        embedder: Embedder | Encoder | Sequence[Embedder | Encoder],
         reranker: Reranker | None = None,
         settings: SearchSettings | None = None,
     ) -> None:

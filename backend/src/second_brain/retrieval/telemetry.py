@@ -12,7 +12,7 @@ import functools
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
@@ -28,15 +28,20 @@ Part = Literal["embed", "search", "rerank"]
 class Watch:
     """Measures one search and its parts; the caller sets `response` when the search returns."""
 
-    def __init__(self, fields: dict[str, Any]) -> None:
+    def __init__(
+        self, fields: dict[str, Any], on_part: Callable[[Part], object] | None = None
+    ) -> None:
         self.response: SearchResponse | None = None
         self._fields = fields
+        self._on_part = on_part
         self._milliseconds: dict[Part, float] = {}
         self._start = time.perf_counter()
 
     @contextmanager
     def part(self, name: Part) -> Iterator[None]:
-        """Measure a part, in a span below the span of the search."""
+        """Measure a part, in a span below the span of the search; report that it begins."""
+        if self._on_part is not None:
+            self._on_part(name)
         start = time.perf_counter()
         try:
             with _span(name):
@@ -92,9 +97,9 @@ class Watch:
 
 
 @contextmanager
-def watched(**fields: Any) -> Iterator[Watch]:
+def watched(on_part: Callable[[Part], object] | None = None, /, **fields: Any) -> Iterator[Watch]:
     """Measure a search in a span, and write one log line at its end."""
-    watch = Watch(fields)
+    watch = Watch(fields, on_part)
     error: BaseException | None = None
     with _span("search", whole=True) as span:
         try:

@@ -32,7 +32,7 @@ from second_brain.services.arguments import (
 )
 from second_brain.services.blocking import blocking, blocking_iterator
 from second_brain.services.calls import RETRIES
-from second_brain.services.own_documents import OwnDocumentContent
+from second_brain.services.own_documents import OwnDocument, OwnDocumentContent
 from second_brain.services.query_log import LoggedQuery
 from second_brain.services.results import (
     BatchDetails,
@@ -51,6 +51,7 @@ from second_brain.services.searches import (
     BATCH,
     FACETS,
     HYBRID,
+    LISTED,
     MINE,
     MY_FACETS,
     MY_PENDING,
@@ -319,7 +320,7 @@ class AsyncSearchProvider(Searches):
         queries = list(queries)
         details = self._details("hybrid")
         try:
-            hits, totals, told, rows = await self._batch(queries, fuse, timeout)
+            hits, totals, all_notes, rows = await self._batch(queries, fuse, timeout)
         # The contract: every failure becomes details, not an exception.
         except Exception as error:  # noqa: BLE001
             failed: Details = {**details, **self._failure(BATCH, error)}
@@ -338,12 +339,12 @@ class AsyncSearchProvider(Searches):
             add_shards(details, rows)
         if fuse:
             details["total_count"] = totals[0]
-            if told[0] is not None:
-                details["notes"] = told[0]
+            if all_notes[0] is not None:
+                details["notes"] = all_notes[0]
             return hits[0], details
         batch_details = cast(BatchDetails, {**details, "total_count": totals})
-        if any(told):
-            batch_details["notes"] = told
+        if any(all_notes):
+            batch_details["notes"] = all_notes
         return hits, batch_details
 
     async def explain_hybrid_search(
@@ -390,8 +391,8 @@ class AsyncSearchProvider(Searches):
         """Explain why `hybrid_search` does not return a chunk, or a document by its external_key.
 
         The explanation has the rank and score in each leg beyond the pool, the causes, and the
-        smallest change of arguments that returns it, found by searching. It tells of rows that the
-        viewer may not see. Raises a SecondBrainError on failure.
+        smallest change of arguments that returns it, found by searching. It describes rows that
+        the viewer may not see. Raises a SecondBrainError on failure.
         """
         given, timeout = _question(query_embedding, query_text, options)
         function = "explain_missing_knowledge_chunk"
@@ -508,6 +509,40 @@ class AsyncSearchProvider(Searches):
 
         return await self._raising(read())
 
+    async def list_documents(
+        self,
+        *,
+        viewer_id: UUID | str | None = None,
+        viewer_groups: Sequence[str] | None = None,
+        public_only: bool = False,
+        collections: Sequence[str] | None = None,
+        page_size: int = 50,
+        after_key: str | None = None,
+        timeout: float | None = None,
+    ) -> list[OwnDocument]:
+        """Return a page of the documents that the viewer may see, in the order of external_key.
+
+        `viewer_id`, `viewer_groups`, `public_only` and `timeout` as in `hybrid_search`.
+        `collections`: only documents of these. `page_size` is 1 to 200; `after_key` is the last
+        external_key of the page before. Raises a SecondBrainError on failure.
+        """
+        given = {
+            "viewer_id": viewer_id,
+            "viewer_groups": viewer_groups,
+            "public_only": public_only,
+            "collections": collections,
+            "page_size": page_size,
+            "after_key": after_key,
+        }
+
+        async def listed() -> list[OwnDocument]:
+            arguments = converted(given)
+            self._require_viewer(arguments)
+            rows = await self._rows(LISTED, arguments, timeout)
+            return [OwnDocument.model_validate(row) for row in rows]
+
+        return await self._raising(listed())
+
     async def embedding_models(self, *, timeout: float | None = None) -> list[EmbeddingModel]:
         """Return the embedding models of the stored chunks, the most frequent first.
 
@@ -551,6 +586,7 @@ class SearchProvider(Searches):
     count_my_pending_embeddings = blocking(AsyncSearchProvider.count_my_pending_embeddings)
     record_queries = blocking(AsyncSearchProvider.record_queries)
     read_document = blocking(AsyncSearchProvider.read_document)
+    list_documents = blocking(AsyncSearchProvider.list_documents)
     embedding_models = blocking(AsyncSearchProvider.embedding_models)
 
     @abstractmethod

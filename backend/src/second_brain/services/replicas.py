@@ -132,7 +132,7 @@ class Server:
         return self.must_be_checked or (self.lag is not None and self.lag <= max_lag)
 
     def checked(self, lag: float | None) -> None:
-        """Record the lag that the replica reports: None if it cannot tell."""
+        """Record the lag that the replica reports: None if it is unknown."""
         now = time.monotonic()
         if lag == 0:
             self._caught_up_at = now

@@ -218,7 +218,7 @@ def normalize_rows(
 
 
 def total_count(rows: Sequence[object]) -> int | None:
-    """Return how many hits the list has that these rows are a page of; None when no row tells."""
+    """Return how many hits the list has that these rows are a page of; None when no row has it."""
     first = rows[0] if rows else None
     return integer(first.get("total_count")) if isinstance(first, Mapping) else None
 
@@ -230,10 +230,10 @@ def has_pool_ended(rows: Sequence[object]) -> bool:
 
 
 def notes(rows: Sequence[object]) -> Notes | None:
-    """Return what the search did beside what was asked; None when no row tells."""
+    """Return what the search did beside what was asked; None when no row has it."""
     first = rows[0] if rows else None
-    told = first.get("notes") if isinstance(first, Mapping) else None
-    return dict(told) if isinstance(told, Mapping) and told else None
+    found = first.get("notes") if isinstance(first, Mapping) else None
+    return dict(found) if isinstance(found, Mapping) and found else None
 
 
 def pending_note(count: int | None) -> str | None:
@@ -284,7 +284,7 @@ def unreadable_metadata(rows: Sequence[object]) -> list[str]:
 
 
 def query_index(row: object) -> int | None:
-    """Return which query of a batch the row answers; None when it does not tell."""
+    """Return which query of a batch the row answers; None when it has no number."""
     return integer(row.get("query_index")) if isinstance(row, Mapping) else None
 
 

@@ -58,6 +58,7 @@ COUNT = "count_matching_knowledge_chunks"
 FACETS = "facet_knowledge_chunks"
 MY_FACETS = "facet_my_knowledge_chunks"
 PENDING = "count_pending_knowledge_embeddings"
+LISTED = "list_visible_knowledge_documents"
 MY_PENDING = "count_my_pending_knowledge_embeddings"
 
 REMEDY_OF_CUT = (
@@ -127,14 +128,14 @@ class Searches(ABC):
             details["unreadable_metadata"] = unreadable
         first, offset = rows, integer(arguments.get("match_offset")) or 0
         if not rows and offset > 0:
-            # No row of an empty page tells how long the list is.
+            # No row of an empty page has the length of the list.
             first = await self._rows(function, _first_hit(arguments), deadline.left())
             details["total_count"] = total_count(first)
-        told = notes(first)
+        noted = notes(first)
         if not first and _may_ignore(arguments):
-            told = await self._ignored(function, _strictly(arguments), deadline.left())
-        if told is not None:
-            details["notes"] = told
+            noted = await self._ignored(function, _strictly(arguments), deadline.left())
+        if noted is not None:
+            details["notes"] = noted
         if has_pool_ended(first) and offset + len(rows) >= (details["total_count"] or 0):
             details["pool_ended"] = True
             details["remedy"] = _remedy_of_pool(arguments)
@@ -208,12 +209,14 @@ class Searches(ABC):
             )
             for arguments, answer in zip(sent, answers, strict=False)
         ]
-        told = [notes(answer) for answer in answers]
+        noted = [notes(answer) for answer in answers]
         for place, answer in enumerate(answers):
             if not answer and _may_ignore(sent[place]):
                 strict = [_strictly(sent[place]), *(sent[1:] if fuse else [])]
-                told[place] = await self._ignored(BATCH, {"queries": strict, "fuse": fuse}, timeout)
-        return hits, [total_count(answer) for answer in answers], told, rows
+                noted[place] = await self._ignored(
+                    BATCH, {"queries": strict, "fuse": fuse}, timeout
+                )
+        return hits, [total_count(answer) for answer in answers], noted, rows
 
     async def _explain(
         self, function: str, given: Mapping[str, object], timeout: float | None
@@ -340,7 +343,7 @@ def _first_hit(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _may_ignore(arguments: Mapping[str, Any]) -> bool:
-    """Say whether the search may ignore an embedding, which an answer without rows cannot tell."""
+    """Say whether the search may ignore an embedding: an answer without rows has no note of it."""
     return arguments.get("on_bad_embedding") == "text"
 
 

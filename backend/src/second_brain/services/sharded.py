@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, cast
 from second_brain.errors import (
     InvalidInputError,
     SearchTimeoutError,
+    SecondBrainError,
     UnavailableError,
     UnexpectedAnswerError,
     safe_message,
@@ -116,7 +117,7 @@ class _Sharded(Searches):
                 self._paused_until[name] = time.monotonic() + PAUSE
             call.missing[name] = error
         if failures and (self._on_missing == "error" or not answers):
-            raise next(iter(failures.values()))
+            raise _named(*next(iter(failures.items())))
         # In the order of the databases, not in that of their answers.
         return {name: answers[name] for name in calls if name in answers}
 
@@ -138,9 +139,9 @@ class _Sharded(Searches):
     async def _hybrid(self, given: dict[str, Any], call: _Call) -> "PartialRows":
         arguments = {**_SQL_DEFAULTS, **given}
         present = dict.fromkeys(self._present(call), arguments)
-        told = await self._ask(call, "read_knowledge_question", present, _QUESTION_SHARE)
-        arguments = {**arguments, "readings": list(told.values())}
-        asked = dict.fromkeys(told, arguments)
+        readings = await self._ask(call, "read_knowledge_question", present, _QUESTION_SHARE)
+        arguments = {**arguments, "readings": list(readings.values())}
+        asked = dict.fromkeys(readings, arguments)
         found = await self._ask(call, "knowledge_candidates", asked, _CANDIDATES_SHARE)
         holders = list(found)
         page = await self._fused(call, holders, {**arguments, "candidates": list(found.values())})
@@ -155,24 +156,24 @@ class _Sharded(Searches):
             others = {name: moved for name in holders if name not in call.missing}
             rows |= await self._rows_of(call, others, arguments, page)
         ordered = [rows[hit["id"]] for hit in hits if hit["id"] in rows]
-        return self._partial(ordered, call, told)
+        return self._partial(ordered, call, readings)
 
     async def _fused(
         self, call: _Call, holders: list[str], arguments: dict[str, Any]
     ) -> dict[str, Any]:
         """Fuse in one of the databases, each in turn; in the next one where that fails."""
         first = next(self._turn) % len(holders)
-        failed: Exception | None = None
+        failed: Exception = UnavailableError("no database is left")
         for name in holders[first:] + holders[:first]:
             calls = {name: arguments}
             timeout = call.deadline.left(_FUSION_SHARE)
             answers, failures = await self._everywhere("fuse_knowledge_candidates", calls, timeout)
             if name in answers:
                 return cast(dict[str, Any], answers[name])
-            failed = failures[name]
-            if isinstance(translate(failed), InvalidInputError):
-                break
-        raise failed or UnavailableError("no database is left")
+            if isinstance(translate(failures[name]), InvalidInputError):
+                raise failures[name]
+            failed = _named(name, failures[name])
+        raise failed
 
     async def _rows_of(
         self,
@@ -188,15 +189,15 @@ class _Sharded(Searches):
         return {str(row["id"]): row for rows in answers.values() for row in rows}
 
     def _partial(
-        self, rows: Sequence[Any], call: _Call, told: Mapping[str, Any] | None = None
+        self, rows: Sequence[Any], call: _Call, readings: Mapping[str, Any] | None = None
     ) -> PartialRows:
         partial = PartialRows(rows)
         partial.missing = {
             name: safe_message(translate(error), secrets=self._secrets())
             for name, error in call.missing.items()
         }
-        if told is not None:
-            partial.is_uneven = len({reading["statistics"] for reading in told.values()}) > 1
+        if readings is not None:
+            partial.is_uneven = len({one["statistics"] for one in readings.values()}) > 1
         return partial
 
     async def _answered(
@@ -256,6 +257,15 @@ class _Sharded(Searches):
         if function == "knowledge_embedding_models":
             return _summed_models([row for rows in answers.values() for row in rows])
         raise UnexpectedAnswerError(f"{function} is not for several databases")
+
+
+def _named(name: str, error: Exception) -> SecondBrainError:
+    """Return an error of a database with the name of the database in its message."""
+    known = translate(error)
+    known.args = (f"database {name}: {known}",)
+    if known is not error:
+        known.__cause__ = error
+    return known
 
 
 def _summed_facets(rows: Sequence[dict[str, Any]], limit: int) -> list[dict[str, Any]]:

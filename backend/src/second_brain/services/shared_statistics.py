@@ -44,13 +44,13 @@ def shared_statistics(
     connection: "psycopg.Connection[Any]", *, schema: str = SCHEMA
 ) -> StatisticsOfShard:
     """Return which statistics a database uses."""
-    told = _value(connection, Install(schema).statement(_HEALTH), {}) or {}
-    is_shared = told.get("shared_id") is not None
+    health = _value(connection, Install(schema).statement(_HEALTH), {}) or {}
+    is_shared = health.get("shared_id") is not None
     return StatisticsOfShard(
-        told.get("shared_id"),
-        told.get("own_rows"),
-        told.get("rows") if is_shared else None,
-        datetime.fromisoformat(told["refreshed_at"]) if is_shared else None,
+        health.get("shared_id"),
+        health.get("own_rows"),
+        health.get("rows") if is_shared else None,
+        datetime.fromisoformat(health["refreshed_at"]) if is_shared else None,
     )
 
 
@@ -64,18 +64,18 @@ def refresh_shared_statistics(
     """
     install = Install(schema)
     analyse, own, add, set_ = (install.statement(text) for text in (_ANALYSE, _OWN, _SUM, _SET))
-    told: dict[str, dict[str, Any]] = {}
+    figures: dict[str, dict[str, Any]] = {}
     for name, connection in shards.items():
         connection.execute(analyse)
-        told[name] = _value(connection, own, {"lexemes": None})
+        figures[name] = _value(connection, own, {"lexemes": None})
     # A lexeme is listed where it is common: the other databases count it.
-    listed = {lexeme for one in told.values() for lexeme in one["frequencies"]}
+    listed = {lexeme for one in figures.values() for lexeme in one["frequencies"]}
     for name, connection in shards.items():
-        missing = sorted(listed - told[name]["frequencies"].keys())
+        missing = sorted(listed - figures[name]["frequencies"].keys())
         counted = _value(connection, own, {"lexemes": missing})
-        told[name]["frequencies"] |= counted["frequencies"]
+        figures[name]["frequencies"] |= counted["frequencies"]
     first = next(iter(shards.values()))
-    summed = _value(first, add, {"statistics": Jsonb(list(told.values()))})
+    summed = _value(first, add, {"statistics": Jsonb(list(figures.values()))})
     for connection in shards.values():
         connection.execute(set_, {"statistics": Jsonb(summed)})
         if not connection.autocommit:

@@ -125,7 +125,7 @@ SEARCHES: dict[str, LiteralString] = {
         from public.facet_my_knowledge_chunks({_OWN_ARGUMENTS}, {_FACETS})
     """,  # noqa: S608
     "read_knowledge_question": f"""
-        select public.read_knowledge_question({_ARGUMENTS}) as told
+        select public.read_knowledge_question({_ARGUMENTS}) as reading
     """,
     "knowledge_candidates": f"""
         select public.knowledge_candidates({_ARGUMENTS}, readings => %(readings)s::jsonb) as found
@@ -176,6 +176,19 @@ SEARCHES: dict[str, LiteralString] = {
           chunk_count => %(chunk_count)s::integer,
           chunk_offset => %(chunk_offset)s::integer
         ) as content
+    """,
+    "list_visible_knowledge_documents": """
+        select
+          id, external_key, title, knowledge_type, collection, source_origin, source_url,
+          document_date, visibility, is_own, chunk_count, created_at, updated_at
+        from public.list_visible_knowledge_documents(
+          viewer_id => %(viewer_id)s::uuid,
+          viewer_groups => %(viewer_groups)s::text[],
+          public_only => %(public_only)s::boolean,
+          collections => %(collections)s::text[],
+          page_size => %(page_size)s::integer,
+          after_key => %(after_key)s::text
+        )
     """,
     "knowledge_embedding_models": """
         select model, dimensions, chunks from public.knowledge_embedding_models()

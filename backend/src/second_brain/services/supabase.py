@@ -263,7 +263,7 @@ class AsyncSupabaseProvider(
 class _Pages:
     """The answer of a function, in as many pages as the project's Max rows makes of it.
 
-    PostgREST cuts an answer without an error, and tells how many rows there are when it is asked.
+    PostgREST cuts an answer without an error, and reports the number of rows on request.
     """
 
     def __init__(self) -> None:

@@ -9,13 +9,17 @@ import threading
 import time
 import tomllib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from second_brain.errors import ConfigurationError, InvalidInputError
-from second_brain.services.connections import connect
+import psycopg
+from psycopg_pool import ConnectionPool, PoolTimeout
+
+from second_brain.errors import ConfigurationError, InvalidInputError, UnavailableError
+from second_brain.services.connections import connect, connection_pool
 from second_brain.services.install import SCHEMA, check_schema
 
 logger = logging.getLogger(__name__)
@@ -23,6 +27,8 @@ logger = logging.getLogger(__name__)
 CACHED_FOR = 5.0
 """Seconds for which a process remembers where a tenant is."""
 
+# Seconds in which a look-up in a table must get a connection.
+_WAIT = 2.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -106,6 +112,9 @@ class TenantDirectory:
         """Ask for the place again the next time."""
         with self._lock:
             self._known.pop(tenant, None)
+
+    def close(self) -> None:
+        """Close what the directory has open: nothing, except for a table."""
 
 
 class WritableDirectory(TenantDirectory, ABC):
@@ -263,35 +272,74 @@ do update set database = excluded.database, schema = excluded.schema, moved_at =
 
 
 class TableDirectory(WritableDirectory):
-    """The table `second_brain_directory.tenants` of a database, which `create` makes."""
+    """The table `second_brain_directory.tenants` of a database, which `create` makes.
+
+    It keeps at most two connections, which open with the first look-up. Close it after use.
+    """
 
     def __init__(self, dsn: str, *, cached_for: float = CACHED_FOR) -> None:
         super().__init__(cached_for=cached_for)
         self._dsn = dsn
+        self._pool: ConnectionPool[psycopg.Connection[Any]] | None = None
+        self._opening = threading.Lock()
 
     def create(self) -> None:
         """Create the table, unless it exists; only its owner can use it."""
         with connect(self._dsn) as connection:
             connection.execute(_CREATE)
 
+    def close(self) -> None:
+        """Close the connections; the next look-up opens others."""
+        with self._opening:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
     def tenants(self) -> dict[str, Place]:
         """Return all tenants in the order of their names."""
-        with connect(self._dsn) as connection:
+        with self._connection() as connection:
             rows = connection.execute(_LIST).fetchall()
         return {tenant: Place(database, schema) for tenant, database, schema in rows}
 
     def _read(self, tenant: str) -> Place | None:
-        with connect(self._dsn) as connection:
+        with self._connection() as connection:
             row = connection.execute(_FIND, [tenant]).fetchone()
         return None if row is None else Place(*row)
 
     def _write(self, tenant: str, place: Place) -> None:
-        with connect(self._dsn) as connection:
+        with self._connection() as connection:
             connection.execute(_STORE, [tenant, place.database, place.schema])
+
+    @contextmanager
+    def _connection(self) -> Iterator[psycopg.Connection[Any]]:
+        with self._opening:
+            if self._pool is None:
+                self._pool = connection_pool(
+                    self._dsn,
+                    min_size=0,
+                    max_size=2,
+                    timeout=_WAIT,
+                    max_idle=60.0,
+                    num_workers=1,
+                    reconnect_timeout=_WAIT,
+                    # A look-up can come long after the one before it.
+                    check=ConnectionPool.check_connection,
+                )
+            pool = self._pool
+        try:
+            with pool.connection() as connection:
+                yield connection
+        except PoolTimeout as error:
+            raise UnavailableError(
+                f"the database that has the directory of tenants gave no connection in {_WAIT:g} s"
+            ) from error
 
 
 def directory_of(path: Path | str) -> tuple[WritableDirectory, Mapping[str, str]]:
-    """Return the directory that a file has or names, and the connection strings of databases."""
+    """Return the directory that a file has or names, and the connection strings of databases.
+
+    Close the directory after use.
+    """
     file = FileDirectory(path)
     databases = file.databases()
     if file.table is None:

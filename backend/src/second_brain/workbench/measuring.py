@@ -59,7 +59,7 @@ class Run:
     is_cancelled: bool = False
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         """What a page says of the error, without parts of the connection string."""
         error = self.error
         if error is None:

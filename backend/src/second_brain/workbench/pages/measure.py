@@ -219,7 +219,7 @@ def _versus(comparison: Comparison | None, given: str) -> str | None:
 
 
 def _moved(comparison: Comparison, versus: str) -> tuple[list[Moved], list[Moved]]:
-    def told(changes: Sequence[tuple[Query, float]]) -> list[Moved]:
+    def moved(changes: Sequence[tuple[Query, float]]) -> list[Moved]:
         collection = _collection(comparison)
         return [
             Moved(
@@ -233,7 +233,7 @@ def _moved(comparison: Comparison, versus: str) -> tuple[list[Moved], list[Moved
         ]
 
     gained, lost = comparison.moved(versus, _MOST_MOVED)
-    return told(gained), told(lost)
+    return moved(gained), moved(lost)
 
 
 def _unjudged(comparison: Comparison) -> list[tuple[str, int]]:

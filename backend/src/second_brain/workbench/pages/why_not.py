@@ -80,14 +80,14 @@ def answer(request: Request) -> Response:
     """Show the answer, as a part of the page."""
     question, problems = read_question(request.query_params)
     key = _key(request)
-    told: dict[str, Any] | None = None
+    explained: dict[str, Any] | None = None
     asked = Asked(question)
     if question.q and key and not problems:
         workbench = workbench_of(request)
         try:
             with workbench.connections.reading() as database:
                 asked = prepare(workbench, database, question)
-                told = provider_of(database).explain_missing(
+                explained = provider_of(database).explain_missing(
                     asked.embedding, asked.text, **_wanted(key), **question.options()
                 )
         except InvalidInputError as error:
@@ -99,12 +99,12 @@ def answer(request: Request) -> Response:
             "question": question,
             "key": key,
             "problems": problems,
-            "answer": told,
+            "answer": explained,
             "asked": asked,
-            "legs": [] if told is None else _standings(told),
-            "causes": [] if told is None else _causes(told["causes"]),
-            "change": _change(question, told),
-            "row_remedies": [] if told is None else _row_remedies(told),
+            "legs": [] if explained is None else _standings(explained),
+            "causes": [] if explained is None else _causes(explained["causes"]),
+            "change": _change(question, explained),
+            "row_remedies": [] if explained is None else _row_remedies(explained),
         },
         page="why_not",
     )
@@ -129,16 +129,16 @@ def _standings(answer: Mapping[str, Any]) -> list[Standing]:
         ("vector", "Vector", "similarity", 3),
         ("text", "Text", "score", 2),
     ):
-        told = answer[leg]
-        value = told[score]
+        standing = answer[leg]
+        value = standing[score]
         standings.append(
             Standing(
                 leg,
                 title,
-                told["is_run"],
-                told["rank"],
+                standing["is_run"],
+                standing["rank"],
                 None if value is None else f"{value:.{digits}f}",
-                None if told["rank"] is None else _on_scale(told["rank"]),
+                None if standing["rank"] is None else _on_scale(standing["rank"]),
                 pool_at,
             )
         )

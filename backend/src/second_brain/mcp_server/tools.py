@@ -1,0 +1,71 @@
+"""What all tools share: their arguments, their answer, and what they work with."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+import mcp_types as types
+from pydantic import BaseModel, ConfigDict
+
+from second_brain.mcp_server.scope import Scope
+from second_brain.retrieval.answer import SearchResponse
+from second_brain.retrieval.query import SearchQuery
+from second_brain.retrieval.service import AsyncRetrievalService
+from second_brain.services.provider import AsyncSearchProvider
+from second_brain.services.write import AsyncKnowledgeWriter
+
+Writers: TypeAlias = Callable[[], AbstractAsyncContextManager[AsyncKnowledgeWriter]]
+"""Opens a writer for one call."""
+
+BeginStep: TypeAlias = Callable[[str, int], None]
+"""Takes a step that begins, and how many steps the call has."""
+
+READS = types.ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
+
+_STEPS = {"text": 1, "vector": 2, "hybrid": 2, "rerank": 3}
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a call works with: the scope is that of its caller."""
+
+    service: AsyncRetrievalService
+    provider: AsyncSearchProvider
+    scope: Scope
+    writers: Writers | None
+    begin: BeginStep
+    protocol_version: str
+
+    async def search(self, query: SearchQuery) -> SearchResponse:
+        """Search within the scope."""
+        total = _STEPS[query.mode or self.service.settings.default_mode]
+        return await self.service.search(
+            query, on_part=lambda part: self.begin(part, total), **self.scope.viewer
+        )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a tool returns: text, JSON, and links to the documents that it found."""
+
+    text: str
+    content: BaseModel
+    links: tuple[types.ResourceLink, ...] = ()
+
+
+class Tool(BaseModel):
+    """The arguments of a tool; an unknown argument is an error."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    title: ClassVar[str]
+    description: ClassVar[str]
+    output: ClassVar[type[BaseModel]]
+    annotations: ClassVar[types.ToolAnnotations] = READS
+    failed: ClassVar[str] = "Search failed"
+
+    @abstractmethod
+    async def answer(self, context: Context) -> Answer:
+        """Return the answer, or raise an error."""

@@ -1,0 +1,1 @@
+"""Answers questions from the documents that a signed-in user can see, with citations."""

@@ -1,0 +1,239 @@
+"""The SQL of the migrations as syntax trees. What a function's body holds is parsed too."""
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any, cast
+
+import pytest
+from pglast import ast, parse_plpgsql, parse_sql
+from pglast.enums import (
+    BoolExprType,
+    FunctionParameterMode,
+    GrantTargetType,
+    ObjectType,
+)
+from pglast.parser import scan
+from pglast.stream import RawStream
+
+from second_brain.database import migrations
+
+RPC = "hybrid_search_knowledge_chunks"
+# pglast's types say that any part of a node may be missing.
+Function = Any
+Query = Any
+
+
+def nodes(root: Any, *types: type[ast.Node]) -> Iterator[Any]:
+    """Walk a syntax tree, root included, down to nodes of these types."""
+    if isinstance(root, tuple):
+        for item in root:
+            yield from nodes(item, *types)
+    elif isinstance(root, ast.Node):
+        if isinstance(root, types):
+            yield root
+        for slot in root:
+            yield from nodes(getattr(root, slot), *types)
+
+
+def dotted(names: Any) -> str:
+    return ".".join(getattr(name, "sval", "*") for name in names)
+
+
+def columns_read(root: Any) -> set[str]:
+    """Names of the columns and variables in an expression, without their qualifiers."""
+    return {dotted(node.fields).split(".")[-1] for node in nodes(root, ast.ColumnRef)}
+
+
+def constants(root: Any) -> set[str]:
+    return {text.sval for node in nodes(root, ast.A_Const) for text in nodes(node.val, ast.String)}
+
+
+def operators(root: Any) -> Iterator[tuple[str, Any]]:
+    for node in nodes(root, ast.A_Expr):
+        yield dotted(node.name).split(".")[-1], node
+
+
+@cache
+def parsed() -> dict[str, tuple[Any, ...]]:
+    """Each migration's statements by its file name."""
+    return {
+        one.file_name: tuple(raw.stmt for raw in parse_sql(one.sql)) for one in migrations.find()
+    }
+
+
+def definitions() -> list[tuple[str, Function]]:
+    return [
+        (file_name, statement)
+        for file_name, statements in parsed().items()
+        for statement in statements
+        if isinstance(statement, ast.CreateFunctionStmt)
+    ]
+
+
+def function(name: str, schema: str = "public") -> Function:
+    """Find the latest definition of a function."""
+    *_, (_, latest) = (
+        one for one in definitions() if dotted(one[1].funcname) == f"{schema}.{name}"
+    )
+    return latest
+
+
+def options(definition: Function, name: str) -> list[Any]:
+    return [option.arg for option in definition.options if option.defname == name]
+
+
+def parameters(definition: Function, of_the_result: bool) -> dict[str, tuple[str, str | None]]:
+    """Types and defaults by name, in order."""
+    return {
+        one.name: (RawStream()(one.argType), one.defexpr and RawStream()(one.defexpr))
+        for one in definition.parameters or ()
+        if (one.mode == FunctionParameterMode.FUNC_PARAM_TABLE) is of_the_result
+    }
+
+
+def body(definition: Function) -> str:
+    # A do block keeps its text among its arguments.
+    parts = getattr(definition, "options", None) or definition.args
+    (text,) = (one for part in parts if part.defname == "as" for one in nodes(part, ast.String))
+    return cast(str, text.sval)
+
+
+def plpgsql(definition: Function) -> list[tuple[str, Any]]:
+    """List the statements of a plpgsql body: their kinds, each with its own tree."""
+    # The parser has no catalog: types from other schemas stand in its way.
+    text = RawStream()(definition)
+    text = re.sub(r"\bextensions\.(vector|sparsevec)\b", "text", text)
+    text = re.sub(r"(?m)^(  \w+ (?:constant )?)knowledge_internal\.\w+\[\]", r"\1text[]", text)
+    text = re.sub(r"(?m)^(  \w+ (?:constant )?)knowledge_internal\.\w+(?=;| :=)", r"\1record", text)
+    text = re.sub(r"\bSETOF public\.\w+", "SETOF record", text, flags=re.IGNORECASE)
+
+    def walk(tree: Any) -> Iterator[tuple[str, Any]]:
+        for key, value in tree.items() if isinstance(tree, dict) else ():
+            if key.startswith("PLpgSQL_"):
+                yield key.removeprefix("PLpgSQL_"), value
+            yield from walk(value)
+        for item in tree if isinstance(tree, list) else ():
+            yield from walk(item)
+
+    return list(walk(parse_plpgsql(text)))
+
+
+@cache
+def retrieval() -> Query:
+    """Return the query whose rows the RPC returns: the only one with CTEs.
+
+    The other one calls common_search, which repeats parts of this one.
+    """
+    queries = [
+        parse_sql(tree["query"]["PLpgSQL_expr"]["query"])[0].stmt
+        for kind, tree in plpgsql(function(RPC))
+        if kind == "stmt_return_query"
+    ]
+    (query,) = (one for one in queries if isinstance(one, ast.SelectStmt) and one.withClause)
+    return query
+
+
+def ctes() -> dict[str, Query]:
+    return {cte.ctename: cte.ctequery for cte in retrieval().withClause.ctes}
+
+
+def tables(root: Any) -> set[str]:
+    return {node.relname for node in nodes(root, ast.RangeVar)}
+
+
+def drawn_rows() -> Query:
+    """Return the query of drawn_rows, the function by which the text leg finds its rows."""
+    (query,) = re.findall(
+        r"ids := array\((.+?)\n    \);",
+        body(function("drawn_rows", "knowledge_internal")),
+        re.DOTALL,
+    )
+    return parse_sql(query)[0].stmt
+
+
+def lineage(name: str) -> tuple[Query, ...]:
+    """Return a CTE with every CTE that it reads, directly or not, and the query of drawn_rows."""
+    known = ctes()
+    reached, ahead = {name}, [name]
+    while ahead:
+        new = (tables(known[ahead.pop()]) & known.keys()) - reached
+        reached |= new
+        ahead += new
+    read = tuple(known[one] for one in known if one in reached)
+    called = {dotted(call.funcname) for call in nodes(read, ast.FuncCall)}
+    return (*read, drawn_rows()) if "knowledge_internal.drawn_rows" in called else read
+
+
+def outputs(query: Query) -> set[str]:
+    return {target.name or dotted(target.val.fields).split(".")[-1] for target in query.targetList}
+
+
+def conjuncts(condition: Any) -> list[Any]:
+    """Split a condition at its top-level ANDs."""
+    if isinstance(condition, ast.BoolExpr) and condition.boolop == BoolExprType.AND_EXPR:
+        return [part for arg in condition.args or () for part in conjuncts(arg)]
+    return [condition]
+
+
+def result_columns() -> dict[str, str]:
+    """Types of the RPC's result by name, in order: the attributes of the type that it returns."""
+    (returned,) = function(RPC).returnType.names[-1:]
+    created: list[Any] = [
+        statement
+        for statement in parsed()["009_hybrid_search.sql"]
+        if isinstance(statement, ast.CompositeTypeStmt)
+    ]
+    (composite,) = (one for one in created if one.typevar.relname == returned.sval)
+    return {one.colname: RawStream()(one.typeName) for one in composite.coldeflist}
+
+
+def derived_from(parameter: str) -> set[str]:
+    """Return a parameter with the variables of the RPC that are computed from it."""
+    names = {parameter}
+    for kind, tree in plpgsql(function(RPC)):
+        if kind == "stmt_assign":
+            variable, expression = tree["expr"]["PLpgSQL_expr"]["query"].split(":=", 1)
+            if columns_read(parse_sql(f"select {expression}")[0].stmt) & names:
+                names.add(variable.strip())
+    return names
+
+
+def privileges(statements: Iterable[Any], name: str, granted: bool) -> set[str]:
+    """Roles that these statements grant a function to, or revoke it from."""
+    return {
+        role.rolename or "public"
+        for statement in nodes(tuple(statements), ast.GrantStmt)
+        if statement.is_grant is granted
+        if statement.objtype == ObjectType.OBJECT_FUNCTION
+        if statement.targtype == GrantTargetType.ACL_TARGET_OBJECT
+        if name in {dotted(target.objname) for target in statement.objects}
+        for role in statement.grantees
+    }
+
+
+def words(sql: str) -> Iterator[str]:
+    """Tokens in lower case, those inside of dollar quotes too, without comments."""
+    for token in scan(sql):
+        text = sql[token.start : token.end + 1]
+        quoted = re.fullmatch(r"(\$\w*\$)(.*)\1", text, re.DOTALL)
+        if quoted:
+            yield from words(quoted[2])
+        elif "COMMENT" not in token.name:
+            yield text.lower()
+
+
+PUBLIC_FUNCTIONS = sorted(
+    {
+        (file_name, dotted(definition.funcname))
+        for file_name, definition in definitions()
+        if dotted(definition.funcname).startswith("public.")
+    }
+)
+per_public_function = pytest.mark.parametrize(("file_name", "name"), PUBLIC_FUNCTIONS)
+per_function = pytest.mark.parametrize(
+    "definition",
+    [definition for _, definition in definitions()],
+    ids=[dotted(definition.funcname) for _, definition in definitions()],
+)
+per_leg = pytest.mark.parametrize("leg", ["vector_results", "text_results"])

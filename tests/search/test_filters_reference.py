@@ -1,0 +1,357 @@
+"""Filters against a reference in Python: random conditions on random rows."""
+
+from datetime import UTC, date, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+from filtering import ME, YOU
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg.types.json import Jsonb
+from searching import NORTH, chunk, numbers, search
+
+from conftest import Connection
+
+# Against a reference.
+
+KEYS = ("a", "b", "0", "o'\"\\$%")
+PATHS = [[first] for first in KEYS] + [["a", second] for second in KEYS] + [["a", "b", "0"]]
+DOCUMENTS, SOURCES = (chunk(901), chunk(902)), (chunk(911), chunk(912))
+
+texts = st.sampled_from(["", "x", "X", "é", "\U0001f408", "\uffee", "2026-01-02", "2024", "null"])
+scalars = (
+    st.none() | st.booleans() | st.sampled_from([0, 1, 1.0, -1.5, 2, 2024, 0.1, 10**20]) | texts
+)
+values = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+days = st.sampled_from(["0001-01-01", "2026-01-31", "2026-02-01", "2026-02-02", "9999-12-31"])
+moments = st.sampled_from(
+    [
+        "2026-01-31",
+        "2026-01-31T00:00:00",
+        "2026-01-31T12:00:00.000001Z",
+        "2026-01-31T12:00:00.000002",
+        "2026-01-31 13:00:00.000002+01:00",
+        "2026-02-01T00:00:00-05:00",
+    ]
+)
+COLUMN_VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "knowledge_type": st.sampled_from(["note", "task", "signal"]),
+    "source_origin": st.sampled_from(["web", "email"]),
+    "collection": st.sampled_from(["a", "A", "it's", "a=b", "collection"]),
+    "language": st.sampled_from(["english", "german"]),
+    "visibility": st.sampled_from(["private", "public"]),
+    "sensitivity": st.sampled_from(["secret", "sensitivity", "=", ""]),
+    "embedding_model": st.sampled_from(["small", "large"]),
+    "document_id": st.sampled_from([str(one) for one in DOCUMENTS]),
+    "source_id": st.sampled_from([str(one) for one in SOURCES]),
+    "owner_id": st.sampled_from([str(ME), str(YOU)]),
+    "chunk_index": st.sampled_from([0, 1, 2, 3, 2147483646, 2147483647]),
+    "document_date": days,
+    "created_at": moments,
+    "updated_at": moments,
+}
+NULLABLE = {
+    "sensitivity",
+    "embedding_model",
+    "document_id",
+    "source_id",
+    "owner_id",
+    "chunk_index",
+    "document_date",
+}
+ORDERED = {"chunk_index", "document_date", "created_at", "updated_at"}
+OF_DOCUMENTS = COLUMN_VALUES.keys() - {
+    "document_id",
+    "chunk_index",
+    "embedding_model",
+    "created_at",
+    "updated_at",
+}
+
+row_values = {
+    field: st.none() | drawn if field in NULLABLE else drawn
+    for field, drawn in COLUMN_VALUES.items()
+} | {"metadata": st.dictionaries(st.sampled_from([*KEYS, "a.b"]), values, max_size=4)}
+document_rows = st.fixed_dictionaries(
+    {field: row_values[field] for field in [*sorted(OF_DOCUMENTS), "metadata"]}
+)
+corpora = st.tuples(
+    st.tuples(document_rows, document_rows),
+    st.lists(st.fixed_dictionaries(row_values), min_size=1, max_size=10),
+)
+
+
+@st.composite
+def conditions(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw a condition on any field with any op that it takes."""
+    field = draw(st.sampled_from([*COLUMN_VALUES, *["metadata"] * 14]))
+    ops = ["eq", "ne", "in", "not_in", "exists"]
+    if field in ORDERED or field == "metadata":
+        ops += ["gte", "gt", "lte", "lt", "between"]
+    if field == "metadata":
+        drawn, bounds = values, texts | st.sampled_from([0, 1, 2.0, 2024])
+        path = draw(st.sampled_from([[], *PATHS]))
+        field = ".".join([field, *path])
+        ops = [*ops, "contains", "contains", "has_any"] if path else ["contains", "has_any"]
+    else:
+        bounds = COLUMN_VALUES[field]
+        drawn = st.none() | bounds
+    op = draw(st.sampled_from(ops))
+    condition: dict[str, Any] = {"field": field, draw(st.sampled_from(["op", "operator"])): op}
+    if op == "exists":
+        if draw(st.booleans()):
+            condition["value"] = draw(st.booleans())
+    elif op == "has_any":
+        condition["value"] = draw(st.lists(texts | st.sampled_from(KEYS), max_size=4))
+    elif op in ("in", "not_in"):
+        condition["value"] = draw(st.lists(drawn, max_size=4))
+    elif op == "between":
+        both = st.tuples(bounds, bounds)
+        condition["value"] = draw(both.filter(lambda two: ordered(*two) is not None))
+    elif op in ("gte", "gt", "lte", "lt"):
+        condition["value"] = draw(bounds)
+    elif field == "metadata":
+        condition["value"] = draw(st.dictionaries(st.sampled_from(KEYS), values, max_size=2))
+    else:
+        condition["value"] = draw(drawn if op != "contains" else drawn.filter(is_value))
+    return condition
+
+
+shorthands = st.builds(
+    dict[str, Any].__or__,
+    st.dictionaries(st.sampled_from([*KEYS, "a.b", "", "metadata"]), values, max_size=2),
+    st.fixed_dictionaries(
+        {}, optional={name: st.none() | drawn for name, drawn in COLUMN_VALUES.items()}
+    ).map(lambda columns: dict(list(columns.items())[:2])),
+)
+
+
+def is_value(value: Any) -> bool:
+    return value is not None
+
+
+def kind(value: Any) -> str:
+    """Return the JSON type of a value; in Python, True is equal to 1."""
+    if isinstance(value, bool):
+        return "boolean"
+    return "number" if isinstance(value, int | float) else type(value).__name__
+
+
+def same(stored: Any, wanted: Any) -> bool:
+    if kind(stored) != kind(wanted):
+        return False
+    if isinstance(stored, dict):
+        return stored.keys() == wanted.keys() and all(
+            same(stored[key], wanted[key]) for key in stored
+        )
+    if isinstance(stored, list):
+        return len(stored) == len(wanted) and all(map(same, stored, wanted))
+    return bool(stored == wanted)
+
+
+def contains(stored: Any, wanted: Any) -> bool:
+    if isinstance(stored, dict) and isinstance(wanted, dict):
+        return all(key in stored and contains(stored[key], wanted[key]) for key in wanted)
+    if isinstance(stored, list) and isinstance(wanted, list):
+        return all(any(contains(own, element) for own in stored) for element in wanted)
+    return same(stored, wanted)
+
+
+def ordered(low: Any, high: Any) -> bool | None:
+    """Whether low is at most high; None when they cannot be compared."""
+    if kind(low) != kind(high) or kind(low) in ("NoneType", "boolean", "list", "dict"):
+        return None
+    return bool(low <= high)
+
+
+def read(field: str, value: Any) -> Any:
+    """Read the value of a condition as its column's type."""
+    if value is None or field not in COLUMN_VALUES:
+        return value
+    if field.endswith("_id"):
+        return UUID(value)
+    if field == "document_date":
+        return date.fromisoformat(value)
+    if field in ORDERED and field != "chunk_index":
+        moment = datetime.fromisoformat(value)
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return value
+
+
+def value_of(row: dict[str, Any], path: list[str]) -> Any:
+    value: Any = row
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def holds(row: dict[str, Any], condition: dict[str, Any]) -> bool:
+    field = condition["field"]
+    path = field.split(".")
+    stored, wanted = value_of(row, path), condition.get("value", True)
+    op = condition.get("op") or condition["operator"]
+    if op == "exists":
+        return (stored is not None) is wanted
+    if op in ("in", "not_in"):
+        return any(same(stored, read(field, value)) for value in wanted) is (op == "in")
+    if op in ("eq", "ne"):
+        return same(stored, read(field, wanted)) is (op == "eq")
+    if op == "has_any":
+        own = stored if isinstance(stored, dict | list) else [stored]
+        return any(each in wanted for each in own if isinstance(each, str))
+    if op == "contains":
+        if stored is None:
+            return False
+        in_array = isinstance(stored, list) and any(same(own, wanted) for own in stored)
+        return contains(stored, wanted) or (
+            in_array and kind(wanted) in ("boolean", "number", "str")
+        )
+    if op == "between":
+        low, high = (read(field, bound) for bound in wanted)
+        return bool(ordered(low, stored) and ordered(stored, high))
+    bound = read(field, wanted)
+    return {
+        "gte": ordered(bound, stored) is True,
+        "lte": ordered(stored, bound) is True,
+        "gt": ordered(stored, bound) is False,
+        "lt": ordered(bound, stored) is False,
+    }[op]
+
+
+STORE_DOCUMENTS = """
+insert into public.knowledge_documents (
+  id, external_key, knowledge_type, source_origin, collection, language, visibility, sensitivity,
+  source_id, owner_id, document_date, metadata
+)
+select document.id, document.id::text, document.knowledge_type, document.source_origin,
+       document.collection, document.language, document.visibility, document.sensitivity,
+       document.source_id, document.owner_id, document.document_date, document.metadata
+  from jsonb_populate_recordset(null::public.knowledge_documents, %s) as document
+"""
+STORE_CHUNKS = """
+insert into public.knowledge_chunks (
+  id, content, embedding, knowledge_type, source_origin, collection, language, visibility,
+  sensitivity, embedding_model, document_id, source_id, owner_id, chunk_index, document_date,
+  created_at, updated_at, metadata
+)
+select chunk.id, 'alpha', '[1,0,0]', chunk.knowledge_type, chunk.source_origin, chunk.collection,
+       chunk.language, chunk.visibility, chunk.sensitivity, chunk.embedding_model,
+       chunk.document_id, chunk.source_id, chunk.owner_id, chunk.chunk_index,
+       chunk.document_date, chunk.created_at, chunk.updated_at, chunk.metadata
+  from jsonb_populate_recordset(null::public.knowledge_chunks, %s) as chunk
+returning id, knowledge_type, source_origin, collection, language, visibility, sensitivity,
+          embedding_model, document_id, source_id, owner_id, chunk_index, document_date,
+          created_at, updated_at, metadata
+"""
+
+
+def check_against_the_reference(
+    connection: Connection,
+    corpus: tuple[tuple[dict[str, Any], ...], list[dict[str, Any]]],
+    filters: list[Any],
+    arguments: dict[str, Any],
+) -> None:
+    documents, chunks = corpus
+    with connection.transaction(force_rollback=True), connection.cursor() as cursor:
+        cursor.execute(
+            STORE_DOCUMENTS,
+            [
+                Jsonb(
+                    [{"id": str(key)} | row for key, row in zip(DOCUMENTS, documents, strict=True)]
+                )
+            ],
+        )
+        cursor.execute(
+            STORE_CHUNKS,
+            [Jsonb([{"id": str(chunk(number))} | row for number, row in enumerate(chunks, 1)])],
+        )
+        names = [column.name for column in cursor.description or ()]
+        # A chunk has much of its document, so what is stored counts and not what was drawn.
+        rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        asked = [
+            {"field": field, "op": op, "value": arguments[name]}
+            for name, field, op in (
+                ("filter_type", "knowledge_type", "eq"),
+                ("date_from", "document_date", "gte"),
+                ("date_to", "document_date", "lte"),
+            )
+            if arguments[name] is not None
+        ]
+        if arguments["public_only"]:
+            asked.append({"field": "visibility", "op": "eq", "value": "public"})
+        for one_filter in filters:
+            if isinstance(one_filter, dict):
+                expected = [
+                    row
+                    for row in rows
+                    if all(
+                        same(row[key], read(key, one_filter[key]))
+                        if key in COLUMN_VALUES
+                        else same(row["metadata"].get(key), one_filter[key])
+                        for key in one_filter
+                    )
+                ]
+            else:
+                expected = [
+                    row for row in rows if all(holds(row, condition) for condition in one_filter)
+                ]
+            expected = [
+                row for row in expected if all(holds(row, condition) for condition in asked)
+            ]
+            ids = sorted(row["id"].int for row in expected)
+            asked_for = arguments | {"match_count": 1000, "filters": Jsonb(one_filter)}
+            by_vector = search(connection, query_embedding=NORTH, **asked_for)
+            assert sorted(numbers(by_vector)) == ids
+            assert sorted(numbers(search(connection, query_text="alpha", **asked_for))) == ids
+
+
+drawn_filters = st.lists(
+    st.lists(conditions(), min_size=1, max_size=4) | shorthands, min_size=3, max_size=3
+)
+drawn_arguments = st.fixed_dictionaries(
+    {
+        "filter_type": st.none() | COLUMN_VALUES["knowledge_type"],
+        "date_from": st.none() | days,
+        "date_to": st.none() | days,
+        "public_only": st.booleans(),
+    }
+) | st.just({"filter_type": None, "date_from": None, "date_to": None, "public_only": False})
+reference = settings(
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@pytest.fixture
+def with_sources(knowledge: Connection) -> Connection:
+    for number, source in enumerate(SOURCES):
+        knowledge.execute(
+            "insert into public.knowledge_sources (id, name) values (%s, %s)", [source, str(number)]
+        )
+    knowledge.execute("set local statement_timeout = 0")
+    return knowledge
+
+
+@reference
+@given(corpus=corpora, filters=drawn_filters, arguments=drawn_arguments)
+def test_filters_let_through_what_the_reference_does(
+    with_sources: Connection, corpus: Any, filters: list[Any], arguments: dict[str, Any]
+) -> None:
+    check_against_the_reference(with_sources, corpus, filters, arguments)
+
+
+@pytest.mark.slow
+@settings(reference, max_examples=1000)
+@given(corpus=corpora, filters=drawn_filters, arguments=drawn_arguments)
+def test_filters_let_through_what_the_reference_does_in_thousands_of_cases(
+    with_sources: Connection, corpus: Any, filters: list[Any], arguments: dict[str, Any]
+) -> None:
+    check_against_the_reference(with_sources, corpus, filters, arguments)

@@ -1,0 +1,177 @@
+"""How a row of the search becomes a result, whatever the row is."""
+
+from datetime import date
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mocked_client import ROW, client_with
+
+from second_brain.services.results import MemorySearchResult, Method, normalize_rows
+from second_brain.services.supabase import SupabaseProvider
+
+
+@pytest.mark.parametrize(
+    ("score", "confidence"),
+    [
+        (0.0325, 0.0325),
+        (0, 0.0),
+        (1.7, 1.0),
+        (-0.2, 0.0),
+        ("0.5", 0.5),
+        ("NaN", 0.0),
+        ("Infinity", 1.0),
+        (None, 0.0),
+        ("much", 0.0),
+        ([1], 0.0),
+        (True, 0.0),
+    ],
+)
+def test_confidence_is_in_0_to_1(score: object, confidence: float) -> None:
+    older = {name: value for name, value in ROW.items() if name != "confidence"}
+    for row in ({**ROW, "confidence": score}, {**older, "rrf_score": score}):
+        (result,), _ = SupabaseProvider(client=client_with([row])).hybrid_search([0.1], "x")
+        assert result.confidence == confidence
+
+
+def test_search_takes_the_similarity_as_confidence() -> None:
+    client = client_with([{**ROW, "rrf_score": 0.9, "similarity": 0.4}])
+    (result,), details = SupabaseProvider(client=client).search([0.1])
+    assert result.confidence == 0.4
+    assert details["mode"] == "vector"
+
+
+@pytest.mark.parametrize(
+    ("rank", "confidence"),
+    [(3.0, 0.75), (0, 0.0), (-1.0, 0.0), ("Infinity", 1.0), ("NaN", 0.0), (None, 0.0)],
+)
+def test_fulltext_search_saturates_the_rank(rank: object, confidence: float) -> None:
+    client = client_with([{**ROW, "rank": rank}])
+    (result,), details = SupabaseProvider(client=client).fulltext_search("x")
+    assert result.confidence == confidence
+    assert details["mode"] == "fulltext"
+
+
+def test_a_leg_that_missed_the_row_leaves_its_rank_empty() -> None:
+    row = {**ROW, "text_rank": None, "text_score": None, "match_type": "vector"}
+    (result,), _ = SupabaseProvider(client=client_with([row])).hybrid_search([0.1], "x")
+    assert result.metadata["text_rank"] is None
+    assert result.metadata["text_score"] is None
+
+
+def test_reserved_keys_win_over_the_rows_own() -> None:
+    lies = dict.fromkeys(ROW, "a lie") | {"real_provider": False, "mine": 1}
+    row = {**ROW, "metadata": lies, "text_rank": None}
+    (result,), _ = SupabaseProvider(client=client_with([row])).hybrid_search([0.1], "x")
+    (honest,), _ = SupabaseProvider(
+        client=client_with([{**ROW, "metadata": {}, "text_rank": None}])
+    ).hybrid_search([0.1], "x")
+    metadata = dict(result.metadata)
+    assert metadata["mine"] == 1
+    assert {key: metadata[key] for key in honest.metadata} == honest.metadata
+
+
+@pytest.mark.parametrize("row", [{}, None, 7, "row", [ROW], {"id": "", "metadata": "no"}])
+def test_an_odd_row_is_normalized(row: object) -> None:
+    results, details = SupabaseProvider(client=client_with([ROW, row])).hybrid_search([0.1], "x")
+    assert details["raw_count"] == 2
+    assert results[1] == MemorySearchResult(
+        id="supa-hybrid-1",
+        content="",
+        source="supabase",
+        confidence=0.0,
+        metadata={
+            "knowledge_type": "document",
+            "document_id": None,
+            "chunk_index": 0,
+            "source_origin": "manual",
+            "vector_rank": None,
+            "text_rank": None,
+            "rrf_score": None,
+            "similarity": None,
+            "text_score": None,
+            "match_type": None,
+            "matched_terms": [],
+            "collections": [],
+            "heading": None,
+            "sensitivity": None,
+            "external_key": None,
+            "source_row": None,
+            "is_chunk": True,
+            "document_chunks": None,
+            "collection": None,
+            "document_date": None,
+            "snippet": None,
+            "context": None,
+            "total_count": None,
+            "real_provider": True,
+        },
+    )
+
+
+def test_a_missing_id_is_named_by_mode_and_position() -> None:
+    provider = SupabaseProvider(client=client_with([{}]))
+    assert provider.search([0.1])[0][0].id == "supa-vector-0"
+    assert provider.fulltext_search("x")[0][0].id == "supa-fulltext-0"
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "normalized"),
+    [
+        ("knowledge_type", "recipe", "recipe"),
+        ("knowledge_type", None, "document"),
+        ("knowledge_type", 5, "document"),
+        ("source_origin", "fax", "fax"),
+        ("source_origin", "", "manual"),
+        ("chunk_index", "x", 0),
+        ("chunk_index", "NaN", 0),
+        ("chunk_index", None, 0),
+        ("similarity", "NaN", None),
+        ("vector_rank", "Infinity", None),
+        ("matched_terms", "keys", []),
+        ("matched_terms", None, []),
+        ("total_count", "many", None),
+        ("document_date", date(2026, 1, 31), "2026-01-31"),
+        ("snippet", None, None),
+    ],
+)
+def test_an_odd_column_is_normalized(column: str, value: object, normalized: object) -> None:
+    client = client_with([{**ROW, column: value}])
+    (result,), _ = SupabaseProvider(client=client).hybrid_search([0.1], "x")
+    assert dict(result.metadata)[column] == normalized
+
+
+def test_the_rows_own_metadata_does_not_pass_for_a_snippet() -> None:
+    row = {**ROW, "snippet": None, "metadata": {"snippet": "<script>", "context": "private"}}
+    (result,), _ = SupabaseProvider(client=client_with([row])).hybrid_search([0.1], "x")
+    assert result.metadata["snippet"] is None
+    assert result.metadata["context"] == ROW["context"]
+
+
+@pytest.mark.parametrize("total", ["many", None, [1]])
+def test_an_odd_total_is_none(total: object) -> None:
+    client = client_with([{**ROW, "total_count": total}])
+    assert SupabaseProvider(client=client).hybrid_search([0.1], "x")[1]["total_count"] is None
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(deadline=None)
+@given(
+    rows=st.lists(st.dictionaries(st.sampled_from(sorted(ROW)), json_values) | json_values),
+    method=st.sampled_from(["hybrid", "vector", "fulltext"]),
+    top_k=st.integers(1, 5),
+)
+def test_no_row_is_fatal(rows: list[Any], method: Method, top_k: int) -> None:
+    results = normalize_rows(rows, method=method, source="supabase", limit=top_k)
+    assert len(results) == min(len(rows), top_k)
+    for result in results:
+        assert 0 <= result.confidence <= 1
+        assert isinstance(result.id, str)
+        assert result.metadata["real_provider"] is True

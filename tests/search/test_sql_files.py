@@ -1,0 +1,117 @@
+"""What every function and every file of SQL has, and what none has; read by a parser."""
+
+import re
+
+import pytest
+from pglast import ast
+from pglast.enums import (
+    ObjectType,
+)
+from pglast.stream import RawStream
+from sql_trees import (
+    PUBLIC_FUNCTIONS,
+    Function,
+    body,
+    definitions,
+    dotted,
+    nodes,
+    parsed,
+    per_function,
+    words,
+)
+
+from second_brain.database import migrations
+from second_brain.database.migrations import Migration
+
+
+@per_function
+def test_a_function_states_its_properties_in_one_order(definition: Function) -> None:
+    stated = [option.defname for option in definition.options if option.defname != "parallel"]
+    expected = ["language", "volatility", "security", "set"]
+    if definition.returnType and dotted(definition.returnType.names) == "trigger":
+        expected.remove("volatility")
+    assert stated[: len(expected)] == expected
+    assert set(stated) <= {*expected, "as"}
+
+
+@pytest.mark.parametrize("file_name", sorted({file_name for file_name, _ in PUBLIC_FUNCTIONS}))
+def test_a_file_with_public_functions_ends_by_telling_postgrest(file_name: str) -> None:
+    last = parsed()[file_name][-1]
+    assert RawStream()(last) == "NOTIFY pgrst, 'reload schema'"
+
+
+@pytest.mark.parametrize(
+    ("file_name", "name"), sorted((file, dotted(one.funcname)) for file, one in definitions())
+)
+def test_a_function_is_commented_in_its_own_file(file_name: str, name: str) -> None:
+    commented = {
+        dotted(one.object.objname)
+        for one in nodes(parsed()[file_name], ast.CommentStmt)
+        if one.objtype == ObjectType.OBJECT_FUNCTION and one.comment
+    }
+    assert name in commented
+
+
+def test_one_place_names_the_dimension() -> None:
+    sized = [
+        (file_name, one.typmods[0].val.ival)
+        for file_name, statements in parsed().items()
+        for one in nodes(statements, ast.TypeName)
+        if dotted(one.names).split(".")[-1] in {"vector", "halfvec"} and one.typmods
+    ]
+    assert sized == [("003_chunks.sql", 1024)]
+    text = " ".join(word for one in migrations.find() for word in words(one.sql))
+    assert re.findall(r"\b(?:vector|halfvec) \( (\d+) \)", text) == ["1024"]
+
+
+@pytest.mark.parametrize("one", migrations.find(), ids=lambda one: one.file_name)
+def test_a_file_starts_with_its_name_and_purpose(one: Migration) -> None:
+    first, second, *_ = one.sql.splitlines()
+    assert re.fullmatch(rf"-- {one.version}_{one.name}: \S.*\.", first)
+    assert second.startswith("-- ")
+
+
+NAMED_AT_RUN_TIME = {
+    f"knowledge_internal.{name}"
+    for name in (
+        "adopted_rows",
+        "carry_over_changes",
+        "lock_source_rows",
+        "adoption_keys",
+        "adoption_left_over",
+        "pending_next_chunks",
+        "write_next_embeddings",
+        "unwritten_texts",
+        "physical_table",
+    )
+}
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        statement
+        for statements in parsed().values()
+        for statement in statements
+        if isinstance(statement, ast.CreateFunctionStmt | ast.DoStmt)
+    ],
+    ids=lambda one: dotted(one.funcname) if isinstance(one, ast.CreateFunctionStmt) else "do",
+)
+def test_no_sql_is_put_together_at_run_time(definition: Function) -> None:
+    made_of = {"execute", "query_to_xml", "query_to_xml_and_xmlschema", "query_to_xmlschema"}
+    name = dotted(definition.funcname) if isinstance(definition, ast.CreateFunctionStmt) else "do"
+    if not made_of & set(words(body(definition))):
+        return
+    # The vector index's type needs its dimensions spelled out; no search comes by it.
+    if "knowledge_internal.indexed_embedding" in body(definition):
+        return
+    # A project's table, and columns that exist only during a re-embedding, have no static SQL.
+    # Their names are quoted by %I or come as a regclass; values are parameters of `using`.
+    assert name in NAMED_AT_RUN_TIME
+    assert "%L" not in body(definition)
+    assert "using" in words(body(definition)) or name.endswith("carry_over_changes")
+
+
+@per_function
+def test_query_text_is_never_parsed_as_a_tsquery(definition: Function) -> None:
+    assert "to_tsquery" not in set(words(body(definition)))

@@ -1,0 +1,239 @@
+"""RetrievalService: embedders, rerankers and databases that fail or do not answer."""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from psycopg_pool import ConnectionPool
+from retrieving import (
+    BY_HAND,
+    DOWN,
+    LEAK,
+    ROTATION,
+    Make,
+    contents,
+    corpus,
+    embedded,
+    make,
+    out_of_order,
+)
+
+from second_brain.errors import (
+    ConnectionLostError,
+    InvalidInputError,
+    MissingExtraError,
+    SearchTimeoutError,
+    SecondBrainError,
+    UnavailableError,
+)
+from second_brain.models import CallableEmbedder
+from second_brain.retrieval.retrieval import AnyReranker
+from second_brain.retrieval.service import RetrievalService
+from second_brain.services.postgres import PostgresProvider
+from second_brain.services.supabase import SupabaseProvider
+
+__all__ = ["corpus", "make"]  # fixtures
+
+
+def test_without_its_embedder_a_hybrid_search_uses_the_text_leg(make: Make, corpus: str) -> None:
+    response = make(corpus, DOWN)("leaked key")
+    assert contents(response) == [LEAK, ROTATION]
+    assert (response.mode, response.mode_used) == ("hybrid", "text")
+    assert response.embedding_model is None
+    assert response.degraded is not None
+    assert (response.degraded.part, response.degraded.kind) == ("embed", "unavailable")
+    assert response.degraded.message
+    assert response.degraded.remedy
+    assert response.degraded.also is None
+
+
+def test_without_its_embedder_a_vector_search_fails(make: Make, corpus: str) -> None:
+    with pytest.raises(UnavailableError):
+        make(corpus, DOWN)("leaked key", mode="vector")
+
+
+def test_without_its_embedder_a_rerank_reads_the_hits_of_the_text_leg(
+    make: Make, corpus: str
+) -> None:
+    response = make(corpus, DOWN, out_of_order)("leaked key", mode="rerank")
+    assert contents(response) == [ROTATION, LEAK]
+    assert response.mode_used == "rerank"
+    assert response.degraded is not None
+    assert response.degraded.part == "embed"
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ([[1.0, 0.0]], "unexpected_answer"),
+        ([[float("nan"), 0.0, 0.0]], "unexpected_answer"),
+        ("a page of HTML", "unexpected_answer"),
+        ([[0.0, 0.0, 0.0]], "invalid_input"),
+    ],
+    ids=["other dimensions", "nan", "no numbers", "no direction"],
+)
+def test_an_embedding_that_is_none_is_not_searched_with(
+    make: Make, corpus: str, answer: Any, kind: str
+) -> None:
+    response = make(corpus, CallableEmbedder(lambda _: answer, "by-hand", 3))("leaked key")
+    assert response.mode_used == "text"
+    assert response.degraded is not None
+    assert response.degraded.kind == kind
+
+
+def scoring_nothing(question: str, passages: Sequence[str]) -> list[float]:
+    raise httpx.ConnectError("the model server is gone")
+
+
+@pytest.mark.parametrize(
+    ("reranker", "kind"),
+    [
+        (scoring_nothing, "unavailable"),
+        (lambda question, passages: [1.0], "unexpected_answer"),
+        (lambda question, passages: [float("nan")] * len(passages), "unexpected_answer"),
+    ],
+    ids=["down", "too few scores", "nan"],
+)
+def test_without_its_reranker_a_search_keeps_the_fused_order(
+    make: Make, corpus: str, reranker: AnyReranker, kind: str
+) -> None:
+    search = make(corpus, reranker=reranker)
+    response = search("leaked key", mode="rerank", limit=2, offset=1)
+    assert contents(response) == contents(search("leaked key"))[1:3]
+    assert (response.mode, response.mode_used) == ("rerank", "hybrid")
+    assert response.results[0].rerank_score is None
+    assert response.results[0].original_rank is None
+    assert response.degraded is not None
+    assert (response.degraded.part, response.degraded.kind) == ("rerank", kind)
+
+
+def test_without_the_extra_a_rerank_says_what_to_install(
+    make: Make, corpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "sentence_transformers", None)
+    response = make(corpus)("leaked key", mode="rerank", limit=2)
+    assert response.mode_used == "hybrid"
+    assert response.degraded is not None
+    assert response.degraded.kind == MissingExtraError.kind
+    assert "pip install" in response.degraded.remedy
+
+
+def test_both_failed_parts_are_in_the_answer(make: Make, corpus: str) -> None:
+    response = make(corpus, DOWN, scoring_nothing)("leaked key", mode="rerank")
+    assert contents(response) == [LEAK, ROTATION]
+    assert response.mode_used == "text"
+    assert response.degraded is not None
+    assert response.degraded.part == "embed"
+    assert response.degraded.also is not None
+    assert response.degraded.also.part == "rerank"
+
+
+def test_no_message_has_a_key_in_it(make: Make, corpus: str) -> None:
+    def embed(_: Sequence[str]) -> list[list[float]]:
+        raise RuntimeError("refused: api_key=sk-very-secret")
+
+    response = make(corpus, CallableEmbedder(embed, "by-hand", 3))("leaked key")
+    assert response.degraded is not None
+    assert "very-secret" not in response.model_dump_json()
+
+
+@pytest.fixture
+def never() -> Iterator[threading.Event]:
+    """An event that a stuck model waits for, set when the test is over."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_a_stuck_embedder_leaves_time_to_search_by_words(
+    make: Make, corpus: str, never: threading.Event
+) -> None:
+    def stuck(texts: Sequence[str]) -> list[list[float]]:
+        never.wait(60)
+        return embedded(texts)
+
+    start = time.monotonic()
+    response = make(corpus, CallableEmbedder(stuck, "by-hand", 3))("leaked key", timeout=2)
+    assert time.monotonic() - start < 2
+    assert contents(response) == [LEAK, ROTATION]
+    assert response.degraded is not None
+    assert (response.degraded.part, response.degraded.kind) == ("embed", "timeout")
+
+
+def test_a_stuck_reranker_costs_no_more_than_the_timeout(
+    make: Make, corpus: str, never: threading.Event
+) -> None:
+    def stuck(question: str, passages: Sequence[str]) -> list[float]:
+        never.wait(60)
+        return [0.0] * len(passages)
+
+    start = time.monotonic()
+    response = make(corpus, reranker=stuck)("leaked key", mode="rerank", timeout=1)
+    assert time.monotonic() - start < 3
+    assert contents(response)[0] == LEAK
+    assert response.degraded is not None
+    assert (response.degraded.part, response.degraded.kind) == ("rerank", "timeout")
+
+
+def test_a_statement_that_takes_too_long_is_an_error_at_once(make: Make, corpus: str) -> None:
+    search = make(corpus)
+    search("leaked key")  # it knows the corpus's model now
+    with psycopg.connect(corpus) as locking:
+        locking.execute("lock table public.knowledge_chunks in access exclusive mode")
+        start = time.monotonic()
+        with pytest.raises(SearchTimeoutError):
+            search("leaked key", timeout=0.5)
+        # Not a second time: that would double the load.
+        assert time.monotonic() - start < 1.4
+
+
+def test_a_lost_connection_is_an_error_and_no_empty_answer(corpus: str) -> None:
+    with psycopg.connect(corpus) as connection, psycopg.connect(corpus) as other:
+        service = RetrievalService(PostgresProvider(connection), BY_HAND)
+        assert service.search("leaked key").results
+        other.execute("select pg_terminate_backend(%s)", [connection.info.backend_pid])
+        with pytest.raises(ConnectionLostError) as lost:
+            service.search("leaked key")
+    assert lost.value.remedy
+
+
+def test_a_lost_connection_of_a_pool_is_replaced(corpus: str) -> None:
+    with ConnectionPool(corpus, min_size=1, max_size=1, open=True) as pool:
+        service = RetrievalService(PostgresProvider(pool, sleep=lambda _: None), BY_HAND)
+        service.search("leaked key")
+        with pool.connection() as connection:
+            backend = connection.info.backend_pid
+        with psycopg.connect(corpus, autocommit=True) as other:
+            other.execute("select pg_terminate_backend(%s, 5000)", [backend])
+        assert contents(service.search("leaked key"))[0] == LEAK
+
+
+def test_a_server_that_is_gone_is_an_error(make: Make) -> None:
+    with pytest.raises(UnavailableError):
+        make("host=127.0.0.1 port=9 connect_timeout=2", provider={"retries": 0})("key", mode="text")
+
+
+def test_a_missing_key_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SUPABASE_URL", raising=False)
+    monkeypatch.delenv("SUPABASE_KEY", raising=False)
+    with pytest.raises(SecondBrainError) as raised:
+        RetrievalService(SupabaseProvider(), BY_HAND).search("key", mode="text")
+    assert raised.value.kind == "client_unavailable"
+    assert "SUPABASE_URL" in raised.value.remedy
+
+
+def test_a_forgotten_viewer_is_refused(make: Make, corpus: str) -> None:
+    with pytest.raises(InvalidInputError, match="viewer_id"):
+        make(corpus, provider={"multi_tenant": True})("key")
+
+
+def test_a_closed_pool_is_an_error_with_the_remedy_to_open_it(corpus: str) -> None:
+    pool = ConnectionPool(corpus, min_size=1, open=True)
+    pool.close()
+    with pytest.raises(UnavailableError) as refused:
+        RetrievalService(PostgresProvider(pool), BY_HAND).search("leaked key")
+    assert "while it is open" in refused.value.remedy

@@ -1,0 +1,272 @@
+"""The process `second-brain mcp`: stdio, HTTP, what it refuses, progress and cancellation."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from mcp import Client, StdioServerParameters, stdio_client
+
+from mcp_clients import (
+    ANA,
+    COMMAND,
+    HOSTILE,
+    KEYS,
+    LONG,
+    RECORDER,
+    TOKEN,
+    TOKEN_NAME,
+    Assistant,
+    Here,
+    call_by_hand,
+    connected,
+    environment,
+    http_server,
+    with_token,
+)
+from second_brain.cli import main
+from second_brain.mcp_server import Scope
+
+pytest_plugins = ("mcp_fixtures",)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"SECOND_BRAIN_DSN": "postgresql://postgres:hunter2@127.0.0.1:{port}/postgres"},
+        {"SUPABASE_URL": "http://127.0.0.1:{port}", "SUPABASE_KEY": "hunter2"},
+    ],
+    ids=["over SQL", "a Supabase project"],
+)
+def test_a_database_that_is_down_is_an_error_with_a_remedy_and_no_secret(
+    closed_port: int, variables: dict[str, str]
+) -> None:
+    named = {name: value.format(port=closed_port) for name, value in variables.items()}
+    started = StdioServerParameters(command=COMMAND[0], args=COMMAND[1:], env=environment(**named))
+    with connected(Client(stdio_client(started))) as assistant:
+        refused = assistant.ask("hybrid_search", query="keys")
+    assert refused.is_error
+    assert "Try again shortly" in refused.text
+    assert "hunter2" not in refused.text
+
+
+@pytest.fixture
+def closed_port() -> int:
+    """A port that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port: int = listening.getsockname()[1]
+    return port
+
+
+def say(process: "subprocess.Popen[str]", method: str, number: int | None, **params: Any) -> None:
+    message = {"jsonrpc": "2.0", "method": method, "params": params}
+    assert process.stdin
+    print(json.dumps(message | ({"id": number} if number else {})), file=process.stdin, flush=True)
+
+
+@pytest.fixture
+def greeted(corpus: str) -> Iterator["subprocess.Popen[str]"]:
+    """The real process over stdio, which has been greeted and has answered."""
+    with subprocess.Popen(
+        COMMAND,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(SECOND_BRAIN_DSN=corpus),
+    ) as process:
+        client = {"name": "test", "version": "1"}
+        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}
+        say(process, "initialize", 1, **hello)
+        assert process.stdout
+        assert json.loads(process.stdout.readline())["id"] == 1
+        say(process, "notifications/initialized", None)
+        yield process
+        process.kill()
+
+
+def test_standard_output_is_the_protocol_and_nothing_else(
+    greeted: "subprocess.Popen[str]",
+) -> None:
+    assert greeted.stdout
+    say(greeted, "tools/call", 2, name="hybrid_search", arguments={"query": "keys"})
+    assert json.loads(greeted.stdout.readline())["id"] == 2
+    printed, logged = greeted.communicate()
+    assert (printed, greeted.returncode) == ("", 0)
+    assert "second_brain.search: search hybrid" in logged
+
+
+def test_ctrl_c_ends_it_though_the_input_is_open(greeted: "subprocess.Popen[str]") -> None:
+    greeted.send_signal(signal.SIGINT)
+    assert greeted.wait(timeout=60) == -signal.SIGINT
+
+
+def test_http_serves_both_kinds_of_clients_and_refuses_another_host(corpus: str) -> None:
+    with http_server(SECOND_BRAIN_DSN=corpus) as served:
+        url = served.url
+        for mode in ("auto", "legacy"):
+            with connected(Client(url, mode=mode)) as assistant:
+                assert KEYS in assistant.ask("hybrid_search", query="rotated keys").contents()
+        # What a web page could send, from its own host or one that was made to lead here.
+        for header, status in (("Origin", 403), ("Host", 421)):
+            evil = {header: "http://evil.example" if header == "Origin" else "evil.example"}
+            assert httpx.post(url, json={}, headers=evil).status_code == status
+
+
+def test_http_asks_for_the_token_and_keeps_to_the_viewer(corpus: str) -> None:
+    # With the newline that a file of secrets ends in.
+    token = {TOKEN_NAME: f"{TOKEN}\n"}
+    variables = {**token, "SECOND_BRAIN_VIEWER_ID": ANA, "SECOND_BRAIN_DSN": corpus}
+    with http_server(**variables) as served:
+        url = served.url
+        for given in (None, "another"):
+            headers = {"Authorization": f"Bearer {given}"} if given else {}
+            assert httpx.post(url, json={}, headers=headers).status_code == 401
+        with connected(with_token(url, TOKEN)) as assistant:
+            found = assistant.ask("hybrid_search", query="cameras, heron or kumquats", limit=50)
+    assert RECORDER in found.contents()
+    assert not {HOSTILE, LONG} & found.contents()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "complaint"),
+    [
+        (["--transport", "http", "--host", "0.0.0.0"], {}, "Set SECOND_BRAIN_MCP_TOKEN"),
+        (["--transport", "http"], {"SECOND_BRAIN_MCP_TOKEN": " "}, "TOKEN is empty"),
+        (
+            ["--transport", "http"],
+            {"SECOND_BRAIN_MCP_TOKEN": "schlüssel"},
+            "HTTP header cannot contain",
+        ),
+        (
+            ["--transport", "http"],
+            {"SECOND_BRAIN_MCP_TOKEN": "two\nlines"},
+            "HTTP header cannot contain",
+        ),
+        (
+            [],
+            {"SECOND_BRAIN_VIEWER_ID": ""},
+            "$SECOND_BRAIN_VIEWER_ID: Input should be a valid UUID",
+        ),
+        (["--viewer-id", "ana"], {}, "must be a UUID, not 'ana'"),
+        ([], {"VECTOR_WEIGHT": "-1"}, "VECTOR_WEIGHT: Input should be greater than or equal to 0"),
+    ],
+)
+def test_a_server_that_would_show_too_much_or_wrongly_does_not_start(
+    arguments: list[str],
+    variables: dict[str, str],
+    complaint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["second-brain", "mcp", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code in (1, 2)
+    assert complaint in capsys.readouterr().err
+
+
+def test_without_the_sdk_the_extra_is_named() -> None:
+    program = "import sys; sys.modules['mcp'] = None; sys.argv = ['second-brain', 'mcp']; "
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program} from second_brain.cli import main; main()"],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: mcp is not installed.")
+    assert "pip install 'second-brain[mcp]'" in done.stderr
+
+
+def test_a_port_in_use_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        monkeypatch.setattr(
+            sys, "argv", ["second-brain", "mcp", "--transport", "http", "--port", port]
+        )
+        with pytest.raises(SystemExit):
+            main()
+    assert f"cannot listen on 127.0.0.1, port {port}" in capsys.readouterr().err
+
+
+EMBED_AND_SEARCH = [(0, 2, "Embedding"), (1, 2, "Searching")]
+
+
+def test_a_client_that_asks_for_progress_gets_each_step(assistant: Assistant, here: Here) -> None:
+    asked = {"query": "rotated keys"}
+    assert assistant.ask_with_progress("hybrid_search", **asked) == EMBED_AND_SEARCH
+    steps = assistant.ask_with_progress("search_knowledge_base", **asked, search_type="text")
+    assert steps == [(0, 1, "Searching")]
+    with here(Scope(), use_reranking=True, reranker=lambda _, texts: [1.0] * len(texts)) as slow:
+        assert slow.ask_with_progress("hybrid_search", **asked) == [
+            (0, 3, "Embedding"),
+            (1, 3, "Searching"),
+            (2, 3, "Reordering the results"),
+        ]
+
+
+WAITING = """
+    select count(*) from pg_catalog.pg_stat_activity
+    where datname = current_database() and wait_event_type = 'Lock'
+"""
+
+
+@contextmanager
+def locked_chunks(dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    """Lock the chunks, so that a search waits; yield a connection that sees who waits."""
+    with psycopg.connect(dsn) as locking, psycopg.connect(dsn, autocommit=True) as watching:
+        locking.execute("lock table public.knowledge_chunks in access exclusive mode")
+        yield watching
+
+
+def wait_for(connection: psycopg.Connection[Any], *, waiting: bool) -> None:
+    """Return when a statement waits for a lock, or none does."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        row = connection.execute(WAITING).fetchone()
+        assert row is not None
+        if (row[0] > 0) is waiting:
+            return
+        time.sleep(0.02)
+    pytest.fail("no statement waits" if waiting else "the statement still runs")
+
+
+def assert_cancelled(assistant: Assistant, dsn: str) -> None:
+    """Cancel a search that waits for a lock: its statement ends while the lock is held."""
+    with locked_chunks(dsn) as watching:
+        call = assistant.begin("search_knowledge_base", query="keys", search_type="text")
+        wait_for(watching, waiting=True)
+        call.cancel()
+        wait_for(watching, waiting=False)
+    assert KEYS in assistant.ask("hybrid_search", query="rotated keys").contents()
+
+
+def test_a_cancelled_call_ends_its_statement_over_stdio(assistant: Assistant, corpus: str) -> None:
+    assert_cancelled(assistant, corpus)
+
+
+def test_a_cancelled_call_ends_its_statement_over_http(corpus: str) -> None:
+    with http_server(SECOND_BRAIN_DSN=corpus) as served:
+        for mode in ("auto", "legacy"):
+            with connected(Client(served.url, mode=mode)) as assistant:
+                steps = assistant.ask_with_progress("hybrid_search", query="keys")
+                assert steps == EMBED_AND_SEARCH
+                if mode == "auto":
+                    assert_cancelled(assistant, corpus)
+        # In older versions of the protocol, a call ends when its connection is closed.
+        with locked_chunks(corpus) as watching:
+            with call_by_hand(served.url, "search_knowledge_base", query="keys"):
+                wait_for(watching, waiting=True)
+            wait_for(watching, waiting=False)
