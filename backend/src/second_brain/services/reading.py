@@ -52,6 +52,7 @@ class Reading:
         self.values = parameters(arguments)
         self._is_value = function in (
             "explain_hybrid_search",
+            "estimate_hybrid_search",
             "explain_missing_knowledge_chunk",
             "count_matching_knowledge_chunks",
             "count_pending_knowledge_embeddings",
