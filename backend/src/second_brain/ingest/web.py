@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _SITEMAP = re.compile(r"\.xml(\.gz)?$", re.IGNORECASE)
 # What reaches an IPv4 address from IPv6: NAT64, 6to4.
 _WITH_IPV4 = {"64:ff9b::": 12, "2002::": 2}
+_LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")
 _SUFFIXES = {
     "text/html": ".html",
     "application/xhtml+xml": ".html",
@@ -71,6 +72,8 @@ def is_public(address: Address) -> bool:
         for prefix, first in _WITH_IPV4.items():
             if address.packed[:first] == IPv6Address(prefix).packed[:first]:
                 return is_public(IPv4Address(address.packed[first : first + 4]))
+        if address in _LOCAL_NAT64:
+            return False
     return address.is_global and not address.is_multicast
 
 
@@ -278,7 +281,7 @@ class WebReader:
             try:
                 return _answer(url, response)
             except httpx.HTTPError as exc:
-                raise _unreachable(url, exc) from exc
+                raise UnreadableDocumentError(f"the answer of {host} is damaged: {exc}") from exc
             finally:
                 response.close()
         raise _unreachable(url, error) from error
