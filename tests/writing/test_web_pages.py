@@ -137,7 +137,7 @@ def test_a_sitemap_gives_the_pages_of_its_host(site: Server, web: WebReader) -> 
     assert [one.external_key for one in short.documents] == ["s:/docs/a", "s:/docs/b"]
     # What was left out must not be pruned.
     assert short.folders == []
-    assert "2 of 4 pages are left out" in short.notes[-1]
+    assert "only the first 2 pages are read" in short.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -213,6 +213,18 @@ def test_private_addresses_are_refused_unless_they_are_allowed(site: Server) -> 
                 load(web, f"http://{host}:{site.server_port}/a")
             assert "--allow-private" in refused.value.remedy
     assert site.asked == []
+
+
+def test_a_page_of_a_sitemap_stays_on_its_host(site: Server) -> None:
+    other = f"http://localhost:{site.server_port}/b"
+    site.answers |= {"/a": (301, {"Location": other}, b""), "/b": page("B", "text")}
+    site.answers["/sitemap.xml"] = (200, {}, sitemap(f"{site.address}/a"))
+    with WebReader(is_allowed=lambda one: one.is_loopback) as web:
+        (document,) = web.find([f"{site.address}/sitemap.xml"]).documents
+        with pytest.raises(UnreadableDocumentError, match="leads to another host, localhost"):
+            document.load()
+        # A page that is named itself may.
+        assert load(web, f"{site.address}/a").source_url == other
 
 
 @pytest.mark.parametrize(

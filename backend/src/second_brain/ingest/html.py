@@ -2,7 +2,6 @@
 
 import codecs
 import re
-import warnings
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -39,10 +38,7 @@ def parse_html(data: bytes | str) -> "BeautifulSoup":
     tags = data.count("<") if isinstance(data, str) else data.count(b"<")
     if tags > MAX_TAGS:
         raise UnreadableDocumentError(f"has more than {MAX_TAGS:,} tags")
-    with warnings.catch_warnings():
-        # About XHTML, and about pages so short that they look like a file name.
-        warnings.simplefilter("ignore")
-        return BeautifulSoup(data, "html.parser")
+    return BeautifulSoup(data, "html.parser")
 
 
 def load_html(data: bytes, name: str) -> LoadedDocument:
