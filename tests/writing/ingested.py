@@ -23,8 +23,12 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def pdf(*pages: str, title: str | None = None) -> bytes:
-    """Write a PDF with one line of text on each page."""
+def pdf(
+    *pages: str | Sequence[tuple[int, str]],
+    title: str | None = None,
+    bookmarks: Sequence[tuple[str, int]] = (),
+) -> bytes:
+    """Write a PDF with a line on each page, or lines of several sizes, and bookmarks to pages."""
     kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(pages)))
     objects = [
         "<< /Type /Catalog /Pages 2 0 R >>",
@@ -32,12 +36,26 @@ def pdf(*pages: str, title: str | None = None) -> bytes:
         "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
     ]
     for number, text in enumerate(pages):
-        drawing = f"BT /F1 12 Tf 72 700 Td ({text}) Tj ET" if text else ""
+        lines = [(12, text)] * bool(text) if isinstance(text, str) else text
+        drawing = " ".join(
+            f"BT /F1 {size} Tf 72 {700 - 40 * at} Td ({line}) Tj ET"
+            for at, (size, line) in enumerate(lines)
+        )
         objects += [
             "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] "
             f"/Resources << /Font << /F1 3 0 R >> >> /Contents {5 + 2 * number} 0 R >>",
             f"<< /Length {len(drawing)} >>\nstream\n{drawing}\nendstream",
         ]
+    if bookmarks:
+        # The catalogue names the list of bookmarks, which is a chain.
+        first = len(objects) + 2
+        last = first + len(bookmarks) - 1
+        objects[0] = f"<< /Type /Catalog /Pages 2 0 R /Outlines {first - 1} 0 R >>"
+        objects.append(f"<< /Type /Outlines /First {first} 0 R /Last {last} 0 R >>")
+        for at, (name, page) in enumerate(bookmarks, start=first):
+            following = f"/Next {at + 1} 0 R" if at < last else ""
+            place = f"/Dest [{4 + 2 * (page - 1)} 0 R /Fit]"
+            objects.append(f"<< /Title ({name}) /Parent {first - 1} 0 R {place} {following} >>")
     objects.append(f"<< /Title ({title or ''}) /CreationDate (D:20240229120000Z) >>")
     data, offsets = b"%PDF-1.4\n", []
     for number, body in enumerate(objects, start=1):

@@ -185,8 +185,15 @@ def test_the_sheets_of_a_workbook_are_sections(tmp_path: Path) -> None:
 
 
 def test_a_sheet_is_as_large_as_its_cells() -> None:
-    rows = [["a", None, None], [], ["b", "c", None]]
-    assert sheet_text(rows) == "a\n\n| b | c |\n| --- | --- |"
+    rows: list[list[object]] = [
+        ["a", None, None],
+        [],
+        [None, "b", " ", *[None] * 9000, "c", None],
+        [0],
+    ]
+    assert sheet_text(rows) == "a\n\n|  | b | c |\n| --- | --- | --- |\n| 0 |  |  |"
+    assert sheet_text([["only"], [None, "words"]]) == "only\n\nwords"
+    assert sheet_text([[None], []]) == ""
 
 
 @pytest.mark.parametrize(

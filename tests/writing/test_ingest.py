@@ -191,6 +191,32 @@ def test_a_chunk_over_several_pages_has_them_all(tmp_path: Path) -> None:
     assert chunk.metadata == {"page": 1, "pages": [1, 2, 3, 4]}
 
 
+def test_the_bookmarks_of_a_pdf_are_its_headings(tmp_path: Path) -> None:
+    lines = [(12, "Before."), (12, "1 Setup"), (12, "Install it."), (12, "2 Use"), (12, "Run it.")]
+    marks = [("Setup", 1), ("Use", 1), ("Not in the text", 2)]
+    data = pdf(lines, [(12, "The rest.")], bookmarks=marks)
+    found = split(load(write(tmp_path / "a.pdf", data)))
+    assert [(chunk.heading, chunk.content, chunk.metadata["page"]) for chunk in found] == [
+        ("a", "Before.", 1),
+        ("a > Setup", "Install it.", 1),
+        ("a > Use", "Run it.", 1),
+        ("a > Not in the text", "The rest.", 2),
+    ]
+
+
+def test_large_lines_are_the_headings_of_a_pdf_without_bookmarks(tmp_path: Path) -> None:
+    text = [(12, f"Line number {number} of the text.") for number in range(9)]
+    data = pdf([(24, "The"), (24, "title"), *text], [(16, "Part"), *text])
+    found = split(load(write(tmp_path / "a.pdf", data)))
+    assert [(chunk.heading, chunk.metadata["page"]) for chunk in found] == [
+        ("a > The title", 1),
+        ("a > The title > Part", 2),
+    ]
+    # With as many large lines as others, size says nothing.
+    data = pdf([(24, "One"), (12, "one"), (24, "Two"), (12, "two")])
+    assert load(write(tmp_path / "b.pdf", data)).headings == ()
+
+
 def test_a_file_of_an_unsupported_type_is_named_with_the_supported_ones(tmp_path: Path) -> None:
     with pytest.raises(UnreadableDocumentError, match=r"unsupported type, \.zip") as refused:
         load(write(tmp_path / "a.zip", b"PK\x03\x04\0\0"))

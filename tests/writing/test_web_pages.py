@@ -137,7 +137,7 @@ def test_a_sitemap_gives_the_pages_of_its_host(site: Server, web: WebReader) -> 
     assert [one.external_key for one in short.documents] == ["s:/docs/a", "s:/docs/b"]
     # What was left out must not be pruned.
     assert short.folders == []
-    assert "2 of 4 pages are left out" in short.notes[-1]
+    assert "only the first 2 pages are read" in short.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -215,6 +215,18 @@ def test_private_addresses_are_refused_unless_they_are_allowed(site: Server) -> 
     assert site.asked == []
 
 
+def test_a_page_of_a_sitemap_stays_on_its_host(site: Server) -> None:
+    other = f"http://localhost:{site.server_port}/b"
+    site.answers |= {"/a": (301, {"Location": other}, b""), "/b": page("B", "text")}
+    site.answers["/sitemap.xml"] = (200, {}, sitemap(f"{site.address}/a"))
+    with WebReader(is_allowed=lambda one: one.is_loopback) as web:
+        (document,) = web.find([f"{site.address}/sitemap.xml"]).documents
+        with pytest.raises(UnreadableDocumentError, match="leads to another host, localhost"):
+            document.load()
+        # A page that is named itself may.
+        assert load(web, f"{site.address}/a").source_url == other
+
+
 @pytest.mark.parametrize(
     ("address", "is_allowed"),
     [
@@ -222,7 +234,7 @@ def test_private_addresses_are_refused_unless_they_are_allowed(site: Server) -> 
         *((one, False) for one in ("10.1.2.3", "192.168.0.1", "172.16.0.1", "100.64.0.1")),
         *((one, False) for one in ("169.254.169.254", "0.0.0.0", "224.0.0.1", "255.255.255.255")),
         *((one, False) for one in ("::1", "::", "fe80::1", "fd00::1", "::ffff:10.0.0.1")),
-        *((one, False) for one in ("64:ff9b::a00:1", "2002:a00:1::", "ff02::1")),
+        *((one, False) for one in ("64:ff9b::a00:1", "64:ff9b:1::1", "2002:a00:1::", "ff02::1")),
     ],
 )
 def test_only_addresses_of_the_internet_are_public(address: str, is_allowed: bool) -> None:
@@ -235,7 +247,7 @@ def test_only_addresses_of_the_internet_are_public(address: str, is_allowed: boo
         ((404, {}, b""), "answers 404"),
         ((200, {"Content-Type": "image/png"}, b"x"), "unsupported type, image/png"),
         ((200, {**HTML, "Content-Encoding": "gzip, gzip"}, b"x"), "in the encoding gzip, gzip"),
-        ((200, {**HTML, "Content-Encoding": "gzip"}, b"no gzip"), "cannot be reached"),
+        ((200, {**HTML, "Content-Encoding": "gzip"}, b"no gzip"), "is damaged"),
         ((200, HTML, b"x" * 2_000), "larger than"),
         (
             (200, {**HTML, "Content-Encoding": "gzip"}, gzip.compress(b"x" * 2_000)),

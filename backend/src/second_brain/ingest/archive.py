@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MAX_MEMBERS = 20_000
 MAX_UNPACKED_BYTES = 500_000_000
 MAX_XML_BYTES = 200_000_000
-MAX_XML_TAGS = 4_000_000
+MAX_XML_TAGS = 2_000_000
 """A converter that builds a tree needs about 1 KB of memory for each."""
 
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"

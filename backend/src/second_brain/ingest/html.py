@@ -2,16 +2,25 @@
 
 import codecs
 import re
-import warnings
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from second_brain.errors import MissingExtraError
-from second_brain.ingest.document import BinaryFileError, LoadedDocument, clean, day, one_line
+from second_brain.ingest.document import (
+    BinaryFileError,
+    LoadedDocument,
+    UnreadableDocumentError,
+    clean,
+    day,
+    one_line,
+)
 from second_brain.ingest.markdown import top_heading
 
 if TYPE_CHECKING:
     from bs4 import BeautifulSoup
+
+MAX_TAGS = 1_000_000
+"""A parsed page needs about 1 KB of memory for each."""
 
 # The last ones are the signs beside headings that link to them.
 _NO_TEXT = (
@@ -26,10 +35,10 @@ def parse_html(data: bytes | str) -> "BeautifulSoup":
         from bs4 import BeautifulSoup
     except ImportError as exc:
         raise MissingExtraError("beautifulsoup4", "ingest") from exc
-    with warnings.catch_warnings():
-        # About XHTML, and about pages so short that they look like a file name.
-        warnings.simplefilter("ignore")
-        return BeautifulSoup(data, "html.parser")
+    tags = data.count("<") if isinstance(data, str) else data.count(b"<")
+    if tags > MAX_TAGS:
+        raise UnreadableDocumentError(f"has more than {MAX_TAGS:,} tags")
+    return BeautifulSoup(data, "html.parser")
 
 
 def load_html(data: bytes, name: str) -> LoadedDocument:

@@ -5,6 +5,7 @@ cannot be read raises `UnreadableDocumentError`; splitting and storing are done 
 """
 
 import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,10 @@ def load_bytes(data: bytes, suffix: str, name: str) -> LoadedDocument:
     """Read the content of a file with this ending; `name` is its title if it has none."""
     load = _LOADERS.get(suffix)
     try:
-        document = (load or _load_text)(data, name)
+        with warnings.catch_warnings():
+            # Such as openpyxl's about parts of a sheet that it leaves out.
+            warnings.simplefilter("ignore")
+            document = (load or _load_text)(data, name)
     except BinaryFileError as exc:
         if load is not None:
             raise

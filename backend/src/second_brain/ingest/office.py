@@ -3,6 +3,7 @@
 Slides and sheets become sections; tables keep their first row as the header of each chunk.
 """
 
+import contextlib
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, time
@@ -10,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from second_brain.errors import MissingExtraError
 from second_brain.ingest.archive import open_archive, parse_xml
-from second_brain.ingest.document import LoadedDocument, clean, day, one_line
+from second_brain.ingest.document import (
+    LoadedDocument,
+    UnreadableDocumentError,
+    clean,
+    day,
+    one_line,
+)
 from second_brain.ingest.html import markdown_of, parse_html
 from second_brain.ingest.markdown import table, top_heading
 
@@ -23,8 +30,8 @@ _STYLES = """
 p[style-name='Title'] => h1.title:fresh
 """
 
-# Word's own limit; a bar of emptied cells at the right of a sheet can be longer.
-_MAX_COLUMNS = 1_000
+# A sheet can have one cell at the end of each of a million rows.
+_MAX_PLACES = 200_000_000
 
 
 def load_word(data: bytes, name: str) -> LoadedDocument:
@@ -75,35 +82,39 @@ def load_workbook(data: bytes, name: str) -> LoadedDocument:
     about = _properties(open_archive(data, is_tree=False))
     book = openpyxl.load_workbook(io.BytesIO(data), read_only=True, data_only=True)
     sections = []
-    for sheet in book.worksheets:
-        # What a file says of a sheet's size can be wrong.
-        sheet.reset_dimensions()
-        if block := sheet_text(sheet.iter_rows(values_only=True, max_col=_MAX_COLUMNS)):
-            sections.append(f"## {one_line(sheet.title)}\n\n{block}")
+    with contextlib.closing(book):
+        for sheet in book.worksheets:
+            # What a file says of a sheet's size can be wrong.
+            sheet.reset_dimensions()
+            if block := sheet_text(sheet.iter_rows(values_only=True)):
+                sections.append(f"## {one_line(sheet.title)}\n\n{block}")
     return LoadedDocument(title=about.pop("title") or name, text="\n\n".join(sections), **about)
 
 
 def sheet_text(rows: Iterable[Sequence[object]]) -> str:
-    """Return the rows of a sheet as Markdown, without the empty ones.
+    """Return the rows of a sheet as Markdown, without empty rows and columns.
 
     Rows of one cell above a table are paragraphs; the next row is the table's header.
     """
-    found = [cells for row in rows if any(cells := _trimmed([_cell(value) for value in row]))]
-    first = next((at for at, cells in enumerate(found) if sum(map(bool, cells)) > 1), len(found))
-    paragraphs = [" ".join(filter(None, cells)) for cells in found[:first]]
-    # A first column that is empty in every row is a margin.
-    margin = min((_margin(cells) for cells in found[first:]), default=0)
-    return "\n\n".join(filter(None, [*paragraphs, table(row[margin:] for row in found[first:])]))
-
-
-def _trimmed(cells: list[str]) -> list[str]:
-    while cells and not cells[-1]:
-        cells.pop()
-    return cells
-
-
-def _margin(cells: Sequence[str]) -> int:
-    return next(at for at, cell in enumerate(cells) if cell)
+    found, places = [], 0
+    for row in rows:
+        places += len(row)
+        if places > _MAX_PLACES:
+            raise UnreadableDocumentError(f"has a sheet of more than {_MAX_PLACES:,} places")
+        texts = ((at, _cell(value)) for at, value in enumerate(row) if value is not None)
+        if cells := {at: text for at, text in texts if text}:
+            found.append(cells)
+    first = next((at for at, cells in enumerate(found) if len(cells) > 1), len(found))
+    columns = sorted(set().union(*found[first:]))
+    return "\n\n".join(
+        [
+            *(text for cells in found[:first] for text in cells.values()),
+            *(
+                [table([cells.get(at, "") for at in columns] for cells in found[first:])]
+                * bool(columns)
+            ),
+        ]
+    )
 
 
 def _cell(value: object) -> str:

@@ -21,6 +21,8 @@ from second_brain.ingest.records import RECORDS, find_records
 
 # A folder of installed JavaScript has a readme for every package.
 _LEFT_OUT = {"node_modules"}
+# Hidden files, and those that Office writes beside a file that is open.
+_LEFT_OUT_PREFIXES = (".", "~$")
 
 _NO_ENDING = "no ending"
 
@@ -167,7 +169,8 @@ class _Walk:
             return
         for entry in entries:
             path = Path(entry.path)
-            if entry.name.startswith(".") or entry.name in _LEFT_OUT or self._is_excluded(path):
+            is_left_out = entry.name.startswith(_LEFT_OUT_PREFIXES) or entry.name in _LEFT_OUT
+            if is_left_out or self._is_excluded(path):
                 continue
             # Not DirEntry.is_dir(): it raises for a link to itself.
             if path.is_dir():

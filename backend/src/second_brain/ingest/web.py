@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _SITEMAP = re.compile(r"\.xml(\.gz)?$", re.IGNORECASE)
 # What reaches an IPv4 address from IPv6: NAT64, 6to4.
 _WITH_IPV4 = {"64:ff9b::": 12, "2002::": 2}
+_LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")
 _SUFFIXES = {
     "text/html": ".html",
     "application/xhtml+xml": ".html",
@@ -71,6 +72,8 @@ def is_public(address: Address) -> bool:
         for prefix, first in _WITH_IPV4.items():
             if address.packed[:first] == IPv6Address(prefix).packed[:first]:
                 return is_public(IPv4Address(address.packed[first : first + 4]))
+        if address in _LOCAL_NAT64:
+            return False
     return address.is_global and not address.is_multicast
 
 
@@ -135,8 +138,8 @@ class WebReader:
         """List pages; an address that ends in `.xml` or `.xml.gz` is a sitemap.
 
         A key is `SOURCE:PATH`, SOURCE by default the host, and PATH with the query. Of a sitemap,
-        the pages of its host are taken, at most `max_pages`. A sitemap that cannot be read is
-        listed as a document that cannot be read.
+        the first `max_pages` pages of its host are taken. A sitemap that cannot be read is listed
+        as a document that cannot be read.
         """
         found = FoundFiles()
         documents: dict[str, UnreadDocument] = {}
@@ -147,52 +150,52 @@ class WebReader:
                 raise ConfigurationError(f"{address} is no address of the web: {exc}") from exc
             place = url.netloc.decode()
             belongs_to = KnowledgeSource(source or place.replace(":", "-"), place)
+            is_sitemap = bool(_SITEMAP.search(url.path))
+            pages: dict[str, UnreadDocument] = {}
+            others = 0
             try:
-                is_sitemap = bool(_SITEMAP.search(url.path))
-                pages = list(self._sitemap_pages(url)) if is_sitemap else [url]
+                for page in self._sitemap_pages(url) if is_sitemap else [url]:
+                    key = belongs_to.key(_path(page))
+                    if page.netloc != url.netloc:
+                        others += 1
+                    elif is_excluded(page.path.strip("/"), exclude):
+                        found.excluded.add(key)
+                    elif len(pages) < max_pages or key in pages:
+                        load = partial(self._load, page, stay=is_sitemap)
+                        pages[key] = UnreadDocument(key, load, belongs_to)
+                    else:
+                        found.notes.append(
+                            f"{address}: only the first {max_pages} pages are read; "
+                            "--max-pages allows more"
+                        )
+                        break
+                else:
+                    if is_sitemap:
+                        folder = posixpath.dirname(url.path).rstrip("/")
+                        found.folders.append((belongs_to, belongs_to.key(f"{folder}/")))
             except UnreadableDocumentError as error:
                 key = belongs_to.key(_path(url))
-                documents[key] = UnreadDocument(key, partial(_refuse, error), belongs_to)
-                continue
-            own = [page for page in pages if page.netloc == url.netloc]
-            if len(own) < len(pages):
-                found.notes.append(
-                    f"{address}: {len(pages) - len(own)} pages of other hosts are left out"
-                )
-            wanted = []
-            for page in own:
-                if is_excluded(page.path.strip("/"), exclude):
-                    found.excluded.add(belongs_to.key(_path(page)))
-                else:
-                    wanted.append(page)
-            if len(wanted) > max_pages:
-                found.notes.append(
-                    f"{address}: {len(wanted) - max_pages} of {len(wanted)} pages are left out; "
-                    f"raise --max-pages to read them"
-                )
-            elif is_sitemap:
-                folder = posixpath.dirname(url.path).rstrip("/")
-                found.folders.append((belongs_to, belongs_to.key(f"{folder}/")))
-            for page in wanted[:max_pages]:
-                key = belongs_to.key(_path(page))
-                load = partial(self._load, page, stay=is_sitemap)
-                documents.setdefault(key, UnreadDocument(key, load, belongs_to))
+                pages[key] = UnreadDocument(key, partial(_refuse, error), belongs_to)
+            if others:
+                found.notes.append(f"{address}: {others} pages of other hosts are left out")
+            documents |= {key: page for key, page in pages.items() if key not in documents}
         found.documents.extend(documents.values())
         return found
 
     def _sitemap_pages(self, sitemap: httpx.URL) -> Iterator[httpx.URL]:
         waiting, seen = [sitemap], 0
-        pages: dict[httpx.URL, None] = {}
         while waiting:
             seen += 1
             if seen > _MAX_SITEMAPS:
                 raise UnreadableDocumentError(f"names more than {_MAX_SITEMAPS} sitemaps")
             kind, found = _read_sitemap(self._get(waiting.pop(0), stay=True))
-            if kind == "sitemapindex":
-                waiting += [url for url in found if url.netloc == sitemap.netloc]
-            else:
-                pages.update(dict.fromkeys(found))
-        return iter(pages)
+            for text in found:
+                with contextlib.suppress(httpx.InvalidURL):
+                    url = httpx.URL(text).copy_with(fragment=None)
+                    if kind == "urlset":
+                        yield url
+                    elif url.netloc == sitemap.netloc:
+                        waiting.append(url)
 
     def _load(self, url: httpx.URL, *, stay: bool) -> LoadedDocument:
         answer = self._get(url, stay=stay)
@@ -278,7 +281,7 @@ class WebReader:
             try:
                 return _answer(url, response)
             except httpx.HTTPError as exc:
-                raise _unreachable(url, exc) from exc
+                raise UnreadableDocumentError(f"the answer of {host} is damaged: {exc}") from exc
             finally:
                 response.close()
         raise _unreachable(url, error) from error
@@ -346,7 +349,7 @@ def _answer(url: httpx.URL, response: httpx.Response) -> _Answer | httpx.URL:
     return _Answer(url, bytes(data), content_type, response.charset_encoding)
 
 
-def _read_sitemap(answer: _Answer) -> tuple[str, list[httpx.URL]]:
+def _read_sitemap(answer: _Answer) -> tuple[str, list[str]]:
     """Return the kind of a sitemap, `urlset` or `sitemapindex`, and the addresses in it."""
     data = answer.data
     try:
@@ -361,13 +364,13 @@ def _read_sitemap(answer: _Answer) -> tuple[str, list[httpx.URL]]:
     kind = root.tag.rpartition("}")[2]
     if kind not in ("urlset", "sitemapindex"):
         raise UnreadableDocumentError(f"is no sitemap, but XML with the root {kind}")
-    found = []
-    for element in (element for entry in root for element in entry):
-        text = (element.text or "").strip()
-        if element.tag.rpartition("}")[2] == "loc" and is_address(text):
-            with contextlib.suppress(httpx.InvalidURL):
-                found.append(httpx.URL(text).copy_with(fragment=None))
-    return kind, found
+    texts = (
+        (element.text or "").strip()
+        for entry in root
+        for element in entry
+        if element.tag.rpartition("}")[2] == "loc"
+    )
+    return kind, [text for text in texts if is_address(text)]
 
 
 def _path(url: httpx.URL) -> str:
