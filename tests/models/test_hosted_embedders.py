@@ -319,6 +319,12 @@ def test_an_address_where_nobody_answers_is_unavailable(
     assert len(waits) == 2
 
 
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://localhost", "https://localhost:port"])
+def test_an_invalid_address_is_a_configuration_error(make: Make, url: str) -> None:
+    with pytest.raises(ConfigurationError, match="not a URL"):
+        make(base_url=url)
+
+
 @pytest.fixture
 def unused_url() -> str:
     """An address of this machine where nothing listens any more."""

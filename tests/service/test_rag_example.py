@@ -103,15 +103,20 @@ def test_users_find_public_rows_and_their_own(client: httpx.Client) -> None:
     assert found(token(EVE, user_metadata={"groups": ["team"]}, groups=["team"])) == {KEYS}
 
 
-def test_a_prompt_has_no_rows_of_others(client: httpx.Client, model: ChatServer) -> None:
+@pytest.mark.parametrize("groups", [[], ["team"]])
+def test_a_prompt_has_no_rows_of_others(
+    client: httpx.Client, model: ChatServer, groups: list[str]
+) -> None:
     model.says("Every 90 days [1].")
-    response = client.post("/ask", json={"question": QUESTION, "passages": 20})
+    signed = bearer(token(ANA, app_metadata={"groups": groups}))
+    response = client.post("/ask", json={"question": QUESTION, "passages": 20}, headers=signed)
     (asked,) = model.requests
     sent = asked["messages"][1]["content"]
-    assert KEYS in sent
-    assert OF_ANA in sent
-    assert OF_BEN not in sent + response.text
-    assert OF_TEAM not in sent + response.text
+    assert {one for one in (KEYS, OF_ANA, OF_BEN, OF_TEAM) if one in sent} == {
+        *(KEYS, OF_ANA),
+        *([OF_TEAM] if groups else []),
+    }
+    assert (OF_TEAM in response.text, OF_BEN in response.text) == (bool(groups), False)
 
 
 def test_an_answer_has_its_passages_and_what_it_cites(
@@ -240,9 +245,11 @@ def files(folder: Path) -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder))) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.mark.parametrize(

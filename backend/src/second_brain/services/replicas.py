@@ -76,7 +76,7 @@ Fetch = Callable[[LiteralString, dict[str, object]], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """What a provider knows of a replica.
+    """The state of a replica, as a provider found it.
 
     `address` is host, port and database. `lag` is the number of seconds by which it was behind at
     the last check, None before the first. `is_resting`: it failed and gets no search for a while.

@@ -1,4 +1,4 @@
-"""The layouts of tables that `adopt --from` knows, and the names that columns usually have.
+"""The layouts of tables that `adopt --from` accepts, and the names that columns usually have.
 
 A value is the name of a column, or an SQL expression over the columns.
 """
