@@ -3,10 +3,11 @@
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
 -- explain_hybrid_search, estimate_hybrid_search, explain_missing_knowledge_chunk,
 -- sampled_collections, has_matching_chunk, drawn_rows, with_found_rows, common_search,
--- visible_words, matching_chunks, count_matching_knowledge_chunks, facet_knowledge_chunks, facet_my_knowledge_chunks,
--- pending_embeddings, count_pending_knowledge_embeddings, count_my_pending_knowledge_embeddings,
--- read_knowledge_question, knowledge_candidates, fuse_knowledge_candidates,
--- knowledge_candidate_hits, candidates, fused_candidates, candidate_hits.
+-- visible_words, matching_chunks, count_matching_knowledge_chunks, facet_knowledge_chunks,
+-- facet_my_knowledge_chunks, pending_embeddings, count_pending_knowledge_embeddings,
+-- count_my_pending_knowledge_embeddings, read_knowledge_question, knowledge_candidates,
+-- fuse_knowledge_candidates, knowledge_candidate_hits, candidates, fused_candidates,
+-- candidate_hits.
 -- Locks nothing that exists.
 -- Written from supabase/schemas/11_search_arguments.sql by `make baseline`: edit that file.
 
