@@ -225,6 +225,7 @@ def test_an_answer_that_unpacks_to_nothing_ends(
         ("file:///etc/passwd", "is no address of http"),
         ("http://user:secret@127.0.0.1:{port}/secret", "a user name or a password"),
         ("/loop", "redirected more than 5 times"),
+        ("http://xn--/", "cannot be reached"),
     ],
 )
 def test_a_redirect_that_leads_elsewhere_is_refused(
@@ -305,9 +306,10 @@ def test_a_bad_answer_is_refused_with_the_reason(
         load(web, f"{site.address}/a")
 
 
-def test_an_invalid_address_ends_the_command(web: WebReader) -> None:
+@pytest.mark.parametrize("address", ["http://[::1", "http://xn--/"])
+def test_an_invalid_address_ends_the_command(web: WebReader, address: str) -> None:
     with pytest.raises(ConfigurationError, match="no address of the web"):
-        web.find(["http://[::1"])
+        web.find([address])
 
 
 def test_a_second_run_replaces_the_pages_that_changed(

@@ -42,6 +42,8 @@ _CONNECT_SECONDS, _READ_SECONDS, _PAGE_SECONDS = 10.0, 30.0, 120.0
 _LONGEST_DELAY = 10.0
 _MAX_SITEMAPS = 50
 _REDIRECTS = (301, 302, 303, 307, 308)
+# An international name that is wrong raises a ValueError.
+_INVALID = (httpx.InvalidURL, ValueError)
 _SITEMAP = re.compile(r"\.xml(\.gz)?$", re.IGNORECASE)
 # What reaches an IPv4 address from IPv6: NAT64, 6to4, translated and compatible addresses.
 _WITH_IPV4 = {"64:ff9b::": 12, "2002::": 2, "::ffff:0:0:0": 12, "::": 12}
@@ -152,8 +154,8 @@ class WebReader:
         documents: dict[str, UnreadDocument] = {}
         for address in addresses:
             try:
-                url = httpx.URL(address).copy_with(fragment=None)
-            except httpx.InvalidURL as exc:
+                url = _checked(httpx.URL(address))
+            except _INVALID as exc:
                 raise ConfigurationError(f"{address} is no address of the web: {exc}") from exc
             place = url.netloc.decode()
             belongs_to = KnowledgeSource(source or place.replace(":", "-"), place)
@@ -197,8 +199,8 @@ class WebReader:
                 raise UnreadableDocumentError(f"names more than {_MAX_SITEMAPS} sitemaps")
             kind, found = _read_sitemap(self._get(waiting.pop(0), stay=True))
             for text in found:
-                with contextlib.suppress(httpx.InvalidURL):
-                    url = httpx.URL(text).copy_with(fragment=None)
+                with contextlib.suppress(*_INVALID):
+                    url = _checked(httpx.URL(text))
                     if kind == "urlset":
                         yield url
                     elif url.netloc == sitemap.netloc:
@@ -288,7 +290,8 @@ class WebReader:
             except httpx.ConnectError as exc:
                 error = exc
                 continue
-            except httpx.HTTPError as exc:
+            # httpx reads the address of a redirect too.
+            except (httpx.HTTPError, *_INVALID) as exc:
                 raise _unreachable(url, exc) from exc
             try:
                 return _answer(url, response)
@@ -343,8 +346,8 @@ class WebReader:
 def _answer(url: httpx.URL, response: httpx.Response) -> _Answer | httpx.URL:
     if response.status_code in _REDIRECTS and (target := response.headers.get("Location")):
         try:
-            return url.join(target).copy_with(fragment=None)
-        except httpx.InvalidURL as exc:
+            return _checked(url.join(target))
+        except _INVALID as exc:
             raise UnreadableDocumentError(f"is redirected to an invalid address: {exc}") from exc
     if response.status_code != 200:
         raise _RefusedError(response.status_code)
@@ -396,6 +399,13 @@ def _read_sitemap(answer: _Answer) -> tuple[str, list[str]]:
         if element.tag.rpartition("}")[2] == "loc"
     )
     return kind, [text for text in texts if is_address(text)]
+
+
+def _checked(url: httpx.URL) -> httpx.URL:
+    """Return an address without its fragment, or raise one of _INVALID."""
+    # The host is decoded only when it is read: that of http://xn--/ cannot be.
+    _ = url.host
+    return url.copy_with(fragment=None)
 
 
 def _path(url: httpx.URL) -> str:
