@@ -1347,7 +1347,8 @@ create function knowledge_internal.visible_words(
   wanted knowledge_internal.chunk_filter,
   plan knowledge_internal.search_plan,
   viewer_id uuid,
-  viewer_groups text[]
+  viewer_groups text[],
+  counts_chunks boolean
 )
 returns table (place bigint, has_form boolean, chunks bigint)
 language plpgsql
@@ -1361,7 +1362,7 @@ set enable_seqscan = off
 set jit = off
 as $$
 declare
-  most_read constant integer := 20; -- chunks
+  most_read constant integer := case when counts_chunks then 20 else 1 end; -- chunks
 begin
   return query
   with
@@ -1390,7 +1391,7 @@ begin
   )
   select asked.place, count(found.id) > 0,
          count(*) filter (
-           where asked.word in (
+           where counts_chunks and asked.word in (
              select of_chunk.word
                from knowledge_internal.words_of(found.heading, found.content) as of_chunk (word)
            )
@@ -1410,8 +1411,8 @@ end
 $$;
 
 comment on function knowledge_internal.visible_words is
-  'For each form of a word, whether a chunk that the viewer may see has it, and how many of the '
-  'first 20 such chunks have the word itself.';
+  'For each form of a word, whether a chunk that the viewer may see has it, and with counts_chunks '
+  'how many of the first 20 such chunks have the word itself, which takes longer.';
 
 create function knowledge_internal.matching_chunks(
   arguments knowledge_internal.search_arguments, needs_question boolean
