@@ -1,11 +1,11 @@
 -- 011_search_arguments: what repeats the arguments of the search.
 -- Adds: type search_arguments, functions default_search_arguments, search,
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
--- explain_hybrid_search, explain_missing_knowledge_chunk, sampled_collections,
--- present_conditions, has_matching_chunk, compared_rows, drawn_rows, with_found_rows,
--- common_search, visible_words, matching_chunks, count_matching_knowledge_chunks,
--- facet_knowledge_chunks, facet_my_knowledge_chunks, pending_embeddings,
--- count_pending_knowledge_embeddings, count_my_pending_knowledge_embeddings,
+-- explain_hybrid_search, estimate_hybrid_search, explain_missing_knowledge_chunk,
+-- sampled_collections, present_conditions, has_matching_chunk, compared_rows, drawn_rows,
+-- with_found_rows, common_search, visible_words, matching_chunks,
+-- count_matching_knowledge_chunks, facet_knowledge_chunks, facet_my_knowledge_chunks,
+-- pending_embeddings, count_pending_knowledge_embeddings, count_my_pending_knowledge_embeddings,
 -- read_knowledge_question, knowledge_candidates, fuse_knowledge_candidates,
 -- knowledge_candidate_hits, candidates, fused_candidates, candidate_hits.
 -- Locks nothing that exists.
@@ -424,6 +424,86 @@ comment on function public.explain_hybrid_search is
 
 revoke all on function public.explain_hybrid_search from public, anon, authenticated;
 grant execute on function public.explain_hybrid_search to service_role;
+
+create function public.estimate_hybrid_search(
+  query_embedding extensions.vector default null,
+  query_text text default null,
+  match_count integer default 10,
+  match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0,
+  text_weight double precision default 1.0,
+  filter_type text default null,
+  search_mode text default 'websearch',
+  pool_size integer default 50,
+  rrf_k double precision default 60,
+  fusion text default null,
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  viewer_id uuid default null,
+  public_only boolean default false,
+  one_per_document boolean default false,
+  neighbor_window integer default 0,
+  recency_half_life double precision default null,
+  match_offset integer default 0,
+  snippet boolean default false,
+  formulations jsonb default null,
+  viewer_groups text[] default null,
+  on_bad_embedding text default 'error',
+  prefix_last boolean default false
+)
+returns jsonb
+language plpgsql
+-- Postgres allows no EXPLAIN in a stable function.
+volatile
+-- definer: service_role has no rights on the internal schema.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  begun_at constant timestamptz := clock_timestamp();
+  questions knowledge_internal.search_question[];
+  analyses knowledge_internal.query_analysis[];
+  wanted knowledge_internal.chunk_filter;
+  plan knowledge_internal.search_plan;
+begin
+  perform knowledge_internal.check_search_arguments(
+    match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
+    rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
+    snippet, viewer_groups, on_bad_embedding, prefix_last
+  );
+  wanted := knowledge_internal.compile_filter(
+    filters, filter_type, date_from, date_to, public_only
+  );
+  select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
+    fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
+  );
+  questions := knowledge_internal.search_questions(
+    query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0, on_bad_embedding
+  );
+  collections := knowledge_internal.checked_collections(collections, cardinality(questions));
+  plan := knowledge_internal.plan_search(
+    pool_size, match_count, wanted, viewer_id, viewer_groups, collections
+  );
+  analyses := knowledge_internal.analyse_questions(
+    questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
+  );
+  return knowledge_internal.search_estimate(
+    questions, analyses, plan, collections, case when snippet then match_count else 0 end, begun_at
+  );
+end
+$$;
+
+comment on function public.estimate_hybrid_search is
+  'What hybrid_search_knowledge_chunks would cost with the same arguments, as one JSON object. It '
+  'does not search. milliseconds: in the database, of a call whose pages are in memory. chunks: '
+  'all; matching: those that pass the filters, by a sample. vector and text: how the leg would '
+  'find its rows, and how many it would read. The rows are those of all owners, so only '
+  'service_role may call it. Raises 22023 as the search does.';
+
+revoke all on function public.estimate_hybrid_search from public, anon, authenticated;
+grant execute on function public.estimate_hybrid_search to service_role;
 
 create function public.explain_missing_knowledge_chunk(
   query_embedding extensions.vector default null,

@@ -1,11 +1,11 @@
 -- 011_search_arguments: what repeats the arguments of the search.
 -- Adds: type search_arguments, functions default_search_arguments, search,
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
--- explain_hybrid_search, explain_missing_knowledge_chunk, sampled_collections,
--- present_conditions, has_matching_chunk, compared_rows, drawn_rows, with_found_rows,
--- common_search, visible_words, matching_chunks, count_matching_knowledge_chunks,
--- facet_knowledge_chunks, facet_my_knowledge_chunks, pending_embeddings,
--- count_pending_knowledge_embeddings, count_my_pending_knowledge_embeddings,
+-- explain_hybrid_search, estimate_hybrid_search, explain_missing_knowledge_chunk,
+-- sampled_collections, present_conditions, has_matching_chunk, compared_rows, drawn_rows,
+-- with_found_rows, common_search, visible_words, matching_chunks,
+-- count_matching_knowledge_chunks, facet_knowledge_chunks, facet_my_knowledge_chunks,
+-- pending_embeddings, count_pending_knowledge_embeddings, count_my_pending_knowledge_embeddings,
 -- read_knowledge_question, knowledge_candidates, fuse_knowledge_candidates,
 -- knowledge_candidate_hits, candidates, fused_candidates, candidate_hits.
 -- Locks nothing that exists.
@@ -208,6 +208,42 @@ comment on function public.explain_hybrid_search is
 
 revoke all on function public.explain_hybrid_search from public, anon, authenticated;
 grant execute on function public.explain_hybrid_search to service_role;
+
+create function public.estimate_hybrid_search(
+  @name @type default @default,
+)
+returns jsonb
+language plpgsql
+-- Postgres allows no EXPLAIN in a stable function.
+volatile
+-- definer: service_role has no rights on the internal schema.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  begun_at constant timestamptz := clock_timestamp();
+  questions knowledge_internal.search_question[];
+  analyses knowledge_internal.query_analysis[];
+  wanted knowledge_internal.chunk_filter;
+  plan knowledge_internal.search_plan;
+begin
+@copy "  perform knowledge_internal.check_search_arguments(" before "  if plan.is_empty"
+@copy "  analyses := knowledge_internal" before "  asked :="
+  return knowledge_internal.search_estimate(
+    questions, analyses, plan, collections, case when snippet then match_count else 0 end, begun_at
+  );
+end
+$$;
+
+comment on function public.estimate_hybrid_search is
+  'What hybrid_search_knowledge_chunks would cost with the same arguments, as one JSON object. It '
+  'does not search. milliseconds: in the database, of a call whose pages are in memory. chunks: '
+  'all; matching: those that pass the filters, by a sample. vector and text: how the leg would '
+  'find its rows, and how many it would read. The rows are those of all owners, so only '
+  'service_role may call it. Raises 22023 as the search does.';
+
+revoke all on function public.estimate_hybrid_search from public, anon, authenticated;
+grant execute on function public.estimate_hybrid_search to service_role;
 
 create function public.explain_missing_knowledge_chunk(
   @name @type default @default,

@@ -327,6 +327,19 @@ def test_an_empty_corpus_can_be_explained(brain: Run) -> None:
     assert done.out.splitlines()[-1] == "Nothing found."
 
 
+def test_an_estimate_has_a_line_for_each_leg_and_no_hits(zoo: Run) -> None:
+    options = ["zebra", "--mode", "text", "--estimate", "--include-memory"]
+    done = zoo("search", *options)
+    assert done.code == 0, done.err
+    time, rows, vector, text = done.out.splitlines()
+    assert re.fullmatch(r"about \d+\.\d ms in the database", time)
+    assert re.fullmatch(r"about \d+ of \d+ chunks pass the filters", rows)
+    assert vector == "vector leg: not run"
+    assert re.fullmatch(r"text leg: all rows, about \d+ rows?, \d+\.\d ms", text)
+    told = json.loads(zoo("search", *options, "--json").out)
+    assert told["estimate"]["vector"] == {"strategy": "not run", "rows": 0, "milliseconds": None}
+
+
 def test_an_explanation_of_several_collections_has_all_lists(zoo: Run) -> None:
     options = ["--collection", "history", "--collection", "knowledge", "--mode", "text"]
     lines = [

@@ -48,6 +48,7 @@ def test_every_command_takes_the_schema(
     found = hits(run("search", "yellow bananas", "--json", *options))
     assert found[0]["metadata"]["title"] == "Fruit"
     assert "fusion" in run("search", "yellow bananas", "--explain", *options).out
+    assert "ms in the database" in run("search", "yellow", "--estimate", *options).out
     assert "knowledge_chunks_embedding" in run("index", "show", *options).out
     assert "256 dimensions" in run("reembed", "status", *options).out
     built = run("index", "build", "--kind", "vector", *options)

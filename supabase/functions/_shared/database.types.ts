@@ -742,6 +742,37 @@ export type Database = {
         };
         Returns: Json;
       };
+      "estimate_hybrid_search": {
+        Args: {
+          "collections"?: (string)[];
+          "date_from"?: string;
+          "date_to"?: string;
+          "filter_type"?: string;
+          "filters"?: Json;
+          "formulations"?: Json;
+          "fusion"?: string;
+          "match_count"?: number;
+          "match_offset"?: number;
+          "match_threshold"?: number;
+          "neighbor_window"?: number;
+          "on_bad_embedding"?: string;
+          "one_per_document"?: boolean;
+          "pool_size"?: number;
+          "prefix_last"?: boolean;
+          "public_only"?: boolean;
+          "query_embedding"?: string;
+          "query_text"?: string;
+          "recency_half_life"?: number;
+          "rrf_k"?: number;
+          "search_mode"?: string;
+          "snippet"?: boolean;
+          "text_weight"?: number;
+          "vector_weight"?: number;
+          "viewer_groups"?: (string)[];
+          "viewer_id"?: string;
+        };
+        Returns: Json;
+      };
       "explain_hybrid_search": {
         Args: {
           "collections"?: (string)[];

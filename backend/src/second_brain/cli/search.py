@@ -26,6 +26,7 @@ from second_brain.cli.ingestion import ingest_with_progress
 from second_brain.cli.output import JsonOption, print_json
 from second_brain.cli.tables import (
     cell,
+    estimate_text,
     facets_table,
     new_console,
     number,
@@ -74,6 +75,7 @@ Examples:
   second-brain search "rate limits" --collection memory --collection artifacts --expand-neighbors 1
   second-brain search "what does Mia prefer?" --include-memory
   second-brain search "rate limits" --fusion rrf --text-weight 2 --explain
+  second-brain search "rate limits" --date-from 2026-01-01 --estimate
   second-brain search "rate limits" --rerank --min-similarity 0.3
   second-brain search "rate limits" --why-not docs/limits.md
 """
@@ -235,6 +237,14 @@ def _search(
         bool,
         typer.Option("--explain", help="Show how each leg found its rows, and what words weigh."),
     ] = False,
+    estimate: Annotated[
+        bool,
+        typer.Option(
+            "--estimate",
+            help="Show what the search would cost: milliseconds, and rows for each leg. It does "
+            "not search.",
+        ),
+    ] = False,
     why_not: Annotated[
         str | None,
         typer.Option(
@@ -290,6 +300,15 @@ def _search(
                 *_legs(question, leg, embedder), **_wanted(why_not), **options
             )
             print_json(missing) if as_json else typer.echo(why_not_text(missing))
+            return
+        if estimate:
+            estimated = _provider(database).estimate_hybrid_search(
+                *_legs(question, leg, embedder), **options
+            )
+            if as_json:
+                print_json({"question": question, "mode": mode, "estimate": estimated})
+            else:
+                typer.echo(estimate_text(estimated))
             return
         if explain:
             explained = _provider(database).explain_hybrid_search(

@@ -54,6 +54,23 @@ def print_explanation(explained: dict[str, Any], first: int) -> None:
             console.print(table)
 
 
+def estimate_text(estimated: dict[str, Any]) -> str:
+    """Return the result of estimate_hybrid_search in a line for each fact."""
+    matching, chunks = round(estimated["matching"]), round(estimated["chunks"])
+    lines = [
+        f"about {estimated['milliseconds']:.1f} ms in the database",
+        f"about {matching:,} of {number(chunks, 'chunk')} pass the filters",
+    ]
+    for leg in ("vector", "text"):
+        told = estimated[leg]
+        if told["milliseconds"] is None:
+            lines.append(f"{leg} leg: {told['strategy']}")
+        else:
+            rows = f"about {number(round(told['rows']), 'row')}, {told['milliseconds']:.1f} ms"
+            lines.append(f"{leg} leg: {told['strategy']}, {rows}")
+    return "\n".join(lines)
+
+
 def why_not_text(explained: dict[str, Any]) -> str:
     """Return the result of explain_missing_knowledge_chunk in a line for each fact."""
     chunk, change = explained["chunk"], explained["change"]

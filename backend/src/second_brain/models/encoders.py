@@ -65,7 +65,7 @@ class EncoderEmbedder:
         if prompts is None:
             has_prompts = any((getattr(encoder, "prompts", None) or {}).values())
             prompts = Prompts() if has_prompts else prompts_of(found)
-        self._prompts = prompts
+        self.prompts = prompts
         size = np.shape(self._call(self._documents, ["size"]))[-1]
         sizes = _matryoshka_sizes(encoder) or range(1, size + 1)
         if dimensions is not None and dimensions not in (size, *sizes):
@@ -88,7 +88,7 @@ class EncoderEmbedder:
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Embed texts as documents; a blank text gives a zero row."""
-        return self._embed(self._documents, self._prompts.document, texts)
+        return self._embed(self._documents, self.prompts.document, texts)
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
         """Embed a query."""
@@ -97,7 +97,7 @@ class EncoderEmbedder:
 
     def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Embed texts as queries."""
-        return self._embed(self._queries, self._prompts.query, texts)
+        return self._embed(self._queries, self.prompts.query, texts)
 
     def _embed(
         self, method: Callable[..., Any], prompt: str, texts: Sequence[str]

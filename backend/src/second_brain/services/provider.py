@@ -363,6 +363,22 @@ class AsyncSearchProvider(Searches):
         arguments = named(given, "explain_hybrid_search()")
         return await self._raising(self._explain("explain_hybrid_search", arguments, timeout))
 
+    async def estimate_hybrid_search(
+        self,
+        query_embedding: Embedding | None,
+        query_text: str | None,
+        **options: Unpack[SearchOptions],
+    ) -> dict[str, Any]:
+        """Estimate the cost of `hybrid_search` for the same arguments, without a search.
+
+        The estimate has the milliseconds in the database, and each leg's strategy and the rows that
+        it would read. It tells of rows that the viewer may not see. Raises a SecondBrainError on
+        failure.
+        """
+        given, timeout = _question(query_embedding, query_text, options)
+        arguments = named(given, "estimate_hybrid_search()")
+        return await self._raising(self._explain("estimate_hybrid_search", arguments, timeout))
+
     async def explain_missing(
         self,
         query_embedding: Embedding | None,
@@ -562,6 +578,7 @@ class SearchProvider(Searches):
     fulltext_search = blocking(AsyncSearchProvider.fulltext_search)
     hybrid_search_batch = blocking(AsyncSearchProvider.hybrid_search_batch)
     explain_hybrid_search = blocking(AsyncSearchProvider.explain_hybrid_search)
+    estimate_hybrid_search = blocking(AsyncSearchProvider.estimate_hybrid_search)
     explain_missing = blocking(AsyncSearchProvider.explain_missing)
     count_facets = blocking(AsyncSearchProvider.count_facets)
     count_my_facets = blocking(AsyncSearchProvider.count_my_facets)

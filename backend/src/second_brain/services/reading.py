@@ -52,6 +52,7 @@ class Reading:
         self.values = parameters(arguments)
         self._is_value = function in (
             "explain_hybrid_search",
+            "estimate_hybrid_search",
             "explain_missing_knowledge_chunk",
             "count_matching_knowledge_chunks",
             "count_pending_knowledge_embeddings",
@@ -76,7 +77,7 @@ class Reading:
         is_idle = connection.info.transaction_status == TransactionStatus.IDLE
         if not is_idle:
             before.append(("savepoint second_brain_read", {}))
-            # Takes the setting back, too.
+            # The rollback also resets the setting.
             after = (
                 "rollback to savepoint second_brain_read",
                 "release savepoint second_brain_read",

@@ -136,7 +136,7 @@ class Server:
         now = time.monotonic()
         if lag == 0:
             self._caught_up_at = now
-        # It is not further behind than since it was last seen to have everything.
+        # The lag is at most the time since the last check that found none.
         self.lag = min(now - self._caught_up_at, 1e9 if lag is None else max(lag, 0.0))
         self._checked_at = now
 

@@ -246,7 +246,11 @@ class _Sharded(Searches):
             return sum(answers.values())
         if function == PENDING:
             return min(sum(answers.values()), MOST_PENDING)
-        if function in ("explain_hybrid_search", "explain_missing_knowledge_chunk"):
+        if function in (
+            "explain_hybrid_search",
+            "estimate_hybrid_search",
+            "explain_missing_knowledge_chunk",
+        ):
             return {"shards": answers, "missing_shards": self._partial([], call).missing}
         if function == "read_knowledge_document":
             return next((found for found in answers.values() if found is not None), None)

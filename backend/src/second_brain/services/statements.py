@@ -98,6 +98,9 @@ SEARCHES: dict[str, LiteralString] = {
     "explain_hybrid_search": f"""
         select public.explain_hybrid_search({_ARGUMENTS}) as explained
     """,
+    "estimate_hybrid_search": f"""
+        select public.estimate_hybrid_search({_ARGUMENTS}) as estimated
+    """,
     "explain_missing_knowledge_chunk": f"""
         select public.explain_missing_knowledge_chunk(
           {_ARGUMENTS},

@@ -41,7 +41,7 @@ LAYOUTS = {
             "title": "langchain_metadata ->> 'title'",
             "url": "langchain_metadata ->> 'source'",
         },
-        # Its metadata_columns.
+        # These are the store's metadata_columns.
         keeps_other_columns=True,
     ),
     "pgvector": Layout(
