@@ -2,12 +2,12 @@
 -- Adds: type search_arguments, functions default_search_arguments, search,
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
 -- explain_hybrid_search, estimate_hybrid_search, explain_missing_knowledge_chunk,
--- sampled_collections, has_matching_chunk, drawn_rows, with_found_rows, common_search,
--- visible_words, matching_chunks, count_matching_knowledge_chunks, facet_knowledge_chunks,
--- facet_my_knowledge_chunks, pending_embeddings, count_pending_knowledge_embeddings,
--- count_my_pending_knowledge_embeddings, read_knowledge_question, knowledge_candidates,
--- fuse_knowledge_candidates, knowledge_candidate_hits, candidates, fused_candidates,
--- candidate_hits.
+-- sampled_collections, present_conditions, has_matching_chunk, compared_rows, drawn_rows,
+-- with_found_rows, common_search, visible_words, matching_chunks,
+-- count_matching_knowledge_chunks, facet_knowledge_chunks, facet_my_knowledge_chunks,
+-- pending_embeddings, count_pending_knowledge_embeddings, count_my_pending_knowledge_embeddings,
+-- read_knowledge_question, knowledge_candidates, fuse_knowledge_candidates,
+-- knowledge_candidate_hits, candidates, fused_candidates, candidate_hits.
 -- Locks nothing that exists.
 -- Written from supabase/schemas/11_search_arguments.sql by `make baseline`: edit that file.
 
@@ -674,6 +674,111 @@ $$;
 comment on function knowledge_internal.sampled_collections is
   'The collection of each chunk of the plan''s sample that passes the filter.';
 
+create function knowledge_internal.present_conditions(
+  wanted knowledge_internal.chunk_filter,
+  plan knowledge_internal.search_plan,
+  viewer_id uuid,
+  viewer_groups text[]
+)
+returns text
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return concat_ws(
+    ' and ',
+    'chunk.status = ''active''',
+    case when not (num_nonnulls(viewer_id, viewer_groups) = 0) then
+      '(chunk.visibility = ''public'' or chunk.owner_id = $3 or chunk.allowed_groups '
+      '&& $4)'
+    end,
+    case when not (wanted.visibilities is null) then
+      'chunk.visibility = any(($1).visibilities)'
+    end,
+    case when not (wanted.sensitivities is null) then
+      '(chunk.sensitivity = any(($1).sensitivities) or chunk.sensitivity is null and '
+      '''sensitivity'' = any(($1).or_null))'
+    end,
+    case when not (wanted.owner_ids is null) then
+      '(chunk.owner_id = any(($1).owner_ids) or chunk.owner_id is null and '
+      '''owner_id'' = any(($1).or_null))'
+    end,
+    case when not (wanted.hidden is null) then
+      'not ($1).hidden && array[''visibility='' || chunk.visibility, ''owner_id'' || '
+      'coalesce(''='' || chunk.owner_id, ''''), ''sensitivity'' || coalesce(''='' || '
+      'chunk.sensitivity, '''')]'
+    end,
+    'coalesce(chunk.collection <> all(($1).excluded_collections), true)',
+    case when not (wanted.knowledge_types is null) then
+      'chunk.knowledge_type = any(($1).knowledge_types)'
+    end,
+    case when not (wanted.source_origins is null) then
+      'chunk.source_origin = any(($1).source_origins)'
+    end,
+    case when not (wanted.collections is null) then
+      'chunk.collection = any(($1).collections)'
+    end,
+    case when not (wanted.languages is null) then
+      'chunk.language = any(($1).languages)'
+    end,
+    case when not (wanted.embedding_models is null) then
+      '(chunk.embedding_model = any(($1).embedding_models) or chunk.embedding_model '
+      'is null and ''embedding_model'' = any(($1).or_null))'
+    end,
+    case when not (wanted.document_ids is null) then
+      '(chunk.document_id = any(($1).document_ids) or chunk.document_id is null and '
+      '''document_id'' = any(($1).or_null))'
+    end,
+    case when not (wanted.source_ids is null) then
+      '(chunk.source_id = any(($1).source_ids) or chunk.source_id is null and '
+      '''source_id'' = any(($1).or_null))'
+    end,
+    case when not (wanted.chunk_indexes is null) then
+      '(chunk.chunk_index <@ ($1).chunk_indexes or chunk.chunk_index is null and '
+      '''chunk_index'' = any(($1).or_null))'
+    end,
+    case when not (wanted.document_dates is null) then
+      '(chunk.document_date <@ ($1).document_dates or chunk.document_date is null and '
+      '''document_date'' = any(($1).or_null))'
+    end,
+    case when not (plan.first_date is null) then
+      'chunk.document_date >= ($2).first_date'
+    end,
+    case when not (plan.end_date is null) then
+      'chunk.document_date < ($2).end_date'
+    end,
+    case when not (wanted.created is null) then
+      'chunk.created_at <@ ($1).created'
+    end,
+    case when not (wanted.updated is null) then
+      'chunk.updated_at <@ ($1).updated'
+    end,
+    case when not (wanted.excluded is null) then
+      'not ($1).excluded && array[''knowledge_type='' || chunk.knowledge_type, '
+      '''source_origin='' || chunk.source_origin, ''language='' || chunk.language, '
+      '''document_id'' || coalesce(''='' || chunk.document_id, ''''), '
+      '''embedding_model'' || coalesce(''='' || chunk.embedding_model, ''''), '
+      '''source_id'' || coalesce(''='' || chunk.source_id, '''')]'
+    end,
+    case when not (wanted.required_metadata is null) then
+      'chunk.metadata @> ($1).required_metadata'
+    end,
+    case when not (wanted.alternative_metadata is null) then
+      'chunk.metadata @> any(($1).alternative_metadata)'
+    end,
+    case when not (wanted.metadata_conditions is null) then
+      'knowledge_internal.passes(chunk.metadata, ($1).metadata_conditions)'
+    end
+  );
+end
+$$;
+
+comment on function knowledge_internal.present_conditions is
+  'The conditions of matching_chunks that a search has, as SQL about chunk: the planner then reads '
+  'only these. Its parameters are the arguments of this function, in their order.';
+
 create function knowledge_internal.has_matching_chunk(
   wanted knowledge_internal.chunk_filter,
   plan knowledge_internal.search_plan,
@@ -685,78 +790,81 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- The plan depends on the values of the filters.
-set plan_cache_mode = force_custom_plan
 as $$
+declare
+  found boolean;
 begin
-  return exists (
-    with
-  visible_chunks as not materialized (
-    select chunk.*
-      from knowledge_internal.searchable_chunks as chunk
-     where chunk.status = 'active'
-       and (
-         not plan.is_filtered
-         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
-             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
-           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
-           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
-             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
-           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
-             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
-           and (wanted.hidden is null or not wanted.hidden && array[
-             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
-             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
-           ])
-       )
-  ),
-  matching_chunks as not materialized (
-    select chunk.*
-      from visible_chunks as chunk
-     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
-       and (not plan.is_filtered
-        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
-          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
-          and (wanted.collections is null or chunk.collection = any (wanted.collections))
-          and (wanted.languages is null or chunk.language = any (wanted.languages))
-          and (wanted.embedding_models is null
-            or chunk.embedding_model = any (wanted.embedding_models)
-            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
-          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
-            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
-          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
-            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
-          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
-            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
-          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
-            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
-          -- The index on document_date serves these two, not the multirange above.
-          and (plan.first_date is null or chunk.document_date >= plan.first_date)
-          and (plan.end_date is null or chunk.document_date < plan.end_date)
-          and (wanted.created is null or chunk.created_at <@ wanted.created)
-          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
-          and (wanted.excluded is null or not wanted.excluded && array[
-            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
-            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
-            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
-            'source_id' || coalesce('=' || chunk.source_id, '')
-          ])
-          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
-          and (wanted.alternative_metadata is null
-            or chunk.metadata @> any (wanted.alternative_metadata))
-          and (wanted.metadata_conditions is null
-            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
-  ),
-    found as (
-      select chunk.id from matching_chunks as chunk
-    )
-    select from found
-  );
+  execute
+    'select exists (select from public.knowledge_chunks as chunk where '
+      || knowledge_internal.present_conditions(wanted, plan, viewer_id, viewer_groups) || ')'
+    into found
+    using wanted, plan, viewer_id, viewer_groups;
+  return found;
 end
 $$;
 
 comment on function knowledge_internal.has_matching_chunk is
   'Whether any chunk passes the filter.';
+
+create function knowledge_internal.compared_rows(
+  bits bit varying,
+  analysis knowledge_internal.query_analysis,
+  query tsquery,
+  scope text,
+  wanted knowledge_internal.chunk_filter,
+  plan knowledge_internal.search_plan,
+  viewer_id uuid,
+  viewer_groups text[],
+  out near_ids uuid[],
+  out text_ids uuid[]
+)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  execute
+    'with passing as '
+    -- Rows for one leg are not kept.
+    || case when bits is null or query is null then 'not ' else '' end || 'materialized ('
+    '  select chunk.id, chunk.embedding is not null as is_embedded,'
+    '         chunk.embedding_bits operator(extensions.<~>) $5 as distance,'
+    '         chunk.bm25 operator(extensions.<#>) $6 as product,'
+    '         case when not $7 then chunk.content_tsv end as content_tsv'
+    '    from public.knowledge_chunks as chunk'
+    '   where ' || knowledge_internal.present_conditions(
+                     wanted, plan, viewer_id, viewer_groups
+                   ) ||
+    '     and ($8 is null or chunk.collection = $8)'
+    '  offset 0' -- or each distance and product is computed twice
+    ')'
+    'select array('
+    '         select passing.id from passing'
+    '          where $5 is not null and passing.is_embedded'
+    '          order by passing.distance, passing.id'
+    '          limit $9'
+    '       ),'
+    '       array('
+    '         select passing.id from passing'
+    '          where $10 is not null and passing.product < 0'
+    '            and ($7 or passing.content_tsv @@ $10)'
+    '          order by passing.product, passing.id'
+    '          limit $11'
+    '       )'
+    into near_ids, text_ids
+    using wanted, plan, viewer_id, viewer_groups, bits,
+          case when query is not null then analysis.weight_vector end,
+          -- A negative product shows that a row has a word.
+          analysis.is_optional is not false, scope, plan.compared_by_bits, query,
+          plan.scored_exactly;
+end
+$$;
+
+comment on function knowledge_internal.compared_rows is
+  'Compares all rows that pass the filter, which its indexes find. near_ids: the nearest by '
+  'embedding_bits, empty without bits; text_ids: the best by the words of a query, empty without '
+  'one.';
 
 create function knowledge_internal.drawn_rows(
   analysis knowledge_internal.query_analysis,
@@ -799,8 +907,15 @@ begin
       )
       when not (analysis.is_partial and is_narrow) then query
     end;
-    ids := array(
-      with
+    if drawing is null then
+      select compared.text_ids
+        into ids
+        from knowledge_internal.compared_rows(
+               null, analysis, query, scope, wanted, plan, viewer_id, viewer_groups
+             ) as compared;
+    else
+      ids := array(
+        with
   visible_chunks as not materialized (
     select chunk.*
       from knowledge_internal.searchable_chunks as chunk
@@ -857,30 +972,21 @@ begin
           and (wanted.metadata_conditions is null
             or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
   ),
-      drawn as (
-        select chunk.id, chunk.content_tsv,
-               chunk.bm25 operator(extensions.<#>) analysis.weight_vector as product
-          from matching_chunks as chunk
-         where chunk.content_tsv @@ drawing
-           and (scope is null or chunk.collection = scope)
-        union all
-        -- Where few rows match, the indexes of the filters find them.
-        select chunk.id, chunk.content_tsv,
-               chunk.bm25 operator(extensions.<#>) analysis.weight_vector
-          from matching_chunks as chunk
-         where drawing is null
-           and chunk.bm25 operator(extensions.<#>) analysis.weight_vector < 0
-           and (scope is null or chunk.collection = scope)
-         order by product, id
-        offset 0
-      )
-      select drawn.id
-        from drawn
-       where drawing is not null and (analysis.is_optional or draw = 3)
-          or drawn.content_tsv @@ query
-       order by drawn.product, drawn.id
-       limit plan.scored_exactly
-    );
+        drawn as (
+          select chunk.id, chunk.content_tsv,
+                 chunk.bm25 operator(extensions.<#>) analysis.weight_vector as product
+            from matching_chunks as chunk
+           where chunk.content_tsv @@ drawing
+             and (scope is null or chunk.collection = scope)
+          offset 0
+        )
+        select drawn.id
+          from drawn
+         where analysis.is_optional or draw = 3 or drawn.content_tsv @@ query
+         order by drawn.product, drawn.id
+         limit plan.scored_exactly
+      );
+    end if;
     exit when draw = 4 or cardinality(ids) >= plan.pool
            or draw = 3 and (cardinality(ids) > 0 or analysis.relaxed_query is null);
   end loop;
@@ -909,8 +1015,6 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- The plans depend on the values of the filters.
-set plan_cache_mode = force_custom_plan
 as $$
 declare
   -- Times the rows below which draws 1 and 2 are not made: common_search, which makes draw 1 only,
@@ -919,89 +1023,40 @@ declare
   matching constant float8 := knowledge_internal.estimated_chunks(plan);
   is_narrow constant boolean := coalesce(matching <= plan.most_compared, false);
   reads_all constant boolean := coalesce(matching <= plan.most_read_by_filter, false);
-  bits bit varying;
-begin
-  if question.embedding is not null and (is_narrow and plan.near_ids is null or is_vector_short)
-  then
-    bits := knowledge_internal.embedding_bits(question.embedding);
-    plan.near_ids := array(
-      with
-  visible_chunks as not materialized (
-    select chunk.*
-      from knowledge_internal.searchable_chunks as chunk
-     where chunk.status = 'active'
-       and (
-         not plan.is_filtered
-         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
-             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
-           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
-           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
-             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
-           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
-             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
-           and (wanted.hidden is null or not wanted.hidden && array[
-             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
-             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
-           ])
-       )
-  ),
-  matching_chunks as not materialized (
-    select chunk.*
-      from visible_chunks as chunk
-     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
-       and (not plan.is_filtered
-        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
-          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
-          and (wanted.collections is null or chunk.collection = any (wanted.collections))
-          and (wanted.languages is null or chunk.language = any (wanted.languages))
-          and (wanted.embedding_models is null
-            or chunk.embedding_model = any (wanted.embedding_models)
-            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
-          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
-            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
-          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
-            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
-          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
-            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
-          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
-            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
-          -- The index on document_date serves these two, not the multirange above.
-          and (plan.first_date is null or chunk.document_date >= plan.first_date)
-          and (plan.end_date is null or chunk.document_date < plan.end_date)
-          and (wanted.created is null or chunk.created_at <@ wanted.created)
-          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
-          and (wanted.excluded is null or not wanted.excluded && array[
-            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
-            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
-            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
-            'source_id' || coalesce('=' || chunk.source_id, '')
-          ])
-          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
-          and (wanted.alternative_metadata is null
-            or chunk.metadata @> any (wanted.alternative_metadata))
-          and (wanted.metadata_conditions is null
-            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
-  ),
-      nearest as (
-        select chunk.id
-          from matching_chunks as chunk
-         where chunk.embedding is not null
-         order by chunk.embedding_bits operator(extensions.<~>) bits, chunk.id
-         limit plan.compared_by_bits
-      )
-      select nearest.id from nearest
+  finds_near constant boolean := question.embedding is not null
+    and (is_narrow and plan.near_ids is null or is_vector_short);
+  finds_text boolean := analysis.matching_query is not null
+    and (
+      plan.text_ids is null
+        and (
+          is_narrow and not analysis.is_partial
+            or matching <= often_short * plan.most_read_by_filter
+        )
+        or is_text_short
     );
+  compares_text constant boolean := finds_text and analysis.is_partial and is_narrow and reads_all;
+  near_ids uuid[];
+  text_ids uuid[];
+begin
+  if finds_near or compares_text then
+    -- In one statement, because finding the rows takes most of its time.
+    select compared.near_ids, compared.text_ids
+      into near_ids, text_ids
+      from knowledge_internal.compared_rows(
+             case when finds_near then knowledge_internal.embedding_bits(question.embedding) end,
+             analysis, case when compares_text then analysis.matching_query end, null, wanted, plan,
+             viewer_id, viewer_groups
+           ) as compared;
   end if;
-  if analysis.matching_query is not null
-     and (
-       plan.text_ids is null
-         and (
-           is_narrow and not analysis.is_partial
-             or matching <= often_short * plan.most_read_by_filter
-         )
-         or is_text_short
-     )
-  then
+  if finds_near then
+    plan.near_ids := near_ids;
+  end if;
+  if compares_text and (text_ids <> '{}' or analysis.relaxed_query is null) then
+    plan.text_ids := text_ids;
+    plan.text_draw := 3;
+    finds_text := false;
+  end if;
+  if finds_text then
     select drawn.ids, drawn.draw
       into plan.text_ids, plan.text_draw
       from knowledge_internal.drawn_rows(

@@ -1,4 +1,4 @@
--- 017_settings: what a corpus remembers of how it is searched.
+-- 017_settings: fusion and weights of a corpus, for searches that give none.
 -- Adds: table knowledge_settings, functions set_, list_ and reset_knowledge_settings,
 -- settled_fusion.
 -- Locks nothing that exists.

@@ -60,7 +60,12 @@ def pytest_configure(config: pytest.Config) -> None:
     # The suite draws the same examples in each run, so that it fails only where something has
     # changed; the slow run draws new ones.
     is_slow = config.option.markexpr == "slow"
-    hypothesis.settings.register_profile("suite", derandomize=not is_slow)
+    hypothesis.settings.register_profile(
+        "suite",
+        derandomize=not is_slow,
+        # How fast examples are drawn depends on the load of the machine.
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
     hypothesis.settings.load_profile("suite")
     schema = config.getoption("--install-schema")
     if schema:

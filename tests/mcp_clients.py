@@ -18,7 +18,7 @@ import httpx
 import httpx2
 import numpy as np
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from mcp import Client
+from mcp import Client, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import (
     CallToolResult,
@@ -95,6 +95,16 @@ class Broken(WordLlamaEmbedder):
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Fail as a hosted model does."""
         raise ConnectionError("no answer from the model, api_key=sk-secret")
+
+
+def over_stdio(dsn: str, *options: str) -> Client:
+    """Return a client that starts the real process and uses its standard input and output."""
+    started = StdioServerParameters(
+        command=COMMAND[0],
+        args=[*COMMAND[1:], *options],
+        env=environment(SECOND_BRAIN_DSN=dsn),
+    )
+    return Client(stdio_client(started))
 
 
 class Served:
@@ -211,7 +221,7 @@ def http_server(*options: str, **variables: str) -> Iterator["Served"]:
             said = process.stderr.readline()
             found = re.match(r"Serving MCP at (http://127\.0\.0\.1:\d+/mcp); (.*)\.", said)
             assert found, said + process.stderr.read()
-            is_open = TOKEN_NAME not in variables and "--tokens" not in options
+            is_open = TOKEN_NAME not in variables and not options
             assert ("no token" in found[2]) == is_open
             served = Served(found[1])
             yield served

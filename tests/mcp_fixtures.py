@@ -1,15 +1,16 @@
 """Fixtures of the MCP tests: a corpus, a client over stdio, and servers in this process."""
 
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
 
 import psycopg
 import pytest
-from mcp import Client, StdioServerParameters, stdio_client
+from mcp import Client
 
 from conftest import Server, copy_of
-from mcp_clients import COMMAND, DOCUMENTS, SOURCE, Assistant, Here, connected, environment
+from mcp_clients import DOCUMENTS, SOURCE, Assistant, Here, connected, over_stdio
 from second_brain.mcp_server import Scope, create_server
 from second_brain.models import WordLlamaEmbedder
 from second_brain.retrieval.service import AsyncRetrievalService
@@ -18,12 +19,12 @@ from second_brain.services.postgres import AsyncPostgresProvider
 from second_brain.services.write import AsyncKnowledgeWriter, KnowledgeWriter
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def embedder() -> WordLlamaEmbedder:
     return WordLlamaEmbedder()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def corpus(server: Server, embedder: WordLlamaEmbedder) -> Iterator[str]:
     """The DSN of a migrated database with the documents above, embedded."""
     for dsn in copy_of(server, server.template(embedder.dimensions)):
@@ -41,13 +42,10 @@ def corpus(server: Server, embedder: WordLlamaEmbedder) -> Iterator[str]:
         yield dsn
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def assistant(corpus: str) -> Iterator[Assistant]:
-    """A client of the real process over stdio, which all tests share."""
-    started = StdioServerParameters(
-        command=COMMAND[0], args=COMMAND[1:], env=environment(SECOND_BRAIN_DSN=corpus)
-    )
-    with connected(Client(stdio_client(started))) as connection:
+    """A client of the real process over stdio, which all tests of the run share."""
+    with connected(over_stdio(corpus)) as connection:
         yield connection
 
 
@@ -68,3 +66,11 @@ def here(corpus: str, embedder: WordLlamaEmbedder) -> Here:
             yield AsyncKnowledgeWriter(connection)
 
     return connect
+
+
+@pytest.fixture
+def closed_port() -> int:
+    """A port that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port: int = listening.getsockname()[1]
+    return port

@@ -12,6 +12,7 @@ import httpx
 import jwt
 import psycopg
 import uvicorn
+from fastapi import FastAPI
 from psycopg.conninfo import make_conninfo
 
 from chat_server import ChatServer
@@ -45,22 +46,18 @@ def bearer(signed: str) -> dict[str, str]:
     return {"authorization": f"Bearer {signed}"}
 
 
+def application(dsn: str, model: ChatServer, **settings: Any) -> FastAPI:
+    """Return the service with settings for the tests."""
+    if "jwks_url" not in settings:
+        settings["jwt_secret"] = SECRET
+    defaults = {"llm_base_url": model.url, "llm_model": "m", "jwt_groups": "groups"}
+    return create_app(Settings.model_validate({"second_brain_dsn": dsn, **defaults, **settings}))
+
+
 @contextmanager
 def running(dsn: str, model: ChatServer, **settings: Any) -> Iterator[httpx.Client]:
     """Run the service as uvicorn does; yield a client with Ana's token."""
-    if "jwks_url" not in settings:
-        settings["jwt_secret"] = SECRET
-    app = create_app(
-        Settings.model_validate(
-            {
-                "second_brain_dsn": dsn,
-                "llm_base_url": model.url,
-                "llm_model": "m",
-                "jwt_groups": "groups",
-                **settings,
-            }
-        )
-    )
+    app = application(dsn, model, **settings)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=5)
         server = uvicorn.Server(config)

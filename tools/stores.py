@@ -93,7 +93,7 @@ class Stores:
 
 
 class GivenEmbeddings:
-    """An embedder, as LangChain wants one, that knows the embeddings of the texts in advance."""
+    """An embedder, of LangChain's kind, with embeddings of the texts that were made before."""
 
     def __init__(self) -> None:
         self.known: dict[str, list[float]] = {}
@@ -116,7 +116,7 @@ class GivenEmbeddings:
 
 
 def url(dsn: str, driver: str) -> Any:
-    """Return a connection string as SQLAlchemy wants it."""
+    """Return a connection string in the form of SQLAlchemy."""
     from psycopg.conninfo import conninfo_to_dict
     from sqlalchemy import URL
 

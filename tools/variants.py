@@ -8,12 +8,14 @@ for a row to match has its home there, too, and is copied to the function that c
 
 import re
 import sys
+import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pglast import ast, parse_sql
-from pglast.enums import FunctionParameterMode
+from pglast.enums import BoolExprType, FunctionParameterMode
 from pglast.stream import RawStream
 
 ROOT = Path(__file__).parents[1]
@@ -23,6 +25,9 @@ WRITTEN = ROOT / "supabase" / "schemas" / "11_search_arguments.sql"
 SEARCH = "hybrid_search_knowledge_chunks"
 
 _COPY = re.compile(r'@copy "(.+?)" before "(.+?)"(?: with "(.+)" as "(.+)")?$')
+_CONDITIONS = re.compile(r'@conditions "(.+?)" before "(.+?)"$')
+# What the conditions are about, in a statement whose parameters are in this order.
+_PARAMETERS = {"wanted": "($1)", "plan": "($2)", "viewer_id": "$3", "viewer_groups": "$4"}
 _SELECTION = re.compile(r" +-- (except|only) (\w+(?:, \w+)*)$")
 
 
@@ -49,8 +54,12 @@ def arguments(sql: str) -> list[Argument]:
 
 
 def _written(node: Any) -> str:
-    text = RawStream()(node)
-    return text.lower() if text in {"NULL", "TRUE", "FALSE"} else text
+    # Keywords in lower case, and no other words.
+    return re.sub(r"'[^']*'|\b[A-Z]+\b", _lowered, RawStream()(node))
+
+
+def _lowered(word: re.Match[str]) -> str:
+    return word[0] if word[0].startswith("'") else word[0].lower()
 
 
 def copied(sql: str, first: str, end: str) -> list[str]:
@@ -61,12 +70,59 @@ def copied(sql: str, first: str, end: str) -> list[str]:
     return lines[begun:ended]
 
 
+def conditions(lines: list[str]) -> list[str]:
+    """Return the arguments of a `concat_ws` with the conditions of the CTEs in the lines.
+
+    Each is a text of SQL; of `wanted.x is null or ...` it is null where wanted.x is.
+    """
+    ctes = "\n".join(lines).rstrip().removesuffix(",")
+    query: Any = parse_sql(f"with {ctes} select")[0].stmt
+    written = []
+    for one in (part for cte in query.withClause.ctes for part in _parts(cte.ctequery.whereClause)):
+        absent, *others = one.args if _is(one, BoolExprType.OR_EXPR) else (None, one)
+        text = " or ".join(map(_written, others))
+        for name, parameter in _PARAMETERS.items():
+            text = re.sub(rf"\b{name}\b", parameter, text)
+        text = f"({text})" if len(others) > 1 else text
+        if absent is None:
+            written += _literal(text, "    ", ",")
+        else:
+            written.append(f"    case when not ({_written(absent)}) then")
+            written += [*_literal(text, "      "), "    end,"]
+    return [*written[:-1], written[-1].removesuffix(",")]
+
+
+def _is(node: Any, operation: BoolExprType) -> bool:
+    return isinstance(node, ast.BoolExpr) and node.boolop == operation
+
+
+def _parts(condition: Any) -> Iterator[Any]:
+    """Yield what must hold, and of `not plan.is_filtered or ...` what must hold then."""
+    if _is(condition, BoolExprType.AND_EXPR):
+        for part in condition.args:
+            yield from _parts(part)
+    elif _is(condition, BoolExprType.OR_EXPR) and _is(condition.args[0], BoolExprType.NOT_EXPR):
+        yield from _parts(condition.args[1])
+    else:
+        yield condition
+
+
+def _literal(text: str, indent: str, end: str = "") -> list[str]:
+    """Return the lines of a literal, which SQL puts together."""
+    words = textwrap.wrap(text.replace("'", "''"), 84 - len(indent), break_long_words=False)
+    return [
+        f"{indent}'{line}{' ' if place < len(words) else ''}'{end if place == len(words) else ''}"
+        for place, line in enumerate(words, start=1)
+    ]
+
+
 def fill(template: str, of: list[Argument], sql: str = "") -> str:
     """Repeat each line that has @name for every argument, and copy lines of the search's `sql`.
 
     `with "A" as "B"` at the end of a copy writes B for A in the lines.
     `-- except NAME, NAME` at its end leaves arguments out, and `-- only NAME, NAME` all others.
-    Before a line that closes a parenthesis the last repetition has no comma.
+    Before a line that closes a parenthesis the last repetition has no comma. `@conditions` writes
+    the conditions of copied CTEs as texts.
     """
     filled: list[str] = []
     lines = template.splitlines()
@@ -77,6 +133,10 @@ def fill(template: str, of: list[Argument], sql: str = "") -> str:
                 one.replace(copy[3], copy[4]) if copy[3] else one
                 for one in copied(sql, copy[1], copy[2])
             )
+            continue
+        listed = _CONDITIONS.match(line)
+        if listed is not None:
+            filled += conditions(copied(sql, listed[1], listed[2]))
             continue
         if "@name" not in line:
             filled.append(line)

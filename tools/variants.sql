@@ -2,12 +2,12 @@
 -- Adds: type search_arguments, functions default_search_arguments, search,
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
 -- explain_hybrid_search, estimate_hybrid_search, explain_missing_knowledge_chunk,
--- sampled_collections, has_matching_chunk, drawn_rows, with_found_rows, common_search,
--- visible_words, matching_chunks, count_matching_knowledge_chunks, facet_knowledge_chunks,
--- facet_my_knowledge_chunks, pending_embeddings, count_pending_knowledge_embeddings,
--- count_my_pending_knowledge_embeddings, read_knowledge_question, knowledge_candidates,
--- fuse_knowledge_candidates, knowledge_candidate_hits, candidates, fused_candidates,
--- candidate_hits.
+-- sampled_collections, present_conditions, has_matching_chunk, compared_rows, drawn_rows,
+-- with_found_rows, common_search, visible_words, matching_chunks,
+-- count_matching_knowledge_chunks, facet_knowledge_chunks, facet_my_knowledge_chunks,
+-- pending_embeddings, count_pending_knowledge_embeddings, count_my_pending_knowledge_embeddings,
+-- read_knowledge_question, knowledge_candidates, fuse_knowledge_candidates,
+-- knowledge_candidate_hits, candidates, fused_candidates, candidate_hits.
 -- Locks nothing that exists.
 
 -- Written by `make variants` from 09_hybrid_search.sql and tools/variants.sql: edit those two.
@@ -309,6 +309,30 @@ $$;
 comment on function knowledge_internal.sampled_collections is
   'The collection of each chunk of the plan''s sample that passes the filter.';
 
+create function knowledge_internal.present_conditions(
+  wanted knowledge_internal.chunk_filter,
+  plan knowledge_internal.search_plan,
+  viewer_id uuid,
+  viewer_groups text[]
+)
+returns text
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return concat_ws(
+    ' and ',
+@conditions "  visible_chunks as" before "  -- Lists."
+  );
+end
+$$;
+
+comment on function knowledge_internal.present_conditions is
+  'The conditions of matching_chunks that a search has, as SQL about chunk: the planner then reads '
+  'only these. Its parameters are the arguments of this function, in their order.';
+
 create function knowledge_internal.has_matching_chunk(
   wanted knowledge_internal.chunk_filter,
   plan knowledge_internal.search_plan,
@@ -320,23 +344,81 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- The plan depends on the values of the filters.
-set plan_cache_mode = force_custom_plan
 as $$
+declare
+  found boolean;
 begin
-  return exists (
-    with
-@copy "  visible_chunks as" before "  -- Lists."
-    found as (
-      select chunk.id from matching_chunks as chunk
-    )
-    select from found
-  );
+  execute
+    'select exists (select from public.knowledge_chunks as chunk where '
+      || knowledge_internal.present_conditions(wanted, plan, viewer_id, viewer_groups) || ')'
+    into found
+    using wanted, plan, viewer_id, viewer_groups;
+  return found;
 end
 $$;
 
 comment on function knowledge_internal.has_matching_chunk is
   'Whether any chunk passes the filter.';
+
+create function knowledge_internal.compared_rows(
+  bits bit varying,
+  analysis knowledge_internal.query_analysis,
+  query tsquery,
+  scope text,
+  wanted knowledge_internal.chunk_filter,
+  plan knowledge_internal.search_plan,
+  viewer_id uuid,
+  viewer_groups text[],
+  out near_ids uuid[],
+  out text_ids uuid[]
+)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  execute
+    'with passing as '
+    -- Rows for one leg are not kept.
+    || case when bits is null or query is null then 'not ' else '' end || 'materialized ('
+    '  select chunk.id, chunk.embedding is not null as is_embedded,'
+    '         chunk.embedding_bits operator(extensions.<~>) $5 as distance,'
+    '         chunk.bm25 operator(extensions.<#>) $6 as product,'
+    '         case when not $7 then chunk.content_tsv end as content_tsv'
+    '    from public.knowledge_chunks as chunk'
+    '   where ' || knowledge_internal.present_conditions(
+                     wanted, plan, viewer_id, viewer_groups
+                   ) ||
+    '     and ($8 is null or chunk.collection = $8)'
+    '  offset 0' -- or each distance and product is computed twice
+    ')'
+    'select array('
+    '         select passing.id from passing'
+    '          where $5 is not null and passing.is_embedded'
+    '          order by passing.distance, passing.id'
+    '          limit $9'
+    '       ),'
+    '       array('
+    '         select passing.id from passing'
+    '          where $10 is not null and passing.product < 0'
+    '            and ($7 or passing.content_tsv @@ $10)'
+    '          order by passing.product, passing.id'
+    '          limit $11'
+    '       )'
+    into near_ids, text_ids
+    using wanted, plan, viewer_id, viewer_groups, bits,
+          case when query is not null then analysis.weight_vector end,
+          -- A negative product shows that a row has a word.
+          analysis.is_optional is not false, scope, plan.compared_by_bits, query,
+          plan.scored_exactly;
+end
+$$;
+
+comment on function knowledge_internal.compared_rows is
+  'Compares all rows that pass the filter, which its indexes find. near_ids: the nearest by '
+  'embedding_bits, empty without bits; text_ids: the best by the words of a query, empty without '
+  'one.';
 
 create function knowledge_internal.drawn_rows(
   analysis knowledge_internal.query_analysis,
@@ -379,33 +461,31 @@ begin
       )
       when not (analysis.is_partial and is_narrow) then query
     end;
-    ids := array(
-      with
+    if drawing is null then
+      select compared.text_ids
+        into ids
+        from knowledge_internal.compared_rows(
+               null, analysis, query, scope, wanted, plan, viewer_id, viewer_groups
+             ) as compared;
+    else
+      ids := array(
+        with
 @copy "  visible_chunks as" before "  -- Lists."
-      drawn as (
-        select chunk.id, chunk.content_tsv,
-               chunk.bm25 operator(extensions.<#>) analysis.weight_vector as product
-          from matching_chunks as chunk
-         where chunk.content_tsv @@ drawing
-           and (scope is null or chunk.collection = scope)
-        union all
-        -- Where few rows match, the indexes of the filters find them.
-        select chunk.id, chunk.content_tsv,
-               chunk.bm25 operator(extensions.<#>) analysis.weight_vector
-          from matching_chunks as chunk
-         where drawing is null
-           and chunk.bm25 operator(extensions.<#>) analysis.weight_vector < 0
-           and (scope is null or chunk.collection = scope)
-         order by product, id
-        offset 0
-      )
-      select drawn.id
-        from drawn
-       where drawing is not null and (analysis.is_optional or draw = 3)
-          or drawn.content_tsv @@ query
-       order by drawn.product, drawn.id
-       limit plan.scored_exactly
-    );
+        drawn as (
+          select chunk.id, chunk.content_tsv,
+                 chunk.bm25 operator(extensions.<#>) analysis.weight_vector as product
+            from matching_chunks as chunk
+           where chunk.content_tsv @@ drawing
+             and (scope is null or chunk.collection = scope)
+          offset 0
+        )
+        select drawn.id
+          from drawn
+         where analysis.is_optional or draw = 3 or drawn.content_tsv @@ query
+         order by drawn.product, drawn.id
+         limit plan.scored_exactly
+      );
+    end if;
     exit when draw = 4 or cardinality(ids) >= plan.pool
            or draw = 3 and (cardinality(ids) > 0 or analysis.relaxed_query is null);
   end loop;
@@ -434,8 +514,6 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- The plans depend on the values of the filters.
-set plan_cache_mode = force_custom_plan
 as $$
 declare
   -- Times the rows below which draws 1 and 2 are not made: common_search, which makes draw 1 only,
@@ -444,34 +522,40 @@ declare
   matching constant float8 := knowledge_internal.estimated_chunks(plan);
   is_narrow constant boolean := coalesce(matching <= plan.most_compared, false);
   reads_all constant boolean := coalesce(matching <= plan.most_read_by_filter, false);
-  bits bit varying;
-begin
-  if question.embedding is not null and (is_narrow and plan.near_ids is null or is_vector_short)
-  then
-    bits := knowledge_internal.embedding_bits(question.embedding);
-    plan.near_ids := array(
-      with
-@copy "  visible_chunks as" before "  -- Lists."
-      nearest as (
-        select chunk.id
-          from matching_chunks as chunk
-         where chunk.embedding is not null
-         order by chunk.embedding_bits operator(extensions.<~>) bits, chunk.id
-         limit plan.compared_by_bits
-      )
-      select nearest.id from nearest
+  finds_near constant boolean := question.embedding is not null
+    and (is_narrow and plan.near_ids is null or is_vector_short);
+  finds_text boolean := analysis.matching_query is not null
+    and (
+      plan.text_ids is null
+        and (
+          is_narrow and not analysis.is_partial
+            or matching <= often_short * plan.most_read_by_filter
+        )
+        or is_text_short
     );
+  compares_text constant boolean := finds_text and analysis.is_partial and is_narrow and reads_all;
+  near_ids uuid[];
+  text_ids uuid[];
+begin
+  if finds_near or compares_text then
+    -- In one statement, because finding the rows takes most of its time.
+    select compared.near_ids, compared.text_ids
+      into near_ids, text_ids
+      from knowledge_internal.compared_rows(
+             case when finds_near then knowledge_internal.embedding_bits(question.embedding) end,
+             analysis, case when compares_text then analysis.matching_query end, null, wanted, plan,
+             viewer_id, viewer_groups
+           ) as compared;
   end if;
-  if analysis.matching_query is not null
-     and (
-       plan.text_ids is null
-         and (
-           is_narrow and not analysis.is_partial
-             or matching <= often_short * plan.most_read_by_filter
-         )
-         or is_text_short
-     )
-  then
+  if finds_near then
+    plan.near_ids := near_ids;
+  end if;
+  if compares_text and (text_ids <> '{}' or analysis.relaxed_query is null) then
+    plan.text_ids := text_ids;
+    plan.text_draw := 3;
+    finds_text := false;
+  end if;
+  if finds_text then
     select drawn.ids, drawn.draw
       into plan.text_ids, plan.text_draw
       from knowledge_internal.drawn_rows(

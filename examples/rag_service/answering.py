@@ -21,7 +21,7 @@ from second_brain.errors import (
 from second_brain.models import QuotaExceededError
 from second_brain.retrieval import SearchResult
 
-PASSAGE_BOUND = 4_000
+PASSAGE_BOUND = 2_000
 ANSWER_BOUND = 20_000
 """Characters of a passage and of an answer; the rest is cut."""
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Annotated, Any, TypeVar
 
 import openai
@@ -89,16 +89,11 @@ async def events(answer: Answer) -> AsyncIterator[str]:
         yield event("end", answer.end())
     except SecondBrainError as error:
         yield event("error", problem(error))
-    finally:
-        await answer.close()
 
 
 async def whole(answer: Answer) -> WholeAnswer:
     """Wait for the end of the answer."""
-    try:
-        text = "".join([part async for part in answer.parts()])
-    finally:
-        await answer.close()
+    text = "".join([part async for part in answer.parts()])
     return WholeAnswer(answer=text, passages=answer.passages, **answer.end())
 
 
@@ -173,18 +168,18 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     bearer = HTTPBearer(auto_error=False)
 
     async def signed_in(
-        sent: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
+        request: Request, sent: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]
     ) -> AsyncIterator[Viewer]:
-        """Return the user who asks, and count the request until its answer is sent."""
+        """Return the user who asks; count the request until its answer is sent or given up."""
         if sent is None:
             raise TokenRefusedError("the request has no token")
         viewer = await tokens.viewer(sent.credentials)
         if slots.locked():
             raise UnavailableError("CONCURRENT_REQUESTS are being answered")
-        async with slots:
+        async with slots, AsyncExitStack() as request.state.at_end:
             yield viewer
 
-    async def begun(body: Question, viewer: Viewer) -> Answer:
+    async def begun(request: Request, body: Question, viewer: Viewer) -> Answer:
         deadline = asyncio.get_running_loop().time() + given.answer_seconds
         found = await service.search(
             body.question,
@@ -196,6 +191,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         )
         degraded = found.degraded.part if found.degraded else None
         answer = Answer(numbered(found.results), degraded, deadline)
+        request.state.at_end.push_async_callback(answer.close)
         await answer.begin(client, given.llm_model, body.question)
         return answer
 
@@ -204,7 +200,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         request: Request, body: Question, viewer: Annotated[Viewer, Depends(signed_in)]
     ) -> WholeAnswer | Response:
         """Answer a question with citations; with `stream`, as server-sent events."""
-        answer = await while_connected(request, begun(body, viewer))
+        answer = await while_connected(request, begun(request, body, viewer))
         if body.stream:
             # nginx would collect the events.
             headers = {"cache-control": "no-store", "x-accel-buffering": "no"}

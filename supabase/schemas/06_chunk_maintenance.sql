@@ -107,7 +107,7 @@ begin
         into mean_length
         from (
           select chunk.text_length from public.knowledge_chunks as chunk
-           where chunk.status = 'active' limit 30
+           where chunk.status = 'active' limit 100
         ) as neighbour;
     end if;
     side := knowledge_internal.document_side(new.content_tsv, mean_length);

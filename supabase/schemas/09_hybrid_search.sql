@@ -645,7 +645,9 @@ declare
   quantized_from constant integer := 128; -- dimensions: shorter vectors lie in their row
   index_cost constant integer := 20; -- a row of the vector index, against one that is compared
   effort_per_magnitude constant integer := 50; -- of hnsw.ef_search, for each tenfold of the table
-  candidate_rows constant integer := 1000; -- what the words of a query draw, about
+  candidate_rows constant integer := 1000; -- what the words of a query draw, at most
+  usual_candidates constant integer := 350; -- the same, at least
+  soon_read constant integer := 3000; -- rows that take no longer to read than a wider draw
   is_bounded constant boolean := num_nonnulls(viewer_id, viewer_groups, collections) > 0;
   most_read_by_filter constant integer := 20000; -- rows
   stored knowledge_internal.chunk_table;
@@ -670,7 +672,13 @@ begin
   plan.scored_exactly := case when plan.is_small_corpus then 4 * plan.pool else plan.pool end;
   plan.most_read_by_filter := case
     when plan.is_indexed
-      then least(most_read_by_filter, plan.pool * plan.chunk_count / candidate_rows)
+      then least(
+        most_read_by_filter,
+        greatest(
+          plan.pool * plan.chunk_count / candidate_rows,
+          least(soon_read, plan.pool * plan.chunk_count / usual_candidates)
+        )
+      )
     else -1
   end;
   -- More than is wanted: the index orders by half precision, and an iterative scan, which filters

@@ -8,7 +8,7 @@
 -- the source to documents, and triggers on the source. `second-brain adopt` writes the view and the
 -- triggers into a migration of the project. The view has the columns key_1, key_2, ..., content,
 -- optionally embedding, and fields of a document with the names that upsert_knowledge_document
--- knows.
+-- takes.
 
 create table public.knowledge_adoptions (
   name text primary key,

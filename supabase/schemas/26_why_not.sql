@@ -1,7 +1,7 @@
 -- 026_why_not: why a search does not return a chunk.
 -- Adds: type found_place, functions place_of, chunk_facts, passes_restriction, restrictions,
--- word_causes, leg_ranks, changed_words, placed_change and missing_explanation, which
--- explain_missing_knowledge_chunk calls. Locks nothing that exists.
+-- word_causes, counted_place, leg_ranks, changed_words, placed_change and missing_explanation,
+-- which explain_missing_knowledge_chunk calls. Locks nothing that exists.
 
 create type knowledge_internal.found_place as (
   chunk_id uuid,
@@ -318,6 +318,82 @@ $$;
 comment on function knowledge_internal.rarest_word(text, text) is
   'The word of a text that the fewest chunks have; null for a text without words.';
 
+create function knowledge_internal.counted_place(
+  matching uuid[], chunk_id uuid, analysis knowledge_internal.query_analysis
+)
+returns knowledge_internal.found_place
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- A sequential scan would read the text of every chunk, once for each word.
+set enable_seqscan = off
+as $$
+declare
+  margin constant float8 := 0.000001; -- for rounding
+  most_weight constant float8 := knowledge_internal.bm25_k1() + 1;
+  -- The length factor is linear in the length.
+  shortest constant float8 := knowledge_internal.bm25_length_factor(0, analysis.mean_length);
+  per_word constant float8 :=
+    knowledge_internal.bm25_length_factor(1, analysis.mean_length) - shortest;
+  is_one_reading constant boolean := cardinality(analysis.readings) = (
+    select count(distinct listed.reading) from unnest(analysis.readings) as listed (reading)
+  );
+  most_bonus constant float8 :=
+    coalesce((analysis.bonuses).identifier_bonus, 0) + coalesce(
+      (
+        select sum(listed.bonus)
+          from unnest((analysis.bonuses).phrase_bonuses) as listed (bonus)
+      ),
+      0
+    );
+  score constant float8 := (
+    select scored.text_score
+      from knowledge_internal.exact_scores(
+             array[chunk_id], 1, analysis.lexeme_queries, analysis.scored_weights,
+             analysis.readings, analysis.mean_length, analysis.bonuses
+           ) as scored
+  );
+  better bigint;
+  others uuid[];
+  found knowledge_internal.found_place;
+begin
+  -- A word counts least if it occurs once, and always less than most_weight. These bounds need
+  -- only the index and the length; the texts of most chunks are not read.
+  select count(*) filter (where bounds.least > score * (1 + margin)),
+         array_agg(bounds.id) filter (
+           where bounds.least <= score * (1 + margin) and bounds.most >= score * (1 - margin)
+         )
+    into better, others
+    from (
+      select having_word.id, sum(word.weight) * most_weight + most_bonus as most,
+             case when is_one_reading then sum(word.weight) else max(word.weight) end
+               * most_weight / (1 + min(having_word.length_factor)) as least
+        from unnest(analysis.lexeme_queries, analysis.scored_weights) as word (query, weight)
+       cross join lateral (
+               select stored.id, shortest + per_word * stored.text_length as length_factor
+                 from public.knowledge_chunks as stored
+                where stored.content_tsv @@ word.query and stored.status = 'active'
+               offset 0
+             ) as having_word
+       group by having_word.id
+    ) as bounds
+    join unnest(matching) as allowed (id) using (id);
+  select better + scored.text_rank, scored.text_score
+    into found.text_rank, found.text_score
+    from knowledge_internal.exact_scores(
+           others, cardinality(others), analysis.lexeme_queries, analysis.scored_weights,
+           analysis.readings, analysis.mean_length, analysis.bonuses
+         ) as scored
+   where scored.id = chunk_id;
+  return found;
+end
+$$;
+
+comment on function knowledge_internal.counted_place is
+  'The rank and score of a chunk in the text leg among the chunks that match. Only those are '
+  'scored that the bounds of BM25 put neither before nor behind it.';
+
 create function knowledge_internal.leg_ranks(
   arguments knowledge_internal.search_arguments, chunk public.knowledge_chunks
 )
@@ -335,6 +411,7 @@ declare
     select stored.estimated_rows <= most_counted from knowledge_internal.chunk_table() as stored
   );
   analysis knowledge_internal.query_analysis;
+  matching uuid[];
   alone knowledge_internal.search_arguments := arguments;
   ranks knowledge_internal.found_place;
   found knowledge_internal.found_place;
@@ -377,16 +454,14 @@ begin
       analysis := knowledge_internal.analyse_query(
         arguments.query_text, arguments.search_mode, arguments.collections, arguments.prefix_last
       );
-      select scored.text_rank, scored.text_score
-        into ranks.text_rank, ranks.text_score
-        from knowledge_internal.exact_scores(
-               array(
-                 select matching.id from knowledge_internal.matching_chunks(alone, true) as matching
-               ),
-               most_counted, analysis.lexeme_queries, analysis.scored_weights, analysis.readings,
-               analysis.mean_length, analysis.bonuses
-             ) as scored
-       where scored.id = chunk.id;
+      matching := array(
+        select allowed.id from knowledge_internal.matching_chunks(alone, true) as allowed
+      );
+      if chunk.id = any (matching) then
+        found := knowledge_internal.counted_place(matching, chunk.id, analysis);
+        ranks.text_rank := found.text_rank;
+        ranks.text_score := found.text_score;
+      end if;
     end if;
   end if;
   return ranks;
@@ -779,7 +854,11 @@ begin
     arguments := jsonb_populate_record(arguments, change);
     asked := jsonb_populate_record(asked, change);
     ranks := knowledge_internal.leg_ranks(asked, chunk);
-    found := knowledge_internal.place_of(arguments, array[chunk.id]);
+    -- With the same arguments, it is where it was.
+    found := case
+      when change = '{}' then given
+      else knowledge_internal.place_of(arguments, array[chunk.id])
+    end;
     if found.place is null and arguments.one_per_document then
       best := knowledge_internal.placed_change(
         arguments, chunk.id, '{"one_per_document": false}'

@@ -374,7 +374,7 @@ end
 $$;
 
 comment on function knowledge_internal.shared_respelling(text[], jsonb) is
-  'respelled_words for the whole corpus: the words that no database knows, with the near word that '
+  'respelled_words for the whole corpus: the words that no database has, with the near word that '
   'most chunks have.';
 
 create function knowledge_internal.check_configurations(argument text, names jsonb)
@@ -1014,7 +1014,7 @@ create function public.import_knowledge_documents(exported jsonb)
 returns bigint
 language plpgsql
 volatile
--- definer: the values of exported may be of any types that the tables know.
+-- definer: the values of exported may be of any types that the tables have.
 security definer
 set search_path = pg_catalog, pg_temp
 as $$

@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from provider_server import (
@@ -319,6 +317,12 @@ def test_an_address_where_nobody_answers_is_unavailable(
     assert len(waits) == 2
 
 
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://localhost", "https://localhost:port"])
+def test_an_invalid_address_is_a_configuration_error(make: Make, url: str) -> None:
+    with pytest.raises(ConfigurationError, match="not a URL"):
+        make(base_url=url)
+
+
 @pytest.fixture
 def unused_url() -> str:
     """An address of this machine where nothing listens any more."""
@@ -480,31 +484,6 @@ def test_threads_share_an_embedder(make: Make, api: ProviderServer) -> None:
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(ask, range(8)))
     assert answers == [list(range(one * 10 + 1, one * 10 + 6)) for one in range(8)]
-
-
-@settings(max_examples=200)
-@given(
-    calls=st.lists(st.tuples(st.integers(0, 90), st.integers(0, 150)), min_size=1, max_size=20),
-)
-def test_no_minute_has_more_requests_or_tokens_than_the_limit(
-    calls: list[tuple[int, int]],
-) -> None:
-    now = 0.0
-    limit = RateLimit(requests_per_minute=3, tokens_per_minute=100, clock=lambda: now)
-    out: list[tuple[float, int]] = []
-    for passed, tokens in calls:
-        now += passed
-        out.append((now + limit.reserve(tokens), tokens))
-    assert [moment for moment, _ in out] == sorted(moment for moment, _ in out)
-    for start, _ in out:
-        minute = [tokens for moment, tokens in out if start <= moment < start + 60]
-        assert len(minute) <= 3
-        assert sum(minute) <= 100 or len([tokens for tokens in minute if tokens]) == 1
-
-
-def test_a_limit_that_has_room_does_not_wait() -> None:
-    limit = RateLimit(requests_per_minute=2, clock=lambda: 5.0)
-    assert [limit.reserve(), limit.reserve(), limit.reserve()] == [0, 0, 60]
 
 
 def test_calls_wait_for_the_limit(make: Make, waits: list[float]) -> None:

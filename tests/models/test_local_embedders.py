@@ -226,6 +226,22 @@ def test_a_model_is_loaded_from_a_folder_and_named_after_it(tmp_path: Path) -> N
 
 
 @needs_models
+def test_a_model_object_of_sentence_transformers_has_the_name_of_its_folder(
+    tmp_path: Path,
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    folder = save_tiny_bert(tmp_path / "e5-small")
+    embedder = as_embedder(SentenceTransformer(folder))
+    assert (embedder.model, embedder.dimensions) == ("e5-small", 32)
+    prompted = EncoderEmbedder(SentenceTransformer(folder), prompts=Prompts("query: ", "passage: "))
+    np.testing.assert_allclose(embedder.embed(["key"]), prompted.embed(["key"]), atol=1e-5)
+    np.testing.assert_allclose(embedder.embed_query("key"), prompted.embed_query("key"), atol=1e-5)
+    own = as_embedder(SentenceTransformer(folder, prompts={"query": "rotate "}))
+    np.testing.assert_allclose(own.embed_query("key"), own.embed(["rotate key"])[0], atol=1e-5)
+
+
+@needs_models
 def test_dimensions_can_only_be_reduced(tmp_path: Path) -> None:
     folder = save_tiny_bert(tmp_path / "tiny")
     embedder = load_embedder(f"sentence-transformers:{folder}@8")

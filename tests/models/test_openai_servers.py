@@ -21,7 +21,14 @@ from second_brain.errors import (
     ConfigurationError,
     InvalidInputError,
 )
-from second_brain.models import OpenAIEmbedder, Prompts, TextTooLongError, load_embedder
+from second_brain.models import (
+    CachedEmbedder,
+    MemoryCache,
+    OpenAIEmbedder,
+    Prompts,
+    TextTooLongError,
+    load_embedder,
+)
 from second_brain.models.providers import OPENAI
 
 KEY = "a-secret-of-the-account"
@@ -186,6 +193,14 @@ def test_prompts_can_be_set(api: ProviderServer) -> None:
         embedder.embed(["one"])
         embedder.embed_queries(["one", "two"])
     assert [body["input"] for body in api.bodies()] == [["d: one"], ["q: one", "q: two"]]
+
+
+def test_a_cache_does_not_mix_embeddings_of_other_prompts(api: ProviderServer) -> None:
+    cache = MemoryCache()
+    for prompts in (Prompts(), Prompts(document="d: "), Prompts(document="d: ")):
+        with OpenAIEmbedder("any", dimensions=4, base_url=api.url, prompts=prompts) as embedder:
+            CachedEmbedder(embedder, cache).embed(["one"])
+    assert [body["input"] for body in api.bodies()] == [["one"], ["d: one"]]
 
 
 def test_a_name_and_an_address_load_an_embedder_of_the_server(api: ProviderServer) -> None:

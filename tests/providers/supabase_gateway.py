@@ -74,6 +74,9 @@ ARGUMENTS = {
     "list_my_knowledge_documents": {
         *("page_size", "after_key", "include_public", "include_groups")
     },
+    "list_visible_knowledge_documents": {
+        *("viewer_id", "viewer_groups", "public_only", "collections", "page_size", "after_key")
+    },
     "read_my_knowledge_document": {"document", "chunk_count", "chunk_offset"},
     "delete_my_knowledge_document": {"document"},
     "read_knowledge_document": {

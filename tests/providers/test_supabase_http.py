@@ -85,6 +85,13 @@ def test_a_user_lists_their_documents(rest: Rest) -> None:
     assert document.document_date == date(2026, 1, 31)
 
 
+def test_a_backend_lists_the_documents_of_a_viewer(rest: Rest) -> None:
+    rest.given(Answer(body=[OWN_DOCUMENT]), OWNED)
+    viewer = "6f0e4a52-3c0e-4a57-9f9b-0d8f1f7f000a"
+    (document,) = rest.provider("service_role").list_documents(viewer_id=viewer)
+    assert (document.external_key, document.is_own) == ("savanna", True)
+
+
 def test_a_document_that_a_user_may_not_see_is_none(rest: Rest) -> None:
     rest.given(Answer(body="null"), OWNED)
     assert rest.provider("authenticated").read_my_document(UUID(int=7)) is None

@@ -145,7 +145,7 @@ def tables(root: Any) -> set[str]:
 def drawn_rows() -> Query:
     """Return the query of drawn_rows, the function by which the text leg finds its rows."""
     (query,) = re.findall(
-        r"ids := array\((.+?)\n    \);",
+        r"ids := array\((.+?)\n      \);",
         body(function("drawn_rows", "knowledge_internal")),
         re.DOTALL,
     )

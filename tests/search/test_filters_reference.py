@@ -251,6 +251,18 @@ returning id, knowledge_type, source_origin, collection, language, visibility, s
           created_at, updated_at, metadata
 """
 
+# What a search of a large corpus does where few rows pass.
+FOUND_BY_FILTER = """
+select (knowledge_internal.with_found_rows(
+         knowledge_internal.plan_search(1000, 1000, wanted, null, null, null), wanted,
+         row('[1,0,0]', null, null)::knowledge_internal.search_question, null, null, null, true,
+         false
+       )).near_ids
+  from knowledge_internal.compile_filter(
+         %(filters)s, %(filter_type)s, %(date_from)s, %(date_to)s, %(public_only)s
+       ) as wanted
+"""
+
 
 def check_against_the_reference(
     connection: Connection,
@@ -310,6 +322,9 @@ def check_against_the_reference(
             by_vector = search(connection, query_embedding=NORTH, **asked_for)
             assert sorted(numbers(by_vector)) == ids
             assert sorted(numbers(search(connection, query_text="alpha", **asked_for))) == ids
+            found = connection.execute(FOUND_BY_FILTER, asked_for).fetchone()
+            assert found is not None
+            assert sorted(one.int for one in found[0]) == ids
 
 
 drawn_filters = st.lists(

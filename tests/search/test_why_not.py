@@ -388,3 +388,32 @@ def test_a_provider_asks_as_the_service_role(database: Connection, connect: Conn
     shared = PostgresProvider(connect("service_role"), multi_tenant=True)
     with pytest.raises(InvalidInputError, match="viewer_id is missing"):
         shared.explain_missing(None, "whale", chunk_id=WANTED)
+
+
+@pytest.mark.parametrize(
+    "query", ["river", "river stone", '"river stone" lru_cache', "cache flood"]
+)
+def test_a_counted_place_is_that_among_all_scores(filled: Connection, query: str) -> None:
+    for number in range(30):
+        words = ("lru_cache " * (number % 3), "flood " * (number % 4), "stone river " * number)
+        store(filled, f"cache {''.join(words)}", language="english" if number % 2 else "german")
+    rows = filled.execute(
+        """
+        select (place.text_rank, place.text_score)::text,
+               (scored.text_rank, scored.text_score)::text
+          from knowledge_internal.analyse_query(%s, 'websearch', null, false) as analysis
+         cross join lateral (
+                 select array_agg(id) as ids
+                   from public.knowledge_chunks where content_tsv @@ analysis.matching_query
+               ) as matching
+         cross join lateral knowledge_internal.exact_scores(
+                 matching.ids, 1000, analysis.lexeme_queries, analysis.scored_weights,
+                 analysis.readings, analysis.mean_length, analysis.bonuses
+               ) as scored
+         cross join lateral knowledge_internal.counted_place(matching.ids, scored.id, analysis)
+                    as place
+        """,
+        [query],
+    ).fetchall()
+    assert len(rows) >= 20
+    assert [counted for counted, _ in rows] == [scored for _, scored in rows]

@@ -1,6 +1,7 @@
-"""A backend reads a document for a user whom it names."""
+"""A backend lists and reads documents for a user whom it names."""
 
 import json
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -83,6 +84,35 @@ def test_a_document_is_read_within_the_scope(
     service: Connection, documents: dict[str, UUID], scope: dict[str, Any], keys: set[str]
 ) -> None:
     assert seen(service, documents, **scope) == keys
+    assert {one.external_key for one in PostgresProvider(service).list_documents(**scope)} == keys
+
+
+def test_the_list_has_pages_and_counts_visible_chunks(
+    service: Connection, documents: dict[str, UUID]
+) -> None:
+    for key, groups in (("shared", ["staff"]), ("unseen", ["board"])):
+        documents[key] = store(service, key, YOU, "private", "knowledge")
+        service.execute(
+            "update public.knowledge_documents set allowed_groups = %s where id = %s",
+            [groups, documents[key]],
+        )
+    service.execute(
+        "update public.knowledge_chunks set visibility = 'private' where content = 'public 0'"
+    )
+    listed = partial(
+        PostgresProvider(service).list_documents,
+        viewer_id=ME,
+        viewer_groups=["staff"],
+        page_size=2,
+    )
+    first = listed()
+    second = listed(after_key=first[-1].external_key)
+    assert listed(after_key=second[-1].external_key) == []
+    assert [(one.id, one.is_own, one.chunk_count) for one in [*first, *second]] == [
+        (documents["mine"], True, 2),
+        (documents["public"], False, 1),
+        (documents["shared"], False, 2),
+    ]
 
 
 def test_a_document_is_read_with_its_chunks_in_order(
@@ -125,6 +155,8 @@ def test_a_multi_tenant_provider_needs_a_viewer(service: Connection) -> None:
     provider = PostgresProvider(service, multi_tenant=True)
     with pytest.raises(InvalidInputError, match="viewer_id is missing"):
         provider.read_document(uuid4())
+    with pytest.raises(InvalidInputError, match="viewer_id is missing"):
+        provider.list_documents()
     assert provider.read_document(uuid4(), public_only=True) is None
 
 
@@ -145,6 +177,22 @@ def test_a_wrong_argument_is_refused_by_name(
         PostgresProvider(service).read_document(uuid4(), **arguments)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"page_size": 0}, "page_size"),
+        ({"page_size": 201}, "page_size"),
+        ({"viewer_groups": [""]}, "viewer_groups"),
+        ({"public_only": None}, "public_only"),
+    ],
+)
+def test_a_wrong_argument_of_the_list_is_refused_by_name(
+    service: Connection, arguments: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=f"^{named}"):
+        PostgresProvider(service).list_documents(**arguments)
+
+
 def test_a_text_that_is_no_uuid_is_refused_by_name(service: Connection) -> None:
     with pytest.raises(InvalidInputError, match=r"^document_id must be a UUID, not 'keys'"):
         PostgresProvider(service).read_document("keys")
@@ -156,3 +204,5 @@ def test_only_the_service_reads_for_others(connect: Connect, role: Any) -> None:
         connect(role, uid=ME).execute(
             "select public.read_knowledge_document(gen_random_uuid(), viewer_id => %s)", [YOU]
         )
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="list_visible_knowledge"):
+        connect(role, uid=ME).execute("select public.list_visible_knowledge_documents()")

@@ -1,12 +1,13 @@
 """examples/rag_service, over HTTP: users, answers, errors, clients that leave, health."""
 
+import asyncio
 import json
 import logging
 import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -21,7 +22,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from chat_server import ChatServer, chat_server
 from conftest import Server, copy_of
-from rag_example import ANA, EXAMPLE, PASSWORD, SECRET, bearer, dsn_of_service, running, token
+from rag_example import (
+    ANA,
+    EXAMPLE,
+    PASSWORD,
+    SECRET,
+    application,
+    bearer,
+    dsn_of_service,
+    running,
+    token,
+)
 from rag_service.answering import NO_PASSAGES
 from second_brain.models import WordLlamaEmbedder
 from second_brain.services.write import KnowledgeWriter
@@ -103,15 +114,20 @@ def test_users_find_public_rows_and_their_own(client: httpx.Client) -> None:
     assert found(token(EVE, user_metadata={"groups": ["team"]}, groups=["team"])) == {KEYS}
 
 
-def test_a_prompt_has_no_rows_of_others(client: httpx.Client, model: ChatServer) -> None:
+@pytest.mark.parametrize("groups", [[], ["team"]])
+def test_a_prompt_has_no_rows_of_others(
+    client: httpx.Client, model: ChatServer, groups: list[str]
+) -> None:
     model.says("Every 90 days [1].")
-    response = client.post("/ask", json={"question": QUESTION, "passages": 20})
+    signed = bearer(token(ANA, app_metadata={"groups": groups}))
+    response = client.post("/ask", json={"question": QUESTION, "passages": 20}, headers=signed)
     (asked,) = model.requests
     sent = asked["messages"][1]["content"]
-    assert KEYS in sent
-    assert OF_ANA in sent
-    assert OF_BEN not in sent + response.text
-    assert OF_TEAM not in sent + response.text
+    assert {one for one in (KEYS, OF_ANA, OF_BEN, OF_TEAM) if one in sent} == {
+        *(KEYS, OF_ANA),
+        *([OF_TEAM] if groups else []),
+    }
+    assert (OF_TEAM in response.text, OF_BEN in response.text) == (bool(groups), False)
 
 
 def test_an_answer_has_its_passages_and_what_it_cites(
@@ -240,9 +256,11 @@ def files(folder: Path) -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder))) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.mark.parametrize(
@@ -329,6 +347,39 @@ def test_a_client_that_leaves_ends_the_models_work(
     model.says("Every 90", threading.Event())
     leave_after(client, lambda: bool(model.requests), {"question": QUESTION, "stream": stream})
     assert is_soon(model.was_left.is_set)
+
+
+async def test_a_client_that_leaves_before_the_first_event_ends_the_models_work(
+    services_dsn: str, model: ChatServer
+) -> None:
+    model.says(threading.Event())
+    app, left = application(services_dsn, model), asyncio.Event()
+    body = json.dumps({"question": QUESTION, "stream": True}).encode()
+    messages = iter([{"type": "http.request", "body": body}])
+
+    async def receive() -> dict[str, Any]:
+        if (message := next(messages, None)) is not None:
+            return message
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            left.set()
+            # As uvicorn does while the client does not read.
+            await asyncio.sleep(60)
+
+    headers = {"content-type": "application/json", **bearer(token())}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/ask",
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }
+    async with app.router.lifespan_context(app):
+        await app(scope, receive, send)
+        assert await asyncio.to_thread(is_soon, model.was_left.is_set)
 
 
 def test_a_client_that_leaves_ends_the_search(

@@ -220,7 +220,7 @@ def test_an_address_of_the_file_never_gets_the_key_for_openai(
         f'dsn = "{dsn}"\nembedder = "openai:tiny@256"\nembedder-address = "{address}"'
     )
     assert run("ingest", "docs").code == 0
-    assert set(keys) == {"Bearer none"}
+    assert set(keys) == {None}
     monkeypatch.setenv("SECOND_BRAIN_EMBEDDER_KEY", "for-this-server")
     assert len(hits(run("search", "key", "--mode", "vector", "--json"))) == 3
     assert keys[-1] == "Bearer for-this-server"

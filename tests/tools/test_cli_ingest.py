@@ -53,6 +53,29 @@ def test_a_folder_is_ingested_counted_and_found(brain: Run, tmp_path: Path) -> N
     assert best["metadata"]["path"] == "keys.md"
 
 
+def test_chunks_have_the_size_and_overlap_that_are_asked_for(brain: Run, tmp_path: Path) -> None:
+    sentences = [f"Key number {number} opens the door." for number in range(20)]
+    (tmp_path / "docs" / "many.md").write_text(" ".join(sentences))
+    arguments = ("ingest", "docs/many.md", "--chunk-size", "50", "--overlap", "10", "--json")
+    added = json.loads(brain(*arguments).out)["chunks"]["added"]
+    assert added > 3
+    stored = json.loads(brain("show", "docs:many.md", "--json").out)["chunks"]
+    # Each chunk but the first repeats one sentence.
+    assert sum(one["content"].count("opens the door") for one in stored) == 20 + added - 1
+    refused = brain("ingest", "docs", "--chunk-size", "50", "--overlap", "30")
+    assert refused.code == 1
+    assert "overlap must be between 0 and 25" in refused.err
+
+
+def test_a_web_page_of_a_private_address_fails_alone(brain: Run) -> None:
+    done = brain("ingest", "http://127.0.0.1:9/page", "docs")
+    assert done.code == 1
+    assert "failed: 127.0.0.1-9:/page: the host 127.0.0.1 has the private address" in done.err
+    assert "4 documents: 1 failed, 3 stored" in done.out
+    refused = brain("ingest", "http://127.0.0.1:9/page", "docs", "--source", "one")
+    assert "--source names one" in refused.err
+
+
 def test_a_second_ingest_does_nothing(brain: Run) -> None:
     brain("ingest", "docs")
     assert brain("ingest", "docs").out.endswith("3 documents: 3 unchanged\nchunks: 3 unchanged\n")

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from mcp_clients import ANA, BEN, PREFERENCE, Assistant, Broken, Here
+from mcp_clients import ANA, BEN, PREFERENCE, Assistant, Broken, Here, connected, over_stdio
 from second_brain.errors import ConfigurationError
 from second_brain.mcp_server import Scope
 
@@ -58,6 +58,15 @@ def test_a_note_is_private_to_its_viewer_and_found_on_request(
         [answer.content["id"]],
     ).fetchone()
     assert row == (NOTE, "note", ANA, "private", None)
+
+
+@pytest.mark.usefixtures("stored")
+def test_the_command_stores_notes_of_its_viewer(corpus: str) -> None:
+    with connected(over_stdio(corpus, "--viewer-id", ANA, "--remember")) as assistant:
+        note = assistant.ask("remember", note=NOTE)
+        assert memories(assistant) == {NOTE}
+        assert not assistant.ask("forget", id=note.content["id"]).is_error
+        assert memories(assistant) == set()
 
 
 @pytest.mark.usefixtures("stored")

@@ -37,6 +37,8 @@ from second_brain.mcp_server import Scope
 
 pytest_plugins = ("mcp_fixtures",)
 
+EMBED_AND_SEARCH = [(0, 2, "Embedding"), (1, 2, "Searching")]
+
 
 @pytest.mark.parametrize(
     "variables",
@@ -56,14 +58,6 @@ def test_a_database_that_is_down_is_an_error_with_a_remedy_and_no_secret(
     assert refused.is_error
     assert "Try again shortly" in refused.text
     assert "hunter2" not in refused.text
-
-
-@pytest.fixture
-def closed_port() -> int:
-    """A port that nothing listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-    return port
 
 
 def say(process: "subprocess.Popen[str]", method: str, number: int | None, **params: Any) -> None:
@@ -109,16 +103,23 @@ def test_ctrl_c_ends_it_though_the_input_is_open(greeted: "subprocess.Popen[str]
     assert greeted.wait(timeout=60) == -signal.SIGINT
 
 
-def test_http_serves_both_kinds_of_clients_and_refuses_another_host(corpus: str) -> None:
+@pytest.fixture(scope="module")
+def open_server(corpus: str) -> Iterator[str]:
+    """The URL of a server over HTTP without a token."""
     with http_server(SECOND_BRAIN_DSN=corpus) as served:
-        url = served.url
-        for mode in ("auto", "legacy"):
-            with connected(Client(url, mode=mode)) as assistant:
-                assert KEYS in assistant.ask("hybrid_search", query="rotated keys").contents()
-        # What a web page could send, from its own host or one that was made to lead here.
-        for header, status in (("Origin", 403), ("Host", 421)):
-            evil = {header: "http://evil.example" if header == "Origin" else "evil.example"}
-            assert httpx.post(url, json={}, headers=evil).status_code == status
+        yield served.url
+
+
+def test_http_serves_both_kinds_of_clients_and_refuses_another_host(open_server: str) -> None:
+    for mode in ("auto", "legacy"):
+        with connected(Client(open_server, mode=mode)) as assistant:
+            assert KEYS in assistant.ask("hybrid_search", query="rotated keys").contents()
+            steps = assistant.ask_with_progress("hybrid_search", query="keys")
+            assert steps == EMBED_AND_SEARCH
+    # What a web page could send, from its own host or one that was made to lead here.
+    for header, status in (("Origin", 403), ("Host", 421)):
+        evil = {header: "http://evil.example" if header == "Origin" else "evil.example"}
+        assert httpx.post(open_server, json={}, headers=evil).status_code == status
 
 
 def test_http_asks_for_the_token_and_keeps_to_the_viewer(corpus: str) -> None:
@@ -157,6 +158,12 @@ def test_http_asks_for_the_token_and_keeps_to_the_viewer(corpus: str) -> None:
             "$SECOND_BRAIN_VIEWER_ID: Input should be a valid UUID",
         ),
         (["--viewer-id", "ana"], {}, "must be a UUID, not 'ana'"),
+        (["--remember"], {}, "notes need a viewer"),
+        (
+            ["--remember", "--viewer-id", ANA],
+            {"SUPABASE_URL": "http://127.0.0.1:1", "SUPABASE_KEY": "key"},
+            "notes need a database connection",
+        ),
         ([], {"VECTOR_WEIGHT": "-1"}, "VECTOR_WEIGHT: Input should be greater than or equal to 0"),
     ],
 )
@@ -199,9 +206,6 @@ def test_a_port_in_use_is_named(
         with pytest.raises(SystemExit):
             main()
     assert f"cannot listen on 127.0.0.1, port {port}" in capsys.readouterr().err
-
-
-EMBED_AND_SEARCH = [(0, 2, "Embedding"), (1, 2, "Searching")]
 
 
 def test_a_client_that_asks_for_progress_gets_each_step(assistant: Assistant, here: Here) -> None:
@@ -257,16 +261,15 @@ def test_a_cancelled_call_ends_its_statement_over_stdio(assistant: Assistant, co
     assert_cancelled(assistant, corpus)
 
 
-def test_a_cancelled_call_ends_its_statement_over_http(corpus: str) -> None:
-    with http_server(SECOND_BRAIN_DSN=corpus) as served:
-        for mode in ("auto", "legacy"):
-            with connected(Client(served.url, mode=mode)) as assistant:
-                steps = assistant.ask_with_progress("hybrid_search", query="keys")
-                assert steps == EMBED_AND_SEARCH
-                if mode == "auto":
-                    assert_cancelled(assistant, corpus)
-        # In older versions of the protocol, a call ends when its connection is closed.
-        with locked_chunks(corpus) as watching:
-            with call_by_hand(served.url, "search_knowledge_base", query="keys"):
-                wait_for(watching, waiting=True)
-            wait_for(watching, waiting=False)
+def test_a_cancelled_call_ends_its_statement_over_http(open_server: str, corpus: str) -> None:
+    with connected(Client(open_server)) as assistant:
+        assert_cancelled(assistant, corpus)
+
+
+def test_a_closed_connection_ends_the_statement_of_an_older_client(
+    open_server: str, corpus: str
+) -> None:
+    with locked_chunks(corpus) as watching:
+        with call_by_hand(open_server, "search_knowledge_base", None, query="keys"):
+            wait_for(watching, waiting=True)
+        wait_for(watching, waiting=False)

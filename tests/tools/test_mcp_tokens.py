@@ -32,7 +32,7 @@ from second_brain.mcp_server.tokens import ScopedAccess, new_token, token_lines
 
 pytest_plugins = ("mcp_fixtures",)
 
-EVERYTHING = {"query": "keys, cameras, heron, kumquats, Mondays", "limit": 50}
+EVERYTHING: dict[str, Any] = {"query": "keys, cameras, heron, kumquats, Mondays", "limit": 50}
 TOKENS = {name: f"sb_{name}-secret" for name in ("ana", "ben", "visitor", "late")}
 
 
@@ -78,6 +78,17 @@ def test_each_token_sees_the_rows_of_its_own_viewer(served: Served) -> None:
             assert {" ".join(hit["title"].split()) for hit in found.content["results"]} <= titles
             assert listed == titles
             assert ("remember" in assistant.tools) is (name == "ana")
+
+
+def test_a_note_belongs_to_the_viewer_of_the_token(served: Served) -> None:
+    with (
+        connected(with_token(served.url, TOKENS["ana"])) as ana,
+        connected(with_token(served.url, TOKENS["ben"])) as ben,
+    ):
+        note = ana.ask("remember", note="Ana prefers French.").content["id"]
+        assert ben.ask("fetch", id=note).is_error
+        assert ana.ask("fetch", id=note).content["text"] == "Ana prefers French."
+        assert not ana.ask("forget", id=note).is_error
 
 
 def test_a_token_cannot_read_the_document_of_another_by_its_id(served: Served) -> None:
@@ -256,12 +267,12 @@ def test_the_command_makes_a_token_that_the_file_accepts(
     ("arguments", "variables", "complaint"),
     [
         ([], {}, "--tokens is for callers over HTTP"),
-        (["--transport", "http", "--viewer-id", ANA], {}, "says what each caller may see"),
+        (["--transport", "http", "--viewer-id", ANA], {}, "each caller has a viewer"),
         (["--transport", "http", "--collection", "a"], {}, "says what each caller may see"),
         (
             ["--transport", "http"],
             {"SECOND_BRAIN_PUBLIC_ONLY": "true"},
-            "says what each caller may see",
+            "each caller has a viewer",
         ),
         (["--transport", "http"], {"SECOND_BRAIN_MCP_TOKEN": "a"}, "are both given"),
     ],

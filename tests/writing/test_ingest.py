@@ -1,8 +1,6 @@
 """Loading, splitting and storing documents, on files made here and a real database."""
 
-import hashlib
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
@@ -13,10 +11,8 @@ from uuid import UUID
 import numpy as np
 import psycopg
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from ingested import CountingEmbedder, load, pdf, write
 from numpy.typing import NDArray
-from semantic_text_splitter import TextSplitter
 
 from second_brain.errors import ConfigurationError, DimensionMismatchError
 from second_brain.ingest import (
@@ -24,7 +20,6 @@ from second_brain.ingest import (
     DocumentReport,
     KnowledgeSource,
     Labels,
-    LoadedDocument,
     UnreadableDocumentError,
     UnreadDocument,
     check_source,
@@ -34,55 +29,13 @@ from second_brain.ingest import (
     stale_keys,
     standard_library,
 )
-from second_brain.ingest.loading import headings
+from second_brain.ingest.markdown import headings
 from second_brain.models import Embedder
 from second_brain.services.write import KnowledgeWriter
 
 Database = psycopg.Connection[tuple[Any, ...]]
 
 OF_A = {"path": "a.md", "document_type": "md", "source_file": "a.md"}
-
-
-def load(path: Path) -> LoadedDocument:
-    (found,) = find_files([path]).documents
-    return found.load()
-
-
-def write(path: Path, content: str | bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
-
-
-def pdf(*pages: str, title: str | None = None) -> bytes:
-    """Write a PDF with one line of text on each page."""
-    kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(pages)))
-    objects = [
-        "<< /Type /Catalog /Pages 2 0 R >>",
-        f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>",
-        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
-    ]
-    for number, text in enumerate(pages):
-        drawing = f"BT /F1 12 Tf 72 700 Td ({text}) Tj ET" if text else ""
-        objects += [
-            "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] "
-            f"/Resources << /Font << /F1 3 0 R >> >> /Contents {5 + 2 * number} 0 R >>",
-            f"<< /Length {len(drawing)} >>\nstream\n{drawing}\nendstream",
-        ]
-    objects.append(f"<< /Title ({title or ''}) /CreationDate (D:20240229120000Z) >>")
-    data, offsets = b"%PDF-1.4\n", []
-    for number, body in enumerate(objects, start=1):
-        offsets.append(len(data))
-        data += f"{number} 0 obj\n{body}\nendobj\n".encode()
-    table = "".join(f"{offset:010d} 00000 n \n" for offset in offsets)
-    size = len(objects) + 1
-    return (
-        data
-        + (
-            f"xref\n0 {size}\n0000000000 65535 f \n{table}trailer\n"
-            f"<< /Size {size} /Root 1 0 R /Info {size - 1} 0 R >>\nstartxref\n{len(data)}\n%%EOF\n"
-        ).encode()
-    )
 
 
 def test_markdown_takes_title_date_and_tags_from_its_front_matter(tmp_path: Path) -> None:
@@ -238,9 +191,35 @@ def test_a_chunk_over_several_pages_has_them_all(tmp_path: Path) -> None:
     assert chunk.metadata == {"page": 1, "pages": [1, 2, 3, 4]}
 
 
+def test_the_bookmarks_of_a_pdf_are_its_headings(tmp_path: Path) -> None:
+    lines = [(12, "Before."), (12, "1 Setup"), (12, "Install it."), (12, "2 Use"), (12, "Run it.")]
+    marks = [("Setup", 1), ("Use", 1), ("Not in the text", 2)]
+    data = pdf(lines, [(12, "The rest.")], bookmarks=marks)
+    found = split(load(write(tmp_path / "a.pdf", data)))
+    assert [(chunk.heading, chunk.content, chunk.metadata["page"]) for chunk in found] == [
+        ("a", "Before.", 1),
+        ("a > Setup", "Install it.", 1),
+        ("a > Use", "Run it.", 1),
+        ("a > Not in the text", "The rest.", 2),
+    ]
+
+
+def test_large_lines_are_the_headings_of_a_pdf_without_bookmarks(tmp_path: Path) -> None:
+    text = [(12, f"Line number {number} of the text.") for number in range(9)]
+    data = pdf([(24, "The"), (24, "title"), *text], [(16, "Part"), *text])
+    found = split(load(write(tmp_path / "a.pdf", data)))
+    assert [(chunk.heading, chunk.metadata["page"]) for chunk in found] == [
+        ("a > The title", 1),
+        ("a > The title > Part", 2),
+    ]
+    # With as many large lines as others, size says nothing.
+    data = pdf([(24, "One"), (12, "one"), (24, "Two"), (12, "two")])
+    assert load(write(tmp_path / "b.pdf", data)).headings == ()
+
+
 def test_a_file_of_an_unsupported_type_is_named_with_the_supported_ones(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableDocumentError, match=r"unsupported type, \.xlsx") as refused:
-        load(write(tmp_path / "a.xlsx", b"PK\x03\x04\0\0"))
+    with pytest.raises(UnreadableDocumentError, match=r"unsupported type, \.zip") as refused:
+        load(write(tmp_path / "a.zip", b"PK\x03\x04\0\0"))
     assert ".md" in refused.value.remedy
     assert ".pdf" in refused.value.remedy
 
@@ -253,92 +232,6 @@ def test_the_first_of_several_top_headings_is_no_title(tmp_path: Path) -> None:
         ("manual > Keys", "About keys."),
         ("manual > Backups", "About backups."),
     ]
-
-
-def tokens_fit(text: str, tokens: int) -> bool:
-    return len(TextSplitter.from_tiktoken_model("gpt-3.5-turbo", tokens).chunks(text)) <= 1
-
-
-words = st.text("abcdefgh éß日本\U0001f600\"'.,:;()[]`*_#-=>|\n\t", min_size=1, max_size=300)
-blocks = st.one_of(
-    words,
-    words.map(lambda text: f"\n\n{text * 12}\n\n"),
-    st.builds(
-        lambda depth, text: f"\n\n{'#' * depth} {text}\n\n",
-        st.integers(1, 6),
-        st.text("abc xyz", min_size=1, max_size=20),
-    ),
-    words.map(lambda text: f"\n\n```\n{text}\n```\n\n"),
-    words.map(lambda text: f"\n\n| a | b |\n|---|---|\n| {text} | x |\n\n"),
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(blocks, min_size=1, max_size=25).map("".join), st.booleans())
-def test_chunks_are_within_bounds_and_lose_no_text(text: str, is_markdown: bool) -> None:
-    chunks = split(LoadedDocument("Title", text, is_markdown))
-    rest = "".join(text.split())
-    for chunk in chunks:
-        assert chunk.content.strip()
-        assert chunk.heading.startswith("Title")
-        assert tokens_fit(chunk.content, 500)
-        # What stands between two chunks is white space or headings, and the path says these.
-        before, found, rest = rest.partition("".join(chunk.content.split()))
-        assert found or chunk.content in chunk.heading
-        if not is_markdown:
-            assert not before
-    if not is_markdown:
-        assert not rest
-        small = [tokens_fit(chunk.content, 199) for chunk in chunks]
-        for index in range(len(chunks) - 1):
-            joined = chunks[index].content + chunks[index + 1].content
-            assert not (small[index] or small[index + 1]) or not tokens_fit(joined, 450)
-
-
-def test_a_heading_path_leads_to_each_section() -> None:
-    long = "Some words of text to fill this section. " * 30
-    text = f"# Guide\n\n{long}\n\n## Setup\n\n{long}\n\n### Keys\n\n{long}\n\n## Use\n\n{long}"
-    chunks = split(LoadedDocument("Guide", text))
-    assert [chunk.heading for chunk in chunks] == [
-        "Guide",
-        "Guide > Setup",
-        "Guide > Setup > Keys",
-        "Guide > Use",
-    ]
-    assert {chunk.content for chunk in chunks} == {long.strip()}
-    assert chunks[2].metadata == {"section": "Setup > Keys"}
-
-
-def test_a_chunk_has_the_words_of_the_section_that_its_heading_names() -> None:
-    text = "# Guide\n\n## One\n\nfirst\n\n### Under\n\nbelow\n\n## Two\n\nsecond"
-    chunks = split(LoadedDocument("Guide", text))
-    assert [(chunk.heading, chunk.content) for chunk in chunks] == [
-        ("Guide > One", "first"),
-        ("Guide > One > Under", "below"),
-        ("Guide > Two", "second"),
-    ]
-
-
-@pytest.mark.parametrize("text", ["word " * 20, "x" * 100, "." * 100, "日本語" * 30])
-def test_splitting_a_line_takes_time_in_proportion_to_its_length(text: str) -> None:
-    def seconds(line: str) -> float:
-        began = time.process_time()
-        chunks = split(LoadedDocument("Title", line))
-        assert "".join("".join(chunk.content for chunk in chunks).split()) == line.replace(" ", "")
-        return time.process_time() - began
-
-    seconds("warm up")
-    # Before, a line of twice the length took four times as long.
-    assert seconds(text * 400) < 30 * max(seconds(text * 40), 0.01)
-
-
-def test_a_document_of_headings_alone_is_not_lost() -> None:
-    (chunk,) = split(LoadedDocument("file", "# Only this"))
-    assert chunk.heading == "file > Only this"
-
-
-def test_white_space_alone_gives_no_chunk() -> None:
-    assert split(LoadedDocument("Title", " \n\n\t ")) == []
 
 
 @pytest.fixture(scope="module")
@@ -391,26 +284,6 @@ def test_the_standard_library_reads_the_same_whatever_the_program_has_changed(
     assert "sys.excepthook" in before.text
     monkeypatch.setattr(sys, "excepthook", hook)
     assert library["python-stdlib:sys"].load() == before
-
-
-class CountingEmbedder:
-    """Three numbers from a text's digest; keeps what it embedded, and knows nothing of `???`."""
-
-    dimensions = 3
-
-    def __init__(self, model: str = "digest-3") -> None:
-        self.model = model
-        self.embedded: list[str] = []
-
-    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embed as an Embedder does."""
-        self.embedded += texts
-        digests = [hashlib.sha256(text.encode()).digest()[:3] for text in texts]
-        vectors = np.array([list(digest) for digest in digests], np.float32).reshape(-1, 3) + 1
-        vectors[["???" in text for text in texts]] = 0
-        norms: NDArray[np.float32] = np.linalg.norm(vectors, axis=1, keepdims=True)
-        norms[norms == 0] = 1
-        return vectors / norms
 
 
 @pytest.fixture

@@ -35,7 +35,15 @@ def keys(found: FoundFiles) -> list[str]:
 
 
 def test_folders_give_known_files_once_and_nothing_hidden(tmp_path: Path) -> None:
-    for name in ("b.md", "a.TXT", "sub/c.rst", ".git.d/d.md", ".e.md", "node_modules/f.md"):
+    for name in (
+        "b.md",
+        "a.TXT",
+        "sub/c.rst",
+        ".git.d/d.md",
+        ".e.md",
+        "~$g.docx",
+        "node_modules/f.md",
+    ):
         write(tmp_path / name)
     found = find_files([tmp_path, tmp_path / "b.md"], source="s")
     assert keys(found) == ["s:a.TXT", "s:b.md", "s:sub/c.rst"]

@@ -429,7 +429,7 @@ def _without_secrets(text: str, secrets: Iterable[object]) -> str:
     for secret in sorted({str(secret) for secret in secrets if secret}, key=len, reverse=True):
         text = text.replace(secret, "[secret]")
     if len(text) > _READ_AT_MOST:
-        # The last word may be half a secret that no pattern knows.
+        # The last word may be half a secret, which no pattern matches.
         text = text[:_READ_AT_MOST].rsplit(None, 1)[0]
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)

@@ -326,7 +326,7 @@ def json_form(value: object, name: str) -> Any:
 
 
 def json_default(value: object) -> Any:
-    """Return what `json.dumps` shall write for a value that it does not know (`default=`)."""
+    """Return what `json.dumps` writes for a value of another type (`default=`)."""
     if hasattr(value, "tolist"):  # numpy's and other libraries' arrays and numbers
         return value.tolist()
     if isinstance(value, Vector):

@@ -24,21 +24,27 @@ from second_brain.cli.corpus import (
 from second_brain.cli.output import JsonOption, notes_to_stderr, print_json
 from second_brain.cli.tables import number, printable
 from second_brain.cli.target import DsnOption, SchemaOption, opened
-from second_brain.errors import SecondBrainError
+from second_brain.errors import ConfigurationError, SecondBrainError
 from second_brain.ingest import (
+    DEFAULT_CHUNKING,
     DEFAULT_LANGUAGE,
+    MAX_PAGES,
     STANDARD_LIBRARY,
     SUPPORTED,
     Change,
+    Chunking,
     DocumentReport,
     FoundFiles,
     KnowledgeSource,
     Labels,
     UnreadDocument,
+    WebReader,
     check_source,
     find_files,
     finish,
     ingest,
+    is_address,
+    is_public,
     stale_keys,
     standard_library,
 )
@@ -51,6 +57,8 @@ Examples:
   second-brain ingest docs/ README.md
   second-brain ingest ~/vault --knowledge-type note --source-origin obsidian --prune
   second-brain ingest notizen/ --language german --exclude 'drafts' --exclude '*.tmp.md'
+  second-brain ingest reports/ --chunk-size 300 --overlap 40
+  second-brain ingest https://docs.example.org/sitemap.xml --prune
   second-brain ingest handbook/ --source handbook --visibility public --metadata team=platform
   second-brain ingest docs/ --collection manuals --dry-run
   second-brain ingest --python-stdlib
@@ -81,11 +89,12 @@ def register(app: typer.Typer) -> None:
 
 def _ingest(
     paths: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Argument(
-            metavar="PATH...",
-            exists=True,
-            help="Files and folders: Markdown, text, reStructuredText, HTML, PDF.",
+            metavar="PATH|URL...",
+            help="Files and folders: Markdown, text, reStructuredText, HTML, PDF, CSV, JSON Lines, "
+            "EPUB; docx, pptx and xlsx with the extra documents. Web pages; the pages of a "
+            "sitemap, if the address ends in .xml or .xml.gz.",
             show_default=False,
         ),
     ] = None,
@@ -100,8 +109,8 @@ def _ingest(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Source of the documents; else the name of the git repository's remote, or of "
-            "the folder.",
+            help="Source of the documents; else the name of the git repository's remote, of the "
+            "folder, or of the web server.",
             show_default=False,
         ),
     ] = None,
@@ -128,6 +137,23 @@ def _ingest(
         bool,
         typer.Option("--follow-symlinks", help="Read links that lead out of their folder."),
     ] = False,
+    max_pages: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Most pages that are read from a sitemap.")
+    ] = MAX_PAGES,
+    allow_private: Annotated[
+        bool,
+        typer.Option("--allow-private", help="Read web pages from private addresses, too."),
+    ] = False,
+    chunk_size: Annotated[
+        int, typer.Option(help="Most tokens in a chunk, 50 to 8000.")
+    ] = DEFAULT_CHUNKING.size,
+    overlap: Annotated[
+        int,
+        typer.Option(
+            help="Tokens of a chunk that repeat the end of the chunk before; at most half of "
+            "--chunk-size."
+        ),
+    ] = DEFAULT_CHUNKING.overlap,
     collection: Annotated[
         str | None, typer.Option(help="Collection to store in.", show_default=False)
     ] = None,
@@ -182,8 +208,8 @@ def _ingest(
         bool,
         typer.Option(
             "--prune",
-            help="Delete documents of the source whose file is gone from the folders, after "
-            "listing them and asking.",
+            help="Delete documents of the source whose file is gone from the folders, or page "
+            "from the sitemap, after listing them and asking.",
         ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Prune without asking.")] = False,
@@ -217,6 +243,7 @@ def _ingest(
         raise typer.BadParameter("--source must have 1 to 200 characters and no colon")
     if prune and not (yes or dry_run or sys.stdin.isatty()):
         raise typer.BadParameter("--prune asks before it deletes: without a terminal add --yes")
+    chunking = Chunking(chunk_size, overlap)
     labels = Labels(
         collection,
         knowledge_type,
@@ -227,8 +254,9 @@ def _ingest(
         _pairs(metadata),
         groups(allowed_groups),
     )
+    addresses = [path for path in paths or () if is_address(path)]
     found = find_files(
-        paths or [],
+        [_existing(path) for path in paths or () if not is_address(path)],
         source=source,
         base=base,
         exclude=exclude or (),
@@ -238,7 +266,13 @@ def _ingest(
         found.documents.extend(standard_library())
         found.folders.append((STANDARD_LIBRARY, STANDARD_LIBRARY.key("")))
     # Without autocommit the whole run would be one transaction.
-    with opened(dsn, schema) as database, notes_to_stderr(as_json):
+    with (
+        opened(dsn, schema) as database,
+        notes_to_stderr(as_json),
+        WebReader(is_allowed=(lambda _: True) if allow_private else is_public) as web,
+    ):
+        found.add(web.find(addresses, source=source, exclude=exclude or (), max_pages=max_pages))
+        _require_one_place(found, source)
         embedder = configured_embedder(embedder_name)
         refuse_other_embedder(database, embedder, switch_model=switch_model)
         _require(database, knowledge_type, _KNOWLEDGE_TYPES, "--knowledge-type")
@@ -246,7 +280,9 @@ def _ingest(
         for one in found.sources:
             check_source(database.connection, one, schema=schema, is_named=source is not None)
             _tell_source(one, found)
-        reports = ingest_with_progress(database, found.documents, embedder, labels, dry_run=dry_run)
+        reports = ingest_with_progress(
+            database, found.documents, embedder, labels, chunking, dry_run=dry_run
+        )
         _print_skipped(found)
         pruned: list[str] = []
         if prune:
@@ -291,6 +327,23 @@ def _delete(
         raise typer.Exit(1)
 
 
+def _existing(path: str) -> Path:
+    if not Path(path).exists():
+        raise typer.BadParameter(f"{path!r} does not exist: PATH")
+    return Path(path)
+
+
+def _require_one_place(found: FoundFiles, name: str | None) -> None:
+    """Raise ConfigurationError if one source name stands for several hosts and folders."""
+    places = [str(source.location) for source in found.sources if source.name == name]
+    if len(places) > 1:
+        raise ConfigurationError(
+            f"the paths belong to several places ({', '.join(sorted(places))}), and --source names "
+            "one",
+            remedy="Ingest one after the other.",
+        )
+
+
 def _require(database: Database, value: str | None, query: LiteralString, option: str) -> None:
     if value is None:
         return
@@ -326,6 +379,7 @@ def ingest_with_progress(
     documents: Sequence[UnreadDocument],
     embedder: Embedder,
     labels: Labels,
+    chunking: Chunking = DEFAULT_CHUNKING,
     *,
     dry_run: bool = False,
 ) -> list[DocumentReport]:
@@ -348,6 +402,7 @@ def ingest_with_progress(
                 database.connection,
                 embedder,
                 labels,
+                chunking=chunking,
                 schema=database.install.schema,
                 dry_run=dry_run,
             ):
@@ -444,6 +499,8 @@ def _print_skipped(found: FoundFiles) -> None:
             f"skipped {number(found.skipped.total(), 'file')} of other types: {types}; "
             f"supported: {', '.join(SUPPORTED)}"
         )
+    for note in found.notes:
+        typer.echo(printable(note))
     if found.excluded:
         typer.echo(f"excluded {number(len(found.excluded), 'file or folder', 'files or folders')}")
 

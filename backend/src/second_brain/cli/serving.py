@@ -33,7 +33,8 @@ from second_brain.services.supabase import AsyncSupabaseProvider
 from second_brain.services.write import AsyncKnowledgeWriter
 
 if TYPE_CHECKING:
-    from second_brain.mcp_server import Scope
+    from mcp.server.auth.provider import TokenVerifier
+
     from second_brain.mcp_server.tools import Writers
 
 VIEWER = "SECOND_BRAIN_VIEWER_ID"
@@ -48,6 +49,7 @@ Examples:
   second-brain mcp --collection knowledge --collection memory --public-only
   second-brain mcp --viewer-id 00000000-0000-0000-0000-000000000001 --remember
   second-brain mcp --transport http --port 8000 --tokens tokens.toml
+  SUPABASE_URL=https://PROJECT.supabase.co second-brain mcp --transport http --supabase-users
 """
 
 _EXAMPLES_OF_TOKEN = """\b
@@ -118,6 +120,14 @@ def _mcp(
             show_default=False,
         ),
     ] = None,
+    supabase_users: Annotated[
+        bool,
+        typer.Option(
+            "--supabase-users",
+            help="Callers send the access token of a signed-in user of the project at "
+            "$SUPABASE_URL; needs --transport http.",
+        ),
+    ] = False,
     embedder_names: Annotated[
         list[str],
         typer.Option(
@@ -136,9 +146,10 @@ def _mcp(
     remember and forget store and delete notes of one user. Without --viewer-id, --viewer-groups
     and --public-only they show every row. Over http, everyone who can reach the port can search. So
     the server listens only on this machine, unless callers need a token: the one of
-    SECOND_BRAIN_MCP_TOKEN, or with --tokens one of the file, where each token has its own user. The
-    database is chosen as in the other commands; without one, the Supabase project of SUPABASE_URL
-    and SUPABASE_KEY is used, without notes. Logs go to standard error.
+    SECOND_BRAIN_MCP_TOKEN; with --tokens one of the file, where each token has its own user; with
+    --supabase-users that of a signed-in user. The database is chosen as in the other commands;
+    without one, the Supabase project of SUPABASE_URL and SUPABASE_KEY is used, without notes. Logs
+    go to standard error.
     """
     _require_sdk()
     from second_brain import mcp_server
@@ -148,16 +159,25 @@ def _mcp(
         viewer_id=_viewer(viewer),
         public_only=public_only,
         viewer_groups=groups(viewer_groups),
-        may_remember=may_remember,
+        may_remember=may_remember and not supabase_users,
     )
-    scope_of_all: Scope | None = scope
-    verifier: mcp_server.OneToken | mcp_server.TokenFile | None = None
     token = _token()
+    verifier: TokenVerifier | None = None if token is None else mcp_server.OneToken(token)
     if tokens is not None:
-        _refuse_beside_tokens(transport, token, scope)
-        verifier, scope_of_all = mcp_server.TokenFile(tokens), None
-    elif token is not None:
-        verifier = mcp_server.OneToken(token)
+        _refuse_beside("--tokens", transport, token, scope.is_limited or supabase_users)
+        if may_remember or collections:
+            raise ConfigurationError(
+                "the file of --tokens says what each caller may see and store, and options say it "
+                "too",
+                remedy="Leave out --collection and --remember.",
+            )
+        verifier = mcp_server.TokenFile(tokens)
+    elif supabase_users:
+        _refuse_beside("--supabase-users", transport, token, scope.is_limited)
+        verifier = mcp_server.SupabaseUsers(
+            _project(), collections=scope.collections, may_remember=may_remember
+        )
+    is_shared = tokens is not None or supabase_users
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("second_brain").setLevel(logging.INFO)
     settings = configuration.load().search_settings()
@@ -168,10 +188,17 @@ def _mcp(
             dsn,
             schema,
             pooled=listening is not None,
-            limited=tokens is not None or scope.is_limited,
+            limited=is_shared or scope.is_limited,
         ) as (provider, writers):
+            if may_remember and writers is None:
+                raise ConfigurationError(
+                    "notes need a database connection, and the Supabase project's API is none",
+                    remedy="Give --dsn or SECOND_BRAIN_DSN, or leave out --remember.",
+                )
             service = AsyncRetrievalService(provider, embedders, settings=settings)
-            server = mcp_server.create_server(service, provider, scope_of_all, writers=writers)
+            server = mcp_server.create_server(
+                service, provider, None if is_shared else scope, writers=writers
+            )
             if listening is None:
                 await mcp_server.serve_stdio(server)
             else:
@@ -246,22 +273,33 @@ def _require_sdk() -> None:
         raise MissingExtraError("mcp", "mcp") from error
 
 
-def _refuse_beside_tokens(transport: Transport, token: str | None, scope: "Scope") -> None:
-    """Raise an error for what contradicts a file of tokens."""
+def _refuse_beside(
+    option: str, transport: Transport, token: str | None, names_viewer: bool
+) -> None:
+    """Raise an error for what contradicts an option that gives each caller a viewer."""
     if transport is not Transport.http:
         raise ConfigurationError(
-            "--tokens is for callers over HTTP", remedy="Add --transport http, or leave it out."
+            f"{option} is for callers over HTTP", remedy="Add --transport http, or leave it out."
         )
     if token is not None:
         raise ConfigurationError(
-            f"--tokens and {TOKEN} are both given", remedy=f"Leave out --tokens, or unset {TOKEN}."
+            f"{option} and {TOKEN} are both given", remedy=f"Leave out {option}, or unset {TOKEN}."
         )
-    if scope.is_limited or scope.may_remember or scope.collections is not None:
+    if names_viewer:
         raise ConfigurationError(
-            "the file of --tokens says what each caller may see, and options say it too",
-            remedy="Leave out --viewer-id, --viewer-groups, --public-only, --collection and "
-            f"--remember, and unset variables such as {VIEWER}.",
+            f"with {option} each caller has a viewer, and something else names one too",
+            remedy="Give one of --tokens and --supabase-users, without --viewer-id, "
+            f"--viewer-groups and --public-only, and unset variables such as {VIEWER}.",
         )
+
+
+def _project() -> str:
+    address = configuration.load().get("supabase-url")
+    if address is None:
+        raise ConfigurationError(
+            "--supabase-users needs the address of the project", remedy="Set SUPABASE_URL."
+        )
+    return str(address)
 
 
 @asynccontextmanager

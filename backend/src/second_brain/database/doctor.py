@@ -31,7 +31,7 @@ _RESTORE = (
 # The indexes of the two legs may be dropped for a bulk load; knowledge_search_health reports them.
 _LEG_INDEXES = re.compile(r"index public\.knowledge_chunks_(embedding|content_tsv)$")
 _RELATIONS = ("table", "view", "type")
-# Granted to nobody by the migrations, and to visitors by a project that wants it.
+# The migrations grant it to nobody; a project can grant it to visitors.
 _FOR_VISITORS = "public.search_public_knowledge_chunks("
 _VIEWS_OF_ADOPTIONS = f"{naming.INTERNALS}.adopted_"
 _HARMLESS = {"comment"}

@@ -157,7 +157,7 @@ def _judgment(row: dict[str, str], is_long: bool, file: Path, number: int) -> Ju
     place = f"{file}, line {number}"
     if is_long or "question" not in given or not given.keys() & {"document", "chunk"}:
         raise CollectionError(f"{place}: a question and a document are expected", remedy=_REMEDY)
-    # A chunk says which document it is in.
+    # The row of a chunk has its document.
     document, chunk = given.pop("document", None), given.pop("chunk", None)
     unit = {"document_key": document} if chunk is None else {"chunk_id": chunk}
     grade = given.pop("grade", str(_HIGHEST))

@@ -3,8 +3,9 @@
 It writes through `second_brain.services.postgres.KnowledgeWriter` and ranks nothing.
 """
 
+from second_brain.ingest.document import LoadedDocument, UnreadableDocumentError
 from second_brain.ingest.language import DEFAULT_LANGUAGE, detect_language
-from second_brain.ingest.loading import SUPPORTED, LoadedDocument, UnreadableDocumentError
+from second_brain.ingest.loading import SUPPORTED
 from second_brain.ingest.pipeline import (
     Change,
     DocumentReport,
@@ -15,15 +16,19 @@ from second_brain.ingest.pipeline import (
     stale_keys,
 )
 from second_brain.ingest.sources import FoundFiles, KnowledgeSource, UnreadDocument, find_files
-from second_brain.ingest.splitting import Chunk, split
+from second_brain.ingest.splitting import DEFAULT_CHUNKING, Chunk, Chunking, split
 from second_brain.ingest.standard_library import STANDARD_LIBRARY, standard_library
+from second_brain.ingest.web import MAX_PAGES, WebReader, is_address, is_public
 
 __all__ = [
+    "DEFAULT_CHUNKING",
     "DEFAULT_LANGUAGE",
+    "MAX_PAGES",
     "STANDARD_LIBRARY",
     "SUPPORTED",
     "Change",
     "Chunk",
+    "Chunking",
     "DocumentReport",
     "FoundFiles",
     "KnowledgeSource",
@@ -31,11 +36,14 @@ __all__ = [
     "LoadedDocument",
     "UnreadDocument",
     "UnreadableDocumentError",
+    "WebReader",
     "check_source",
     "detect_language",
     "find_files",
     "finish",
     "ingest",
+    "is_address",
+    "is_public",
     "split",
     "stale_keys",
     "standard_library",

@@ -23,13 +23,14 @@ from second_brain.errors import (
     ConfigurationError,
     DimensionMismatchError,
     InvalidInputError,
+    MissingExtraError,
     SecondBrainError,
     UnexpectedAnswerError,
 )
+from second_brain.ingest.document import LoadedDocument, UnreadableDocumentError
 from second_brain.ingest.language import detect_language
-from second_brain.ingest.loading import LoadedDocument, UnreadableDocumentError
 from second_brain.ingest.sources import KnowledgeSource, UnreadDocument
-from second_brain.ingest.splitting import Chunk, split
+from second_brain.ingest.splitting import DEFAULT_CHUNKING, Chunk, Chunking, split
 from second_brain.models import Embedder, Encoder, as_embedder
 from second_brain.services.calls import DEADLOCK, SERIALIZATION_FAILURE, pause_before
 from second_brain.services.install import SCHEMA, Database, Install
@@ -153,6 +154,7 @@ def ingest(
     embedder: Embedder | Encoder,
     labels: Labels = Labels(),
     *,
+    chunking: Chunking = DEFAULT_CHUNKING,
     schema: str = SCHEMA,
     dry_run: bool = False,
     lock_wait: float = LOCK_WAIT,
@@ -165,15 +167,16 @@ def ingest(
     A document that another process stores at the moment comes last: it is then unchanged, or this
     process stores it if the other has died. After `lock_wait` seconds it is reported as failed.
 
-    A document that cannot be read, or that the database refuses, is reported as failed and the
-    next one follows. Anything else (no connection, no right to write, an embedder of another
-    size than the column) is raised, with every document before it stored.
+    A document that cannot be read, that needs an extra which is not installed, or that the
+    database refuses, is reported as failed and the next one follows. Anything else (no
+    connection, no right to write, an embedder of another size than the column) is raised, with
+    every document before it stored.
     """
     database, writer = (
         Database(connection, Install(schema)),
         KnowledgeWriter(connection, schema=schema),
     )
-    run = _Run(database, writer, as_embedder(embedder), labels, dry_run)
+    run = _Run(database, writer, as_embedder(embedder), labels, chunking, dry_run)
     locked: list[UnreadDocument] = []
     for document in documents:
         report = run.report(document)
@@ -282,6 +285,7 @@ class _Run:
     writer: KnowledgeWriter
     embedder: Embedder
     labels: Labels
+    chunking: Chunking
     dry_run: bool
     source_ids: dict[str, str | None] = field(default_factory=dict)
 
@@ -314,8 +318,12 @@ class _Run:
     def _store(self, unread: UnreadDocument, made: dict[str, list[float] | None]) -> DocumentReport:
         """Store a document; `made` keeps its new embeddings for another attempt."""
         key = unread.external_key
-        document = unread.load()
-        chunks = split(document)
+        try:
+            document = unread.load()
+        except MissingExtraError as exc:
+            # Files of other types need no more than what is installed.
+            raise UnreadableDocumentError(str(exc), remedy=exc.remedy) from exc
+        chunks = split(document, self.chunking)
         stored = self._stored(key)
         if not chunks:
             removed = len(stored.chunks) if self.dry_run else self.writer.delete_document(key)
@@ -370,7 +378,7 @@ class _Run:
             "author": document.author,
             "document_date": document.document_date,
             "knowledge_type": labels.knowledge_type,
-            "source_origin": labels.source_origin,
+            "source_origin": labels.source_origin or document.source_origin,
             "language": detect_language(document.text) if is_detected else labels.language,
             "collection": labels.collection,
             "visibility": labels.visibility,

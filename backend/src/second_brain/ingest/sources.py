@@ -1,7 +1,8 @@
 """Where documents come from: the source that a path belongs to, and the files under it.
 
 A document is known by its source and its path in it, so that neither the working directory nor
-another repository with the same folders changes what a key means. Files are read in `loading`.
+another repository with the same folders changes what a key means. Files are read in `loading`,
+and pages are found in `web`.
 """
 
 import os
@@ -14,15 +15,14 @@ from functools import partial
 from pathlib import Path
 
 from second_brain.errors import ConfigurationError
-from second_brain.ingest.loading import (
-    SUPPORTED,
-    LoadedDocument,
-    UnreadableDocumentError,
-    load_file,
-)
+from second_brain.ingest.document import LoadedDocument, UnreadableDocumentError
+from second_brain.ingest.loading import SUPPORTED, load_file
+from second_brain.ingest.records import RECORDS, find_records
 
 # A folder of installed JavaScript has a readme for every package.
 _LEFT_OUT = {"node_modules"}
+# Hidden files, and those that Office writes beside a file that is open.
+_LEFT_OUT_PREFIXES = (".", "~$")
 
 _NO_ENDING = "no ending"
 
@@ -57,13 +57,23 @@ class FoundFiles:
     """The documents under some paths, and what was left out.
 
     `skipped` counts the files of other types by their ending. `folders` holds what the keys of
-    documents under the folders among the paths begin with, by source.
+    documents under the folders, sitemaps and files of records among the paths begin with, by
+    source. `notes` say what else was left out.
     """
 
     documents: list[UnreadDocument] = field(default_factory=list)
     folders: list[tuple[KnowledgeSource, str]] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     excluded: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, other: "FoundFiles") -> None:
+        """Add what was found elsewhere."""
+        self.documents.extend(other.documents)
+        self.folders.extend(other.folders)
+        self.skipped.update(other.skipped)
+        self.excluded.update(other.excluded)
+        self.notes.extend(other.notes)
 
     @property
     def sources(self) -> list[KnowledgeSource]:
@@ -90,7 +100,8 @@ def find_files(
     In folders only files with a known ending are taken, and nothing hidden. `exclude` has patterns
     of names (`*.draft.md`, `archive`) or paths (`docs/old`). A symbolic link that leads out of its
     folder is listed as a document that cannot be read, unless links are to be followed. A file
-    that is named itself is read as text whatever its ending.
+    that is named itself is read as text whatever its ending. Each line of a file of records is a
+    document.
 
     Raises ConfigurationError for a path outside `base`, and for one source name for paths that
     belong to different places.
@@ -109,10 +120,10 @@ def find_files(
         root = roots[path]
         belongs_to = _source(root, source)
         walk = _Walk(root, path, exclude, follow_symlinks, found, belongs_to)
-        for file, load in walk.files():
-            key = belongs_to.key(_relative(file, root))
+        for relative, load in walk.files():
+            key = belongs_to.key(relative)
             documents[key] = UnreadDocument(key, load, belongs_to)
-        if path.is_dir():
+        if path.is_dir() or path.suffix.lower() in RECORDS:
             inner = _relative(path, root)
             found.folders.append((belongs_to, belongs_to.key("" if inner == "." else f"{inner}/")))
     found.documents.extend(documents[key] for key in sorted(documents))
@@ -140,52 +151,64 @@ class _Walk:
     found: FoundFiles
     source: KnowledgeSource
 
-    def files(self) -> Iterator[tuple[Path, Callable[[], LoadedDocument]]]:
+    def files(self) -> Iterator[tuple[str, Callable[[], LoadedDocument]]]:
+        """Yield the path of each document in the source, and how to read it."""
         if self.path.is_dir():
             yield from self._folder(self.path, {_identity(self.path)})
         elif not self._is_excluded(self.path):
-            yield self._file(self.path, self.root)
+            yield from self._file(self.path, self.root)
 
     def _folder(
         self, folder: Path, seen: set[tuple[int, int]]
-    ) -> Iterator[tuple[Path, Callable[[], LoadedDocument]]]:
+    ) -> Iterator[tuple[str, Callable[[], LoadedDocument]]]:
         try:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except OSError as error:
             # It is reported where its documents would be: when it is read.
-            yield folder, partial(_refuse, f"cannot be listed: {error.strerror}")
+            yield self._refused(folder, f"cannot be listed: {error.strerror}")
             return
         for entry in entries:
             path = Path(entry.path)
-            if entry.name.startswith(".") or entry.name in _LEFT_OUT or self._is_excluded(path):
+            is_left_out = entry.name.startswith(_LEFT_OUT_PREFIXES) or entry.name in _LEFT_OUT
+            if is_left_out or self._is_excluded(path):
                 continue
             # Not DirEntry.is_dir(): it raises for a link to itself.
             if path.is_dir():
                 yield from self._inner_folder(path, seen)
             elif path.suffix.lower() in SUPPORTED:
-                yield self._file(path, self.path)
+                yield from self._file(path, self.path)
             else:
                 self.found.skipped[path.suffix.lower() or _NO_ENDING] += 1
 
     def _inner_folder(
         self, path: Path, seen: set[tuple[int, int]]
-    ) -> Iterator[tuple[Path, Callable[[], LoadedDocument]]]:
+    ) -> Iterator[tuple[str, Callable[[], LoadedDocument]]]:
         is_symlink = path.is_symlink()
         if is_symlink and path.resolve().is_relative_to(self.path):
             # Its documents are found under their own path.
             return
         if is_symlink and not self.follow:
-            yield path, partial(_refuse_link, self.path)
+            yield _relative(path, self.root), partial(_refuse_link, self.path)
             return
         if (identity := _identity(path)) not in seen:
             seen.add(identity)
             yield from self._folder(path, seen)
 
-    def _file(self, file: Path, folder: Path) -> tuple[Path, Callable[[], LoadedDocument]]:
+    def _file(self, file: Path, folder: Path) -> Iterator[tuple[str, Callable[[], LoadedDocument]]]:
+        relative = _relative(file, self.root)
         is_link = not self.follow and file.is_symlink() and file.exists()
         if is_link and not file.resolve().is_relative_to(folder):
-            return file, partial(_refuse_link, folder)
-        return file, partial(load_file, file, _relative(file, self.root))
+            yield relative, partial(_refuse_link, folder)
+        elif file.suffix.lower() in RECORDS:
+            try:
+                yield from find_records(file, relative)
+            except (OSError, UnreadableDocumentError) as error:
+                yield self._refused(file, str(error))
+        else:
+            yield relative, partial(load_file, file, relative)
+
+    def _refused(self, path: Path, reason: str) -> tuple[str, Callable[[], LoadedDocument]]:
+        return _relative(path, self.root), partial(_refuse, reason)
 
     def _is_excluded(self, path: Path) -> bool:
         relative = _relative(path, self.root)

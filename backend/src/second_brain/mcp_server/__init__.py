@@ -6,12 +6,14 @@ them, with the visible scope: one for the whole server, or one for each token.
 
 from second_brain.mcp_server.scope import Scope
 from second_brain.mcp_server.server import create_server
+from second_brain.mcp_server.supabase_users import SupabaseUsers
 from second_brain.mcp_server.tokens import OneToken, TokenFile
 from second_brain.mcp_server.transports import serve_http, serve_stdio
 
 __all__ = [
     "OneToken",
     "Scope",
+    "SupabaseUsers",
     "TokenFile",
     "create_server",
     "serve_http",

@@ -67,7 +67,8 @@ def create_server(
         )
 
     def tools(allowed: Scope) -> Mapping[str, type[Tool]]:
-        return {**_TOOLS, **_NOTES} if allowed.may_remember else _TOOLS
+        has_notes = allowed.may_remember and writers is not None
+        return {**_TOOLS, **_NOTES} if has_notes else _TOOLS
 
     async def run(
         request: ServerRequestContext[Any], work: Callable[[Context], Awaitable[Outcome]]

@@ -22,7 +22,7 @@ from second_brain.models.embedder import (
     unit_vectors,
 )
 from second_brain.models.encoders import Encoder, as_embedder
-from second_brain.models.hosted_embedder import Role
+from second_brain.models.prompts import Prompts, Role
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ _KEEP = """
 
 
 class CacheKey(NamedTuple):
-    """The key of a cached embedding; `content_hash` is the SHA-256 of the text in UTF-8."""
+    """The key of a cached embedding; `content_hash` is the SHA-256 of prompt and text in UTF-8."""
 
     model: str
     dimensions: int
@@ -237,8 +237,10 @@ class CachedEmbedder:
         return array
 
     def _key(self, text: str, role: Role) -> CacheKey:
+        prompts: Prompts = getattr(self._embedder, "prompts", Prompts())
         # A lone surrogate must not fail here: the model raises the error for it.
-        content_hash = hashlib.sha256(text.encode(errors="surrogatepass")).digest()
+        prompted = (prompts.of(role) + text).encode(errors="surrogatepass")
+        content_hash = hashlib.sha256(prompted).digest()
         return CacheKey(self.model, self.dimensions, role, content_hash)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from second_brain.errors import MissingExtraError, redacted
 from second_brain.models.hosted import FailedCallError, http_errors, malformed, refused
-from second_brain.models.hosted_embedder import HostedEmbedder, Role
+from second_brain.models.hosted_embedder import HostedEmbedder
+from second_brain.models.prompts import Role
 from second_brain.models.providers import COHERE
 
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +15,7 @@ from second_brain.models.prompts import Prompts, prompts_of
 _DOCUMENTS = ("encode_document", "passage_embed", "encode")
 _QUERIES = ("encode_query", "query_embed", "encode")
 _NAMES = ("model_name", "base_model_name", "name_or_path")
+_ORGANISATION = "sentence-transformers/"
 
 
 class Encoder(Protocol):
@@ -52,7 +54,7 @@ class EncoderEmbedder:
         if documents is None or queries is None:
             raise TypeError(_lacks(encoder))
         self._documents, self._queries = documents, queries
-        found = name or next(filter(None, (_name(encoder, one) for one in _NAMES)), None)
+        found = name or _name_of(encoder)
         if found is None:
             raise ConfigurationError(
                 f"{type(encoder).__name__} does not give the name of its model",
@@ -63,7 +65,7 @@ class EncoderEmbedder:
         if prompts is None:
             has_prompts = any((getattr(encoder, "prompts", None) or {}).values())
             prompts = Prompts() if has_prompts else prompts_of(found)
-        self._prompts = prompts
+        self.prompts = prompts
         size = np.shape(self._call(self._documents, ["size"]))[-1]
         sizes = _matryoshka_sizes(encoder) or range(1, size + 1)
         if dimensions is not None and dimensions not in (size, *sizes):
@@ -86,7 +88,7 @@ class EncoderEmbedder:
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Embed texts as documents; a blank text gives a zero row."""
-        return self._embed(self._documents, self._prompts.document, texts)
+        return self._embed(self._documents, self.prompts.document, texts)
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
         """Embed a query."""
@@ -95,7 +97,7 @@ class EncoderEmbedder:
 
     def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Embed texts as queries."""
-        return self._embed(self._queries, self._prompts.query, texts)
+        return self._embed(self._queries, self.prompts.query, texts)
 
     def _embed(
         self, method: Callable[..., Any], prompt: str, texts: Sequence[str]
@@ -141,12 +143,19 @@ def _lacks(model: Any) -> str:
     )
 
 
-def _name(encoder: Any, attribute: str) -> str | None:
-    """Return the name in an attribute of the object, or of the model card that it carries."""
-    for holder in (encoder, getattr(encoder, "model_card_data", None)):
-        found = getattr(holder, attribute, None)
-        if isinstance(found, str) and found:
-            return found
+def model_name(model: str) -> str:
+    """Return the same name for the same model, for a folder or a name on the Hugging Face hub."""
+    folder = Path(model)
+    return folder.resolve().name if folder.is_dir() else model.removeprefix(_ORGANISATION)
+
+
+def _name_of(encoder: Any) -> str | None:
+    # sentence-transformers has the name in the model of transformers.
+    for holder in (encoder, getattr(encoder, "transformers_model", None)):
+        for attribute in _NAMES:
+            found = getattr(holder, attribute, None)
+            if isinstance(found, str) and found:
+                return model_name(found)
     return None
 
 

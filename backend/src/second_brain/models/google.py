@@ -9,7 +9,8 @@ from typing import Any
 
 from second_brain.errors import MissingExtraError, redacted
 from second_brain.models.hosted import FailedCallError, http_errors, malformed, refused
-from second_brain.models.hosted_embedder import HostedEmbedder, Role
+from second_brain.models.hosted_embedder import HostedEmbedder
+from second_brain.models.prompts import Role
 from second_brain.models.providers import GOOGLE
 
 
@@ -43,7 +44,7 @@ class GoogleEmbedder(HostedEmbedder):
     def _request(self, texts: Sequence[str], role: Role) -> Sequence[Any]:
         from google.genai import errors, types
 
-        task = None if any(self._prompts) else f"RETRIEVAL_{role.upper()}"
+        task = None if any(self.prompts) else f"RETRIEVAL_{role.upper()}"
         try:
             with http_errors(self._name, self._key):
                 answer = self._client.models.embed_content(

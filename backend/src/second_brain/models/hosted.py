@@ -285,13 +285,18 @@ def find_key(provider: Provider, key: str | None, *, is_needed: bool = True) -> 
 
 
 def server_name(provider: Provider, base_url: str) -> str:
-    """Return what errors call a server: the provider, or host and port of another server."""
+    """Return what errors call a server: the provider, or host and port of another server.
+
+    Raises ConfigurationError if `base_url` is not a URL.
+    """
     try:
         address = urlsplit(base_url)
         host, port = address.hostname, address.port
     except ValueError:
-        return provider.name
-    if host is None or host == urlsplit(provider.base_url).hostname:
+        raise no_address(provider.name) from None
+    if address.scheme not in ("http", "https") or not host:
+        raise no_address(provider.name)
+    if host == urlsplit(provider.base_url).hostname:
         return provider.name
     return host if port is None else f"{host}:{port}"
 

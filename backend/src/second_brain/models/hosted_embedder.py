@@ -4,7 +4,7 @@ import base64
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +23,8 @@ from second_brain.models.hosted import (
     malformed,
     server_name,
 )
-from second_brain.models.prompts import Prompts, prompts_of
+from second_brain.models.prompts import Prompts, Role, prompts_of
 from second_brain.models.providers import COMPATIBLE_BATCH_SIZE, Provider
-
-Role = Literal["document", "query"]
 
 
 class HostedEmbedder(HostedModel, ABC):
@@ -92,7 +90,7 @@ class HostedEmbedder(HostedModel, ABC):
         self._requested_dimensions = dimensions
         self._dimensions = dimensions if dimensions or not facts else facts.dimensions
         self._truncate = truncate
-        self._prompts = prompts_of(self._model) if prompts is None else prompts
+        self.prompts = prompts_of(self._model) if prompts is None else prompts
         self._calls = Calls(retries=retries, longest_wait=longest_wait, rate_limit=rate_limit)
         address = base_url or self.provider.address()
         self._name = server_name(self.provider, address)
@@ -164,7 +162,7 @@ class HostedEmbedder(HostedModel, ABC):
         """Return a vector for each text from one request; raises FailedCallError."""
 
     def _embed(self, texts: Sequence[str], role: Role) -> NDArray[np.float32]:
-        prompt = self._prompts.query if role == "query" else self._prompts.document
+        prompt = self.prompts.of(role)
         tokens = [estimate_tokens(prompt + text, f"texts[{row}]") for row, text in enumerate(texts)]
         sent = [prompt + text if text.strip() else "" for text in texts]
         vectors = np.zeros((len(texts), self.dimensions), np.float32)

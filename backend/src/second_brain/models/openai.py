@@ -12,7 +12,8 @@ from second_brain.models.hosted import (
     timed_out,
     unreachable,
 )
-from second_brain.models.hosted_embedder import HostedEmbedder, Role, numbered_vectors
+from second_brain.models.hosted_embedder import HostedEmbedder, numbered_vectors
+from second_brain.models.prompts import Role
 from second_brain.models.providers import OPENAI
 
 

@@ -5,7 +5,9 @@ model embeds questions and passages alike, and finds less.
 """
 
 import re
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+Role = Literal["document", "query"]
 
 
 class Prompts(NamedTuple):
@@ -13,6 +15,10 @@ class Prompts(NamedTuple):
 
     query: str = ""
     document: str = ""
+
+    def of(self, role: Role) -> str:
+        """Return what is put before a text of this role."""
+        return self.query if role == "query" else self.document
 
 
 _PASSAGES = "Represent this sentence for searching relevant passages: "

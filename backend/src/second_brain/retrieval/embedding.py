@@ -52,7 +52,7 @@ AnyEmbedder: TypeAlias = Embedder | AsyncEmbedder
 async def embed_question(
     embedder: AnyEmbedder, texts: Sequence[str], compute: Compute, deadline: Deadline
 ) -> "list[NDArray[np.float32] | None]":
-    """Return a vector for each text; None for a text of which the model knows no word."""
+    """Return a vector for each text; None for a text without a word of the model."""
     embedding = query_function(embedder)
     is_awaited = is_async(embedding)
     call: Callable[[], Any] = partial(embed_queries, embedder, texts)  # type: ignore[arg-type]

@@ -172,7 +172,7 @@ def search_options(
         for given, default in zip(weights, of_settings, strict=True)
     )
     return {
-        # mypy wants every key of FindOptions in what is unpacked.
+        # mypy requires every key of FindOptions in what is unpacked.
         **row_options(plan),  # type: ignore[typeddict-item]
         "top_k": plan.window,
         "threshold": plan.threshold,

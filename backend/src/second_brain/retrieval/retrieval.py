@@ -503,7 +503,7 @@ def _without_stop(call: Callable[[], Outcome]) -> Outcome:
     try:
         return call()
     except StopIteration as error:
-        # No future takes it: who waits for one would wait for ever.
+        # A future cannot hold a StopIteration, so its caller would wait for ever.
         raise RuntimeError("the model raised StopIteration") from error
 
 

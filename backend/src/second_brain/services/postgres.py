@@ -111,7 +111,7 @@ class _Postgres:
                 if not is_for_the_next(error):
                     raise
                 failure = error
-        # There is a primary, so there was a turn.
+        # The loop has run at least once, for the primary.
         raise failure or AssertionError
 
     def _secrets(self) -> Iterable[object]:

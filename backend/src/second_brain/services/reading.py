@@ -77,7 +77,7 @@ class Reading:
         is_idle = connection.info.transaction_status == TransactionStatus.IDLE
         if not is_idle:
             before.append(("savepoint second_brain_read", {}))
-            # Takes the setting back, too.
+            # The rollback also resets the setting.
             after = (
                 "rollback to savepoint second_brain_read",
                 "release savepoint second_brain_read",

@@ -76,7 +76,7 @@ Fetch = Callable[[LiteralString, dict[str, object]], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """What a provider knows of a replica.
+    """The state of a replica, as a provider found it.
 
     `address` is host, port and database. `lag` is the number of seconds by which it was behind at
     the last check, None before the first. `is_resting`: it failed and gets no search for a while.
@@ -136,7 +136,7 @@ class Server:
         now = time.monotonic()
         if lag == 0:
             self._caught_up_at = now
-        # It is not further behind than since it was last seen to have everything.
+        # The lag is at most the time since the last check that found none.
         self.lag = min(now - self._caught_up_at, 1e9 if lag is None else max(lag, 0.0))
         self._checked_at = now
 

@@ -25,7 +25,7 @@ from second_brain.services.install import SCHEMA, check_schema
 logger = logging.getLogger(__name__)
 
 CACHED_FOR = 5.0
-"""Seconds for which a process remembers where a tenant is."""
+"""Seconds for which a process caches the place of a tenant."""
 
 # Seconds in which a look-up in a table must get a connection.
 _WAIT = 2.0

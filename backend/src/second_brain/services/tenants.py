@@ -219,13 +219,13 @@ class Tenants:
             with self._lease(place.database, timeout) as pool:
                 result = work(pool, place, server)
         except _NoPoolError:
-            # No failure of the database.
+            # The database has not failed.
             raise UnavailableError(
                 f"all {self._most_pools} pools of connections are in use",
                 remedy="Raise max_connections, or lower per_database.",
             ) from None
         except (psycopg.Error, SecondBrainError) as error:
-            # Any other error is of the caller's function, and says nothing of the database.
+            # Any other error is of the caller's function, not of the database.
             known = translate(error)
             if server.is_failing(error):
                 server.has_failed()

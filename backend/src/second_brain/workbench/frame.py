@@ -46,7 +46,7 @@ class Workbench:
     connections: Connections
     embedder: Embedder | None
     embedder_name: str | None = None
-    """The name that `load_embedder` knows the embedder by."""
+    """The name of the embedder for `load_embedder`."""
     pages: Sequence[Page] = ()
     embedding: threading.Lock = field(default_factory=threading.Lock)
     """Held while the embedder works: a model is not always thread-safe."""

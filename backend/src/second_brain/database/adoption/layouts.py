@@ -1,4 +1,4 @@
-"""The layouts of tables that `adopt --from` knows, and the names that columns usually have.
+"""The layouts of tables that `adopt --from` accepts, and the names that columns usually have.
 
 A value is the name of a column, or an SQL expression over the columns.
 """
@@ -41,7 +41,7 @@ LAYOUTS = {
             "title": "langchain_metadata ->> 'title'",
             "url": "langchain_metadata ->> 'source'",
         },
-        # Its metadata_columns.
+        # These are the store's metadata_columns.
         keeps_other_columns=True,
     ),
     "pgvector": Layout(

@@ -1,0 +1,107 @@
+"""What a loaded document is, and the words, dates and errors that every format needs.
+
+The formats are read in `loading`, `html`, `pdf`, `office`, `epub` and `records`.
+"""
+
+import codecs
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import Any, ClassVar
+
+from second_brain.errors import SecondBrainError
+
+MAX_CHARACTERS = 20_000_000
+"""Longest text of one document: its chunks and embeddings still fit into one jsonb argument."""
+
+
+class UnreadableDocumentError(SecondBrainError):
+    """A file that is damaged, binary, too large, or has no text to read."""
+
+    kind: ClassVar[str] = "unreadable_document"
+    http_status: ClassVar[int] = 422
+    default_remedy: ClassVar[str] = "Repair or leave out the file; the others are not affected."
+
+
+class BinaryFileError(UnreadableDocumentError):
+    """A file that should be text and is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A heading: its depth (1 to 6), its words, and the offsets of its line or lines."""
+
+    depth: int
+    text: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedDocument:
+    """A document's text and what is known about it.
+
+    `is_markdown` tells whether headings and tables in the text are Markdown's; `headings` are
+    those of a text that is not. `page_starts` holds the offset in characters at which each page
+    or slide begins, for a document that has them.
+    """
+
+    title: str
+    text: str
+    is_markdown: bool = True
+    page_starts: tuple[int, ...] = ()
+    headings: tuple[Heading, ...] = ()
+    author: str | None = None
+    document_date: date | None = None
+    source_url: str | None = None
+    source_origin: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+def decode(data: bytes) -> str:
+    """Return the text of UTF-8, UTF-16 with a mark, or Windows-1252; or raise BinaryFileError."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return clean(data.decode("utf-16"))
+    if b"\0" in data:
+        raise BinaryFileError("is binary, not text")
+    try:
+        return clean(data.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        pass
+    try:
+        return clean(data.decode("cp1252"))
+    except UnicodeDecodeError as exc:
+        raise BinaryFileError(
+            "is neither UTF-8, UTF-16 nor Windows-1252", remedy="Convert it to UTF-8."
+        ) from exc
+
+
+def clean(text: str) -> str:
+    """Return the text as Postgres can hold it: no NUL, no lone surrogate, one kind of line end."""
+    text = text.replace("\0", "").encode("utf-8", "replace").decode("utf-8")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def one_line(value: object) -> str | None:
+    """Return a text in one line; None for one without words, and for what is no text."""
+    return " ".join(clean(value).split()) or None if isinstance(value, str) else None
+
+
+def day(value: object) -> date | None:
+    """Return the date of a datetime, or of a text that begins with one as in ISO 8601."""
+    if isinstance(value, datetime):
+        return value.date()
+    try:
+        return date.fromisoformat(value[:10]) if isinstance(value, str) else None
+    except ValueError:
+        return None
+
+
+def json_value(value: object) -> Any:
+    """Return a value as JSON can hold it."""
+    if isinstance(value, dict):
+        return {str(key): json_value(item) for key, item in value.items()}
+    if isinstance(value, list | set | tuple):
+        return [json_value(item) for item in value]
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return str(value)
+    return value if isinstance(value, str | int | float | type(None)) else str(value)

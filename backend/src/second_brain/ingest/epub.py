@@ -1,0 +1,105 @@
+"""E-books: the chapters of an EPUB in their reading order."""
+
+import posixpath
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+from zipfile import ZipFile
+
+from second_brain.ingest.archive import open_archive, parse_xml
+from second_brain.ingest.document import LoadedDocument, UnreadableDocumentError, day, one_line
+from second_brain.ingest.html import markdown_of, parse_html
+from second_brain.ingest.markdown import headings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from xml.etree.ElementTree import Element
+
+_MAX_CHAPTER_BYTES = 20_000_000
+_PAGES = ("application/xhtml+xml", "text/html")
+
+
+def load_epub(data: bytes, name: str) -> LoadedDocument:
+    """Read a book; a chapter without a heading gets the one of the table of contents."""
+    with open_archive(data) as archive:
+        container = parse_xml(_read(archive, "META-INF/container.xml"))
+        root = _only(container, "rootfile").get("full-path", "")
+        package = parse_xml(_read(archive, root))
+        folder = posixpath.dirname(root)
+        items = {item.get("id"): item for item in _all(package, "item")}
+        titles = _contents(archive, folder, items.values())
+        chapters = []
+        for reference in _all(package, "itemref"):
+            item = items.get(reference.get("idref"))
+            if item is None or item.get("media-type") not in _PAGES or _is_navigation(item):
+                continue
+            path = _path(folder, item.get("href", ""))
+            text = markdown_of(parse_html(_read(archive, path)))
+            if text and path in titles and not headings(text):
+                text = f"# {titles[path]}\n\n{text}"
+            chapters.append(text)
+    return LoadedDocument(
+        title=_about(package, "title") or name,
+        text="\n\n".join(filter(None, chapters)),
+        author=_about(package, "creator"),
+        document_date=day(_about(package, "date")),
+    )
+
+
+def _contents(archive: ZipFile, folder: str, items: "Iterable[Element]") -> dict[str, str]:
+    """Return the title of each file in the table of contents, of EPUB 3 or else of EPUB 2."""
+    titles: dict[str, str] = {}
+    for item in sorted(items, key=_is_navigation, reverse=True):
+        path = _path(folder, item.get("href", ""))
+        if _is_navigation(item):
+            links = [
+                (link.get("href"), link.get_text())
+                for link in parse_html(_read(archive, path)).select("nav a[href]")
+            ]
+        elif item.get("media-type") == "application/x-dtbncx+xml":
+            page = parse_html(_read(archive, path))
+            links = [
+                (place.get("src"), label.get_text())
+                for point in page.find_all("navpoint")
+                if (place := point.find("content")) and (label := point.find("text"))
+            ]
+        else:
+            continue
+        for target, text in links:
+            if title := one_line(text):
+                titles.setdefault(_path(posixpath.dirname(path), str(target)), title)
+    return titles
+
+
+def _read(archive: ZipFile, path: str) -> bytes:
+    try:
+        member = archive.getinfo(path)
+    except KeyError as exc:
+        raise UnreadableDocumentError(f"has no {path}") from exc
+    if member.file_size > _MAX_CHAPTER_BYTES:
+        raise UnreadableDocumentError(
+            f"has more than {_MAX_CHAPTER_BYTES // 1_000_000} MB in {path}"
+        )
+    return archive.read(member)
+
+
+def _path(folder: str, address: str) -> str:
+    return posixpath.normpath(posixpath.join(folder, unquote(address.partition("#")[0])))
+
+
+def _is_navigation(item: "Element") -> bool:
+    return "nav" in item.get("properties", "").split()
+
+
+def _all(element: "Element", tag: str) -> "Iterator[Element]":
+    return (found for found in element.iter() if found.tag.rpartition("}")[2] == tag)
+
+
+def _only(element: "Element", tag: str) -> "Element":
+    found = next(_all(element, tag), None)
+    if found is None:
+        raise UnreadableDocumentError(f"has no {tag}")
+    return found
+
+
+def _about(package: "Element", tag: str) -> str | None:
+    return next((text for found in _all(package, tag) if (text := one_line(found.text))), None)

@@ -1,0 +1,86 @@
+"""Markdown as text: its headings, its tables, and tables written as Markdown."""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from second_brain.ingest.document import Heading
+
+_DELIMITER_ROW = re.compile(r"^ {0,3}\|?(?: *:?-+:? *\|)+(?: *:?-+:? *)?$", re.MULTILINE)
+_BLANK_LINE = re.compile(r"\n[ \t]*(?:\n|\Z)")
+_CODE = ("fence", "code_block")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The offsets of a Markdown table: its two lines of header, and the end of its last row."""
+
+    start: int
+    rows: int
+    end: int
+
+
+def outline(markdown: str) -> tuple[list[Heading], list[Table]]:
+    """Find the headings and the tables of a Markdown text, in order; those in code are none."""
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark").disable("inline")
+    inline = MarkdownIt("commonmark")
+    lines = [0, *accumulate(len(line) + 1 for line in markdown.split("\n"))]
+    headings, code = [], []
+    tokens = parser.parse(markdown)
+    for token, content in pairwise([*tokens, *tokens[-1:]]):
+        if not token.map or token.level:
+            continue
+        first, after = token.map
+        end = min(lines[after], len(markdown))
+        if token.type in _CODE:
+            code.append((lines[first], end))
+        if token.type == "heading_open":
+            start = end - len(markdown[lines[first] : end].lstrip())
+            children = inline.parseInline(content.content)[0].children or []
+            words = [child.content or " " * child.type.endswith("break") for child in children]
+            text = " ".join("".join(words).replace("\u200b", "").split())
+            headings.append(Heading(int(token.tag[1:]), text, start, end))
+    return headings, list(_tables(markdown, code))
+
+
+def headings(markdown: str) -> list[Heading]:
+    """Find the headings of a Markdown text, in order; a `#` in a code block is none."""
+    return outline(markdown)[0]
+
+
+def top_heading(markdown: str) -> str | None:
+    """Return the first heading, unless there is another one of its depth or above it."""
+    found = [heading for heading in headings(markdown) if heading.text]
+    if not found or any(other.depth <= found[0].depth for other in found[1:]):
+        return None
+    return found[0].text
+
+
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """Write rows as a Markdown table, the first one as its header; all get the same length."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    columns = max(map(len, cells), default=0)
+    lines = ["| " + " | ".join(row + [""] * (columns - len(row))) + " |" for row in cells]
+    return "\n".join([*lines[:1], "|" + " --- |" * columns, *lines[1:]]) if columns else ""
+
+
+def _cell(value: str) -> str:
+    return " ".join(value.split()).replace("|", "\\|")
+
+
+def _tables(markdown: str, code: Sequence[tuple[int, int]]) -> Iterator[Table]:
+    end = 0
+    for row in _DELIMITER_ROW.finditer(markdown):
+        start = markdown.rfind("\n", 0, max(row.start() - 1, 0)) + 1
+        inside = bisect_right(code, (row.start(), len(markdown))) - 1
+        is_code = inside >= 0 and row.start() < code[inside][1]
+        # A second row of dashes is one of the table's rows.
+        if is_code or start < end or "|" not in markdown[start : row.start()]:
+            continue
+        blank = _BLANK_LINE.search(markdown, row.end())
+        end = blank.start() + 1 if blank else len(markdown)
+        yield Table(start, min(row.end() + 1, end), end)

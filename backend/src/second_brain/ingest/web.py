@@ -1,0 +1,388 @@
+"""Web pages and sitemaps, fetched one after the other, within bounds and as robots.txt allows.
+
+Every request, redirects included, goes to an address that was checked after the host's name was
+resolved, so neither a page nor a name server can lead it into a private network.
+"""
+
+import contextlib
+import gzip
+import io
+import posixpath
+import re
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.metadata import version
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import httpx
+
+from second_brain.errors import ConfigurationError
+from second_brain.ingest.archive import MAX_XML_TAGS, parse_xml
+from second_brain.ingest.document import LoadedDocument, UnreadableDocumentError
+from second_brain.ingest.loading import SUPPORTED, described, load_bytes
+from second_brain.ingest.sources import FoundFiles, KnowledgeSource, UnreadDocument, is_excluded
+
+if TYPE_CHECKING:
+    from urllib.robotparser import RobotFileParser
+
+MAX_PAGES = 1_000
+MAX_PAGE_BYTES = 50_000_000
+MAX_REDIRECTS = 5
+
+_AGENT = "second-brain"
+_CONNECT_SECONDS, _READ_SECONDS, _PAGE_SECONDS = 10.0, 30.0, 120.0
+_LONGEST_DELAY = 10.0
+_MAX_SITEMAPS = 50
+_REDIRECTS = (301, 302, 303, 307, 308)
+_SITEMAP = re.compile(r"\.xml(\.gz)?$", re.IGNORECASE)
+# What reaches an IPv4 address from IPv6: NAT64, 6to4.
+_WITH_IPV4 = {"64:ff9b::": 12, "2002::": 2}
+_LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")
+_SUFFIXES = {
+    "text/html": ".html",
+    "application/xhtml+xml": ".html",
+    "text/markdown": ".md",
+    "text/plain": ".txt",
+    "text/csv": ".csv",
+    "application/pdf": ".pdf",
+    "application/epub+zip": ".epub",
+    "application/vnd.openxmlformats-officedocument.wordprocessingml.document": ".docx",
+    "application/vnd.openxmlformats-officedocument.presentationml.presentation": ".pptx",
+    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": ".xlsx",
+}
+
+Address = IPv4Address | IPv6Address
+
+
+def is_address(path: str) -> bool:
+    """Tell whether an argument is an address of the web, not a file."""
+    return bool(re.match(r"https?://", path, re.IGNORECASE))
+
+
+def is_public(address: Address) -> bool:
+    """Tell whether an address is on the public internet, whatever form it is written in."""
+    if isinstance(address, IPv6Address):
+        if address.ipv4_mapped:
+            return is_public(address.ipv4_mapped)
+        for prefix, first in _WITH_IPV4.items():
+            if address.packed[:first] == IPv6Address(prefix).packed[:first]:
+                return is_public(IPv4Address(address.packed[first : first + 4]))
+        if address in _LOCAL_NAT64:
+            return False
+    return address.is_global and not address.is_multicast
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a server sent for an address, after redirects."""
+
+    url: httpx.URL
+    data: bytes
+    content_type: str
+    charset: str | None
+
+
+class _RefusedError(UnreadableDocumentError):
+    """A request that a server answers with an error of this status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(
+            f"the server answers {status}",
+            remedy="Open the address in a browser; leave it out if it is gone.",
+        )
+        self.status = status
+
+
+@dataclass
+class WebReader:
+    """Finds and reads pages; close it, or use it in a `with` statement.
+
+    `is_allowed` decides to which addresses it connects.
+    """
+
+    is_allowed: Callable[[Address], bool] = is_public
+    _clients: dict[str, httpx.Client] = field(default_factory=dict)
+    _robots: "dict[str, RobotFileParser]" = field(default_factory=dict)
+    _asked_at: dict[str, float] = field(default_factory=dict)
+
+    def __enter__(self) -> "WebReader":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        for client in self._clients.values():
+            client.close()
+        self._clients.clear()
+
+    def find(
+        self,
+        addresses: Iterable[str],
+        *,
+        source: str | None = None,
+        exclude: Sequence[str] = (),
+        max_pages: int = MAX_PAGES,
+    ) -> FoundFiles:
+        """List pages; an address that ends in `.xml` or `.xml.gz` is a sitemap.
+
+        A key is `SOURCE:PATH`, SOURCE by default the host, and PATH with the query. Of a sitemap,
+        the first `max_pages` pages of its host are taken. A sitemap that cannot be read is listed
+        as a document that cannot be read.
+        """
+        found = FoundFiles()
+        documents: dict[str, UnreadDocument] = {}
+        for address in addresses:
+            try:
+                url = httpx.URL(address).copy_with(fragment=None)
+            except httpx.InvalidURL as exc:
+                raise ConfigurationError(f"{address} is no address of the web: {exc}") from exc
+            place = url.netloc.decode()
+            belongs_to = KnowledgeSource(source or place.replace(":", "-"), place)
+            is_sitemap = bool(_SITEMAP.search(url.path))
+            pages: dict[str, UnreadDocument] = {}
+            others = 0
+            try:
+                for page in self._sitemap_pages(url) if is_sitemap else [url]:
+                    key = belongs_to.key(_path(page))
+                    if page.netloc != url.netloc:
+                        others += 1
+                    elif is_excluded(page.path.strip("/"), exclude):
+                        found.excluded.add(key)
+                    elif len(pages) < max_pages or key in pages:
+                        load = partial(self._load, page, stay=is_sitemap)
+                        pages[key] = UnreadDocument(key, load, belongs_to)
+                    else:
+                        found.notes.append(
+                            f"{address}: only the first {max_pages} pages are read; "
+                            "--max-pages allows more"
+                        )
+                        break
+                else:
+                    if is_sitemap:
+                        folder = posixpath.dirname(url.path).rstrip("/")
+                        found.folders.append((belongs_to, belongs_to.key(f"{folder}/")))
+            except UnreadableDocumentError as error:
+                key = belongs_to.key(_path(url))
+                pages[key] = UnreadDocument(key, partial(_refuse, error), belongs_to)
+            if others:
+                found.notes.append(f"{address}: {others} pages of other hosts are left out")
+            documents |= {key: page for key, page in pages.items() if key not in documents}
+        found.documents.extend(documents.values())
+        return found
+
+    def _sitemap_pages(self, sitemap: httpx.URL) -> Iterator[httpx.URL]:
+        waiting, seen = [sitemap], 0
+        while waiting:
+            seen += 1
+            if seen > _MAX_SITEMAPS:
+                raise UnreadableDocumentError(f"names more than {_MAX_SITEMAPS} sitemaps")
+            kind, found = _read_sitemap(self._get(waiting.pop(0), stay=True))
+            for text in found:
+                with contextlib.suppress(httpx.InvalidURL):
+                    url = httpx.URL(text).copy_with(fragment=None)
+                    if kind == "urlset":
+                        yield url
+                    elif url.netloc == sitemap.netloc:
+                        waiting.append(url)
+
+    def _load(self, url: httpx.URL, *, stay: bool) -> LoadedDocument:
+        answer = self._get(url, stay=stay)
+        ending = posixpath.splitext(answer.url.path)[1].lower()
+        suffix = _SUFFIXES.get(answer.content_type) or (ending if ending in SUPPORTED else None)
+        if suffix is None:
+            raise UnreadableDocumentError(
+                f"is of an unsupported type, {answer.content_type or 'unknown'}"
+            )
+        data = answer.data
+        if answer.charset and suffix in (".html", ".md", ".txt", ".csv"):
+            with contextlib.suppress(LookupError):
+                data = data.decode(answer.charset, "replace").encode("utf-8-sig", "replace")
+        file = posixpath.basename(url.path.rstrip("/"))
+        document = load_bytes(data, suffix, file or url.host)
+        document = described(document, _path(url), file or url.host, suffix)
+        return replace(
+            document, source_url=document.source_url or str(answer.url), source_origin="web"
+        )
+
+    def _get(self, url: httpx.URL, *, stay: bool, check_robots: bool = True) -> _Answer:
+        """Fetch an address; with `stay`, a redirect to another host is refused."""
+        host = url.host
+        for _ in range(MAX_REDIRECTS + 1):
+            if url.scheme not in ("http", "https") or not url.host:
+                raise UnreadableDocumentError(f"{url} is no address of http or https")
+            if url.userinfo:
+                raise UnreadableDocumentError(
+                    "the address has a user name or a password",
+                    remedy="It would be stored with the document: use an address without.",
+                )
+            if stay and url.host != host:
+                raise UnreadableDocumentError(f"leads to another host, {url.host}")
+            if check_robots and not self._robots_of(url).can_fetch(_AGENT, str(url)):
+                raise UnreadableDocumentError(
+                    f"robots.txt of {url.host} does not allow it",
+                    remedy="Ask the owner of the site, or leave it out with --exclude.",
+                )
+            answer = self._request(url)
+            if isinstance(answer, _Answer):
+                return answer
+            url = answer
+        raise UnreadableDocumentError(f"is redirected more than {MAX_REDIRECTS} times")
+
+    def _robots_of(self, url: httpx.URL) -> "RobotFileParser":
+        from urllib.robotparser import RobotFileParser
+
+        origin = f"{url.scheme}://{url.netloc.decode()}"
+        if origin not in self._robots:
+            rules = RobotFileParser()
+            try:
+                file = httpx.URL(f"{origin}/robots.txt")
+                answer = self._get(file, stay=False, check_robots=False)
+                rules.parse(answer.data.decode("utf-8", "replace").splitlines())
+            except _RefusedError as error:
+                if error.status >= 500:
+                    raise UnreadableDocumentError(
+                        f"robots.txt of {url.host} cannot be read: {error}"
+                    ) from error
+                rules.allow_all = True  # type: ignore[attr-defined]
+            self._robots[origin] = rules
+        return self._robots[origin]
+
+    def _request(self, url: httpx.URL) -> _Answer | httpx.URL:
+        """Send one request; return the answer, or where it redirects to."""
+        host = url.raw_host.decode()
+        self._wait(url)
+        error: Exception | None = None
+        for address in self._resolve(url):
+            request = self._client(host).build_request(
+                "GET",
+                url.copy_with(host=str(address), fragment=None),
+                headers={"Host": url.netloc.decode()},
+                extensions={"sni_hostname": host},
+            )
+            try:
+                response = self._client(host).send(request, stream=True)
+            except httpx.ConnectError as exc:
+                error = exc
+                continue
+            except httpx.HTTPError as exc:
+                raise _unreachable(url, exc) from exc
+            try:
+                return _answer(url, response)
+            except httpx.HTTPError as exc:
+                raise UnreadableDocumentError(f"the answer of {host} is damaged: {exc}") from exc
+            finally:
+                response.close()
+        raise _unreachable(url, error) from error
+
+    def _client(self, host: str) -> httpx.Client:
+        # One for each host: a connection is verified for the host that it was opened for.
+        if host not in self._clients:
+            self._clients[host] = httpx.Client(
+                headers={
+                    "User-Agent": f"{_AGENT}/{version('second-brain')}",
+                    "Accept": "text/html, text/markdown, */*;q=0.5",
+                    "Accept-Encoding": "gzip",
+                },
+                timeout=httpx.Timeout(_READ_SECONDS, connect=_CONNECT_SECONDS),
+                # A proxy would resolve the name again.
+                trust_env=False,
+                verify=httpx.create_ssl_context(),
+            )
+        return self._clients[host]
+
+    def _wait(self, url: httpx.URL) -> None:
+        """Wait as long as robots.txt asks between two requests, within bounds."""
+        rules = self._robots.get(f"{url.scheme}://{url.netloc.decode()}")
+        delay = float(rules.crawl_delay(_AGENT) or 0) if rules and rules.mtime() else 0.0
+        since = time.monotonic() - self._asked_at.get(url.host, float("-inf"))
+        if since < (delay := min(delay, _LONGEST_DELAY)):
+            time.sleep(delay - since)
+        self._asked_at[url.host] = time.monotonic()
+
+    def _resolve(self, url: httpx.URL) -> list[Address]:
+        port = url.port or (443 if url.scheme == "https" else 80)
+        try:
+            found = socket.getaddrinfo(url.raw_host.decode(), port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as exc:
+            raise UnreadableDocumentError(f"the host {url.host} is not found") from exc
+        addresses = [ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
+        if refused := [one for one in addresses if not self.is_allowed(one)]:
+            raise UnreadableDocumentError(
+                f"the host {url.host} has the private address {refused[0]}",
+                remedy="Pass --allow-private to read pages of a private network.",
+            )
+        return addresses
+
+
+def _answer(url: httpx.URL, response: httpx.Response) -> _Answer | httpx.URL:
+    if response.status_code in _REDIRECTS and (target := response.headers.get("Location")):
+        try:
+            return url.join(target).copy_with(fragment=None)
+        except httpx.InvalidURL as exc:
+            raise UnreadableDocumentError(f"is redirected to an invalid address: {exc}") from exc
+    if response.status_code != 200:
+        raise _RefusedError(response.status_code)
+    encoding = response.headers.get("Content-Encoding", "identity").lower()
+    # Two encodings, one in the other, can unpack a million times.
+    if encoding not in ("identity", "gzip", "x-gzip", ""):
+        raise UnreadableDocumentError(f"is sent in the encoding {encoding}")
+    data, deadline = bytearray(), time.monotonic() + _PAGE_SECONDS
+    for part in response.iter_bytes():
+        data += part
+        if len(data) > MAX_PAGE_BYTES:
+            raise UnreadableDocumentError(f"is larger than {MAX_PAGE_BYTES // 1_000_000} MB")
+        if time.monotonic() > deadline:
+            raise UnreadableDocumentError(f"takes longer than {_PAGE_SECONDS:g} seconds")
+    content_type = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    return _Answer(url, bytes(data), content_type, response.charset_encoding)
+
+
+def _read_sitemap(answer: _Answer) -> tuple[str, list[str]]:
+    """Return the kind of a sitemap, `urlset` or `sitemapindex`, and the addresses in it."""
+    data = answer.data
+    try:
+        if data.startswith(b"\x1f\x8b"):
+            with gzip.open(io.BytesIO(data)) as packed:
+                data = packed.read(MAX_PAGE_BYTES)
+        if data.count(b"<") > MAX_XML_TAGS:
+            raise UnreadableDocumentError(f"has more than {MAX_XML_TAGS:,} XML tags")
+        root = parse_xml(data)
+    except (OSError, EOFError, SyntaxError, ValueError) as exc:
+        raise UnreadableDocumentError(f"is no sitemap: {exc}") from exc
+    kind = root.tag.rpartition("}")[2]
+    if kind not in ("urlset", "sitemapindex"):
+        raise UnreadableDocumentError(f"is no sitemap, but XML with the root {kind}")
+    texts = (
+        (element.text or "").strip()
+        for entry in root
+        for element in entry
+        if element.tag.rpartition("}")[2] == "loc"
+    )
+    return kind, [text for text in texts if is_address(text)]
+
+
+def _path(url: httpx.URL) -> str:
+    return url.raw_path.decode("ascii")
+
+
+def _unreachable(url: httpx.URL, error: Exception | None) -> UnreadableDocumentError:
+    return UnreadableDocumentError(
+        f"{url.host} cannot be reached: {str(error) or type(error).__name__}",
+        remedy="Run the command again later; the others are not affected.",
+    )
+
+
+def _refuse(error: UnreadableDocumentError) -> LoadedDocument:
+    raise error

@@ -1,0 +1,92 @@
+"""Files that the tests of ingestion write, how they are loaded, and what embeds them."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from second_brain.ingest import LoadedDocument, find_files
+
+
+def load(path: Path) -> LoadedDocument:
+    """Load one file."""
+    (found,) = find_files([path]).documents
+    return found.load()
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    """Write a file and the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def pdf(
+    *pages: str | Sequence[tuple[int, str]],
+    title: str | None = None,
+    bookmarks: Sequence[tuple[str, int]] = (),
+) -> bytes:
+    """Write a PDF with a line on each page, or lines of several sizes, and bookmarks to pages."""
+    kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(pages)))
+    objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>",
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    for number, text in enumerate(pages):
+        lines = [(12, text)] * bool(text) if isinstance(text, str) else text
+        drawing = " ".join(
+            f"BT /F1 {size} Tf 72 {700 - 40 * at} Td ({line}) Tj ET"
+            for at, (size, line) in enumerate(lines)
+        )
+        objects += [
+            "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] "
+            f"/Resources << /Font << /F1 3 0 R >> >> /Contents {5 + 2 * number} 0 R >>",
+            f"<< /Length {len(drawing)} >>\nstream\n{drawing}\nendstream",
+        ]
+    if bookmarks:
+        # The catalogue names the list of bookmarks, which is a chain.
+        first = len(objects) + 2
+        last = first + len(bookmarks) - 1
+        objects[0] = f"<< /Type /Catalog /Pages 2 0 R /Outlines {first - 1} 0 R >>"
+        objects.append(f"<< /Type /Outlines /First {first} 0 R /Last {last} 0 R >>")
+        for at, (name, page) in enumerate(bookmarks, start=first):
+            following = f"/Next {at + 1} 0 R" if at < last else ""
+            place = f"/Dest [{4 + 2 * (page - 1)} 0 R /Fit]"
+            objects.append(f"<< /Title ({name}) /Parent {first - 1} 0 R {place} {following} >>")
+    objects.append(f"<< /Title ({title or ''}) /CreationDate (D:20240229120000Z) >>")
+    data, offsets = b"%PDF-1.4\n", []
+    for number, body in enumerate(objects, start=1):
+        offsets.append(len(data))
+        data += f"{number} 0 obj\n{body}\nendobj\n".encode()
+    table = "".join(f"{offset:010d} 00000 n \n" for offset in offsets)
+    size = len(objects) + 1
+    return (
+        data
+        + (
+            f"xref\n0 {size}\n0000000000 65535 f \n{table}trailer\n"
+            f"<< /Size {size} /Root 1 0 R /Info {size - 1} 0 R >>\nstartxref\n{len(data)}\n%%EOF\n"
+        ).encode()
+    )
+
+
+class CountingEmbedder:
+    """Three numbers from a text's digest; keeps what it embedded, and knows nothing of `???`."""
+
+    dimensions = 3
+
+    def __init__(self, model: str = "digest-3") -> None:
+        self.model = model
+        self.embedded: list[str] = []
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Embed as an Embedder does."""
+        self.embedded += texts
+        digests = [hashlib.sha256(text.encode()).digest()[:3] for text in texts]
+        vectors = np.array([list(digest) for digest in digests], np.float32).reshape(-1, 3) + 1
+        vectors[["???" in text for text in texts]] = 0
+        norms: NDArray[np.float32] = np.linalg.norm(vectors, axis=1, keepdims=True)
+        norms[norms == 0] = 1
+        return vectors / norms

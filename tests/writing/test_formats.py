@@ -1,0 +1,360 @@
+"""Office files, e-books, tables and records: text, headings, tables, pages, and bad files."""
+
+import io
+import json
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+import openpyxl
+import pptx
+import psycopg
+import pytest
+from ingested import CountingEmbedder, load, pdf, write
+from pptx.chart.data import CategoryChartData
+from pptx.enum.chart import XL_CHART_TYPE
+from pptx.util import Inches
+
+from second_brain.ingest import UnreadableDocumentError, find_files, ingest, split, stale_keys
+from second_brain.ingest.office import sheet_text
+
+PACKAGE = "http://schemas.openxmlformats.org/package/2006"
+RELATIONS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+CORE = (
+    f'<cp:coreProperties xmlns:cp="{PACKAGE}/metadata/core-properties" '
+    'xmlns:dc="http://purl.org/dc/elements/1.1/" xmlns:dcterms="http://purl.org/dc/terms/">'
+    "<dc:title>{title}</dc:title><dc:creator>Ada</dc:creator>"
+    "<dcterms:modified>2024-02-29T12:00:00Z</dcterms:modified></cp:coreProperties>"
+)
+
+
+def archive(members: Mapping[str, str | bytes]) -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    return data.getvalue()
+
+
+def relations(**targets: str) -> str:
+    found = "".join(
+        f'<Relationship Id="{kind}" Type="{RELATIONS}/{kind}" Target="{target}"/>'
+        for kind, target in targets.items()
+    )
+    return f'<Relationships xmlns="{PACKAGE}/relationships">{found}</Relationships>'
+
+
+def word(body: str, title: str = "", more: Mapping[str, str | bytes] | None = None) -> bytes:
+    """Write a docx with two heading styles, and more members."""
+    types = "application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"
+    styles = "".join(
+        f'<w:style w:type="paragraph" w:styleId="H{depth}"><w:name w:val="heading {depth}"/>'
+        "</w:style>"
+        for depth in (1, 2)
+    )
+    return archive(
+        {
+            "[Content_Types].xml": f'<Types xmlns="{PACKAGE}/content-types"><Override '
+            f'PartName="/word/document.xml" ContentType="{types}"/></Types>',
+            "_rels/.rels": relations(officeDocument="word/document.xml"),
+            "word/_rels/document.xml.rels": relations(styles="styles.xml"),
+            "word/styles.xml": f'<w:styles xmlns:w="{WORD}">{styles}</w:styles>',
+            "word/document.xml": f'<w:document xmlns:w="{WORD}"><w:body>{body}</w:body>'
+            "</w:document>",
+            "docProps/core.xml": CORE.format(title=title),
+            **(more or {}),
+        }
+    )
+
+
+def paragraph(text: str, style: str = "") -> str:
+    properties = f'<w:pPr><w:pStyle w:val="{style}"/></w:pPr>' if style else ""
+    return f"<w:p>{properties}<w:r><w:t>{text}</w:t></w:r></w:p>"
+
+
+def row(*cells: str) -> str:
+    return f"<w:tr>{''.join(f'<w:tc>{paragraph(cell)}</w:tc>' for cell in cells)}</w:tr>"
+
+
+def slides() -> bytes:
+    """Write a deck: a list with notes, a slide with a text, a table and a chart, an empty one."""
+    deck = pptx.Presentation()
+    deck.core_properties.title = "Plan"
+    first = deck.slides.add_slide(deck.slide_layouts[1])
+    first.shapes.title.text = "Why now"
+    first.placeholders[1].text = "Costs rise\nDemand falls"
+    first.notes_slide.notes_text_frame.text = "Pause here."
+    shapes = deck.slides.add_slide(deck.slide_layouts[6]).shapes
+    profit = CategoryChartData()  # type: ignore[no-untyped-call]
+    profit.categories = ["Q1", "Q2"]
+    profit.add_series("Profit", (1.5, 2))  # type: ignore[no-untyped-call]
+    half, four = Inches(0.5), Inches(4)
+    shapes.add_chart(XL_CHART_TYPE.PIE, half, Inches(5), four, half, profit)
+    table = shapes.add_table(2, 2, half, Inches(3), four, half).table
+    for at, text in enumerate(("Year", "Sales", "2024", "7|8")):
+        table.cell(at // 2, at % 2).text = text
+    shapes.add_textbox(half, half, four, half).text_frame.text = "Above"
+    deck.slides.add_slide(deck.slide_layouts[6])
+    data = io.BytesIO()
+    deck.save(data)
+    return data.getvalue()
+
+
+def workbook(sheets: Mapping[str, Sequence[Sequence[object]]]) -> bytes:
+    book = openpyxl.Workbook()
+    book.remove(book.worksheets[0])
+    for name, rows in sheets.items():
+        sheet = book.create_sheet(name)
+        for cells in rows:
+            sheet.append(cells)
+    data = io.BytesIO()
+    book.save(data)
+    return data.getvalue()
+
+
+def book(chapter: str = "<p>It began.</p>") -> bytes:
+    """Write an EPUB with a chapter that only the contents name, and one with headings."""
+    items = "".join(
+        f'<item id="{name}" href="{name}.xhtml" media-type="application/xhtml+xml"{more}/>'
+        for name, more in (("c2", ""), ("c1", ""), ("nav", ' properties="nav"'))
+    )
+    return archive(
+        {
+            "META-INF/container.xml": "<container><rootfiles>"
+            '<rootfile full-path="OPS/p.opf"/></rootfiles></container>',
+            "OPS/p.opf": '<package xmlns:dc="http://purl.org/dc/elements/1.1/"><metadata>'
+            "<dc:title>The  Book</dc:title><dc:creator>Ada</dc:creator>"
+            f"<dc:date>2024-02-29</dc:date></metadata><manifest>{items}</manifest><spine>"
+            '<itemref idref="c1"/><itemref idref="c2"/></spine></package>',
+            "OPS/nav.xhtml": '<nav><ol><li><a href="c1.xhtml#x">Setting out</a></li></ol></nav>',
+            "OPS/c1.xhtml": f"<!DOCTYPE html><html><body>{chapter}</body></html>",
+            "OPS/c2.xhtml": "<html><body><h1>Coming home</h1><h2>Late</h2><p>It ended.",
+        }
+    )
+
+
+def test_a_word_file_keeps_headings_lists_and_tables(tmp_path: Path) -> None:
+    body = (
+        paragraph("Keys", "H1")
+        + paragraph("Rotate them.")
+        + paragraph("Costs", "H2")
+        + f"<w:tbl>{row('Part', 'Price')}{row('lock', '3 | 4')}</w:tbl>"
+    )
+    document = load(write(tmp_path / "a.docx", word(body, title="Manual")))
+    assert (document.title, document.author) == ("Manual", "Ada")
+    assert document.document_date == date(2024, 2, 29)
+    assert [(chunk.heading, chunk.content) for chunk in split(document)] == [
+        ("Manual > Keys", "Rotate them."),
+        ("Manual > Keys > Costs", "| Part | Price |\n| --- | --- |\n| lock | 3 \\| 4 |"),
+    ]
+    assert load(write(tmp_path / "b.docx", word(body))).title == "Keys"
+
+
+def test_a_chunk_of_a_presentation_has_the_number_of_its_slide(tmp_path: Path) -> None:
+    document = load(write(tmp_path / "a.pptx", slides()))
+    assert document.title == "Plan"
+    assert [(chunk.heading, chunk.metadata["page"]) for chunk in split(document)] == [
+        ("Plan > Why now", 1),
+        ("Plan > Slide 2", 2),
+        ("Plan > Slide 3", 3),
+    ]
+    first, second, _ = [chunk.content for chunk in split(document)]
+    assert first == "- Costs rise\n- Demand falls\n\nPause here."
+    assert second == (
+        "Above\n\n| Year | Sales |\n| --- | --- |\n| 2024 | 7\\|8 |"
+        "\n\n|  | Profit |\n| --- | --- |\n| Q1 | 1.5 |\n| Q2 | 2 |"
+    )
+
+
+def test_the_sheets_of_a_workbook_are_sections(tmp_path: Path) -> None:
+    rows: list[list[object]] = [["Prices of 2024"], [], [None, "Part", "From", "Price"]]
+    rows += [[None, f"part {number}", datetime(2024, 2, 29), 0.1 + 0.2] for number in range(99)]
+    data = workbook({"Parts": rows, "Empty": [], "Notes": [["only words"]]})
+    chunks = split(load(write(tmp_path / "figures.xlsx", data)))
+    assert {chunk.heading for chunk in chunks} == {"figures > Parts", "figures > Notes"}
+    header = "| Part | From | Price |\n| --- | --- | --- |\n| part "
+    assert chunks[0].content.startswith(f"Prices of 2024\n\n{header}")
+    assert len(chunks) > 3
+    assert all(chunk.content.startswith(header) for chunk in chunks[1:-1])
+    assert "| part 98 | 2024-02-29 | 0.3 |" in chunks[-2].content
+    assert chunks[-1].content == "only words"
+
+
+def test_a_sheet_is_as_large_as_its_cells() -> None:
+    rows: list[list[object]] = [
+        ["a", None, None],
+        [],
+        [None, "b", " ", *[None] * 9000, "c", None],
+        [0],
+    ]
+    assert sheet_text(rows) == "a\n\n|  | b | c |\n| --- | --- | --- |\n| 0 |  |  |"
+    assert sheet_text([["only"], [None, "words"]]) == "only\n\nwords"
+    assert sheet_text([[None], []]) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", 'name;price\n"a; b";1,5\n\nc|d;2'),
+        ("a.csv", 'name,price\n"a; b","1,5"\nc|d,2\n'),
+        ("a.tsv", "name\tprice\na; b\t1,5\nc|d\t2"),
+    ],
+    ids=["semicolons", "commas", "tabs"],
+)
+def test_a_csv_file_is_a_table(tmp_path: Path, name: str, text: str) -> None:
+    document = load(write(tmp_path / name, text))
+    assert document.text == ("| name | price |\n| --- | --- |\n| a; b | 1,5 |\n| c\\|d | 2 |")
+
+
+def test_the_chapters_of_a_book_are_sections(tmp_path: Path) -> None:
+    document = load(write(tmp_path / "a.epub", book()))
+    assert (document.title, document.author) == ("The Book", "Ada")
+    assert document.document_date == date(2024, 2, 29)
+    assert [(chunk.heading, chunk.content) for chunk in split(document)] == [
+        ("The Book > Setting out", "It began."),
+        ("The Book > Coming home > Late", "It ended."),
+    ]
+
+
+def test_each_line_of_json_is_a_document(tmp_path: Path) -> None:
+    lines = [
+        {
+            "id": "keys/1",
+            "title": "Keys",
+            "text": "Rotate.",
+            "url": "https://example.org/k",
+            "n": 1,
+        },
+        {"content": "No id", "metadata": {"tags": ["a"]}, "date": "2024-02-29"},
+        {"id": 7, "title": "without text"},
+        {"id": "keys/1", "text": "again"},
+    ]
+    text = "\n".join(map(json.dumps, lines)) + "\n\nnot json\n"
+    found = find_files([write(tmp_path / "faq.jsonl", text)], source="s")
+    by_key = {one.external_key: one for one in found.documents}
+    assert list(by_key) == [f"s:faq.jsonl/{name}" for name in ("2", "4", "6", "7", "keys/1")]
+    first = by_key["s:faq.jsonl/keys/1"].load()
+    assert (first.title, first.text, first.source_url) == (
+        "Keys",
+        "Rotate.",
+        "https://example.org/k",
+    )
+    assert first.metadata == {
+        "n": 1,
+        "path": "faq.jsonl/keys/1",
+        "document_type": "jsonl",
+        "source_file": "faq.jsonl",
+    }
+    second = by_key["s:faq.jsonl/2"].load()
+    assert (second.title, second.document_date) == ("faq 2", date(2024, 2, 29))
+    assert second.metadata["tags"] == ["a"]
+    for name, message in (("4", "has the id of an earlier"), ("6", "not JSON"), ("7", "no text")):
+        with pytest.raises(UnreadableDocumentError, match=message):
+            by_key[f"s:faq.jsonl/{name}"].load()
+
+
+def test_lines_that_are_gone_are_stale(
+    tmp_path: Path, database: psycopg.Connection[tuple[Any, ...]]
+) -> None:
+    path = write(tmp_path / "a.jsonl", '{"id": 1, "text": "one"}\n{"id": 2, "text": "two"}')
+    found = find_files([path], source="s")
+    list(ingest(found.documents, database, CountingEmbedder()))
+    write(path, '{"id": 2, "text": "two"}')
+    found = find_files([path], source="s")
+    (report,) = ingest(found.documents, database, CountingEmbedder())
+    assert report.outcome == "unchanged"
+    kept = [one.external_key for one in found.documents]
+    assert stale_keys(database, found.folders, kept) == ["s:a.jsonl/1"]
+
+
+def bomb(size: int) -> bytes:
+    return word("", more={"word/media/a.xml": b"<a>" * (size // 3)})
+
+
+def test_an_archive_is_measured_before_it_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = bomb(30_000_000)
+    assert len(data) < 100_000
+    for limit, value, message in (
+        ("MAX_UNPACKED_BYTES", 20_000_000, "larger than 20 MB unpacked"),
+        ("MAX_XML_BYTES", 20_000_000, "more than 20 MB of XML"),
+        ("MAX_XML_TAGS", 9_000_000, "more than 9,000,000 XML tags"),
+        ("MAX_MEMBERS", 3, "more than 3 parts"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"second_brain.ingest.archive.{limit}", value)
+            with pytest.raises(UnreadableDocumentError, match=message):
+                load(write(tmp_path / "a.docx", data))
+
+
+ENTITIES = '<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]>'
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.docx", b"PK\x03\x04 cut off", "not a zip archive"),
+        ("a.docx", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "encrypted, or in the format"),
+        ("a.docx", archive({"a.txt": "no Word file"}), "cannot be read"),
+        ("a.docx", word("", more={"word/x.xml": ENTITIES}), "document type in word/x.xml"),
+        ("a.docx", word("", more={"word/x.xml": ENTITIES.encode("utf-16")}), "document type"),
+        ("a.pptx", word(""), "cannot be read"),
+        ("a.xlsx", archive({}), "cannot be read"),
+        ("a.epub", archive({"mimetype": "application/epub+zip"}), "has no META-INF/container.xml"),
+        ("a.epub", archive({"META-INF/container.xml": ENTITIES + "<a/>"}), "document type"),
+        ("a.csv", b"\0\0", "binary"),
+        ("a.jsonl", b"\0\0", "binary"),
+    ],
+)
+def test_a_bad_file_is_refused_with_the_reason(
+    tmp_path: Path, name: str, data: bytes, message: str
+) -> None:
+    with pytest.raises(UnreadableDocumentError, match=message):
+        load(write(tmp_path / name, data))
+
+
+def test_a_mixed_folder_is_stored_and_bad_files_affect_only_themselves(
+    tmp_path: Path, database: psycopg.Connection[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files: dict[str, str | bytes] = {
+        "a.docx": word(paragraph("Keys", "H1") + paragraph("Rotate.")),
+        "b.docx": b"PK damaged",
+        "c.csv": "name,price\nlock,3",
+        "d.epub": book(),
+        "e.html": "<h1>Page</h1><p>Words",
+        "f.jsonl": '{"text": "one"}\n{"text": "two"}',
+        "g.pdf": pdf("First", "Second"),
+        "h.pptx": slides(),
+        "i.xlsx": workbook({"Parts": [["a", "b"], [1, 2]]}),
+        "j.md": "# Title\n\nText",
+        "k.zip": b"PK",
+    }
+    for name, content in files.items():
+        write(tmp_path / name, content)
+    # Its extra is not installed: only these files fail.
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    found = find_files([tmp_path], source="s")
+    assert found.skipped == {".zip": 1}
+    reports = {
+        one.external_key: one for one in ingest(found.documents, database, CountingEmbedder())
+    }
+    failed = {key: one.error for key, one in reports.items() if one.outcome == "failed"}
+    assert set(failed) == {"s:b.docx", "s:i.xlsx"}
+    assert "second-brain[documents]" in (failed["s:i.xlsx"] or "")
+    stored = database.execute(
+        "select document.external_key, array_agg(chunk.metadata ->> 'page' order by chunk_index)"
+        " from public.knowledge_documents as document"
+        " join public.knowledge_chunks as chunk on chunk.document_id = document.id"
+        " group by document.external_key order by document.external_key"
+    ).fetchall()
+    none: list[str | None] = [None]
+    assert dict(stored) == {
+        **{"s:a.docx": none, "s:c.csv": none, "s:d.epub": none * 2, "s:e.html": none},
+        **{"s:f.jsonl/1": none, "s:f.jsonl/2": none, "s:g.pdf": ["1"], "s:j.md": none},
+        "s:h.pptx": ["1", "2", "3"],
+    }

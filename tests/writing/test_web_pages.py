@@ -1,0 +1,294 @@
+"""Web pages and sitemaps, from a server on this machine."""
+
+import gzip
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
+from typing import Any
+
+import psycopg
+import pytest
+from ingested import CountingEmbedder
+
+from second_brain.errors import ConfigurationError
+from second_brain.ingest import (
+    KnowledgeSource,
+    LoadedDocument,
+    UnreadableDocumentError,
+    WebReader,
+    ingest,
+    is_public,
+)
+
+Answers = dict[str, tuple[int, dict[str, str], bytes]]
+HTML = {"Content-Type": "text/html; charset=utf-8"}
+
+
+class Server(ThreadingHTTPServer):
+    """Answers from a dictionary by path, and lists what was asked."""
+
+    answers: Answers
+    asked: list[tuple[str, dict[str, str]]]
+
+    @property
+    def address(self) -> str:
+        """The address of its root."""
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers GET; nothing is printed."""
+
+    server: Server
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        """Answer from the dictionary."""
+        self.server.asked.append((self.path, dict(self.headers.items())))
+        status, headers, body = self.server.answers.get(self.path, (404, {}, b"nothing"))
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def site() -> Iterator[Server]:
+    with Server(("127.0.0.1", 0), Handler) as site:
+        site.answers, site.asked = {}, []
+        thread = threading.Thread(target=site.serve_forever, args=[0.01])
+        thread.start()
+        yield site
+        site.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def web() -> Iterator[WebReader]:
+    """A reader that may connect to 127.0.0.1 and to public addresses."""
+    with WebReader(is_allowed=lambda one: is_public(one) or str(one) == "127.0.0.1") as reader:
+        yield reader
+
+
+def page(title: str, text: str) -> tuple[int, dict[str, str], bytes]:
+    html = f"<title>{title}</title><nav>Home</nav><main><h1>{title}</h1><p>{text}</main>"
+    return 200, HTML, html.encode()
+
+
+def sitemap(*addresses: str) -> bytes:
+    urls = "".join(f"<url><loc>{address}</loc></url>" for address in addresses)
+    return f'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{urls}</urlset>'.encode()
+
+
+def load(web: WebReader, address: str) -> LoadedDocument:
+    (document,) = web.find([address]).documents
+    return document.load()
+
+
+def test_a_page_is_a_document_of_its_host(site: Server, web: WebReader) -> None:
+    site.answers["/guide/keys?lang=en"] = page("Keys … how", "Rotate <b>all</b> keys.")
+    found = web.find([f"{site.address}/guide/keys?lang=en#part"])
+    place = f"127.0.0.1:{site.server_port}"
+    assert found.sources == [KnowledgeSource(place.replace(":", "-"), place)]
+    (unread,) = found.documents
+    assert unread.external_key == f"127.0.0.1-{site.server_port}:/guide/keys?lang=en"
+    document = unread.load()
+    assert (document.title, document.source_origin) == ("Keys … how", "web")
+    assert document.source_url == f"{site.address}/guide/keys?lang=en"
+    assert document.text == "# Keys … how\n\nRotate **all** keys."
+    assert document.metadata == {
+        "path": "/guide/keys?lang=en",
+        "document_type": "html",
+        "source_file": "keys",
+    }
+    (_, asked) = site.asked[-1]
+    assert asked["User-Agent"].startswith("second-brain/")
+    assert asked["Host"] == place
+
+
+def test_the_charset_of_the_answer_is_the_one_of_the_page(site: Server, web: WebReader) -> None:
+    site.answers["/a"] = (200, {"Content-Type": "text/html; charset=iso-8859-5"}, b"<p>\xbf\xe0")
+    site.answers["/b"] = (
+        200,
+        {"Content-Type": "text/plain", "Content-Encoding": "gzip"},
+        gzip.compress("plain … text".encode()),
+    )
+    assert load(web, f"{site.address}/a").text == "Пр"
+    assert load(web, f"{site.address}/b").text == "plain … text"
+
+
+def test_a_sitemap_gives_the_pages_of_its_host(site: Server, web: WebReader) -> None:
+    index = f"<sitemapindex><sitemap><loc>{site.address}/docs/1.xml.gz</loc></sitemap>"
+    site.answers["/docs/sitemap.xml"] = (200, {}, f"{index}</sitemapindex>".encode())
+    addresses = [f"{site.address}/docs/{name}" for name in ("a", "b", "old/c", "b", "d")]
+    data = gzip.compress(sitemap(*addresses, "https://example.org/x", "file:///etc/passwd"))
+    site.answers["/docs/1.xml.gz"] = (200, {}, data)
+    found = web.find([f"{site.address}/docs/sitemap.xml"], source="s", exclude=["old"])
+    assert [one.external_key for one in found.documents] == ["s:/docs/a", "s:/docs/b", "s:/docs/d"]
+    assert found.folders == [(found.sources[0], "s:/docs/")]
+    assert found.excluded == {"s:/docs/old/c"}
+    assert found.notes == [f"{site.address}/docs/sitemap.xml: 1 pages of other hosts are left out"]
+    short = web.find([f"{site.address}/docs/sitemap.xml"], source="s", max_pages=2)
+    assert [one.external_key for one in short.documents] == ["s:/docs/a", "s:/docs/b"]
+    # What was left out must not be pruned.
+    assert short.folders == []
+    assert "only the first 2 pages are read" in short.notes[0]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"<html>not one</html>",
+        b"<urlset>cut off",
+        b'<!DOCTYPE x [<!ENTITY a "b">]><urlset><url><loc>&a;</loc></url></urlset>',
+        b"\x1f\x8bno gzip",
+    ],
+    ids=["other XML", "damaged", "entities", "damaged gzip"],
+)
+def test_a_bad_sitemap_is_a_document_that_cannot_be_read(
+    site: Server, web: WebReader, data: bytes
+) -> None:
+    site.answers["/sitemap.xml"] = (200, {}, data)
+    site.answers["/a"] = page("A", "text")
+    found = web.find([f"{site.address}/sitemap.xml", f"{site.address}/a"])
+    with pytest.raises(UnreadableDocumentError, match="no sitemap"):
+        found.documents[0].load()
+    assert found.documents[1].load().title == "A"
+    assert found.folders == []
+
+
+def test_what_robots_txt_forbids_is_not_asked_for(site: Server, web: WebReader) -> None:
+    rules = b"User-agent: *\nDisallow: /\n\nUser-agent: second-brain\nDisallow: /private\n"
+    site.answers |= {"/robots.txt": (200, {}, rules), "/open": page("Open", "text")}
+    site.answers["/private/a"] = page("Private", "text")
+    assert load(web, f"{site.address}/open").title == "Open"
+    with pytest.raises(
+        UnreadableDocumentError, match=r"robots\.txt of 127\.0\.0\.1 does not allow"
+    ):
+        load(web, f"{site.address}/private/a")
+    assert [path for path, _ in site.asked] == ["/robots.txt", "/open"]
+
+
+def test_a_server_whose_robots_txt_fails_is_left_alone(site: Server, web: WebReader) -> None:
+    site.answers |= {"/robots.txt": (503, {}, b""), "/a": page("A", "text")}
+    with pytest.raises(UnreadableDocumentError, match=r"robots\.txt .* cannot be read"):
+        load(web, f"{site.address}/a")
+    assert "/a" not in [path for path, _ in site.asked]
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("http://127.0.0.2:{port}/secret", "has the private address 127.0.0.2"),
+        ("http://[::ffff:169.254.169.254]/latest", "has the private address"),
+        ("http://0x7f000002:{port}/secret", "has the private address 127.0.0.2|is not found"),
+        ("file:///etc/passwd", "is no address of http"),
+        ("http://user:secret@127.0.0.1:{port}/secret", "a user name or a password"),
+        ("/loop", "redirected more than 5 times"),
+    ],
+)
+def test_a_redirect_that_leads_elsewhere_is_refused(
+    site: Server, target: str, message: str
+) -> None:
+    location = {"Location": target.format(port=site.server_port)}
+    site.answers |= {"/loop": (302, location, b""), "/secret": page("Secret", "text")}
+    with (
+        WebReader(is_allowed=lambda one: str(one) == "127.0.0.1") as web,
+        pytest.raises(UnreadableDocumentError, match=message),
+    ):
+        load(web, f"{site.address}/loop")
+    assert "/secret" not in [path for path, _ in site.asked]
+
+
+def test_private_addresses_are_refused_unless_they_are_allowed(site: Server) -> None:
+    site.answers["/a"] = page("A", "text")
+    with WebReader() as web:
+        for host in ("127.0.0.1", "localhost"):
+            with pytest.raises(UnreadableDocumentError, match="private address") as refused:
+                load(web, f"http://{host}:{site.server_port}/a")
+            assert "--allow-private" in refused.value.remedy
+    assert site.asked == []
+
+
+def test_a_page_of_a_sitemap_stays_on_its_host(site: Server) -> None:
+    other = f"http://localhost:{site.server_port}/b"
+    site.answers |= {"/a": (301, {"Location": other}, b""), "/b": page("B", "text")}
+    site.answers["/sitemap.xml"] = (200, {}, sitemap(f"{site.address}/a"))
+    with WebReader(is_allowed=lambda one: one.is_loopback) as web:
+        (document,) = web.find([f"{site.address}/sitemap.xml"]).documents
+        with pytest.raises(UnreadableDocumentError, match="leads to another host, localhost"):
+            document.load()
+        # A page that is named itself may.
+        assert load(web, f"{site.address}/a").source_url == other
+
+
+@pytest.mark.parametrize(
+    ("address", "is_allowed"),
+    [
+        *((one, True) for one in ("93.184.215.14", "2606:4700::1111")),
+        *((one, False) for one in ("10.1.2.3", "192.168.0.1", "172.16.0.1", "100.64.0.1")),
+        *((one, False) for one in ("169.254.169.254", "0.0.0.0", "224.0.0.1", "255.255.255.255")),
+        *((one, False) for one in ("::1", "::", "fe80::1", "fd00::1", "::ffff:10.0.0.1")),
+        *((one, False) for one in ("64:ff9b::a00:1", "64:ff9b:1::1", "2002:a00:1::", "ff02::1")),
+    ],
+)
+def test_only_addresses_of_the_internet_are_public(address: str, is_allowed: bool) -> None:
+    assert is_public(ip_address(address)) is is_allowed
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((404, {}, b""), "answers 404"),
+        ((200, {"Content-Type": "image/png"}, b"x"), "unsupported type, image/png"),
+        ((200, {**HTML, "Content-Encoding": "gzip, gzip"}, b"x"), "in the encoding gzip, gzip"),
+        ((200, {**HTML, "Content-Encoding": "gzip"}, b"no gzip"), "is damaged"),
+        ((200, HTML, b"x" * 2_000), "larger than"),
+        (
+            (200, {**HTML, "Content-Encoding": "gzip"}, gzip.compress(b"x" * 2_000)),
+            "larger than",
+        ),
+    ],
+)
+def test_a_bad_answer_is_refused_with_the_reason(
+    site: Server,
+    web: WebReader,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: tuple[int, dict[str, str], bytes],
+    message: str,
+) -> None:
+    monkeypatch.setattr("second_brain.ingest.web.MAX_PAGE_BYTES", 1_000)
+    site.answers["/a"] = answer
+    with pytest.raises(UnreadableDocumentError, match=message):
+        load(web, f"{site.address}/a")
+
+
+def test_an_invalid_address_ends_the_command(web: WebReader) -> None:
+    with pytest.raises(ConfigurationError, match="no address of the web"):
+        web.find(["http://[::1"])
+
+
+def test_a_second_run_replaces_the_pages_that_changed(
+    site: Server, web: WebReader, database: psycopg.Connection[tuple[Any, ...]]
+) -> None:
+    names = ("a", "b", "gone")
+    addresses = [f"{site.address}/{name}" for name in names]
+    site.answers["/sitemap.xml"] = (200, {}, sitemap(*addresses))
+    site.answers |= {f"/{name}": page(name, f"text of {name}") for name in ("a", "b")}
+
+    def outcomes() -> list[str]:
+        found = web.find([f"{site.address}/sitemap.xml"], source="s")
+        embedder = CountingEmbedder()
+        return [report.outcome for report in ingest(found.documents, database, embedder)]
+
+    assert outcomes() == ["stored", "stored", "failed"]
+    site.answers["/b"] = page("b", "another text")
+    assert outcomes() == ["unchanged", "stored", "failed"]
+    assert database.execute(
+        "select external_key, source_origin from public.knowledge_documents order by external_key"
+    ).fetchall() == [("s:/a", "web"), ("s:/b", "web")]
