@@ -369,6 +369,7 @@ def install(dsn: str, version: Version, dimensions: int) -> None:
         psycopg.errors.DuplicateTable,
         psycopg.errors.DuplicateColumn,
         psycopg.errors.DuplicateObject,
+        psycopg.errors.UniqueViolation,  # rows of a lookup table
     )
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(STRIP)

@@ -2,8 +2,8 @@
 -- Adds: type search_arguments, functions default_search_arguments, search,
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
 -- explain_hybrid_search, estimate_hybrid_search, explain_missing_knowledge_chunk,
--- sampled_collections, present_conditions, has_matching_chunk, compared_rows, drawn_rows,
--- with_found_rows, common_search, visible_words, matching_chunks,
+-- sampled_collections, visible_conditions, present_conditions, has_matching_chunk, compared_rows,
+-- drawn_rows, with_found_rows, common_search, visible_words, matching_chunks,
 -- count_matching_knowledge_chunks, facet_knowledge_chunks, facet_my_knowledge_chunks,
 -- pending_embeddings, count_pending_knowledge_embeddings, count_my_pending_knowledge_embeddings,
 -- read_knowledge_question, knowledge_candidates, fuse_knowledge_candidates,
@@ -674,7 +674,7 @@ $$;
 comment on function knowledge_internal.sampled_collections is
   'The collection of each chunk of the plan''s sample that passes the filter.';
 
-create function knowledge_internal.present_conditions(
+create function knowledge_internal.visible_conditions(
   wanted knowledge_internal.chunk_filter,
   plan knowledge_internal.search_plan,
   viewer_id uuid,
@@ -709,7 +709,31 @@ begin
       'not ($1).hidden && array[''visibility='' || chunk.visibility, ''owner_id'' || '
       'coalesce(''='' || chunk.owner_id, ''''), ''sensitivity'' || coalesce(''='' || '
       'chunk.sensitivity, '''')]'
-    end,
+    end
+  );
+end
+$$;
+
+comment on function knowledge_internal.visible_conditions is
+  'The conditions of visible_chunks that a search has, as SQL about chunk: the planner then reads '
+  'only these. Its parameters are the arguments of this function, in their order.';
+
+create function knowledge_internal.present_conditions(
+  wanted knowledge_internal.chunk_filter,
+  plan knowledge_internal.search_plan,
+  viewer_id uuid,
+  viewer_groups text[]
+)
+returns text
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return concat_ws(
+    ' and ',
+    knowledge_internal.visible_conditions(wanted, plan, viewer_id, viewer_groups),
     'coalesce(chunk.collection <> all(($1).excluded_collections), true)',
     case when not (wanted.knowledge_types is null) then
       'chunk.knowledge_type = any(($1).knowledge_types)'
@@ -776,8 +800,7 @@ end
 $$;
 
 comment on function knowledge_internal.present_conditions is
-  'The conditions of matching_chunks that a search has, as SQL about chunk: the planner then reads '
-  'only these. Its parameters are the arguments of this function, in their order.';
+  'The same for matching_chunks.';
 
 create function knowledge_internal.has_matching_chunk(
   wanted knowledge_internal.chunk_filter,
@@ -1427,71 +1450,52 @@ create function knowledge_internal.visible_words(
   wanted knowledge_internal.chunk_filter,
   plan knowledge_internal.search_plan,
   viewer_id uuid,
-  viewer_groups text[]
+  viewer_groups text[],
+  counts_chunks boolean
 )
 returns table (place bigint, has_form boolean, chunks bigint)
 language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- The plan depends on the viewer and on how common the words are.
-set plan_cache_mode = force_custom_plan
 -- The planner overestimates how many rows have a word. Compiling takes longer than looking.
 set enable_seqscan = off
 set jit = off
 as $$
 declare
-  most_read constant integer := 20; -- chunks
+  most_read constant integer := case when counts_chunks then 20 else 1 end; -- chunks
 begin
-  return query
-  with
-  visible_chunks as not materialized (
-    select chunk.*
-      from knowledge_internal.searchable_chunks as chunk
-     where chunk.status = 'active'
-       and (
-         not plan.is_filtered
-         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
-             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
-           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
-           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
-             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
-           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
-             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
-           and (wanted.hidden is null or not wanted.hidden && array[
-             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
-             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
-           ])
-       )
-  ),
-  asked as (
-    select listed.*
-      from unnest(words, forms) with ordinality as listed (word, form, place)
-  )
-  select asked.place, count(found.id) > 0,
-         count(*) filter (
-           where asked.word in (
-             select of_chunk.word
-               from knowledge_internal.words_of(found.heading, found.content) as of_chunk (word)
-           )
-         )
-    from asked
-    left join lateral (
-           select stored.id, stored.heading, stored.content
-             from (
-               select chunk.id from visible_chunks as chunk
-                where chunk.content_tsv @@ asked.form
-                limit most_read
-             ) as visible
-             join public.knowledge_chunks as stored on stored.id = visible.id
-         ) as found on true
-   group by asked.place;
+  return query execute
+    'select asked.place, count(found.id) > 0,'
+    '       count(*) filter ('
+    '         where $7 and asked.word in ('
+    '           select of_chunk.word'
+    '             from knowledge_internal.words_of(found.heading, found.content)'
+    '                  as of_chunk (word)'
+    '         )'
+    '       )'
+    '  from unnest($5, $6) with ordinality as asked (word, form, place)'
+    '  left join lateral ('
+    '         select stored.id, stored.heading, stored.content'
+    '           from ('
+    '             select chunk.id'
+    '               from public.knowledge_chunks as chunk'
+    '              where ' || knowledge_internal.visible_conditions(
+                                wanted, plan, viewer_id, viewer_groups
+                              ) ||
+    '                and chunk.content_tsv @@ asked.form'
+    '              limit $8'
+    '           ) as visible'
+    '           join public.knowledge_chunks as stored on stored.id = visible.id'
+    '       ) as found on true'
+    ' group by asked.place'
+    using wanted, plan, viewer_id, viewer_groups, words, forms, counts_chunks, most_read;
 end
 $$;
 
 comment on function knowledge_internal.visible_words is
-  'For each form of a word, whether a chunk that the viewer may see has it, and how many of the '
-  'first 20 such chunks have the word itself.';
+  'For each form of a word, whether a chunk that the viewer may see has it, and with counts_chunks '
+  'how many of the first 20 such chunks have the word itself, which takes longer.';
 
 create function knowledge_internal.matching_chunks(
   arguments knowledge_internal.search_arguments, needs_question boolean

@@ -1096,10 +1096,16 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   matched text[] := '{}';
+  found tsvector;
 begin
-  for place in 1 .. coalesce(cardinality(asked.words), 0) loop
+  if asked.words is null then
+    return matched;
+  end if;
+  -- Concatenated with nothing, a tsvector outside its row is fetched once.
+  found := content_tsv || ''::tsvector;
+  for place in 1 .. cardinality(asked.words) loop
     if (asked.compounds[place] = any (matched)) is not true
-      and content_tsv @@ asked.word_queries[place] then
+      and found @@ asked.word_queries[place] then
       matched := matched || asked.words[place];
     end if;
   end loop;

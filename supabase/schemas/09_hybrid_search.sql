@@ -427,6 +427,9 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+  if names is null then
+    return null;
+  end if;
   return (
     select array_agg(distinct listed.name order by listed.name)
       from unnest(names) as listed (name)
@@ -537,18 +540,15 @@ language plpgsql
 immutable
 security invoker
 set search_path = pg_catalog, pg_temp
--- The search sets force_custom_plan; the statements here are the same for every query.
-set plan_cache_mode = force_generic_plan
 as $$
 declare
-  weights constant double precision := (
-    select sum(
-             case when question.embedding is null then 0 else vector_weight end
-               + case when question.query_text is null then 0 else text_weight end
-           )
-      from unnest(questions) as question
-  );
+  question knowledge_internal.search_question;
+  weights double precision := 0;
 begin
+  foreach question in array questions loop
+    weights := weights + case when question.embedding is null then 0 else vector_weight end
+      + case when question.query_text is null then 0 else text_weight end;
+  end loop;
   return case fusion when 'auto' then 1 when 'rrf' then weights / (rrf_k + 1) else weights end;
 end
 $$;
@@ -566,28 +566,32 @@ language plpgsql
 immutable
 security invoker
 set search_path = pg_catalog, pg_temp
--- The search sets force_custom_plan; the statements here are the same for every query.
-set plan_cache_mode = force_generic_plan
 as $$
 declare
-  ignored_embeddings constant text := (
-    select string_agg(question.ignored_embedding, '; ') from unnest(questions) as question
-  );
-  replaced constant jsonb := (
-    select jsonb_object_agg(word.typed, word.replacement)
-      from unnest(analyses) as analysis
-     cross join jsonb_each(analysis.replaced) as word (typed, replacement)
-  );
+  question knowledge_internal.search_question;
+  analysis knowledge_internal.query_analysis;
+  ignored_embeddings text;
+  replaced jsonb;
 begin
-  return nullif(
-    jsonb_strip_nulls(
-      jsonb_build_object(
-        'embedding', 'ignored: ' || ignored_embeddings,
-        'relaxed', to_jsonb(nullif(relaxed_parts, '{}')),
-        'replaced', replaced
-      )
-    ),
-    '{}'
+  foreach question in array questions loop
+    if question.ignored_embedding is not null then
+      ignored_embeddings := concat_ws('; ', ignored_embeddings, question.ignored_embedding);
+    end if;
+  end loop;
+  foreach analysis in array analyses loop
+    if analysis.replaced is not null then
+      replaced := coalesce(replaced, '{}') || analysis.replaced;
+    end if;
+  end loop;
+  if num_nonnulls(ignored_embeddings, replaced, nullif(relaxed_parts, '{}')) = 0 then
+    return null;
+  end if;
+  return jsonb_strip_nulls(
+    jsonb_build_object(
+      'embedding', 'ignored: ' || ignored_embeddings,
+      'relaxed', to_jsonb(nullif(relaxed_parts, '{}')),
+      'replaced', replaced
+    )
   );
 end
 $$;

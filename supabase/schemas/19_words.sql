@@ -515,7 +515,7 @@ begin
     select array_agg(typed[visible.place]), array_agg(forms[visible.place])
       into typed, forms
       from knowledge_internal.visible_words(
-             typed, forms, wanted, plan, viewer_id, viewer_groups
+             typed, forms, wanted, plan, viewer_id, viewer_groups, false
            ) as visible
      where not visible.has_form;
     if typed is null then
@@ -543,7 +543,7 @@ begin
                  as listed (word, place)
         ) as part
        cross join knowledge_internal.visible_words(
-               part.words, part.forms, wanted, plan, viewer_id, viewer_groups
+               part.words, part.forms, wanted, plan, viewer_id, viewer_groups, true
              ) as seen
        where seen.chunks > 0;
       exit when cardinality(visible_near) >= most_visible;

@@ -233,6 +233,7 @@ def test_a_standby_answers_every_search_like_the_primary(cluster: Cluster) -> No
             provider.embedding_models(),
             provider.read_document(str(document)),
             provider.explain_hybrid_search([1, 0, 0], "girder").keys(),
+            provider.estimate_hybrid_search([1, 0, 0], "girder").keys(),
             provider.explain_missing([1, 0, 0], "girder", document_key="hinge").keys(),
         ]
         return listed

@@ -85,6 +85,7 @@ NAMED_AT_RUN_TIME = {
         "physical_table",
         "has_matching_chunk",
         "compared_rows",
+        "visible_words",
     )
 }
 
@@ -108,7 +109,7 @@ def test_no_sql_is_put_together_at_run_time(definition: Function) -> None:
     if "knowledge_internal.indexed_embedding" in body(definition):
         return
     # A project's table, and columns that exist only during a re-embedding, have no static SQL.
-    # Their names are quoted by %I or come as a regclass; values are parameters of `using`. Two
+    # Their names are quoted by %I or come as a regclass; values are parameters of `using`. Three
     # functions leave out the conditions of absent filters (present_conditions).
     assert name in NAMED_AT_RUN_TIME
     assert "%L" not in body(definition)

@@ -75,6 +75,8 @@ def test_the_same_note_is_one_document(ana: Assistant) -> None:
     again = ana.ask("remember", note=NOTE.replace(" ", "\n "))
     assert again.text.startswith("This note was stored before")
     assert again.content == {**first.content, "is_new": False}
+    steps = ana.ask_with_progress("remember", note=NOTE)
+    assert steps == [(0, 2, "Embedding"), (1, 2, "Storing")]
 
 
 @pytest.mark.usefixtures("stored")

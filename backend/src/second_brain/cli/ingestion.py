@@ -514,10 +514,11 @@ def _prune(
     dry_run: bool,
 ) -> list[str]:
     """List the documents whose file is gone, delete them when confirmed, and return their keys."""
-    # A folder that could not be listed, or was left out, still has its documents.
-    kept = [*(document.external_key for document in found.documents), *found.excluded]
+    kept = [document.external_key for document in found.documents]
+    failed = [report.external_key for report in reports if report.outcome == "failed"]
+    unread = [*failed, *found.excluded]
     schema = database.install.schema
-    keys = stale_keys(database.connection, found.folders, kept, schema=schema)
+    keys = stale_keys(database.connection, found.folders, kept, unread, schema=schema)
     if not keys:
         typer.echo("nothing to prune")
     for key in keys:

@@ -228,16 +228,18 @@ def stale_keys(
     connection: psycopg.Connection[Any],
     folders: Iterable[tuple[KnowledgeSource, str]],
     kept: Iterable[str],
+    unread: Iterable[str] = (),
     *,
     schema: str = SCHEMA,
 ) -> list[str]:
     """List the documents of these sources and folders that are no longer there.
 
-    `folders` are what keys begin with, as `FoundFiles` has them; `kept` the keys of documents, or
-    of folders that could not be read, that stay.
+    `folders` are what keys begin with, as `FoundFiles` has them; `kept` the keys of documents that
+    stay. `unread` are those that were excluded or failed: one can be a folder, and its documents
+    stay too.
     """
-    found = set(kept)
-    inside = tuple(f"{key}/" for key in found)
+    inside = tuple(f"{key}/" for key in unread)
+    found = {*kept, *unread}
     stale: set[str] = set()
     statement = Install(schema).statement(_STORED_KEYS)
     for source, prefix in folders:

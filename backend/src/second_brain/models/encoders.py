@@ -30,7 +30,7 @@ class EncoderEmbedder:
 
     Its own methods for documents and queries are used where it has them: `encode_document` and
     `encode_query`, or fastembed's `passage_embed` and `query_embed`. Where it puts no prompts
-    before the texts, `prompts` are used, by default those of the model's card.
+    before the texts, `prompts` are used, by default the known ones of the model.
 
     `name` is stored with the embeddings, by default the name that the model gives. `dimensions`
     cuts the vectors to this length, which is only useful for a model that is trained for it. Calls

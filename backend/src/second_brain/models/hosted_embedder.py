@@ -36,7 +36,7 @@ class HostedEmbedder(HostedModel, ABC):
     and closes: `api_key` and `base_url` are then not used. `timeout` is in seconds for each try;
     see Calls for `retries` and `longest_wait`. `batch_size` and `batch_tokens` limit a request, by
     default as the provider does. With `truncate`, the provider cuts texts that are too long, if it
-    can. `prompts` are put before queries and documents, by default those of the model's card.
+    can. `prompts` are put before queries and documents, by default the known ones of the model.
 
     Thread-safe. Blank texts are not sent; they have zero rows. The constructor raises
     MissingExtraError without the provider's package, and ConfigurationError without a key, or for

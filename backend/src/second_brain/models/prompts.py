@@ -1,7 +1,9 @@
 """The texts that a model expects before queries and documents, where its library adds none.
 
-Each is that of the model's card on https://huggingface.co, read in November 2026. Without it, the
-model embeds questions and passages alike, and finds less.
+Without them, the model embeds questions and passages alike, and finds less. Those of e5, Qwen3,
+embeddinggemma, nomic-embed-text and mxbai were compared with published pages in November 2026, that
+of gemini-embedding-2 with a page of another vendor. The others are not compared with the models'
+cards yet: the instruct models of e5, bge and arctic-embed.
 """
 
 import re

@@ -1,11 +1,13 @@
 """The providers of hosted models: addresses, keys, sizes and limits, by their documentation.
 
-Embedders and rerankers read them here. The pages, read in November 2026:
+Embedders and rerankers read them here. The values are those of excerpts of these pages, and have
+not been tried against the providers:
 OpenAI, https://platform.openai.com/docs/api-reference/embeddings/create;
 Voyage, https://docs.voyageai.com/reference/embeddings-api;
-Cohere, https://docs.cohere.com/reference/embed and https://docs.cohere.com/reference/rerank;
-Google, https://ai.google.dev/gemini-api/docs/embeddings;
-Jina, https://api.jina.ai/redoc.
+Cohere, https://docs.cohere.com/reference/embed, but the tokens of a request are those of Oracle's
+page on the model, https://docs.oracle.com/iaas/Content/generative-ai/cohere-embed-4.htm;
+Google, https://ai.google.dev/gemini-api/docs/embeddings, but the texts of a request are those of
+the API's error, "at most 100 requests can be in one batch".
 """
 
 import os
