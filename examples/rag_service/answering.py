@@ -81,7 +81,10 @@ _BEGINNING_OF_MARK = re.compile(r"\[[\d, ]{0,48}$")
 
 
 class Citations:
-    """Reads the marks in a text that comes in parts, and removes numbers that no passage has."""
+    """Reads the marks in a text that comes in parts, and removes numbers that no passage has.
+
+    A mark without a number becomes [?]: without it, the text on its two sides could be a mark.
+    """
 
     def __init__(self, passages: int) -> None:
         self.cited: set[int] = set()
@@ -100,7 +103,7 @@ class Citations:
         numbers = [int(one) for one in mark[1].split(",")]
         valid = [one for one in numbers if 1 <= one <= self._passages]
         self.cited.update(valid)
-        return f"[{', '.join(map(str, valid))}]" if valid else ""
+        return f"[{', '.join(map(str, valid))}]" if valid else "[?]"
 
 
 class Answer:

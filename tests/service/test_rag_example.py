@@ -133,9 +133,9 @@ def test_a_prompt_has_no_rows_of_others(
 def test_an_answer_has_its_passages_and_what_it_cites(
     client: httpx.Client, model: ChatServer
 ) -> None:
-    model.says("Every 90 ", "days [1", "]. Ask Mia [7].")
+    model.says("Every 90 ", "days [1", "]. Ask Mia [7], [[99]8], [8[99]].")
     answer = client.post("/ask", json={"question": QUESTION}).json()
-    assert answer["answer"] == "Every 90 days [1]. Ask Mia ."
+    assert answer["answer"] == "Every 90 days [1]. Ask Mia [?], [[?]8], [8[?]]."
     assert answer["cited"] == [1]
     assert answer["finish_reason"] == "stop"
     assert [one["number"] for one in answer["passages"]] == [1, 2]

@@ -2,8 +2,10 @@
 
 import io
 import json
+import struct
 import sys
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
@@ -32,9 +34,9 @@ CORE = (
 )
 
 
-def archive(members: Mapping[str, str | bytes]) -> bytes:
+def archive(members: Mapping[str, str | bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
     data = io.BytesIO()
-    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as file:
+    with zipfile.ZipFile(data, "w", method) as file:
         for name, content in members.items():
             file.writestr(name, content)
     return data.getvalue()
@@ -292,6 +294,17 @@ def test_an_archive_is_measured_before_it_is_unpacked(
                 load(write(tmp_path / "a.docx", data))
 
 
+@pytest.mark.parametrize("name", ["word/media/a.xml", "word/media/a.png"])
+def test_a_member_that_is_larger_than_declared_is_refused(name: str, tmp_path: Path) -> None:
+    data = bytearray(word("", more={name: b" " * 1_000}))
+    entry = data.rfind(b"PK\x01\x02", 0, data.rfind(name.encode()))
+    # In the directory, after the checksum and the packed size.
+    struct.pack_into("<I", data, entry + 16, zlib.crc32(b" " * 10))
+    struct.pack_into("<I", data, entry + 24, 10)
+    with pytest.raises(UnreadableDocumentError, match=f"declares a wrong size of {name}"):
+        load(write(tmp_path / "a.docx", bytes(data)))
+
+
 ENTITIES = '<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]>'
 
 
@@ -301,6 +314,7 @@ ENTITIES = '<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]>'
         ("a.docx", b"PK\x03\x04 cut off", "not a zip archive"),
         ("a.docx", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "encrypted, or in the format"),
         ("a.docx", archive({"a.txt": "no Word file"}), "cannot be read"),
+        ("a.docx", archive({"a.xml": "<a/>"}, zipfile.ZIP_BZIP2), "packed in a way"),
         ("a.docx", word("", more={"word/x.xml": ENTITIES}), "document type in word/x.xml"),
         ("a.docx", word("", more={"word/x.xml": ENTITIES.encode("utf-16")}), "document type"),
         ("a.pptx", word(""), "cannot be read"),

@@ -182,6 +182,41 @@ def test_a_server_whose_robots_txt_fails_is_left_alone(site: Server, web: WebRea
 
 
 @pytest.mark.parametrize(
+    "rules",
+    ["User-agent: *\nCrawl-delay: ²", "User-agent: *\nDisallow: http://[a", "#" * 600_000],
+    ids=["delay", "address", "size"],
+)
+def test_a_wrong_robots_txt_affects_its_own_host_only(
+    site: Server, web: WebReader, rules: str
+) -> None:
+    site.answers |= {"/robots.txt": (200, {}, rules.encode()), "/a": page("A", "text")}
+    with pytest.raises(UnreadableDocumentError, match=r"robots\.txt .* cannot be read"):
+        load(web, f"{site.address}/a")
+
+
+def test_a_delay_of_any_length_is_bounded(
+    site: Server, web: WebReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("time.sleep", waits.append)
+    rules = f"User-agent: *\nCrawl-delay: {'9' * 400}".encode()
+    site.answers |= {"/robots.txt": (200, {}, rules), "/a": page("A", "text")}
+    assert load(web, f"{site.address}/a").title == "A"
+    assert 9 < max(waits) <= 10
+
+
+def test_an_answer_that_unpacks_to_nothing_ends(
+    site: Server, web: WebReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("second_brain.ingest.web._PAGE_SECONDS", 0.0)
+    empty = gzip.compress(b"")[:10] + b"\x00\x00\x00\xff\xff" * 20
+    site.answers |= {"/robots.txt": (404, {}, b"")}
+    site.answers["/a"] = (200, {**HTML, "Content-Encoding": "gzip"}, empty)
+    with pytest.raises(UnreadableDocumentError, match="takes longer than"):
+        load(web, f"{site.address}/a")
+
+
+@pytest.mark.parametrize(
     ("target", "message"),
     [
         ("http://127.0.0.2:{port}/secret", "has the private address 127.0.0.2"),
@@ -190,6 +225,7 @@ def test_a_server_whose_robots_txt_fails_is_left_alone(site: Server, web: WebRea
         ("file:///etc/passwd", "is no address of http"),
         ("http://user:secret@127.0.0.1:{port}/secret", "a user name or a password"),
         ("/loop", "redirected more than 5 times"),
+        ("http://xn--/", "cannot be reached"),
     ],
 )
 def test_a_redirect_that_leads_elsewhere_is_refused(
@@ -235,6 +271,8 @@ def test_a_page_of_a_sitemap_stays_on_its_host(site: Server) -> None:
         *((one, False) for one in ("169.254.169.254", "0.0.0.0", "224.0.0.1", "255.255.255.255")),
         *((one, False) for one in ("::1", "::", "fe80::1", "fd00::1", "::ffff:10.0.0.1")),
         *((one, False) for one in ("64:ff9b::a00:1", "64:ff9b:1::1", "2002:a00:1::", "ff02::1")),
+        *((one, False) for one in ("::10.0.0.1", "::ffff:0:10.0.0.1", "fec0::1")),
+        *((one, False) for one in ("192.0.0.192", "168.63.129.16", "::ffff:168.63.129.16")),
     ],
 )
 def test_only_addresses_of_the_internet_are_public(address: str, is_allowed: bool) -> None:
@@ -268,9 +306,10 @@ def test_a_bad_answer_is_refused_with_the_reason(
         load(web, f"{site.address}/a")
 
 
-def test_an_invalid_address_ends_the_command(web: WebReader) -> None:
+@pytest.mark.parametrize("address", ["http://[::1", "http://xn--/"])
+def test_an_invalid_address_ends_the_command(web: WebReader, address: str) -> None:
     with pytest.raises(ConfigurationError, match="no address of the web"):
-        web.find(["http://[::1"])
+        web.find([address])
 
 
 def test_a_second_run_replaces_the_pages_that_changed(

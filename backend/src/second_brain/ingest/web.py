@@ -11,11 +11,12 @@ import posixpath
 import re
 import socket
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -33,15 +34,21 @@ if TYPE_CHECKING:
 MAX_PAGES = 1_000
 MAX_PAGE_BYTES = 50_000_000
 MAX_REDIRECTS = 5
+MAX_ROBOTS_BYTES = 512_000
+"""RFC 9309 asks for 500 KiB; a parsed rule needs more memory than its line."""
 
 _AGENT = "second-brain"
 _CONNECT_SECONDS, _READ_SECONDS, _PAGE_SECONDS = 10.0, 30.0, 120.0
 _LONGEST_DELAY = 10.0
 _MAX_SITEMAPS = 50
 _REDIRECTS = (301, 302, 303, 307, 308)
+# An international name that is wrong raises a ValueError.
+_INVALID = (httpx.InvalidURL, ValueError)
 _SITEMAP = re.compile(r"\.xml(\.gz)?$", re.IGNORECASE)
-# What reaches an IPv4 address from IPv6: NAT64, 6to4.
-_WITH_IPV4 = {"64:ff9b::": 12, "2002::": 2}
+# What reaches an IPv4 address from IPv6: NAT64, 6to4, translated and compatible addresses.
+_WITH_IPV4 = {"64:ff9b::": 12, "2002::": 2, "::ffff:0:0:0": 12, "::": 12}
+# Services of a cloud's own machines, outside the private ranges: Oracle's and Azure's.
+_OF_CLOUDS = (IPv4Network("192.0.0.0/24"), IPv4Network("168.63.129.16/32"))
 _LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")
 _SUFFIXES = {
     "text/html": ".html",
@@ -72,8 +79,10 @@ def is_public(address: Address) -> bool:
         for prefix, first in _WITH_IPV4.items():
             if address.packed[:first] == IPv6Address(prefix).packed[:first]:
                 return is_public(IPv4Address(address.packed[first : first + 4]))
-        if address in _LOCAL_NAT64:
+        if address in _LOCAL_NAT64 or address.is_site_local:
             return False
+    elif any(address in network for network in _OF_CLOUDS):
+        return False
     return address.is_global and not address.is_multicast
 
 
@@ -145,8 +154,8 @@ class WebReader:
         documents: dict[str, UnreadDocument] = {}
         for address in addresses:
             try:
-                url = httpx.URL(address).copy_with(fragment=None)
-            except httpx.InvalidURL as exc:
+                url = _checked(httpx.URL(address))
+            except _INVALID as exc:
                 raise ConfigurationError(f"{address} is no address of the web: {exc}") from exc
             place = url.netloc.decode()
             belongs_to = KnowledgeSource(source or place.replace(":", "-"), place)
@@ -190,8 +199,8 @@ class WebReader:
                 raise UnreadableDocumentError(f"names more than {_MAX_SITEMAPS} sitemaps")
             kind, found = _read_sitemap(self._get(waiting.pop(0), stay=True))
             for text in found:
-                with contextlib.suppress(httpx.InvalidURL):
-                    url = httpx.URL(text).copy_with(fragment=None)
+                with contextlib.suppress(*_INVALID):
+                    url = _checked(httpx.URL(text))
                     if kind == "urlset":
                         yield url
                     elif url.netloc == sitemap.netloc:
@@ -249,7 +258,12 @@ class WebReader:
             try:
                 file = httpx.URL(f"{origin}/robots.txt")
                 answer = self._get(file, stay=False, check_robots=False)
-                rules.parse(answer.data.decode("utf-8", "replace").splitlines())
+                rules.parse(_robots_lines(answer.data))
+            except ValueError as error:
+                # The parser raises it for a delay or an address that is not one.
+                raise UnreadableDocumentError(
+                    f"robots.txt of {url.host} cannot be read: {error}"
+                ) from error
             except _RefusedError as error:
                 if error.status >= 500:
                     raise UnreadableDocumentError(
@@ -276,7 +290,8 @@ class WebReader:
             except httpx.ConnectError as exc:
                 error = exc
                 continue
-            except httpx.HTTPError as exc:
+            # httpx reads the address of a redirect too.
+            except (httpx.HTTPError, *_INVALID) as exc:
                 raise _unreachable(url, exc) from exc
             try:
                 return _answer(url, response)
@@ -305,9 +320,11 @@ class WebReader:
     def _wait(self, url: httpx.URL) -> None:
         """Wait as long as robots.txt asks between two requests, within bounds."""
         rules = self._robots.get(f"{url.scheme}://{url.netloc.decode()}")
-        delay = float(rules.crawl_delay(_AGENT) or 0) if rules and rules.mtime() else 0.0
+        asked = rules.crawl_delay(_AGENT) if rules and rules.mtime() else None
+        # Compared before it is a float: it can have hundreds of digits.
+        delay = float(min(int(asked or 0), _LONGEST_DELAY))
         since = time.monotonic() - self._asked_at.get(url.host, float("-inf"))
-        if since < (delay := min(delay, _LONGEST_DELAY)):
+        if since < delay:
             time.sleep(delay - since)
         self._asked_at[url.host] = time.monotonic()
 
@@ -329,8 +346,8 @@ class WebReader:
 def _answer(url: httpx.URL, response: httpx.Response) -> _Answer | httpx.URL:
     if response.status_code in _REDIRECTS and (target := response.headers.get("Location")):
         try:
-            return url.join(target).copy_with(fragment=None)
-        except httpx.InvalidURL as exc:
+            return _checked(url.join(target))
+        except _INVALID as exc:
             raise UnreadableDocumentError(f"is redirected to an invalid address: {exc}") from exc
     if response.status_code != 200:
         raise _RefusedError(response.status_code)
@@ -338,15 +355,26 @@ def _answer(url: httpx.URL, response: httpx.Response) -> _Answer | httpx.URL:
     # Two encodings, one in the other, can unpack a million times.
     if encoding not in ("identity", "gzip", "x-gzip", ""):
         raise UnreadableDocumentError(f"is sent in the encoding {encoding}")
+    unpack = zlib.decompressobj(31).decompress if "gzip" in encoding else bytes
     data, deadline = bytearray(), time.monotonic() + _PAGE_SECONDS
-    for part in response.iter_bytes():
-        data += part
+    # Not iter_bytes: parts that unpack to nothing would pass the deadline.
+    for part in response.iter_raw():
+        try:
+            data += unpack(part)
+        except zlib.error as exc:
+            raise UnreadableDocumentError(f"is damaged: {exc}") from exc
         if len(data) > MAX_PAGE_BYTES:
             raise UnreadableDocumentError(f"is larger than {MAX_PAGE_BYTES // 1_000_000} MB")
         if time.monotonic() > deadline:
             raise UnreadableDocumentError(f"takes longer than {_PAGE_SECONDS:g} seconds")
     content_type = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     return _Answer(url, bytes(data), content_type, response.charset_encoding)
+
+
+def _robots_lines(data: bytes) -> list[str]:
+    if len(data) > MAX_ROBOTS_BYTES:
+        raise ValueError(f"it is larger than {MAX_ROBOTS_BYTES // 1_000} KB")
+    return data.decode("utf-8", "replace").splitlines()
 
 
 def _read_sitemap(answer: _Answer) -> tuple[str, list[str]]:
@@ -371,6 +399,13 @@ def _read_sitemap(answer: _Answer) -> tuple[str, list[str]]:
         if element.tag.rpartition("}")[2] == "loc"
     )
     return kind, [text for text in texts if is_address(text)]
+
+
+def _checked(url: httpx.URL) -> httpx.URL:
+    """Return an address without its fragment, or raise one of _INVALID."""
+    # The host is decoded only when it is read: that of http://xn--/ cannot be.
+    _ = url.host
+    return url.copy_with(fragment=None)
 
 
 def _path(url: httpx.URL) -> str:

@@ -78,7 +78,7 @@ class _Token:
 
 
 class TokenFile:
-    """Verifies the tokens of a TOML file; see docs/clients.md for its keys.
+    """Verifies the tokens of a TOML file; see docs/mcp.md for its keys.
 
     Raises ConfigurationError if the file is wrong, or if other users of the machine can read or
     change it. When the file is changed later and is wrong then, every token is refused.
