@@ -16,7 +16,7 @@ logger = logging.getLogger("rag_service")
 
 
 def problem(error: Exception) -> dict[str, Any]:
-    """Return what the client is told; details of the server's own errors are in the log only."""
+    """Return the answer for the client; details of the server's own errors are in the log only."""
     if isinstance(error, HTTPException):
         return _problem(error.status_code, "http", error.detail)
     if isinstance(error, RequestValidationError):
@@ -36,8 +36,8 @@ def problem(error: Exception) -> dict[str, Any]:
 
 def _problem(status: int, kind: str, detail: str, remedy: str | None = None) -> dict[str, Any]:
     title = HTTPStatus(status).phrase
-    told = {"title": title, "status": status, "kind": kind, "detail": detail, "remedy": remedy}
-    return {name: value for name, value in told.items() if value is not None}
+    fields = {"title": title, "status": status, "kind": kind, "detail": detail, "remedy": remedy}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 async def respond(_: Request, error: Exception) -> Response:
@@ -45,10 +45,10 @@ async def respond(_: Request, error: Exception) -> Response:
     if isinstance(error, ClientDisconnect):
         # Nobody reads it; 499 is nginx's code for a client that has closed the connection.
         return Response(status_code=499)
-    told = problem(error)
+    answer = problem(error)
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
-    if told["status"] == 401:
+    if answer["status"] == 401:
         headers["www-authenticate"] = "Bearer"
-    if told["status"] == 503:
+    if answer["status"] == 503:
         headers["retry-after"] = "2"
-    return JSONResponse(told, told["status"], headers, "application/problem+json")
+    return JSONResponse(answer, answer["status"], headers, "application/problem+json")

@@ -9,7 +9,7 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 class Settings(BaseModel):
-    """What the service needs to know; `.env.example` describes each variable."""
+    """The settings of the service; `.env.example` describes each variable."""
 
     # A message about a wrong value must not contain the value.
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)

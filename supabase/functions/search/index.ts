@@ -194,11 +194,11 @@ Deno.serve(async (request) => {
     return Response.json(await search(request), { headers: HEADERS });
   } catch (error) {
     if (error instanceof Refusal) {
-      const { status, message, ...told } = error;
-      return Response.json({ error: message, ...told }, { status, headers: HEADERS });
+      const { status, message, ...details } = error;
+      return Response.json({ error: message, ...details }, { status, headers: HEADERS });
     }
     console.error(error);
-    const told = { error: "the search failed", remedy: "The function's log has the cause." };
-    return Response.json({ ...told, kind: "error" }, { status: 500, headers: HEADERS });
+    const answer = { error: "the search failed", remedy: "The function's log has the cause." };
+    return Response.json({ ...answer, kind: "error" }, { status: 500, headers: HEADERS });
   }
 });

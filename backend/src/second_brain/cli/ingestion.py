@@ -412,7 +412,7 @@ def ingest_with_progress(
         except BaseException as error:
             progress.stop()
             _print_interruption(documents, reports)
-            # What is stored is stored; the cause is told, not that ANALYZE failed after it.
+            # The report names the first cause, not that ANALYZE failed after it.
             with contextlib.suppress(psycopg.Error, SecondBrainError):
                 _finish(database, reports, dry_run=dry_run)
             if isinstance(error, KeyboardInterrupt):

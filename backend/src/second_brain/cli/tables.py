@@ -62,12 +62,12 @@ def estimate_text(estimated: dict[str, Any]) -> str:
         f"about {matching:,} of {number(chunks, 'chunk')} pass the filters",
     ]
     for leg in ("vector", "text"):
-        told = estimated[leg]
-        if told["milliseconds"] is None:
-            lines.append(f"{leg} leg: {told['strategy']}")
+        cost = estimated[leg]
+        if cost["milliseconds"] is None:
+            lines.append(f"{leg} leg: {cost['strategy']}")
         else:
-            rows = f"about {number(round(told['rows']), 'row')}, {told['milliseconds']:.1f} ms"
-            lines.append(f"{leg} leg: {told['strategy']}, {rows}")
+            rows = f"about {number(round(cost['rows']), 'row')}, {cost['milliseconds']:.1f} ms"
+            lines.append(f"{leg} leg: {cost['strategy']}, {rows}")
     return "\n".join(lines)
 
 

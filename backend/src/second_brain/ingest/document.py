@@ -40,7 +40,7 @@ class Heading:
 class LoadedDocument:
     """A document's text and what is known about it.
 
-    `is_markdown` tells whether headings and tables in the text are Markdown's; `headings` are
+    `is_markdown`: whether headings and tables in the text are Markdown's; `headings` are
     those of a text that is not. `page_starts` holds the offset in characters at which each page
     or slide begins, for a document that has them.
     """

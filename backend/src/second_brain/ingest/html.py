@@ -30,7 +30,7 @@ _NO_TEXT = (
 
 
 def parse_html(data: bytes | str) -> "BeautifulSoup":
-    """Parse a page; the parser knows no entities but characters, and repairs what is broken."""
+    """Parse a page; the parser reads no entities but characters, and repairs what is broken."""
     try:
         from bs4 import BeautifulSoup
     except ImportError as exc:
@@ -93,7 +93,7 @@ def markdown_of(page: "BeautifulSoup") -> str:
 
 
 def is_web_address(address: str | None) -> bool:
-    """Tell whether this is an absolute address of http or https."""
+    """Return whether this is an absolute address of http or https."""
     try:
         parts = urlsplit(address or "")
         return parts.scheme in ("http", "https") and bool(parts.hostname)

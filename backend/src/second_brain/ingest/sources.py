@@ -131,7 +131,7 @@ def find_files(
 
 
 def is_excluded(path: str, patterns: Sequence[str]) -> bool:
-    """Tell whether a name, or a run of names, of this path matches one of the patterns."""
+    """Return whether a name, or a run of names, of this path matches one of the patterns."""
     parts = path.split("/")
     runs = [
         "/".join(parts[first:last])

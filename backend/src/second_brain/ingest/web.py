@@ -67,12 +67,12 @@ Address = IPv4Address | IPv6Address
 
 
 def is_address(path: str) -> bool:
-    """Tell whether an argument is an address of the web, not a file."""
+    """Return whether an argument is an address of the web, not a file."""
     return bool(re.match(r"https?://", path, re.IGNORECASE))
 
 
 def is_public(address: Address) -> bool:
-    """Tell whether an address is on the public internet, whatever form it is written in."""
+    """Return whether an address is on the public internet, whatever form it is written in."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped:
             return is_public(address.ipv4_mapped)

@@ -1,4 +1,4 @@
-"""The tools that search. Arguments and answers are those that assistants know."""
+"""The tools that search. Names and arguments are those that assistants expect."""
 
 import json
 from abc import abstractmethod
@@ -71,7 +71,7 @@ class _Search(Tool):
 
 
 class SearchKnowledgeBase(_Search):
-    """The search that some assistants know by this name."""
+    """The search under the name that some assistants expect."""
 
     title = "Search the knowledge base"
     description = (

@@ -1,4 +1,4 @@
-"""The server of the protocol: which tools and resources a caller has, and how errors are told."""
+"""The server of the protocol: tools and resources of a caller, and the answers to errors."""
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping

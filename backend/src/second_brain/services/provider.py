@@ -372,7 +372,7 @@ class AsyncSearchProvider(Searches):
         """Estimate the cost of `hybrid_search` for the same arguments, without a search.
 
         The estimate has the milliseconds in the database, and each leg's strategy and the rows that
-        it would read. It tells of rows that the viewer may not see. Raises a SecondBrainError on
+        it would read. It counts rows that the viewer may not see. Raises a SecondBrainError on
         failure.
         """
         given, timeout = _question(query_embedding, query_text, options)
