@@ -454,7 +454,26 @@ comment on function knowledge_internal.lexemes(regconfig, text, text) is
   'Lexemes of a heading and its content with their positions; the heading counts twice. Inner '
   'words have label C.';
 
-create function knowledge_internal.lexeme_vector(lexemes text[], weights float8[])
+create function knowledge_internal.lexeme_dimension(lexeme text)
+returns bigint
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return (hashtextextended(lexeme collate "C", 0) & 536870911) % 536870911 + 1;
+end
+$$;
+
+comment on function knowledge_internal.lexeme_dimension(text) is
+  'The dimension of a lexeme in a sparse vector: its hash, from 1 to 2^29 - 1. Dimension 2^29 is '
+  'the length factor of a chunk (knowledge_internal.document_side).';
+
+create function knowledge_internal.lexeme_vector(
+  lexemes text[], weights float8[], length_factor float8 default null
+)
 returns extensions.sparsevec
 language plpgsql
 immutable
@@ -463,7 +482,7 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  most_elements constant integer := 16000; -- of a sparsevec
+  most_elements constant integer := 15999; -- a sparsevec has 16,000, one for the length factor
 begin
   if cardinality(lexemes) > most_elements then
     select array_agg(heaviest.lexeme), array_agg(heaviest.weight)
@@ -475,15 +494,15 @@ begin
          limit most_elements
       ) as heaviest;
   end if;
-  -- A lexeme's dimension is its hash in 2^29 buckets.
   return (
     select (
              '{'
                || string_agg(bucket.dimension || ':' || bucket.weight, ',')
+               || coalesce(',536870912:' || length_factor::real, '')
                || '}/536870912'
            )::extensions.sparsevec
       from (
-        select (hashtextextended(entry.lexeme collate "C", 0) & 536870911) + 1 as dimension,
+        select knowledge_internal.lexeme_dimension(entry.lexeme) as dimension,
                sum(entry.weight)::real as weight
           from unnest(lexemes, weights) as entry (lexeme, weight)
          group by 1
@@ -492,9 +511,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.lexeme_vector(text[], float8[]) is
-  'Lexemes and their weights as a sparse vector, one dimension for each lexeme; null when there '
-  'are none.';
+comment on function knowledge_internal.lexeme_vector(text[], float8[], float8) is
+  'Lexemes and their weights as a sparse vector, one dimension for each lexeme, and in the last '
+  'dimension the length factor, if any; null when there are no lexemes.';
 
 create function knowledge_internal.bm25_k1()
 returns float8
@@ -626,9 +645,10 @@ begin
          array_agg(term.weight) filter (where term.weight >= lowest_level)
     into elements, marked, marked_weights
     from (
-      -- The dimension is that of lexeme_vector.
+      -- The dimension is lexeme_dimension, without the time of a call for each lexeme.
       select posting.lexeme,
-             (hashtextextended(posting.lexeme collate "C", 0) & 536870911) + 1 as dimension,
+             (hashtextextended(posting.lexeme collate "C", 0) & 536870911) % 536870911 + 1
+               as dimension,
              posting.tf * most_weight / (posting.tf + length_factor) as weight
         from (
           select word.lexeme, cardinality(word.positions)::float8 as tf
@@ -636,7 +656,7 @@ begin
         ) as posting
     ) as term;
   begin
-    bm25 := '{' || elements || '}/536870912';
+    bm25 := '{' || elements || ',536870912:' || length_factor::real || '}/536870912';
   exception when data_exception or program_limit_exceeded then
     -- Two lexemes have one dimension, or there are more than a sparsevec can hold.
     select knowledge_internal.lexeme_vector(
@@ -644,7 +664,8 @@ begin
              array_agg(
                cardinality(word.positions) * most_weight
                  / (cardinality(word.positions) + length_factor)
-             )
+             ),
+             length_factor
            )
       into bm25
       from unnest(content_tsv) as word;
@@ -660,7 +681,8 @@ $$;
 
 comment on function knowledge_internal.document_side(tsvector, float8) is
   'What BM25 stores of a chunk: the number of its words, without inner words (label C); the weight '
-  'of each lexeme, without its idf (knowledge_internal.bm25_length_factor); its marks '
+  'of each lexeme, without its idf (knowledge_internal.bm25_length_factor), with the length '
+  'factor in the last dimension, from which exact_scores computes the occurrences; its marks '
   '(knowledge_internal.mark_levels). mean_length is the average text_length of the corpus; null: '
   'that of this chunk.';
 

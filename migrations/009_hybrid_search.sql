@@ -35,6 +35,8 @@ create type knowledge_internal.search_plan as (
   sample_weight double precision,
   sampled_collections text[],
   near_ids uuid[],
+  near_distances float8[],
+  near_word_scores float8[],
   text_ids uuid[],
   text_draw integer,
   is_empty boolean
@@ -53,8 +55,8 @@ comment on type knowledge_internal.search_plan is
   'first_date and end_date: the bounds of document_date, for its index. sample: ids of chunks '
   'drawn at random, each for sample_weight chunks, by which the matching rows are counted; '
   'sampled_collections: the collections of those of them that match. near_ids and text_ids: what '
-  'with_found_rows found for the two legs, text_ids in text_draw, as in drawn_rows; null where the '
-  'index of the leg is read. is_empty: no row passes the filter.';
+  'with_found_rows found for the two legs, near_ids with their distances and the BM25 scores of '
+  'bm25, text_ids in text_draw, as in drawn_rows. is_empty: no row passes the filter.';
 
 create type knowledge_internal.search_settings as (
   ef_search text,
@@ -916,7 +918,6 @@ declare
   wanted knowledge_internal.chunk_filter;
   plan knowledge_internal.search_plan;
   callers knowledge_internal.search_settings;
-  common record;
 begin
   perform knowledge_internal.check_search_arguments(
     match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
@@ -946,20 +947,16 @@ begin
   callers := knowledge_internal.use_search_settings(plan);
   if num_nonnulls(collections, formulations, recency_half_life) = 0 and neighbor_window = 0
      and not one_per_document and knowledge_internal.is_common_search(plan) then
-    select false as is_vector_short, false as is_text_short into common;
-    loop
-      plan := knowledge_internal.with_found_rows(
-        plan, wanted, questions[1], analyses[1], viewer_id, viewer_groups,
-        common.is_vector_short, common.is_text_short
-      );
-      select found.* into common from knowledge_internal.common_search(
-        questions[1], analyses[1], asked, wanted, plan, match_count, match_threshold,
-        vector_weight, text_weight, rrf_k, fusion, viewer_id, public_only, match_offset, snippet,
-        viewer_groups
-      ) as found;
-      exit when not (common.is_vector_short or common.is_text_short);
-    end loop;
-    return query select hit.* from unnest(common.hits) as hit;
+    plan := knowledge_internal.with_found_rows(
+      plan, wanted, questions[1], analyses[1], viewer_id, viewer_groups
+    );
+    return query
+    select hit.*
+      from knowledge_internal.common_search(
+             questions[1], analyses[1], asked, wanted, plan, match_count, match_threshold,
+             vector_weight, text_weight, rrf_k, fusion, viewer_id, public_only, match_offset,
+             snippet, viewer_groups
+           ) as hit;
     perform knowledge_internal.restore_settings(callers);
     return;
   end if;
@@ -1105,11 +1102,12 @@ begin
      where lists.matching_query is not null
   ),
   text_results as (
-    select last_draws.list_id, hit.id, hit.text_score, hit.text_rank, hit.embedding
+    select last_draws.list_id, hit.id, hit.text_score, hit.text_rank, hit.embedding,
+           hit.has_every_word
       from last_draws
       join lists on lists.list_id = last_draws.list_id
      cross join lateral knowledge_internal.exact_scores(
-             last_draws.ids, plan.pool, lists.lexeme_queries, lists.scored_weights,
+             last_draws.ids, plan.pool, lists.lexemes, lists.scored_weights,
              lists.readings, lists.mean_length,
              case when last_draws.draw = 4 then lists.relaxed_bonuses else lists.bonuses end
            ) as hit
@@ -1137,9 +1135,9 @@ begin
              array(
                select text_score from text_results where list_id = lists.list_id order by text_rank
              ),
-             knowledge_internal.has_every_word(
-               (select id from text_results where list_id = lists.list_id and text_rank = 1),
-               lists.lexeme_queries
+             (
+               select has_every_word
+                 from text_results where list_id = lists.list_id and text_rank = 1
              ),
              plan.typical_rank, lists.cosine_spread, lists.mutual_neighbours, lists.coverage_weights
            ) as leg on fusion = 'auto'
@@ -1170,7 +1168,8 @@ begin
       left join last_draws on last_draws.list_id = lists.list_id
   ),
   ranges as (
-    select hit.list_id, max(hit.bm25_score) as best_bm25_score,
+    select hit.list_id,
+           max(hit.bm25_score) as best_bm25_score,
            min(hit.similarity) as least_similarity, max(hit.similarity) as best_similarity,
            case when count(hit.similarity) = 0 then 0 else min(hit.text_score) end
              as least_text_score, max(hit.text_score) as best_text_score,

@@ -85,6 +85,8 @@ NAMED_AT_RUN_TIME = {
         "physical_table",
         "has_matching_chunk",
         "compared_rows",
+        "drawn_rows",
+        "nearest_rows",
         "visible_words",
     )
 }
