@@ -43,7 +43,8 @@ create type knowledge_internal.chunk_filter as (
   required_metadata jsonb,
   alternative_metadata jsonb[],
   metadata_conditions knowledge_internal.metadata_condition[],
-  is_indexed boolean
+  is_indexed boolean,
+  bounds_rows boolean
 );
 
 comment on type knowledge_internal.metadata_condition is
@@ -60,7 +61,8 @@ comment on type knowledge_internal.chunk_filter is
   'hidden: the same for visibility, sensitivity and owner_id, which control access. '
   'required_metadata: metadata must contain it. alternative_metadata: metadata must contain one of '
   'them. metadata_conditions: conditions that these two cannot express. is_indexed: whether an '
-  'index supports a part of the filter.';
+  'index supports a part of the filter. bounds_rows: whether it has a part beside '
+  'excluded_collections.';
 
 create function knowledge_internal.is_input(source text, kind text)
 returns boolean
@@ -656,9 +658,7 @@ $$;
 comment on function knowledge_internal.stored_collections(text[]) is
   'Those of the collections that have chunks, active or not.';
 
-create function knowledge_internal.compile_filter(
-  filters jsonb, filter_type text, date_from date, date_to date, public_only boolean
-)
+create function knowledge_internal.compiled_conditions(filters jsonb)
 returns knowledge_internal.chunk_filter
 language plpgsql
 stable
@@ -677,34 +677,14 @@ declare
     "chunk_index": "chunk_indexes", "document_date": "document_dates",
     "created_at": "created", "updated_at": "updated"
   }';
-  indexed_parts constant text[] := array[
-    'knowledge_types', 'source_origins', 'collections', 'languages', 'visibilities',
-    'document_ids', 'source_ids', 'owner_ids'
-  ];
   hidden_columns constant text[] := array['visibility', 'sensitivity', 'owner_id'];
   compiled knowledge_internal.chunk_filter;
   condition knowledge_internal.filter_condition;
-  passing jsonb; -- values that pass, by part
+  passing jsonb := '{}'; -- values that pass, by part
   part text;
   or_null text[] := '{}';
-  excluded text[];
-  excluded_collections text[];
-  hidden text[];
   negated text[];
 begin
-  passing := jsonb_strip_nulls(jsonb_build_object(
-    'knowledge_types', case when filter_type is not null then jsonb_build_array(filter_type) end,
-    'visibilities', case when public_only then '["public"]'::jsonb end,
-    'document_dates', case
-      when date_from is not null or date_to is not null then
-        -- 5874897-12-31 is the latest date, so an inclusive bound there would overflow.
-        datemultirange(
-          daterange(date_from, null)
-            * daterange(null, nullif(date_to, date '5874897-12-31'), '[]')
-        )::text
-    end
-  ));
-
   for condition in select * from knowledge_internal.filter_conditions(filters) loop
     if condition.kind = 'metadata' then
       compiled := knowledge_internal.with_metadata_condition(compiled, condition);
@@ -713,7 +693,7 @@ begin
     part := parts ->> condition.field;
 
     if condition.field = 'collection' and condition.op = 'not_in' then
-      excluded_collections := excluded_collections || array(
+      compiled.excluded_collections := compiled.excluded_collections || array(
         select jsonb_array_elements_text(condition.value)
       );
       continue;
@@ -725,9 +705,9 @@ begin
           from jsonb_array_elements_text(condition.value) as listed (value)
       );
       if condition.field = any (hidden_columns) then
-        hidden := hidden || negated;
+        compiled.hidden := compiled.hidden || negated;
       else
-        excluded := excluded || negated;
+        compiled.excluded := compiled.excluded || negated;
       end if;
       continue;
     end if;
@@ -756,39 +736,95 @@ begin
     end if;
   end loop;
 
-  -- Callers exclude collections by habit. Without such chunks the search needs no filter.
-  if excluded_collections is not null then
-    excluded_collections := nullif(
-      knowledge_internal.stored_collections(excluded_collections), '{}'
-    );
-  end if;
-  if passing = '{}'
-    and num_nulls(
-      excluded, excluded_collections, hidden, compiled.required_metadata,
-      compiled.alternative_metadata, compiled.metadata_conditions
-    ) = 6 then
-    return null;
-  end if;
   compiled := jsonb_populate_record(compiled, passing);
   compiled.or_null := or_null;
-  compiled.excluded := excluded;
-  compiled.excluded_collections := excluded_collections;
-  compiled.hidden := hidden;
-  compiled.is_indexed := passing ?| indexed_parts
-    or compiled.required_metadata is not null
-    or compiled.alternative_metadata is not null
-    or coalesce(
-      not (lower_inf(compiled.document_dates) and upper_inf(compiled.document_dates)), false
-    );
+  -- Callers exclude collections by habit. Without such chunks the search needs no filter.
+  compiled.excluded_collections := case
+    when compiled.excluded_collections is not null then
+      nullif(knowledge_internal.stored_collections(compiled.excluded_collections), '{}')
+  end;
   return compiled;
 end
 $$;
 
+comment on function knowledge_internal.compiled_conditions(jsonb) is
+  'The argument filters as a chunk_filter without is_indexed and bounds_rows. filters: a JSON '
+  'array of conditions that must all hold, or an object, which is a short form for equality of '
+  'columns and of top-level metadata keys. Raises 22023; the message contains the place, such as '
+  'filters[2].op.';
+
+create function knowledge_internal.narrowed(allowed text[], single text)
+returns text[]
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return case
+    when single is null then allowed
+    when single = any (allowed) is not false then array[single]
+    else '{}'
+  end;
+end
+$$;
+
+comment on function knowledge_internal.narrowed(text[], text) is
+  'The allowed values (null: any) that are this single one; null does not narrow them.';
+
+create function knowledge_internal.compile_filter(
+  filters jsonb, filter_type text, date_from date, date_to date, public_only boolean
+)
+returns knowledge_internal.chunk_filter
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  compiled knowledge_internal.chunk_filter;
+begin
+  if filter_type <> all (knowledge_internal.knowledge_type_names()) then
+    perform knowledge_internal.check_choice(
+      'filter_type', filter_type, knowledge_internal.knowledge_type_names()
+    );
+  end if;
+  compiled := case
+    when filters <> 'null' then knowledge_internal.compiled_conditions(filters)
+  end;
+  compiled.knowledge_types := knowledge_internal.narrowed(compiled.knowledge_types, filter_type);
+  if public_only then
+    compiled.visibilities := knowledge_internal.narrowed(compiled.visibilities, 'public');
+  end if;
+  if date_from is not null or date_to is not null then
+    -- 5874897-12-31 is the latest date, so an inclusive bound there would overflow.
+    compiled.document_dates := coalesce(compiled.document_dates, '{(,)}') * datemultirange(
+      daterange(date_from, null) * daterange(null, nullif(date_to, date '5874897-12-31'), '[]')
+    );
+    compiled.or_null := array_remove(compiled.or_null, 'document_date');
+  end if;
+  compiled.is_indexed := num_nonnulls(
+    compiled.knowledge_types, compiled.source_origins, compiled.collections, compiled.languages,
+    compiled.visibilities, compiled.document_ids, compiled.source_ids, compiled.owner_ids,
+    compiled.required_metadata, compiled.alternative_metadata
+  ) > 0 or coalesce(
+    not (lower_inf(compiled.document_dates) and upper_inf(compiled.document_dates)), false
+  );
+  compiled.bounds_rows := compiled.is_indexed or num_nonnulls(
+    compiled.sensitivities, compiled.embedding_models, compiled.chunk_indexes,
+    compiled.document_dates, compiled.created, compiled.updated, compiled.excluded, compiled.hidden,
+    compiled.metadata_conditions
+  ) > 0;
+  if compiled.bounds_rows or compiled.excluded_collections is not null then
+    return compiled;
+  end if;
+  return null;
+end
+$$;
+
 comment on function knowledge_internal.compile_filter(jsonb, text, date, date, boolean) is
-  'The filter arguments of a search as one chunk_filter; null if there is no restriction. '
-  'filters: a JSON array of conditions that must all hold, or an object, which is a short form for '
-  'equality of columns and of top-level metadata keys. Raises 22023; the message contains the '
-  'place, such as filters[2].op.';
+  'The filter arguments of a search as one chunk_filter; null if there is no restriction. Raises '
+  '22023 as compiled_conditions does, and for an unknown filter_type.';
 
 create function knowledge_internal.is_listed(element jsonb, list jsonb)
 returns boolean
