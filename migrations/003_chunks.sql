@@ -205,23 +205,21 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   facts knowledge_internal.chunk_table;
+  density float8; -- rows on a page
 begin
-  select class.oid, size.pages, nullif(class.reltuples, -1), nullif(attribute.atttypmod, -1),
-         size.pages * coalesce(
-           nullif(class.reltuples, -1) / nullif(class.relpages, 0),
-           5 -- rows on a page of a table that was never analysed
+  select class.oid, pg_relation_size(class.oid) / current_setting('block_size')::bigint,
+         nullif(class.reltuples, -1), nullif(class.reltuples, -1) / nullif(class.relpages, 0),
+         (
+           select nullif(attribute.atttypmod, -1)
+             from pg_catalog.pg_attribute as attribute
+            where attribute.attrelid = class.oid
+              and attribute.attname = 'embedding'
          )
-    into facts.relation, facts.pages, facts.analysed_rows, facts.dimensions,
-         facts.estimated_rows
+    into facts.relation, facts.pages, facts.analysed_rows, density, facts.dimensions
     from pg_catalog.pg_class as class
-    join pg_catalog.pg_attribute as attribute
-      on attribute.attrelid = class.oid
-     and attribute.attname = 'embedding'
-   cross join lateral (
-           select pg_relation_size(class.oid) / current_setting('block_size')::bigint as pages
-           offset 0
-         ) as size
    where class.oid = knowledge_internal.physical_table();
+  -- Five, in a table that was never analysed.
+  facts.estimated_rows := facts.pages * coalesce(density, 5);
   return facts;
 end
 $$;

@@ -662,6 +662,49 @@ $$;
 comment on function knowledge_internal.has_most_chunks(text[]) is
   'Whether more than half of the chunks are in these collections, by the sample of the statistics.';
 
+create function knowledge_internal.with_sample(
+  plan knowledge_internal.search_plan,
+  wanted knowledge_internal.chunk_filter,
+  viewer_id uuid,
+  viewer_groups text[]
+)
+returns knowledge_internal.search_plan
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  small_corpus constant integer := 1000; -- chunks, as in plan_search
+  sample_size constant integer := 100; -- chunks
+begin
+  plan.sample := coalesce(
+    (
+      select corpus.sample[:sample_size]
+        from public.knowledge_corpus_statistics as corpus
+       where corpus.document_count > small_corpus
+    ),
+    -- A small corpus has no sample of its own.
+    array(
+      select chunk.id from public.knowledge_chunks as chunk
+       where chunk.status = 'active' limit sample_size
+    )
+  );
+  plan.sample_weight := plan.chunk_count / nullif(cardinality(plan.sample), 0);
+  plan.sampled_collections := knowledge_internal.sampled_collections(
+    wanted, plan, viewer_id, viewer_groups
+  );
+  -- Without an index, this would read the table once more. A trace is that of a whole search.
+  plan.is_empty := plan.is_indexed and plan.sampled_collections = '{}'
+    and knowledge_internal.is_common_search(plan)
+    and not knowledge_internal.has_matching_chunk(wanted, plan, viewer_id, viewer_groups);
+  return plan;
+end
+$$;
+
+comment on function knowledge_internal.with_sample is
+  'The plan of a filtered search with its sample, and whether no row passes the filter.';
+
 create function knowledge_internal.plan_search(
   pool_size integer,
   match_count integer,
@@ -677,117 +720,84 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  small_corpus constant integer := 1000; -- chunks
-  sample_size constant integer := 200; -- chunks
   stored constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
   plan knowledge_internal.search_plan;
 begin
   -- One statement, because a connection keeps a plan for each assignment.
-  select chosen.chunk_count, chosen.dimensions, chosen.is_small_corpus, chosen.is_filtered,
-         chosen.is_indexed, chosen.pool, chosen.best_hits, chosen.typical_rank,
-         chosen.scored_exactly, chosen.most_read_by_filter, chosen.index_rows, chosen.ef_search,
-         chosen.scan_tuples, chosen.most_compared, chosen.compared_exactly,
-         chosen.compared_by_bits, chosen.first_date, chosen.end_date
+  select chunk_count, stored.dimensions, is_small_corpus,
+         is_bounded or wanted.bounds_rows is true
+           or wanted.excluded_collections is not null
+             and knowledge_internal.has_most_chunks(wanted.excluded_collections) as is_filtered,
+         is_indexed, pool, 5 as best_hits, typical_rank,
+         -- The rows of a small corpus were written while its mean length still changed.
+         case when is_small_corpus then 4 * pool else pool end as scored_exactly,
+         case
+           when is_indexed then least(
+             most_read,
+             greatest(
+               pool * chunk_count / candidate_rows,
+               least(soon_read, pool * chunk_count / usual_candidates)
+             )
+           )
+           else -1
+         end as most_read_by_filter,
+         index_rows,
+         -- With a low ef_search, HNSW can end in the wrong cluster of a large graph.
+         least(
+           1000,
+           greatest(
+             2 * pool, effort_per_magnitude * (round(log(greatest(chunk_count, 100000))) - 1)
+           )
+         ) as ef_search,
+         scan_tuples,
+         -- Of n chunks m match. The index reads index_rows * n / m of them before it has enough; a
+         -- comparison reads m, or n where no index finds the m.
+         case
+           when is_indexed then sqrt(index_cost * index_rows * chunk_count)
+           else index_rows * chunk_count / scan_tuples
+         end as most_compared,
+         compared_exactly,
+         case when stored.dimensions >= quantized_from then 5 * compared_exactly end
+           as compared_by_bits,
+         case when has_dates then lower(wanted.document_dates) end as first_date,
+         case when has_dates then upper(wanted.document_dates) end as end_date
     into plan.chunk_count, plan.dimensions, plan.is_small_corpus, plan.is_filtered,
-         plan.is_indexed, plan.pool, plan.best_hits, plan.typical_rank,
-         plan.scored_exactly, plan.most_read_by_filter, plan.index_rows, plan.ef_search,
-         plan.scan_tuples, plan.most_compared, plan.compared_exactly,
-         plan.compared_by_bits, plan.first_date, plan.end_date
+         plan.is_indexed, plan.pool, plan.best_hits, plan.typical_rank, plan.scored_exactly,
+         plan.most_read_by_filter, plan.index_rows, plan.ef_search, plan.scan_tuples,
+         plan.most_compared, plan.compared_exactly, plan.compared_by_bits, plan.first_date,
+         plan.end_date
     from (
-      select fixed.*, known.*, reading.*,
-             stored.dimensions as dimensions,
-             known.is_bounded or coalesce(wanted.bounds_rows, false)
-               or wanted.excluded_collections is not null
-                 and knowledge_internal.has_most_chunks(wanted.excluded_collections)
-               as is_filtered,
-             -- The rows of a small corpus were written while its mean length still changed.
-             case when known.is_small_corpus then 4 * known.pool else known.pool end
-               as scored_exactly,
-             case
-               when known.is_indexed then least(
-                 fixed.most_read,
-                 greatest(
-                   known.pool * known.chunk_count / fixed.candidate_rows,
-                   least(fixed.soon_read, known.pool * known.chunk_count / fixed.usual_candidates)
-                 )
-               )
-               else -1
-             end as most_read_by_filter,
-             -- With a low ef_search, HNSW can end in the wrong cluster of a large graph.
-             least(
-               1000,
-               greatest(
-                 2 * known.pool,
-                 fixed.effort_per_magnitude
-                   * (round(log(greatest(known.chunk_count, 100000))) - 1)
-               )
-             ) as ef_search,
-             -- Of n chunks m match. The index reads index_rows * n / m of them before it has
-             -- enough; a comparison reads m, or n where no index finds the m.
-             case
-               when known.is_indexed
-                 then sqrt(fixed.index_cost * reading.index_rows * known.chunk_count)
-               else reading.index_rows * known.chunk_count / fixed.scan_tuples
-             end as most_compared,
-             case when stored.dimensions >= fixed.quantized_from then 5 * known.compared_exactly end
-               as compared_by_bits,
-             case when known.has_dates then lower(wanted.document_dates) end as first_date,
-             case when known.has_dates then upper(wanted.document_dates) end as end_date
-        from (
-          select 5 as best_hits,
-                 50 as typical_rank,
-                 128 as quantized_from, -- dimensions: shorter vectors lie in their row
-                 20 as index_cost, -- a row of the vector index, against one that is compared
-                 50 as effort_per_magnitude, -- of hnsw.ef_search, for each tenfold of the table
-                 1000 as candidate_rows, -- what the words of a query draw, at most
-                 350 as usual_candidates, -- the same, at least
-                 3000 as soon_read, -- rows that take no longer to read than a wider draw
-                 20000 as most_read, -- rows by a filter
-                 20000 as scan_tuples -- rows
-        ) as fixed
-       cross join lateral (
-               select stored.estimated_rows as chunk_count,
-                      stored.estimated_rows <= small_corpus as is_small_corpus,
-                      greatest(pool_size, match_count) as pool,
-                      greatest(pool_size, match_count, fixed.typical_rank) as compared_exactly,
-                      num_nonnulls(viewer_id, viewer_groups, collections) > 0 as is_bounded,
-                      num_nonnulls(viewer_id, viewer_groups, collections) > 0
-                        or coalesce(wanted.is_indexed, false) as is_indexed,
-                      ('document_date' = any (wanted.or_null)) is not true as has_dates
-             ) as known
-       cross join lateral (
-               -- More than is wanted: the index orders by half precision, and an iterative scan,
-               -- which filters lead to, returns rows in approximate order.
-               select ceil(
-                        case
-                          when known.is_bounded or wanted.bounds_rows is not null then 2
-                          else 1.2
-                        end
-                          * known.compared_exactly
-                      ) as index_rows
-             ) as reading
-    ) as chosen;
+      select 1000 as small_corpus, -- chunks
+             50 as typical_rank,
+             128 as quantized_from, -- dimensions: shorter vectors lie in their row
+             20 as index_cost, -- a row of the vector index, against one that is compared
+             50 as effort_per_magnitude, -- of hnsw.ef_search, for each tenfold of the table
+             1000 as candidate_rows, -- what the words of a query draw, at most
+             350 as usual_candidates, -- the same, at least
+             3000 as soon_read, -- rows that take no longer to read than a wider draw
+             20000 as most_read, -- rows by a filter
+             20000 as scan_tuples -- rows
+    ) as fixed
+   cross join lateral (
+           select stored.estimated_rows as chunk_count,
+                  stored.estimated_rows <= small_corpus as is_small_corpus,
+                  greatest(pool_size, match_count) as pool,
+                  greatest(pool_size, match_count, typical_rank) as compared_exactly,
+                  num_nonnulls(viewer_id, viewer_groups, collections) > 0 as is_bounded,
+                  num_nonnulls(viewer_id, viewer_groups, collections) > 0
+                    or wanted.is_indexed is true as is_indexed,
+                  ('document_date' = any (wanted.or_null)) is not true as has_dates
+         ) as known
+   cross join lateral (
+           -- More than is wanted: the index orders by half precision, and an iterative scan, which
+           -- filters lead to, returns rows in approximate order.
+           select ceil(
+                    case when is_bounded or wanted.bounds_rows is not null then 2 else 1.2 end
+                      * compared_exactly
+                  ) as index_rows
+         ) as reading;
   if plan.is_filtered then
-    plan.sample := coalesce(
-      (
-        select corpus.sample
-          from public.knowledge_corpus_statistics as corpus
-         where corpus.document_count > small_corpus
-      ),
-      -- A small corpus has no sample of its own.
-      array(
-        select chunk.id from public.knowledge_chunks as chunk
-         where chunk.status = 'active' limit sample_size
-      )
-    );
-    plan.sample_weight := plan.chunk_count / nullif(cardinality(plan.sample), 0);
-    plan.sampled_collections := knowledge_internal.sampled_collections(
-      wanted, plan, viewer_id, viewer_groups
-    );
-    -- Without an index, this would read the table once more. A trace is that of a whole search.
-    plan.is_empty := plan.is_indexed and plan.sampled_collections = '{}'
-      and knowledge_internal.is_common_search(plan)
-      and not knowledge_internal.has_matching_chunk(wanted, plan, viewer_id, viewer_groups);
+    plan := knowledge_internal.with_sample(plan, wanted, viewer_id, viewer_groups);
   end if;
   return plan;
 end
