@@ -809,8 +809,9 @@ begin
          );
   question := (
     knowledge_internal.search_questions(
-      arguments.query_embedding, arguments.query_text, null, settled.vector_weight > 0,
-      settled.text_weight > 0, arguments.on_bad_embedding
+      arguments.query_embedding, arguments.query_text, null,
+      (select stored.dimensions from knowledge_internal.chunk_table() as stored),
+      settled.vector_weight > 0, settled.text_weight > 0, arguments.on_bad_embedding
     )
   )[1];
   asked.query_embedding := question.embedding;

@@ -298,11 +298,9 @@ begin
     with
 @copy "  visible_chunks as" before "  -- Lists."
     drawn as (
-      select listed.id from unnest(plan.sample) as listed (id)
+      select chunk.collection from matching_chunks as chunk where chunk.id = any (plan.sample)
     )
-    select chunk.collection
-      from drawn
-      join matching_chunks as chunk on chunk.id = drawn.id
+    select drawn.collection from drawn
   );
 end
 $$;
@@ -943,9 +941,9 @@ begin
   then
     questions := '{}';
   else
-@copy "  questions := knowledge_internal" before "  collections := knowledge"
+@copy "  questions := knowledge_internal" before "  collections := case"
   end if;
-@copy "  collections := knowledge" before "  asked :="
+@copy "  collections := case" before "  asked :="
   return query
   with
 @copy "  visible_chunks as" before "  -- Lists."
@@ -1105,15 +1103,12 @@ declare
 begin
   perform knowledge_internal.check_flag('public_only', public_only),
           knowledge_internal.check_viewer_groups('viewer_groups', viewer_groups);
-  if filter_type is not null then
-    perform knowledge_internal.check_choice(
-      'filter_type', filter_type, knowledge_internal.knowledge_type_names()
-    );
-  end if;
   wanted := knowledge_internal.compile_filter(
     filters, filter_type, date_from, date_to, public_only
   );
-  collections := knowledge_internal.checked_collections(collections, 0);
+  collections := case
+    when collections is not null then knowledge_internal.checked_collections(collections, 0)
+  end;
   -- Usually nothing is pending, and the statement below takes longer to plan than this one to run.
   if not exists (
     select from public.knowledge_chunks as chunk
@@ -1470,8 +1465,9 @@ declare
   wanted knowledge_internal.chunk_filter;
   plan knowledge_internal.search_plan;
 begin
-@copy "  perform knowledge_internal.check_search_arguments(" before "  collections := knowledge"
+@copy "  perform knowledge_internal.check_search_arguments(" before "  plan := knowledge"
   plan := knowledge_internal.plan_search(pool_size, match_count, null, null, null, null);
+@copy "  questions := knowledge_internal" before "  collections := case"
   return (
     with
     lists as materialized (

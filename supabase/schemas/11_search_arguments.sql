@@ -469,23 +469,30 @@ declare
   plan knowledge_internal.search_plan;
 begin
   perform knowledge_internal.check_search_arguments(
-    match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
-    rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-    snippet, viewer_groups, on_bad_embedding, prefix_last
+    match_count, match_threshold, vector_weight, text_weight, search_mode, pool_size, rrf_k, fusion,
+    public_only, one_per_document, neighbor_window, recency_half_life, match_offset, snippet,
+    viewer_groups, on_bad_embedding, prefix_last
   );
-  wanted := knowledge_internal.compile_filter(
-    filters, filter_type, date_from, date_to, public_only
-  );
-  select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
-    fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
-  );
-  questions := knowledge_internal.search_questions(
-    query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0, on_bad_embedding
-  );
-  collections := knowledge_internal.checked_collections(collections, cardinality(questions));
+  wanted := case
+    when num_nonnulls(filters, filter_type, date_from, date_to) > 0 or public_only
+      then knowledge_internal.compile_filter(filters, filter_type, date_from, date_to, public_only)
+  end;
+  if fusion is null or fusion = 'stored_or_auto' then
+    select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
+      fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
+    );
+  end if;
   plan := knowledge_internal.plan_search(
     pool_size, match_count, wanted, viewer_id, viewer_groups, collections
   );
+  questions := knowledge_internal.search_questions(
+    query_embedding, query_text, formulations, plan.dimensions, vector_weight > 0, text_weight > 0,
+    on_bad_embedding
+  );
+  collections := case
+    when collections is not null
+      then knowledge_internal.checked_collections(collections, cardinality(questions))
+  end;
   analyses := knowledge_internal.analyse_questions(
     questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
   );
@@ -662,11 +669,9 @@ begin
             or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
   ),
     drawn as (
-      select listed.id from unnest(plan.sample) as listed (id)
+      select chunk.collection from matching_chunks as chunk where chunk.id = any (plan.sample)
     )
-    select chunk.collection
-      from drawn
-      join matching_chunks as chunk on chunk.id = drawn.id
+    select drawn.collection from drawn
   );
 end
 $$;
@@ -1474,15 +1479,21 @@ declare
   plan knowledge_internal.search_plan;
 begin
   perform knowledge_internal.check_search_arguments(
-    match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
-    rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-    snippet, viewer_groups, on_bad_embedding, prefix_last
+    match_count, match_threshold, vector_weight, text_weight, search_mode, pool_size, rrf_k, fusion,
+    public_only, one_per_document, neighbor_window, recency_half_life, match_offset, snippet,
+    viewer_groups, on_bad_embedding, prefix_last
   );
-  wanted := knowledge_internal.compile_filter(
-    filters, filter_type, date_from, date_to, public_only
-  );
-  select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
-    fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
+  wanted := case
+    when num_nonnulls(filters, filter_type, date_from, date_to) > 0 or public_only
+      then knowledge_internal.compile_filter(filters, filter_type, date_from, date_to, public_only)
+  end;
+  if fusion is null or fusion = 'stored_or_auto' then
+    select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
+      fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
+    );
+  end if;
+  plan := knowledge_internal.plan_search(
+    pool_size, match_count, wanted, viewer_id, viewer_groups, collections
   );
   if not needs_question and query_embedding is null and formulations is null
      and coalesce(query_text, '') !~ '\S'
@@ -1490,13 +1501,14 @@ begin
     questions := '{}';
   else
   questions := knowledge_internal.search_questions(
-    query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0, on_bad_embedding
+    query_embedding, query_text, formulations, plan.dimensions, vector_weight > 0, text_weight > 0,
+    on_bad_embedding
   );
   end if;
-  collections := knowledge_internal.checked_collections(collections, cardinality(questions));
-  plan := knowledge_internal.plan_search(
-    pool_size, match_count, wanted, viewer_id, viewer_groups, collections
-  );
+  collections := case
+    when collections is not null
+      then knowledge_internal.checked_collections(collections, cardinality(questions))
+  end;
   if plan.is_empty then
     return;
   end if;
@@ -1870,15 +1882,12 @@ declare
 begin
   perform knowledge_internal.check_flag('public_only', public_only),
           knowledge_internal.check_viewer_groups('viewer_groups', viewer_groups);
-  if filter_type is not null then
-    perform knowledge_internal.check_choice(
-      'filter_type', filter_type, knowledge_internal.knowledge_type_names()
-    );
-  end if;
   wanted := knowledge_internal.compile_filter(
     filters, filter_type, date_from, date_to, public_only
   );
-  collections := knowledge_internal.checked_collections(collections, 0);
+  collections := case
+    when collections is not null then knowledge_internal.checked_collections(collections, 0)
+  end;
   -- Usually nothing is pending, and the statement below takes longer to plan than this one to run.
   if not exists (
     select from public.knowledge_chunks as chunk
@@ -2087,23 +2096,30 @@ declare
 begin
   perform set_config('knowledge_internal.readings', '', true);
   perform knowledge_internal.check_search_arguments(
-    match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
-    rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-    snippet, viewer_groups, on_bad_embedding, prefix_last
+    match_count, match_threshold, vector_weight, text_weight, search_mode, pool_size, rrf_k, fusion,
+    public_only, one_per_document, neighbor_window, recency_half_life, match_offset, snippet,
+    viewer_groups, on_bad_embedding, prefix_last
   );
-  wanted := knowledge_internal.compile_filter(
-    filters, filter_type, date_from, date_to, public_only
-  );
-  select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
-    fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
-  );
-  questions := knowledge_internal.search_questions(
-    query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0, on_bad_embedding
-  );
-  collections := knowledge_internal.checked_collections(collections, cardinality(questions));
+  wanted := case
+    when num_nonnulls(filters, filter_type, date_from, date_to) > 0 or public_only
+      then knowledge_internal.compile_filter(filters, filter_type, date_from, date_to, public_only)
+  end;
+  if fusion is null or fusion = 'stored_or_auto' then
+    select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
+      fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
+    );
+  end if;
   plan := knowledge_internal.plan_search(
     pool_size, match_count, wanted, viewer_id, viewer_groups, collections
   );
+  questions := knowledge_internal.search_questions(
+    query_embedding, query_text, formulations, plan.dimensions, vector_weight > 0, text_weight > 0,
+    on_bad_embedding
+  );
+  collections := case
+    when collections is not null
+      then knowledge_internal.checked_collections(collections, cardinality(questions))
+  end;
   perform set_config(
             'knowledge_internal.recorded',
             '{"listed": {}, "counted": {}, "expansions": [], "unknown": {}}', true
@@ -2440,23 +2456,30 @@ declare
   candidates jsonb;
 begin
   perform knowledge_internal.check_search_arguments(
-    match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
-    rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-    snippet, viewer_groups, on_bad_embedding, prefix_last
+    match_count, match_threshold, vector_weight, text_weight, search_mode, pool_size, rrf_k, fusion,
+    public_only, one_per_document, neighbor_window, recency_half_life, match_offset, snippet,
+    viewer_groups, on_bad_embedding, prefix_last
   );
-  wanted := knowledge_internal.compile_filter(
-    filters, filter_type, date_from, date_to, public_only
-  );
-  select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
-    fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
-  );
-  questions := knowledge_internal.search_questions(
-    query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0, on_bad_embedding
-  );
-  collections := knowledge_internal.checked_collections(collections, cardinality(questions));
+  wanted := case
+    when num_nonnulls(filters, filter_type, date_from, date_to) > 0 or public_only
+      then knowledge_internal.compile_filter(filters, filter_type, date_from, date_to, public_only)
+  end;
+  if fusion is null or fusion = 'stored_or_auto' then
+    select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
+      fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
+    );
+  end if;
   plan := knowledge_internal.plan_search(
     pool_size, match_count, wanted, viewer_id, viewer_groups, collections
   );
+  questions := knowledge_internal.search_questions(
+    query_embedding, query_text, formulations, plan.dimensions, vector_weight > 0, text_weight > 0,
+    on_bad_embedding
+  );
+  collections := case
+    when collections is not null
+      then knowledge_internal.checked_collections(collections, cardinality(questions))
+  end;
   analyses := knowledge_internal.analyse_questions(
     questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
   );
@@ -2742,20 +2765,24 @@ declare
   plan knowledge_internal.search_plan;
 begin
   perform knowledge_internal.check_search_arguments(
-    match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
-    rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-    snippet, viewer_groups, on_bad_embedding, prefix_last
+    match_count, match_threshold, vector_weight, text_weight, search_mode, pool_size, rrf_k, fusion,
+    public_only, one_per_document, neighbor_window, recency_half_life, match_offset, snippet,
+    viewer_groups, on_bad_embedding, prefix_last
   );
-  wanted := knowledge_internal.compile_filter(
-    filters, filter_type, date_from, date_to, public_only
-  );
-  select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
-    fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
-  );
-  questions := knowledge_internal.search_questions(
-    query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0, on_bad_embedding
-  );
+  wanted := case
+    when num_nonnulls(filters, filter_type, date_from, date_to) > 0 or public_only
+      then knowledge_internal.compile_filter(filters, filter_type, date_from, date_to, public_only)
+  end;
+  if fusion is null or fusion = 'stored_or_auto' then
+    select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
+      fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
+    );
+  end if;
   plan := knowledge_internal.plan_search(pool_size, match_count, null, null, null, null);
+  questions := knowledge_internal.search_questions(
+    query_embedding, query_text, formulations, plan.dimensions, vector_weight > 0, text_weight > 0,
+    on_bad_embedding
+  );
   return (
     with
     lists as materialized (
@@ -3006,23 +3033,30 @@ begin
       using errcode = '22023';
   end if;
   perform knowledge_internal.check_search_arguments(
-    match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
-    rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-    snippet, viewer_groups, on_bad_embedding, prefix_last
+    match_count, match_threshold, vector_weight, text_weight, search_mode, pool_size, rrf_k, fusion,
+    public_only, one_per_document, neighbor_window, recency_half_life, match_offset, snippet,
+    viewer_groups, on_bad_embedding, prefix_last
   );
-  wanted := knowledge_internal.compile_filter(
-    filters, filter_type, date_from, date_to, public_only
-  );
-  select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
-    fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
-  );
-  questions := knowledge_internal.search_questions(
-    query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0, on_bad_embedding
-  );
-  collections := knowledge_internal.checked_collections(collections, cardinality(questions));
+  wanted := case
+    when num_nonnulls(filters, filter_type, date_from, date_to) > 0 or public_only
+      then knowledge_internal.compile_filter(filters, filter_type, date_from, date_to, public_only)
+  end;
+  if fusion is null or fusion = 'stored_or_auto' then
+    select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
+      fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
+    );
+  end if;
   plan := knowledge_internal.plan_search(
     pool_size, match_count, wanted, viewer_id, viewer_groups, collections
   );
+  questions := knowledge_internal.search_questions(
+    query_embedding, query_text, formulations, plan.dimensions, vector_weight > 0, text_weight > 0,
+    on_bad_embedding
+  );
+  collections := case
+    when collections is not null
+      then knowledge_internal.checked_collections(collections, cardinality(questions))
+  end;
   if plan.is_empty then
     return;
   end if;
