@@ -1,6 +1,7 @@
 -- 010_snippets: the excerpt of a hit, with its matching words marked.
 -- Adds: type lexeme_occurrences, functions searchable_lexemes, matched_parts, combining_marks,
--- lexeme_occurrences, best_passage, snippet, marked_snippet. Locks nothing that exists.
+-- compound_parts, pair_occurrences, lexeme_occurrences, best_passage, whole_characters, snippet,
+-- unmarked_words, marked_snippet. Locks nothing that exists.
 
 create function knowledge_internal.searchable_lexemes(
   configuration regconfig, source text
@@ -145,6 +146,110 @@ comment on type knowledge_internal.lexeme_occurrences is
   'The occurrences of lexemes in a text, in text order: first and last character, and the position '
   'in lexemes. highlighted: all these characters.';
 
+create function knowledge_internal.compound_parts(
+  words text[], configuration regconfig, lexemes text[]
+)
+returns table (word text, start integer, size integer, place integer)
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if knowledge_internal.searchable_lexemes(configuration, array_to_string(words, ' ')) && lexemes
+  then
+    return query
+    select listed.word, found.start, found.size, found.place
+      from unnest(words) as listed (word)
+     cross join lateral knowledge_internal.matched_parts(listed.word, configuration, lexemes)
+             as found
+     where knowledge_internal.searchable_lexemes(configuration, listed.word) && lexemes;
+  end if;
+end
+$$;
+
+comment on function knowledge_internal.compound_parts(text[], regconfig, text[]) is
+  'matched_parts for each of the words, without those that have none of the lexemes.';
+
+create function knowledge_internal.pair_occurrences(source text, lexemes text[])
+returns knowledge_internal.lexeme_occurrences
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+declare
+  -- The letters that inner_words also indexes as single letters.
+  inner_letters constant text := '[\u3007\u3400-\u9FFF\uAC00-\uD7A3\uF900-\uFAFF'
+    '\U00020000-\U0003FFFD]';
+  marks constant text := knowledge_internal.combining_marks();
+  pairs text[];
+  occurrences knowledge_internal.lexeme_occurrences;
+begin
+  pairs := array(
+    select query_lexeme.lexeme
+      from unnest(lexemes) as query_lexeme (lexeme)
+     where query_lexeme.lexeme ~ knowledge_internal.unspaced_letters()
+       and (length(query_lexeme.lexeme) > 1 or query_lexeme.lexeme ~ inner_letters)
+  );
+  if pairs = '{}' then
+    return occurrences;
+  end if;
+  select array_agg(letter.start::integer),
+         array_agg((letter.start + length(pair.lexeme) - 1)::integer),
+         array_agg(array_position(lexemes, pair.lexeme))
+    into occurrences.starts, occurrences.finishes, occurrences.places
+    from (
+      select written.character,
+             lead(written.character) over in_order as next,
+             sum(length(written.character)) over in_order
+               - length(written.character) + 1 as start
+        from string_to_table(
+               case
+                 when source ~ marks
+                   then regexp_replace(source, '(?!' || marks || ')', E'\x01', 'g')
+                 else array_to_string(string_to_array(source, null), E'\x01')
+               end,
+               E'\x01'
+             ) with ordinality as written (character, number)
+      window in_order as (order by written.number rows unbounded preceding)
+    ) as letter
+   cross join lateral (
+           values (letter.character || letter.next), (letter.character)
+         ) as pair (lexeme)
+   where pair.lexeme = any (pairs);
+  return occurrences;
+end
+$$;
+
+comment on function knowledge_internal.pair_occurrences(text, text[]) is
+  'The occurrences of lexemes that are letters, or pairs of letters, of scripts without spaces; in '
+  'no order, and without highlighted.';
+
+create function knowledge_internal.unspaced_letters()
+returns text
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+begin
+  return '[\u0E01-\u0E4E\u0E81-\u0ECE\u0EDC-\u0EDF\u1000-\u103F\u1050-\u108F'
+    '\u109A-\u109D\u1780-\u17D3\u17D7\u17DC\u17DD\u3005-\u3007\u3041-\u30FF\u3105-\u312F'
+    '\u31A0-\u31BF\u31F0-\u31FF\u3400-\u4DBF\u4E00-\u9FFF\uA9E0-\uA9EF\uA9FA-\uA9FE\uAA60-\uAA7F'
+    '\uAC00-\uD7A3\uF900-\uFAFF\U00020000-\U0003FFFD]';
+end
+$$;
+
+comment on function knowledge_internal.unspaced_letters() is
+  'A regular expression for the letters that apart splits into pairs: Thai, Lao, Myanmar, Khmer, '
+  'kana, Bopomofo, Han, Hangul.';
+
 create function knowledge_internal.lexeme_occurrences(
   source text, configuration regconfig, lexemes text[]
 )
@@ -157,45 +262,16 @@ set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on
 as $$
 declare
-  punctuation constant text := '!"$%()*,.:;=?[]^`{|}~''“”‘’„«»…—';
-  -- Words that apart, joined or inner_words change; in a text that is not normalised also all words
-  -- that are not ASCII. Postgres' parser reads every other word as one word.
-  compounds constant text := '[^ ]*(?:[-_/\\@#+<>&]|[.:''’][[:alnum:]]'
-    '|[[:alnum:]][]!"$%()*,;=?[^`{|}~“”…—]+[[:alnum:]]'
-    '|[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]])[^ ]*';
-  not_ascii constant text := '[^ ]*[^\u0001-\u007F ][^ ]*';
-  -- Letters that apart splits into pairs: Thai, Lao, Myanmar, Khmer, kana, Bopomofo, Han, Hangul.
-  unspaced constant text := '[\u0E01-\u0E4E\u0E81-\u0ECE\u0EDC-\u0EDF\u1000-\u103F\u1050-\u108F'
-    '\u109A-\u109D\u1780-\u17D3\u17D7\u17DC\u17DD\u3005-\u3007\u3041-\u30FF\u3105-\u312F'
-    '\u31A0-\u31BF\u31F0-\u31FF\u3400-\u4DBF\u4E00-\u9FFF\uA9E0-\uA9EF\uA9FA-\uA9FE\uAA60-\uAA7F'
-    '\uAC00-\uD7A3\uF900-\uFAFF\U00020000-\U0003FFFD]';
-  -- The part of these letters that inner_words also indexes as single letters.
-  inner_letters constant text := '[\u3007\u3400-\u9FFF\uAC00-\uD7A3\uF900-\uFAFF'
-    '\U00020000-\U0003FFFD]';
-  marks constant text := knowledge_internal.combining_marks();
-  is_normal constant boolean := source = knowledge_internal.normalised(source);
+  longest_word constant integer := 1000; -- Postgres leaves out words of more than 2,046 bytes
+  is_ascii constant boolean := octet_length(source) = length(source);
+  is_normal constant boolean := is_ascii or source = knowledge_internal.normalised(source);
   spaced text := source;
-  pairs text[];
-  characters text[];
+  pairs knowledge_internal.lexeme_occurrences;
   occurrences knowledge_internal.lexeme_occurrences;
 begin
-  if source ~ unspaced then
-    spaced := regexp_replace(source, unspaced, ' ', 'g');
-    pairs := array(
-      select query_lexeme.lexeme
-        from unnest(lexemes) as query_lexeme (lexeme)
-       where query_lexeme.lexeme ~ unspaced
-         and (length(query_lexeme.lexeme) > 1 or query_lexeme.lexeme ~ inner_letters)
-    );
-    if pairs <> '{}' then
-      characters := string_to_array(
-        case
-          when source ~ marks then regexp_replace(source, '(?!' || marks || ')', E'\x01', 'g')
-          else array_to_string(string_to_array(source, null), E'\x01')
-        end,
-        E'\x01'
-      );
-    end if;
+  if not is_ascii and source ~ knowledge_internal.unspaced_letters() then
+    spaced := regexp_replace(source, knowledge_internal.unspaced_letters(), ' ', 'g');
+    pairs := knowledge_internal.pair_occurrences(source, lexemes);
   end if;
 
   with word as materialized (
@@ -204,79 +280,89 @@ begin
              - length(split.word) as start
       from string_to_table(spaced, ' ') with ordinality as split (word, number)
   ),
-  intricate as materialized (
-    select distinct found.parts[1] as word
-      from regexp_matches(
-             spaced, compounds || case when is_normal then '' else '|' || not_ascii end, 'g'
-           ) as found (parts)
+  form as materialized (
+    select listed.word,
+           case
+             -- Letters between punctuation: one word for Postgres' parser, also beside others.
+             -- A regular expression for each word would take most of the time.
+             when ltrim(listed.letters, 'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ') = ''
+               and listed.letters <> ''
+               and listed.letters in (
+                 lower(listed.letters), upper(listed.letters), initcap(listed.letters)
+               )
+               and starts_with(ltrim(listed.word, '!"$%()*,;=?[]^`{|}'), listed.letters)
+               and strpos(listed.word, '..') = 0
+               and length(listed.word) <= longest_word then 'letters'
+             -- Words that apart, joined or inner_words change.
+             when listed.word ~ '[-_/\\@#+<>&]|[.:''’][[:alnum:]]'
+                 '|[[:alnum:]][]!"$%()*,;=?[^`{|}~“”…—]+[[:alnum:]]'
+                 '|[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]]'
+               or not is_normal and octet_length(listed.word) <> length(listed.word)
+               then 'compound'
+             else 'other'
+           end as kind
+      from (
+        select word.word, btrim(word.word, '!"$%()*,.:;=?[]^`{|}''') as letters
+          from word
+         where word.word <> ''
+         group by word.word
+      ) as listed
   ),
-  plain as materialized (
-    select word.word
-      from word
-     where word.word <> ''
-     group by word.word
-    having word.word not in (select intricate.word from intricate)
+  -- All these words are analysed at once: the position of a lexeme is the number of its word.
+  letters as (
+    select array_agg(form.word) as words,
+           to_tsvector(configuration, string_agg(form.word, ' ')) as analysed
+      from form
+     where form.kind = 'letters'
   ),
   matched as (
-    select plain.word, analysed.lexemes
-      from plain
-     cross join lateral (
-             select tsvector_to_array(to_tsvector(configuration, plain.word)) as lexemes offset 0
-           ) as analysed
-     where analysed.lexemes && lexeme_occurrences.lexemes
+    select letters.words[found_position.number] as word, found.lexeme
+      from letters
+     cross join lateral unnest(letters.analysed) as found
+     cross join lateral unnest(found.positions) as found_position (number)
+     where found.lexeme = any (lexemes)
+    union all
+    select form.word, found.lexeme
+      from form
+     cross join lateral unnest(
+             tsvector_to_array(to_tsvector(configuration, form.word))
+           ) as found (lexeme)
+     where form.kind = 'other'
+       and found.lexeme = any (lexemes)
   ),
   part as (
     select matched.word,
-           length(matched.word) - length(ltrim(matched.word, punctuation)) + 1 as start,
-           length(btrim(matched.word, punctuation)) as size,
-           array_position(lexeme_occurrences.lexemes, found.lexeme) as place
+           length(matched.word) - length(ltrim(matched.word, punctuation.characters)) + 1 as start,
+           length(btrim(matched.word, punctuation.characters)) as size,
+           array_position(lexemes, matched.lexeme) as place
       from matched
-     cross join lateral unnest(matched.lexemes) as found (lexeme)
-     where found.lexeme = any (lexeme_occurrences.lexemes)
+     cross join (
+             values ('!"$%()*,.:;=?[]^`{|}~''“”‘’„«»…—')
+         ) as punctuation (characters)
     union all
-    select intricate.word, found.start, found.size, found.place
-      from intricate
-     cross join lateral knowledge_internal.matched_parts(
-             intricate.word, configuration, lexeme_occurrences.lexemes
+    select found.word, found.start, found.size, found.place
+      from (
+        select array_agg(form.word) as words from form where form.kind = 'compound'
+      ) as compound
+     cross join lateral knowledge_internal.compound_parts(
+             compound.words, configuration, lexemes
            ) as found
-     where (
-             select knowledge_internal.searchable_lexemes(
-                      configuration, string_agg(every.word, ' ')
-                    ) && lexeme_occurrences.lexemes
-               from intricate as every
-           )
-       and knowledge_internal.searchable_lexemes(configuration, intricate.word)
-             && lexeme_occurrences.lexemes
+     where compound.words is not null
   ),
   occurrence as (
-    select word.start + part.start - 1 as start, part.size, part.place
+    select (word.start + part.start - 1)::integer as start,
+           (word.start + part.start + part.size - 2)::integer as finish, part.place
       from word
       join part on part.word = word.word
     union all
-    select letter.start, length(pair.lexeme), array_position(lexemes, pair.lexeme)
-      from (
-        select written.character,
-               lead(written.character) over in_order as next,
-               sum(length(written.character)) over in_order
-                 - length(written.character) + 1 as start
-          from unnest(characters) with ordinality as written (character, number)
-        window in_order as (order by written.number rows unbounded preceding)
-      ) as letter
-     cross join lateral (
-             values (letter.character || letter.next), (letter.character)
-         ) as pair (lexeme)
-     where pair.lexeme = any (pairs)
+    select pair.start, pair.finish, pair.place
+      from unnest(pairs.starts, pairs.finishes, pairs.places) as pair (start, finish, place)
   )
-  select array_agg(occurrence.start order by occurrence.start, occurrence.size),
-         array_agg(
-           occurrence.start + occurrence.size - 1 order by occurrence.start, occurrence.size
-         ),
-         array_agg(occurrence.place order by occurrence.start, occurrence.size),
-         range_agg(
-           int4range(occurrence.start::integer, (occurrence.start + occurrence.size)::integer)
-         )
-    into occurrences.starts, occurrences.finishes, occurrences.places,
-         occurrences.highlighted
+  select array_agg(occurrence.start order by occurrence.start, occurrence.finish),
+         array_agg(occurrence.finish order by occurrence.start, occurrence.finish),
+         array_agg(occurrence.place order by occurrence.start, occurrence.finish),
+         range_agg(int4range(occurrence.start, occurrence.finish, '[]'))
+    into occurrences.starts, occurrences.finishes, occurrences.places, occurrences.highlighted
     from occurrence;
   return occurrences;
 end
@@ -286,7 +372,9 @@ comment on function knowledge_internal.lexeme_occurrences(text, regconfig, text[
   'The positions of the words of a text that have one of the lexemes.';
 
 create function knowledge_internal.best_passage(
-  occurrences knowledge_internal.lexeme_occurrences,
+  starts integer[],
+  finishes integer[],
+  places integer[],
   lexeme_count integer,
   passage_size integer,
   out passage_start integer,
@@ -300,9 +388,6 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   unit constant integer := 1000000; -- weights are whole numbers, so that sums are exact
-  starts constant integer[] := occurrences.starts;
-  finishes constant integer[] := occurrences.finishes;
-  places constant integer[] := occurrences.places;
   counts integer[] := array_fill(0, array[lexeme_count]);
   worth bigint := 0;
   best_worth bigint := 0;
@@ -342,6 +427,30 @@ comment on function knowledge_internal.best_passage is
   'The passage of at most passage_size characters with the largest sum of lexeme weights. The '
   'weights are 1, 1/2, 1/3 ..., rarest lexeme first; each lexeme counts once.';
 
+create function knowledge_internal.whole_characters(
+  source text, passage_start integer, inout first integer, inout last integer
+)
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+declare
+  marks constant text := knowledge_internal.combining_marks();
+begin
+  while first > 1 and first < passage_start and substr(source, first, 1) ~ marks loop
+    first := first + 1;
+  end loop;
+  last := last + length(substring(substr(source, last + 1, 40) from '^' || marks || '*'));
+end
+$$;
+
+comment on function knowledge_internal.whole_characters is
+  'The bounds of an excerpt, moved so that no character is cut off from its accents or vowels. '
+  'Of more than 40 marks on the last character, 40 are kept.';
+
 create function knowledge_internal.snippet(
   content text, configuration regconfig, lexemes text[]
 )
@@ -361,87 +470,113 @@ declare
   excerpt_size constant integer := 240;
   passage_size constant integer := 200;
   boundary_distance constant integer := 40; -- maximum distance from a cut to a gap between words
-  marks constant text := knowledge_internal.combining_marks();
   source constant text := btrim(
     regexp_replace(
       left(content, characters_read), '(?! )[\s[:cntrl:]]|[\s[:cntrl:]]{2,}', ' ', 'g'
     )
   );
-  source_size constant integer := length(source);
-  lexeme_count constant integer := coalesce(cardinality(lexemes), 0);
   occurrences knowledge_internal.lexeme_occurrences;
-  passage_start integer;
-  passage_finish integer;
+  passage_start integer := 1;
+  passage_finish integer := 0;
   first integer;
   last integer;
-  gap integer;
-  excerpt text;
 begin
-  if lexeme_count > 0 then
+  if lexemes <> '{}' then
     occurrences := knowledge_internal.lexeme_occurrences(source, configuration, lexemes);
   end if;
-  select passage.passage_start, passage.passage_finish
-    into passage_start, passage_finish
-    from knowledge_internal.best_passage(occurrences, lexeme_count, passage_size) as passage;
-
-  passage_finish := least(passage_finish, passage_start + passage_size);
-  first := 1;
-  if passage_finish > excerpt_size - boundary_distance then
-    first := greatest(
-      1,
-      least(
-        passage_start - (excerpt_size - (passage_finish - passage_start)) / 2,
-        source_size - excerpt_size + 1
-      )
-    );
-  end if;
-  last := least(source_size, first + excerpt_size - 1);
-  if first > 1 and substr(source, first - 1, 1) <> ' ' then
-    gap := strpos(substr(source, first, passage_start - first), ' ');
-    if gap <= boundary_distance then
-      first := first + gap;
-    end if;
-  end if;
-  if last < source_size and substr(source, last + 1, 1) <> ' ' then
-    gap := strpos(reverse(substr(source, passage_finish + 1, last - passage_finish)), ' ');
-    if gap <= boundary_distance then
-      last := last - gap;
-    end if;
+  if occurrences.starts is not null then
+    select passage.passage_start,
+           least(passage.passage_finish, passage.passage_start + passage_size)
+      into passage_start, passage_finish
+      from knowledge_internal.best_passage(
+             occurrences.starts, occurrences.finishes, occurrences.places, cardinality(lexemes),
+             passage_size
+           ) as passage;
   end if;
 
-  while first > 1 and first < passage_start and substr(source, first, 1) ~ marks loop
-    first := first + 1;
-  end loop;
-  last := last
-    + length(substring(substr(source, last + 1, boundary_distance) from '^' || marks || '*'));
-
-  -- The source has no control characters, so two of them can represent the tags.
-  select string_agg(
-           substr(source, piece.gap, piece.start - piece.gap)
-             || E'\x01' || substr(source, piece.start, piece.finish - piece.start) || E'\x02',
-           '' order by piece.start
-         )
-         || substr(source, max(piece.finish), last + 1 - max(piece.finish))
-    into excerpt
+  select cut.first, least(length(source), cut.first + excerpt_size - 1)
+    into first, last
     from (
-      select lower(mark.range) as start,
-             upper(mark.range) as finish,
-             coalesce(lag(upper(mark.range)) over (order by mark.range), first) as gap
-        from unnest(
-               occurrences.highlighted * int4multirange(int4range(first, last + 1))
-             ) as mark (range)
-    ) as piece;
-  excerpt := coalesce(excerpt, substr(source, first, last + 1 - first));
-  excerpt := replace(
-    replace(
-      replace(replace(replace(excerpt, '&', '&amp;'), '<', '&lt;'), '>', '&gt;'), '"', '&quot;'
-    ),
-    '''',
-    '&#39;'
+      select case
+               when passage_finish <= excerpt_size - boundary_distance then 1
+               else greatest(
+                 1,
+                 least(
+                   passage_start - (excerpt_size - (passage_finish - passage_start)) / 2,
+                   length(source) - excerpt_size + 1
+                 )
+               )
+             end as first
+    ) as cut;
+  if length(source) > excerpt_size then
+    -- The cuts move to a gap between words.
+    select case
+             when first > 1 and substr(source, first - 1, 1) <> ' '
+               and gap.before <= boundary_distance then first + gap.before
+             else first
+           end,
+           case
+             when last < length(source) and substr(source, last + 1, 1) <> ' '
+               and gap.after <= boundary_distance then last - gap.after
+             else last
+           end
+      into first, last
+      from (
+        select strpos(substr(source, first, passage_start - first), ' ') as before,
+               strpos(reverse(substr(source, passage_finish + 1, last - passage_finish)), ' ')
+                 as after
+      ) as gap;
+    if octet_length(source) <> length(source) then
+      select moved.first, moved.last
+        into first, last
+        from knowledge_internal.whole_characters(source, passage_start, first, last) as moved;
+    end if;
+  end if;
+
+  return (
+    select case when first > 1 then '… ' else '' end
+             || coalesce(
+               string_agg(
+                 case
+                   when piece.is_marked then '<mark>' || escaped.text || '</mark>'
+                   else escaped.text
+                 end,
+                 '' order by piece.range
+               ),
+               ''
+             )
+             || case
+               when last < length(source) or length(content) > characters_read then ' …'
+               else ''
+             end
+      from (
+        select unnest(excerpt.range * occurrences.highlighted) as range, true as is_marked
+          from (values (int4multirange(int4range(first, last + 1)))) as excerpt (range)
+        union all
+        select unnest(excerpt.range - coalesce(occurrences.highlighted, '{}')), false
+          from (values (int4multirange(int4range(first, last + 1)))) as excerpt (range)
+      ) as piece
+     cross join lateral (
+             select replace(
+                      replace(
+                        replace(
+                          replace(
+                            replace(
+                              substr(
+                                source, lower(piece.range), upper(piece.range) - lower(piece.range)
+                              ),
+                              '&', '&amp;'
+                            ),
+                            '<', '&lt;'
+                          ),
+                          '>', '&gt;'
+                        ),
+                        '"', '&quot;'
+                      ),
+                      '''', '&#39;'
+                    ) as text
+           ) as escaped
   );
-  return case when first > 1 then '… ' else '' end
-    || replace(replace(excerpt, E'\x01', '<mark>'), E'\x02', '</mark>')
-    || case when last < source_size or length(content) > characters_read then ' …' else '' end;
 end
 $$;
 
@@ -450,6 +585,38 @@ comment on function knowledge_internal.snippet(text, regconfig, text[]) is
   'lexemes (rarest first) are close together. Each matching word is in <mark>, other text is '
   'HTML-escaped. White space and control characters become one space; … means that text was left '
   'out. Without lexemes, or if none occurs, the excerpt is the beginning of the content.';
+
+create function knowledge_internal.unmarked_words(
+  content_tsv tsvector, configuration regconfig, asked knowledge_internal.asked_words
+)
+returns text[]
+language plpgsql
+stable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+begin
+  return array(
+    select lower(part.word)
+      from unnest(asked.words, asked.compounds) as part (word, compound)
+     where part.compound is not null
+       and part.word ~ '^(?:\d{1,3}|[[:upper:][:lower:]])$'
+       -- The parts are all that can be marked where the compound is written as separate words.
+       and (
+         not content_tsv @@ asked.word_queries[array_position(asked.words, part.compound)]
+         or content_tsv
+              @@ plainto_tsquery(configuration, knowledge_internal.joined(part.compound))
+       )
+  );
+end
+$$;
+
+comment on function knowledge_internal.unmarked_words(
+  tsvector, regconfig, knowledge_internal.asked_words
+) is
+  'The short parts of compounds that are not marked in the snippet of a chunk.';
 
 create function knowledge_internal.marked_snippet(
   content text, content_tsv tsvector, language text, asked knowledge_internal.asked_words
@@ -464,34 +631,20 @@ set search_path = pg_catalog, pg_temp
 set client_min_messages = warning
 -- The search sets force_custom_plan; the statements here are the same for every hit.
 set plan_cache_mode = force_generic_plan
-set standard_conforming_strings = on
 as $$
 declare
-  short_part constant text := '^(?:\d{1,3}|[[:upper:][:lower:]])$';
   configuration constant regconfig := knowledge_internal.text_configuration(language);
-  unmarked constant text[] := array(
-    select lower(part.word)
-      from unnest(asked.words, asked.compounds) as part (word, compound)
-     where part.compound is not null
-       and part.word ~ short_part
-       -- The parts are all that can be marked where the compound is written as separate words.
-       and (
-         not content_tsv @@ asked.word_queries[array_position(asked.words, part.compound)]
-         or content_tsv
-              @@ plainto_tsquery(configuration, knowledge_internal.joined(part.compound))
-       )
-  );
+  lexemes text[] := asked.lexemes;
+  unmarked text;
 begin
-  return knowledge_internal.snippet(
-    content,
-    configuration,
-    array(
-      select word.lexeme
-        from unnest(asked.lexemes) with ordinality as word (lexeme, place)
-       where word.lexeme <> all (unmarked)
-       order by word.place
-    )
-  );
+  if array_remove(asked.compounds, null) <> '{}' then
+    foreach unmarked in array
+      knowledge_internal.unmarked_words(content_tsv, configuration, asked)
+    loop
+      lexemes := array_remove(lexemes, unmarked);
+    end loop;
+  end if;
+  return knowledge_internal.snippet(content, configuration, lexemes);
 end
 $$;
 
