@@ -36,6 +36,10 @@ declare
   found_configuration regconfig;
   named text := lower(language);
 begin
+  -- The default of the column needs no look-up.
+  if named = 'english' then
+    return 'pg_catalog.english'::regconfig;
+  end if;
   for attempt in 1 .. 2 loop
     select configuration.oid
       into found_configuration
@@ -132,20 +136,22 @@ declare
     '\u102B-\u103E\u1056-\u1059\u105E-\u1060\u1062-\u1064\u1067-\u106D\u1071-\u1074\u1082-\u108D'
     '\u108F\u109A-\u109D\u17B4-\u17D3\u17DD\u3099\u309A\uA9E5\uAA7B-\uAA7D';
 begin
-  source := knowledge_internal.normalised(source);
-  if octet_length(source) <> length(source) and source ~ ('[' || letters || ']') then
-    -- Each inner letter is written twice, which turns ABCD into AB BC CD. The pairs keep their
-    -- order, so a phrase of pairs matches a part of the text.
-    source := regexp_replace(source, '[' || letters || marks || ']+', ' \& ', 'g');
-    source := regexp_replace(
-      source,
-      '(?<=[' || letters || marks || '])[' || letters || '][' || marks || ']*'
-        '(?=[' || letters || '])',
-      '\& \&',
-      'g'
-    );
+  if octet_length(source) <> length(source) then
+    source := knowledge_internal.normalised(source);
+    if source ~ ('[' || letters || ']') then
+      -- Each inner letter is written twice, which turns ABCD into AB BC CD. The pairs keep their
+      -- order, so a phrase of pairs matches a part of the text.
+      source := regexp_replace(source, '[' || letters || marks || ']+', ' \& ', 'g');
+      source := regexp_replace(
+        source,
+        '(?<=[' || letters || marks || '])[' || letters || '][' || marks || ']*'
+          '(?=[' || letters || '])',
+        '\& \&',
+        'g'
+      );
+    end if;
   end if;
-  if source ~ '[+#]' then
+  if strpos(source, '+') > 0 or strpos(source, '#') > 0 then
     source := regexp_replace(source, '\m([[:alpha:]])\+\+', '\1plusplus ', 'g');
     source := regexp_replace(source, '\m([[:alpha:]])#(?![[:alnum:]])', '\1sharp ', 'g');
   end if;
@@ -179,27 +185,6 @@ comment on function knowledge_internal.apart(text) is
   'The text with its compounds (part numbers, paths, snake_case, addresses) split into words. '
   'Scripts without spaces are split into overlapping pairs of letters. C++ and C# stay words.';
 
-create function knowledge_internal.one_word(compound text)
-returns text
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
-begin
-  -- The point of a number stays as a letter, so that 3.11 is neither 311 nor 3.1.1.
-  if compound ~ '\d\.\d' then
-    compound := regexp_replace(compound, '(?<=\d)\.(?=\d)', 'p', 'g');
-  end if;
-  return regexp_replace(regexp_replace(compound, '^\.', 'dot'), '[^[:alnum:]]+', '', 'g');
-end
-$$;
-
-comment on function knowledge_internal.one_word(text) is
-  'A compound without its punctuation: 3.11 as 3p11, .NET as dotNET.';
-
 create function knowledge_internal.joined(source text)
 returns text
 language plpgsql
@@ -210,29 +195,39 @@ set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on
 as $$
 begin
-  return (
-    select coalesce(
-             string_agg(
-               case strpos(compound.parts[1], '.')
-                 when 0 then translate(compound.parts[1], '-/@:\_,', '')
-                 else knowledge_internal.one_word(compound.parts[1])
-               end,
-               ' '
-             ),
-             ''
-           )
-      from regexp_matches(
-             knowledge_internal.normalised(source),
-             '[[:alnum:]]+(?:(?:[-/.@:\\]_*|_+|::|://)[[:alnum:]]+)+|\d{1,3}(?:,\d{3})+'
-               '|(?<![^\s(])\.[[:alpha:]]+',
-             'g'
-           ) as compound (parts)
+  return translate(
+    array_to_string(
+      array(
+        select case
+                 -- The point of a number stays as a letter, so that 3.11 is neither 311 nor 3.1.1.
+                 when strpos(compound.found, '.') > 0 and compound.found ~ '^\.|\d\.\d' then
+                   regexp_replace(
+                     regexp_replace(compound.found, '(?<=\d)\.(?=\d)', 'p', 'g'), '^\.', 'dot'
+                   )
+                 else compound.found
+               end
+          from (
+            select (
+                     regexp_matches(
+                       knowledge_internal.normalised(source),
+                       '[[:alnum:]]+(?:(?:[-/.@:\\]_*|_+|::|://)[[:alnum:]]+)+|\d{1,3}(?:,\d{3})+'
+                         '|(?<![^\s(])\.[[:alpha:]]+',
+                       'g'
+                     )
+                   )[1] as found
+          ) as compound
+      ),
+      ' '
+    ),
+    '-/.@:\_,',
+    ''
   );
 end
 $$;
 
 comment on function knowledge_internal.joined(text) is
-  'The compounds in a text, each as one word: DS-7604 as DS7604, 1,000 as 1000, .NET as dotNET.';
+  'The compounds in a text, each as one word: DS-7604 as DS7604, 1,000 as 1000, 3.11 as 3p11, .NET '
+  'as dotNET.';
 
 create function knowledge_internal.apart_and_joined(source text)
 returns text
