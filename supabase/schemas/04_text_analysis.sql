@@ -598,20 +598,18 @@ declare
   levels constant float8[] := knowledge_internal.mark_levels();
   lowest_level constant float8 := levels[1];
   most_weight constant float8 := knowledge_internal.bm25_k1() + 1;
+  lexemes constant text[] := tsvector_to_array(content_tsv);
+  frequencies float8[];
   length_factor float8;
   elements text;
   marked text[];
   marked_weights float8[];
 begin
-  select coalesce(sum(cardinality(word.positions)), 0)
-    into text_length
+  -- Inner words have label C. Lexemes and frequencies have the same order.
+  select coalesce(sum(cardinality(array_remove(word.weights, 'C'))), 0),
+         array_agg(cardinality(word.positions))
+    into text_length, frequencies
     from unnest(content_tsv) as word;
-  if ts_filter(content_tsv, '{c}') <> '' then
-    text_length := text_length - (
-      select sum(cardinality(inner_word.positions))
-        from unnest(ts_filter(content_tsv, '{c}')) as inner_word
-    );
-  end if;
   length_factor := knowledge_internal.bm25_length_factor(
     text_length, greatest(coalesce(mean_length, text_length), 1)
   );
@@ -623,31 +621,26 @@ begin
       -- The dimension is that of lexeme_vector.
       select posting.lexeme,
              (hashtextextended(posting.lexeme collate "C", 0) & 536870911) + 1 as dimension,
-             posting.tf * most_weight / (posting.tf + length_factor) as weight
-        from (
-          select word.lexeme, cardinality(word.positions)::float8 as tf
-            from unnest(content_tsv) as word
-        ) as posting
+             posting.frequency * most_weight / (posting.frequency + length_factor) as weight
+        from unnest(lexemes, frequencies) as posting (lexeme, frequency)
+      -- Prevents that each use of the weight computes it.
+      offset 0
     ) as term;
   begin
     bm25 := '{' || elements || '}/536870912';
   exception when data_exception or program_limit_exceeded then
     -- Two lexemes have one dimension, or there are more than a sparsevec can hold.
-    select knowledge_internal.lexeme_vector(
-             array_agg(word.lexeme),
-             array_agg(
-               cardinality(word.positions) * most_weight
-                 / (cardinality(word.positions) + length_factor)
-             )
-           )
-      into bm25
-      from unnest(content_tsv) as word;
+    bm25 := knowledge_internal.lexeme_vector(
+      lexemes,
+      array(
+        select frequency * most_weight / (frequency + length_factor)
+          from unnest(frequencies) as frequency
+      )
+    );
   end;
   marks := array(
-    select mark.lexeme || '^' || level.number
+    select mark.lexeme || '^' || generate_series(1, width_bucket(mark.weight, levels))
       from unnest(marked, marked_weights) as mark (lexeme, weight)
-      join unnest(levels) with ordinality as level (least, number)
-        on mark.weight >= level.least
   );
 end
 $$;
