@@ -1104,7 +1104,13 @@ as $$
 declare
   matching constant float8 := knowledge_internal.estimated_chunks(plan);
   is_narrow constant boolean := coalesce(matching <= plan.most_compared, false);
-  reads_all constant boolean := coalesce(matching <= plan.most_read_by_filter, false);
+  reads_all constant boolean := coalesce(
+    matching <= greatest(
+      plan.most_read_by_filter,
+      case when question.embedding is not null then plan.most_compared end
+    ),
+    false
+  );
   compares_near boolean := question.embedding is not null;
   compares_text constant boolean := analysis.matching_query is not null
     and analysis.is_partial and is_narrow and reads_all;
@@ -2549,8 +2555,13 @@ begin
            knowledge_internal.indexed_direction(question.embedding) as direction,
            knowledge_internal.embedding_bits(question.embedding) as embedding_bits,
            coalesce(matching.chunks <= plan.most_compared, plan.is_small_corpus) as is_narrow,
-           question.is_partial
-             and coalesce(matching.chunks > plan.most_read_by_filter, true) as is_drawn
+           question.is_partial and coalesce(
+             matching.chunks > greatest(
+               plan.most_read_by_filter,
+               case when question.embedding is not null then plan.most_compared end
+             ),
+             true
+           ) as is_drawn
       from rows from (unnest(questions), unnest(analyses)) with ordinality as question
      cross join unnest(coalesce(collections, array[null::text])) as scope (collection)
      cross join lateral knowledge_internal.estimated_chunks(plan, scope.collection)

@@ -652,7 +652,13 @@ as $$
 declare
   matching constant float8 := knowledge_internal.estimated_chunks(plan);
   is_narrow constant boolean := coalesce(matching <= plan.most_compared, false);
-  reads_all constant boolean := coalesce(matching <= plan.most_read_by_filter, false);
+  reads_all constant boolean := coalesce(
+    matching <= greatest(
+      plan.most_read_by_filter,
+      case when question.embedding is not null then plan.most_compared end
+    ),
+    false
+  );
   compares_near boolean := question.embedding is not null;
   compares_text constant boolean := analysis.matching_query is not null
     and analysis.is_partial and is_narrow and reads_all;

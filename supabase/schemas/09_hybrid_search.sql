@@ -51,7 +51,8 @@ comment on type knowledge_internal.search_plan is
   'ef_search and scan_tuples as pgvector''s settings; with at most most_compared matching rows '
   '(of chunk_count) the index is not used: compared_by_bits rows are chosen by embedding_bits '
   '(null: all), and compared_exactly of them returned. Text leg: scored_exactly candidates get '
-  'their exact BM25; with at most most_read_by_filter matching rows all of them are candidates. '
+  'their exact BM25; with at most most_read_by_filter matching rows (most_compared, where the '
+  'vector leg compares them too) all of them are candidates. '
   'first_date and end_date: the bounds of document_date, for its index. sample: ids of chunks '
   'drawn at random, each for sample_weight chunks, by which the matching rows are counted; '
   'sampled_collections: the collections of those of them that match. near_ids and text_ids: what '
@@ -1094,8 +1095,13 @@ begin
            knowledge_internal.indexed_direction(question.embedding) as direction,
            knowledge_internal.embedding_bits(question.embedding) as embedding_bits,
            coalesce(matching.chunks <= plan.most_compared, plan.is_small_corpus) as is_narrow,
-           question.is_partial
-             and coalesce(matching.chunks > plan.most_read_by_filter, true) as is_drawn
+           question.is_partial and coalesce(
+             matching.chunks > greatest(
+               plan.most_read_by_filter,
+               case when question.embedding is not null then plan.most_compared end
+             ),
+             true
+           ) as is_drawn
       from rows from (unnest(questions), unnest(analyses)) with ordinality as question
      cross join unnest(coalesce(collections, array[null::text])) as scope (collection)
      cross join lateral knowledge_internal.estimated_chunks(plan, scope.collection)
