@@ -673,6 +673,8 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
+-- The planner would plan the limit anew in each call.
+set plan_cache_mode = force_generic_plan
 as $$
 declare
   small_corpus constant integer := 1000; -- chunks, as in plan_search
@@ -871,13 +873,14 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  callers knowledge_internal.search_settings;
-begin
   -- The cast loads pgvector, which defines the settings.
-  select current_setting('hnsw.ef_search'), current_setting('hnsw.iterative_scan'),
-         current_setting('hnsw.max_scan_tuples')
-    into callers.ef_search, callers.iterative_scan, callers.max_scan_tuples
-    from (select '[1]'::extensions.vector) as loaded;
+  callers constant knowledge_internal.search_settings := case
+    when '[1]'::extensions.vector is not null then row(
+      current_setting('hnsw.ef_search'), current_setting('hnsw.iterative_scan'),
+      current_setting('hnsw.max_scan_tuples')
+    )
+  end;
+begin
   perform set_config('hnsw.ef_search', plan.ef_search::text, true),
           -- Filters are checked after the index scan, which goes on until enough rows pass.
           set_config('hnsw.iterative_scan', 'relaxed_order', true),
