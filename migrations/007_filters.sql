@@ -148,7 +148,9 @@ begin
                     problem,
                     place,
                     left(source::text, 100),
-                    case jsonb_typeof(source) when 'object' then left((source - keys)::text, 100) end,
+                    case jsonb_typeof(source)
+                      when 'object' then left((source - keys)::text, 100)
+                    end,
                     (
                       select string_agg(listed.name, ', ' order by listed.name)
                         from jsonb_object_keys(knowledge_internal.filter_columns())
@@ -167,8 +169,8 @@ $$;
 
 comment on function knowledge_internal.refuse_condition is
   'Raises 22023 with a problem that parsed_condition found. In its text, %1$s is the place of the '
-  'condition, %2$s the condition, %3$s its unknown keys, %4$s the columns, %5$s its field, %6$s the '
-  'allowed ops, %7$s the field as text, %8$s and %10$s its op, %9$s its value.';
+  'condition, %2$s the condition, %3$s its unknown keys, %4$s the columns, %5$s its field, %6$s '
+  'the allowed ops, %7$s the field as text, %8$s and %10$s its op, %9$s its value.';
 
 create function knowledge_internal.parsed_condition(source jsonb, place text)
 returns knowledge_internal.filter_condition
