@@ -26,6 +26,7 @@ SEARCH = "hybrid_search_knowledge_chunks"
 
 _COPY = re.compile(r'@copy "(.+?)" before "(.+?)"(?: with "(.+)" as "(.+)")?$')
 _CONDITIONS = re.compile(r'@conditions "(.+?)" before "(.+?)"$')
+_WHERE = re.compile(r'( +)@where "(.+?)" before "(.+?)"$')
 # What the conditions are about, in a statement whose parameters are in this order.
 _PARAMETERS = {"wanted": "($1)", "plan": "($2)", "viewer_id": "$3", "viewer_groups": "$4"}
 _SELECTION = re.compile(r" +-- (except|only) (\w+(?:, \w+)*)$")
@@ -75,10 +76,8 @@ def conditions(lines: list[str]) -> list[str]:
 
     Each is a text of SQL; of `wanted.x is null or ...` it is null where wanted.x is.
     """
-    ctes = "\n".join(lines).rstrip().removesuffix(",")
-    query: Any = parse_sql(f"with {ctes} select")[0].stmt
     written = []
-    for one in (part for cte in query.withClause.ctes for part in _parts(cte.ctequery.whereClause)):
+    for one in _conditions(lines):
         absent, *others = one.args if _is(one, BoolExprType.OR_EXPR) else (None, one)
         text = " or ".join(map(_written, others))
         for name, parameter in _PARAMETERS.items():
@@ -90,6 +89,34 @@ def conditions(lines: list[str]) -> list[str]:
             written.append(f"    case when not ({_written(absent)}) then")
             written += [*_literal(text, "      "), "    end,"]
     return [*written[:-1], written[-1].removesuffix(",")]
+
+
+def where(lines: list[str], indent: str) -> list[str]:
+    """Return the conditions of the CTEs in the lines, each after `and`, for a filtered search.
+
+    They are wrapped at spaces, so their literals have none.
+    """
+    written = []
+    for one in _conditions(lines):
+        text = _written(one)
+        text = f"({text})" if _is(one, BoolExprType.OR_EXPR) else text
+        written += textwrap.wrap(
+            f"and {text}",
+            width=100,
+            initial_indent=indent,
+            subsequent_indent=f"{indent}  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return written
+
+
+def _conditions(lines: list[str]) -> Iterator[Any]:
+    """Yield the conditions of the CTEs in the lines."""
+    ctes = "\n".join(lines).rstrip().removesuffix(",")
+    query: Any = parse_sql(f"with {ctes} select")[0].stmt
+    for cte in query.withClause.ctes:
+        yield from _parts(cte.ctequery.whereClause)
 
 
 def _is(node: Any, operation: BoolExprType) -> bool:
@@ -122,7 +149,7 @@ def fill(template: str, of: list[Argument], sql: str = "") -> str:
     `with "A" as "B"` at the end of a copy writes B for A in the lines.
     `-- except NAME, NAME` at its end leaves arguments out, and `-- only NAME, NAME` all others.
     Before a line that closes a parenthesis the last repetition has no comma. `@conditions` writes
-    the conditions of copied CTEs as texts.
+    the conditions of copied CTEs as texts, and `@where` as the end of a `where` clause.
     """
     filled: list[str] = []
     lines = template.splitlines()
@@ -137,6 +164,10 @@ def fill(template: str, of: list[Argument], sql: str = "") -> str:
         listed = _CONDITIONS.match(line)
         if listed is not None:
             filled += conditions(copied(sql, listed[1], listed[2]))
+            continue
+        clause = _WHERE.match(line)
+        if clause is not None:
+            filled += where(copied(sql, clause[2], clause[3]), clause[1])
             continue
         if "@name" not in line:
             filled.append(line)

@@ -295,12 +295,10 @@ set plan_cache_mode = force_generic_plan
 as $$
 begin
   return array(
-    with
-@copy "  visible_chunks as" before "  -- Lists."
-    drawn as (
-      select chunk.collection from matching_chunks as chunk where chunk.id = any (plan.sample)
-    )
-    select drawn.collection from drawn
+    select chunk.collection
+      from public.knowledge_chunks as chunk
+     where chunk.id = any (plan.sample)
+       @where "  visible_chunks as" before "  -- Lists."
   );
 end
 $$;

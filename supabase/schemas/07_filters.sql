@@ -127,6 +127,50 @@ $$;
 comment on function knowledge_internal.filter_columns() is
   'The columns that a filter can name, each with the kind of its values.';
 
+create function knowledge_internal.refuse_condition(
+  problem text,
+  source jsonb,
+  place text,
+  condition knowledge_internal.filter_condition,
+  allowed_ops text[]
+)
+returns void
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  keys constant text[] := '{field,op,operator,value}';
+begin
+  raise exception '%', format(
+                    problem,
+                    place,
+                    left(source::text, 100),
+                    case jsonb_typeof(source)
+                      when 'object' then left((source - keys)::text, 100)
+                    end,
+                    (
+                      select string_agg(listed.name, ', ' order by listed.name)
+                        from jsonb_object_keys(knowledge_internal.filter_columns())
+                             as listed (name)
+                    ),
+                    left((source -> 'field')::text, 100),
+                    array_to_string(allowed_ops, ', '),
+                    left(condition.field, 100),
+                    left(coalesce(source -> 'op', source -> 'operator')::text, 100),
+                    left(condition.value::text, 100),
+                    condition.op
+                  )
+    using errcode = '22023';
+end
+$$;
+
+comment on function knowledge_internal.refuse_condition is
+  'Raises 22023 with a problem that parsed_condition found. In its text, %1$s is the place of the '
+  'condition, %2$s the condition, %3$s its unknown keys, %4$s the columns, %5$s its field, %6$s '
+  'the allowed ops, %7$s the field as text, %8$s and %10$s its op, %9$s its value.';
+
 create function knowledge_internal.parsed_condition(source jsonb, place text)
 returns knowledge_internal.filter_condition
 language plpgsql
@@ -192,26 +236,7 @@ begin
       then '%1$s.value for between must be [low, high], both of one type, not %9$s'
   end;
   if problem is not null then
-    raise exception '%', format(
-                      problem,
-                      place,
-                      left(source::text, 100),
-                      case jsonb_typeof(source) when 'object' then
-                        left((source - '{field,op,operator,value}'::text[])::text, 100)
-                      end,
-                      (
-                        select string_agg(listed.name, ', ' order by listed.name)
-                          from jsonb_object_keys(knowledge_internal.filter_columns())
-                               as listed (name)
-                      ),
-                      left((source -> 'field')::text, 100),
-                      array_to_string(allowed_ops, ', '),
-                      left(condition.field, 100),
-                      left(coalesce(source -> 'op', source -> 'operator')::text, 100),
-                      left(condition.value::text, 100),
-                      condition.op
-                    )
-      using errcode = '22023';
+    perform knowledge_internal.refuse_condition(problem, source, place, condition, allowed_ops);
   end if;
   return condition;
 end
@@ -437,6 +462,39 @@ $$;
 comment on function knowledge_internal.column_equalities(jsonb) is
   'The conditions of an object whose keys are columns, as a list. Raises 22023 for too many keys.';
 
+create function knowledge_internal.check_filters(filters jsonb)
+returns void
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  problem constant text := case
+    when jsonb_typeof(filters) not in ('array', 'object')
+      then 'filters must be a JSON array of conditions or an object, not %1$s'
+    -- Postgres can parse thousands of levels, but comparing them exceeds the stack depth.
+    when jsonb_path_exists(filters, 'strict $.**{50}')
+      then 'filters must be nested less than 50 levels deep'
+    when jsonb_typeof(filters) = 'object' then null
+    when jsonb_array_length(filters) > 100
+      then 'filters must have at most 100 conditions, not %2$s'
+  end;
+begin
+  if problem is not null then
+    raise exception '%', format(
+                      problem,
+                      left(filters::text, 100),
+                      case jsonb_typeof(filters) when 'array' then jsonb_array_length(filters) end
+                    )
+      using errcode = '22023';
+  end if;
+end
+$$;
+
+comment on function knowledge_internal.check_filters(jsonb) is
+  'Raises 22023 for filters that are neither a list nor an object, nested too deep, or too many.';
+
 create function knowledge_internal.filter_conditions(filters jsonb)
 returns setof knowledge_internal.filter_condition
 language plpgsql
@@ -452,24 +510,7 @@ declare
   elements jsonb;
   problem text;
 begin
-  problem := case
-    when not is_object and jsonb_typeof(filters) <> 'array'
-      then 'filters must be a JSON array of conditions or an object, not %1$s'
-    -- Postgres can parse thousands of levels, but comparing them exceeds the stack depth.
-    when jsonb_path_exists(filters, 'strict $.**{50}')
-      then 'filters must be nested less than 50 levels deep'
-    when not is_object and jsonb_array_length(filters) > 100
-      then 'filters must have at most 100 conditions, not %2$s'
-  end;
-  if problem is not null then
-    raise exception '%', format(
-                      problem,
-                      left(filters::text, 100),
-                      case jsonb_typeof(filters) when 'array' then jsonb_array_length(filters) end
-                    )
-      using errcode = '22023';
-  end if;
-
+  perform knowledge_internal.check_filters(filters);
   if is_object then
     return query select * from knowledge_internal.metadata_equalities(filters);
     filters := knowledge_internal.column_equalities(filters);

@@ -45,7 +45,8 @@ create type knowledge_internal.search_plan as (
 comment on type knowledge_internal.search_plan is
   'How a search finds its rows. is_filtered: not every active row may be returned (for excluded '
   'collections only, where they have most chunks); is_indexed: an '
-  'index finds the rows that may. dimensions: those of the stored embeddings. pool: rows that each leg returns. best_hits: how many of a leg '
+  'index finds the rows that may. dimensions: those of the stored embeddings. '
+  'pool: rows that each leg returns. best_hits: how many of a leg '
   'show what its best are like. typical_rank: the neighbour whose similarity counts as ordinary. '
   'Vector leg: index_rows are asked of the index, with '
   'ef_search and scan_tuples as pgvector''s settings; with at most most_compared matching rows '
@@ -203,9 +204,10 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  problem text;
+  problem text; -- begins with the name of the argument, whose value is %s
+  given text;
 begin
-  -- One expression: a search evaluates and keeps only this one. Weights and rrf_k beyond their
+  -- One expression, because a connection keeps a plan for each. Weights and rrf_k beyond their
   -- bounds could make a score 0 or infinite.
   problem := case
     when (match_count between 1 and 1000) is not true
@@ -244,29 +246,15 @@ begin
       then 'prefix_last must be true or false, not null'
   end;
   if problem is not null then
-    raise exception '%', format(
-                      problem,
-                      coalesce(
-                        left(
-                          jsonb_build_object(
-                            'match_count', match_count::text,
-                            'match_threshold', match_threshold::text,
-                            'vector_weight', vector_weight::text,
-                            'text_weight', text_weight::text,
-                            'search_mode', search_mode,
-                            'pool_size', pool_size::text,
-                            'rrf_k', rrf_k::text,
-                            'fusion', fusion,
-                            'neighbor_window', neighbor_window::text,
-                            'recency_half_life', recency_half_life::text,
-                            'match_offset', match_offset::text,
-                            'on_bad_embedding', on_bad_embedding
-                          ) ->> split_part(problem, ' ', 1),
-                          100
-                        ),
-                        'null'
-                      )
-                    )
+    given := jsonb_build_object(
+      'match_count', match_count::text, 'match_threshold', match_threshold::text,
+      'vector_weight', vector_weight::text, 'text_weight', text_weight::text,
+      'search_mode', search_mode, 'pool_size', pool_size::text, 'rrf_k', rrf_k::text,
+      'fusion', fusion, 'neighbor_window', neighbor_window::text,
+      'recency_half_life', recency_half_life::text, 'match_offset', match_offset::text,
+      'on_bad_embedding', on_bad_embedding
+    ) ->> split_part(problem, ' ', 1);
+    raise exception '%', format(problem, coalesce(left(given, 100), 'null'))
       using errcode = '22023';
   end if;
   if viewer_groups is not null then
@@ -676,6 +664,8 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
+-- The planner would plan the limit anew in each call.
+set plan_cache_mode = force_generic_plan
 as $$
 declare
   small_corpus constant integer := 1000; -- chunks, as in plan_search
@@ -874,13 +864,14 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  callers knowledge_internal.search_settings;
-begin
   -- The cast loads pgvector, which defines the settings.
-  select current_setting('hnsw.ef_search'), current_setting('hnsw.iterative_scan'),
-         current_setting('hnsw.max_scan_tuples')
-    into callers.ef_search, callers.iterative_scan, callers.max_scan_tuples
-    from (select '[1]'::extensions.vector) as loaded;
+  callers constant knowledge_internal.search_settings := case
+    when '[1]'::extensions.vector is not null then row(
+      current_setting('hnsw.ef_search'), current_setting('hnsw.iterative_scan'),
+      current_setting('hnsw.max_scan_tuples')
+    )
+  end;
+begin
   perform set_config('hnsw.ef_search', plan.ef_search::text, true),
           -- Filters are checked after the index scan, which goes on until enough rows pass.
           set_config('hnsw.iterative_scan', 'relaxed_order', true),

@@ -611,67 +611,49 @@ set plan_cache_mode = force_generic_plan
 as $$
 begin
   return array(
-    with
-  visible_chunks as not materialized (
-    select chunk.*
-      from knowledge_internal.searchable_chunks as chunk
-     where chunk.status = 'active'
-       and (
-         not plan.is_filtered
-         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
-             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
-           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
-           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
-             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
-           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
-             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
-           and (wanted.hidden is null or not wanted.hidden && array[
-             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
-             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
-           ])
-       )
-  ),
-  matching_chunks as not materialized (
-    select chunk.*
-      from visible_chunks as chunk
-     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
-       and (not plan.is_filtered
-        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
-          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
-          and (wanted.collections is null or chunk.collection = any (wanted.collections))
-          and (wanted.languages is null or chunk.language = any (wanted.languages))
-          and (wanted.embedding_models is null
-            or chunk.embedding_model = any (wanted.embedding_models)
-            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
-          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
-            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
-          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
-            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
-          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
-            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
-          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
-            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
-          -- The index on document_date serves these two, not the multirange above.
-          and (plan.first_date is null or chunk.document_date >= plan.first_date)
-          and (plan.end_date is null or chunk.document_date < plan.end_date)
-          and (wanted.created is null or chunk.created_at <@ wanted.created)
-          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
-          and (wanted.excluded is null or not wanted.excluded && array[
-            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
-            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
-            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
-            'source_id' || coalesce('=' || chunk.source_id, '')
-          ])
-          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
-          and (wanted.alternative_metadata is null
-            or chunk.metadata @> any (wanted.alternative_metadata))
-          and (wanted.metadata_conditions is null
-            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
-  ),
-    drawn as (
-      select chunk.collection from matching_chunks as chunk where chunk.id = any (plan.sample)
-    )
-    select drawn.collection from drawn
+    select chunk.collection
+      from public.knowledge_chunks as chunk
+     where chunk.id = any (plan.sample)
+       and chunk.status = 'active'
+       and (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public' or
+         chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
+       and (wanted.visibilities is null or chunk.visibility = any(wanted.visibilities))
+       and (wanted.sensitivities is null or chunk.sensitivity = any(wanted.sensitivities) or
+         (chunk.sensitivity is null and 'sensitivity' = any(wanted.or_null)))
+       and (wanted.owner_ids is null or chunk.owner_id = any(wanted.owner_ids) or (chunk.owner_id is
+         null and 'owner_id' = any(wanted.or_null)))
+       and (wanted.hidden is null or not wanted.hidden && array['visibility=' || chunk.visibility,
+         'owner_id' || coalesce('=' || chunk.owner_id, ''), 'sensitivity' || coalesce('=' ||
+         chunk.sensitivity, '')])
+       and coalesce(chunk.collection <> all(wanted.excluded_collections), true)
+       and (wanted.knowledge_types is null or chunk.knowledge_type = any(wanted.knowledge_types))
+       and (wanted.source_origins is null or chunk.source_origin = any(wanted.source_origins))
+       and (wanted.collections is null or chunk.collection = any(wanted.collections))
+       and (wanted.languages is null or chunk.language = any(wanted.languages))
+       and (wanted.embedding_models is null or chunk.embedding_model = any(wanted.embedding_models)
+         or (chunk.embedding_model is null and 'embedding_model' = any(wanted.or_null)))
+       and (wanted.document_ids is null or chunk.document_id = any(wanted.document_ids) or
+         (chunk.document_id is null and 'document_id' = any(wanted.or_null)))
+       and (wanted.source_ids is null or chunk.source_id = any(wanted.source_ids) or
+         (chunk.source_id is null and 'source_id' = any(wanted.or_null)))
+       and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes or
+         (chunk.chunk_index is null and 'chunk_index' = any(wanted.or_null)))
+       and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates or
+         (chunk.document_date is null and 'document_date' = any(wanted.or_null)))
+       and (plan.first_date is null or chunk.document_date >= plan.first_date)
+       and (plan.end_date is null or chunk.document_date < plan.end_date)
+       and (wanted.created is null or chunk.created_at <@ wanted.created)
+       and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
+       and (wanted.excluded is null or not wanted.excluded && array['knowledge_type=' ||
+         chunk.knowledge_type, 'source_origin=' || chunk.source_origin, 'language=' ||
+         chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''), 'embedding_model'
+         || coalesce('=' || chunk.embedding_model, ''), 'source_id' || coalesce('=' ||
+         chunk.source_id, '')])
+       and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
+       and (wanted.alternative_metadata is null or chunk.metadata @>
+         any(wanted.alternative_metadata))
+       and (wanted.metadata_conditions is null or knowledge_internal.passes(chunk.metadata,
+         wanted.metadata_conditions))
   );
 end
 $$;
