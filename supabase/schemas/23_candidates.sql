@@ -147,7 +147,7 @@ begin
           and lower.third <= kept.third
           and lower.fourth <= kept.fourth
      )
-     order by kept.share_from desc, kept.first, kept.second, kept.third, kept.fourth
+     order by kept.share_from desc, kept.condition, kept.others
      limit most_conditions
   ),
   by_first_word as (
