@@ -63,9 +63,9 @@ declare
   fewest_rows constant float8 := 100 * effort;
   -- Each condition costs time at each index entry that is read.
   most_conditions constant integer := 10;
-  lowest_marks constant integer[] := array[1, 1, 1, 2]; -- by number of words
-  highest_marks constant integer[] := array[4, 3, 1, 2];
   words constant integer := least(cardinality(lexemes), 4);
+  lowest_mark constant integer := (array[1, 1, 1, 2])[words];
+  highest_mark constant integer := (array[4, 3, 1, 2])[words];
   usual_weight constant float8 := 0.85; -- of a word without a mark
   mark_weights constant float8[] := knowledge_internal.mark_levels();
   mark_sizes constant float8[] := knowledge_internal.mark_sizes(
@@ -80,50 +80,44 @@ begin
              when 0 then document_count
              when 1 then document_frequencies[asked.place]
              else mark_sizes[asked.place][level.number - 1]
-           end as size,
-           case level.number
-             when 0 then 0
-             when 1 then usual_weight * weights[asked.place]
-             else (mark_weights[level.number - 1] + 0.1) * weights[asked.place]
-           end as value
-      from generate_series(1, words) as asked (place)
-     cross join generate_series(0, highest_marks[words] + 1) as level (number)
-     where level.number <= 1
+           end as size
+      from generate_series(1, 4) as asked (place)
+     cross join generate_series(0, highest_mark + 1) as level (number)
+     where level.number = 0
+        or (level.number = 1 and asked.place <= words)
        -- All rows with a rare word are read.
-        or (level.number > lowest_marks[words] and document_frequencies[asked.place] > fewest_rows)
+        or (level.number > lowest_mark and document_frequencies[asked.place] > fewest_rows)
   ),
   -- With the share of rows at this level, and at this or a higher one.
   part as materialized (
-    select step.place, step.level, step.value,
-           step.size / document_count as share_from,
-           case step.level
-             when 0 then null
-             when 1 then quote_literal(lexemes[step.place])
-             else quote_literal(lexemes[step.place] || '^' || step.level - 1)
-           end as condition,
+    select step.place, step.level, step.size / document_count as share_from,
            greatest(
-             step.size - coalesce(
-               lead(step.size) over (partition by step.place order by step.level), 0
-             ),
+             step.size - lead(step.size, 1, 0::float8)
+               over (partition by step.place order by step.level),
              0
-           ) / document_count as share
+           ) / document_count as share,
+           case step.level
+             when 0 then 0
+             when 1 then usual_weight * weights[step.place]
+             else (mark_weights[step.level - 1] + 0.1) * weights[step.place]
+           end as value,
+           case when step.level > 0 then
+             quote_literal(lexemes[step.place] || coalesce('^' || nullif(step.level - 1, 0), ''))
+           end as condition
       from step
   ),
   cell as (
-    select first.level as first, coalesce(second.level, 0) as second,
-           coalesce(third.level, 0) as third, coalesce(fourth.level, 0) as fourth,
-           first.condition,
-           array[second.condition, third.condition, fourth.condition] as others,
-           first.value + coalesce(second.value, 0) + coalesce(third.value, 0)
-             + coalesce(fourth.value, 0) as value,
-           document_count * first.share * coalesce(second.share, 1) * coalesce(third.share, 1)
-             * coalesce(fourth.share, 1) as size,
-           first.share_from * coalesce(second.share_from, 1) * coalesce(third.share_from, 1)
-             * coalesce(fourth.share_from, 1) as share_from
+    select first.level as first, second.level as second, third.level as third,
+           fourth.level as fourth, first.condition,
+           concat_ws(' & ', second.condition, third.condition, fourth.condition) as others,
+           first.value + second.value + third.value + fourth.value as value,
+           document_count * first.share * second.share * third.share * fourth.share as size,
+           first.share_from * second.share_from * third.share_from * fourth.share_from
+             as share_from
       from part as first
-      left join part as second on second.place = 2
-      left join part as third on third.place = 3
-      left join part as fourth on fourth.place = 4
+      join part as second on second.place = 2
+      join part as third on third.place = 3
+      join part as fourth on fourth.place = 4
      where first.place = 1
   ),
   -- The cells of highest value.
@@ -144,27 +138,24 @@ begin
   ),
   -- A cell's condition holds in the cells of higher levels too.
   least_cell as (
-    select kept.*
+    select kept.condition, kept.others
       from kept
      where not exists (
        select from kept as lower
-        where lower.first <= kept.first
+        where lower.value < kept.value
+          and lower.first <= kept.first
           and lower.second <= kept.second
           and lower.third <= kept.third
           and lower.fourth <= kept.fourth
-          and (lower.first, lower.second, lower.third, lower.fourth)
-            <> (kept.first, kept.second, kept.third, kept.fourth)
      )
-     order by kept.share_from desc, kept.first, kept.second, kept.third, kept.fourth
+     order by kept.share_from desc, kept.condition, kept.others
      limit most_conditions
   ),
   by_first_word as (
     select concat_ws(
              ' & ',
              least_cell.condition,
-             '((' || string_agg(
-               nullif(array_to_string(least_cell.others, ' & '), ''), ') | ('
-             ) || '))'
+             '((' || string_agg(nullif(least_cell.others, ''), ') | (') || '))'
            ) as condition
       from least_cell
      group by least_cell.condition
@@ -208,54 +199,46 @@ declare
   most_common_partner constant float8 := document_count * case
     when document_frequencies[fewest_partners] <= 0.05 * document_count then 0.05 else 0.3
   end;
-  -- The first lexemes are the rarest.
+  -- The first lexemes are the rarest: so many may be partners, and of so many all rows are read.
   partners constant integer := width_bucket(most_common_partner, document_frequencies);
-  mark_weights constant float8[] := knowledge_internal.mark_levels();
   unmarked integer := 0;
   postings float8 := 0;
-  added float8;
+  mark_weights constant float8[] := knowledge_internal.mark_levels();
   mark_sizes float8[];
   mark record;
-  -- Each row drawn has at least one driver: of an unmarked lexeme all rows, of another those with a
-  -- mark. By lexeme.
+  -- Each row drawn has at least one driver: an unmarked lexeme, or a mark of another one. By lexeme.
   drivers text[] := lexemes;
-  driver_sizes float8[] := array_fill(null::float8, array[words]);
+  driver_sizes float8[];
   higher_marks text[] := array_fill(null::text, array[words]);
   higher_sizes float8[] := array_fill(null::float8, array[words]);
   candidate_query tsquery;
 begin
   -- All rows of rare lexemes are read, and of a common one when the rare ones have few rows and a
   -- partner thins out its own.
+  while postings + document_frequencies[unmarked + 1] <= posting_budget
+    or (
+      postings < posting_budget / 2
+      and postings + document_frequencies[unmarked + 1] <= thinned_budget
+      and partners > (unmarked = 0)::integer
+    )
   loop
-    added := document_frequencies[unmarked + 1];
-    exit when (
-      postings + added <= posting_budget
-      or (
-        postings < posting_budget / 2
-        and postings + added <= thinned_budget
-        and partners > (unmarked = 0)::integer
-      )
-    ) is not true;
-    postings := postings + added;
+    postings := postings + document_frequencies[unmarked + 1];
     unmarked := unmarked + 1;
-    driver_sizes[unmarked] := added;
   end loop;
+  driver_sizes := document_frequencies[:unmarked] || higher_sizes[unmarked + 1:];
 
   -- Of the other lexemes, only rows with a mark are read: those where the lexeme weighs much. The
   -- marks that fit into the rest of the posting budget, by falling value.
-  if postings < posting_budget and unmarked < words then
-    mark_sizes := knowledge_internal.mark_sizes(
-      lexemes[unmarked + 1:], document_frequencies[unmarked + 1:], document_count
-    );
+  if unmarked < words and postings < posting_budget then
+    mark_sizes := knowledge_internal.mark_sizes(lexemes, document_frequencies, document_count);
     for mark in
-      select asked.place, level.number, mark_sizes[asked.place - unmarked][level.number] as size
+      select asked.place, level.number, mark_sizes[asked.place][level.number] as size
         from generate_series(unmarked + 1, words) as asked (place)
        cross join unnest(mark_weights) with ordinality as level (weight, number)
        order by weights[asked.place] * level.weight desc, asked.place
     loop
       postings := postings + mark.size - coalesce(driver_sizes[mark.place], 0);
-      exit when postings > posting_budget
-        and (unmarked > 0 or num_nonnulls(variadic driver_sizes) > 0);
+      exit when postings > posting_budget and num_nonnulls(variadic driver_sizes) > 0;
       -- A mark that is too common alone is used alone at a higher level.
       if driver_sizes[mark.place] <= row_budget / 2 then
         higher_marks[mark.place] := drivers[mark.place];
@@ -364,14 +347,14 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   growth constant float8 := least(greatest(document_count / 200000, 1) ^ 0.75, 5); -- of budgets
+  words constant integer := cardinality(lexemes);
   short_words constant integer := 3;
-  most_short_words constant integer := 5;
+  most_short_words constant integer := 5; -- of common words in a large table
+  common constant float8 := 3000 * effort * growth; -- rows
   long_words constant integer := 24;
   -- The best rows for a long query share many of its words, but may have none of the rarest. In a
   -- small table they are all scored.
-  scored_in_full constant float8 :=
-    case when cardinality(lexemes) < long_words then 3000 else 20000 end; -- rows
-  common constant float8 := 3000 * effort * growth; -- rows
+  scored_in_full constant float8 := case when words < long_words then 3000 else 20000 end; -- rows
   frequency float8;
   matching_rows float8 := 0; -- at most
   candidate_query tsquery;
@@ -382,12 +365,9 @@ begin
   if least(matching_rows, document_count) <= scored_in_full then
     return null;
   end if;
-  -- In a large table also common words only, of which many rows have four.
-  if cardinality(lexemes) <= short_words
-     or (
-       cardinality(lexemes) <= most_short_words and growth >= 2
-         and document_frequencies[1] > common
-     )
+  -- In a large table many rows have four common words.
+  if words <= short_words
+     or (words <= most_short_words and growth >= 2 and document_frequencies[1] > common)
   then
     candidate_query := knowledge_internal.short_candidate_query(
       lexemes, document_frequencies, weights, document_count, effort * sqrt(growth)
