@@ -37,6 +37,10 @@ declare
   found_configuration regconfig;
   named text := lower(language);
 begin
+  -- The default of the column needs no look-up.
+  if named = 'english' then
+    return 'pg_catalog.english'::regconfig;
+  end if;
   for attempt in 1 .. 2 loop
     select configuration.oid
       into found_configuration
@@ -133,20 +137,22 @@ declare
     '\u102B-\u103E\u1056-\u1059\u105E-\u1060\u1062-\u1064\u1067-\u106D\u1071-\u1074\u1082-\u108D'
     '\u108F\u109A-\u109D\u17B4-\u17D3\u17DD\u3099\u309A\uA9E5\uAA7B-\uAA7D';
 begin
-  source := knowledge_internal.normalised(source);
-  if octet_length(source) <> length(source) and source ~ ('[' || letters || ']') then
-    -- Each inner letter is written twice, which turns ABCD into AB BC CD. The pairs keep their
-    -- order, so a phrase of pairs matches a part of the text.
-    source := regexp_replace(source, '[' || letters || marks || ']+', ' \& ', 'g');
-    source := regexp_replace(
-      source,
-      '(?<=[' || letters || marks || '])[' || letters || '][' || marks || ']*'
-        '(?=[' || letters || '])',
-      '\& \&',
-      'g'
-    );
+  if octet_length(source) <> length(source) then
+    source := knowledge_internal.normalised(source);
+    if source ~ ('[' || letters || ']') then
+      -- Each inner letter is written twice, which turns ABCD into AB BC CD. The pairs keep their
+      -- order, so a phrase of pairs matches a part of the text.
+      source := regexp_replace(source, '[' || letters || marks || ']+', ' \& ', 'g');
+      source := regexp_replace(
+        source,
+        '(?<=[' || letters || marks || '])[' || letters || '][' || marks || ']*'
+          '(?=[' || letters || '])',
+        '\& \&',
+        'g'
+      );
+    end if;
   end if;
-  if source ~ '[+#]' then
+  if strpos(source, '+') > 0 or strpos(source, '#') > 0 then
     source := regexp_replace(source, '\m([[:alpha:]])\+\+', '\1plusplus ', 'g');
     source := regexp_replace(source, '\m([[:alpha:]])#(?![[:alnum:]])', '\1sharp ', 'g');
   end if;
@@ -180,27 +186,6 @@ comment on function knowledge_internal.apart(text) is
   'The text with its compounds (part numbers, paths, snake_case, addresses) split into words. '
   'Scripts without spaces are split into overlapping pairs of letters. C++ and C# stay words.';
 
-create function knowledge_internal.one_word(compound text)
-returns text
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
-begin
-  -- The point of a number stays as a letter, so that 3.11 is neither 311 nor 3.1.1.
-  if compound ~ '\d\.\d' then
-    compound := regexp_replace(compound, '(?<=\d)\.(?=\d)', 'p', 'g');
-  end if;
-  return regexp_replace(regexp_replace(compound, '^\.', 'dot'), '[^[:alnum:]]+', '', 'g');
-end
-$$;
-
-comment on function knowledge_internal.one_word(text) is
-  'A compound without its punctuation: 3.11 as 3p11, .NET as dotNET.';
-
 create function knowledge_internal.joined(source text)
 returns text
 language plpgsql
@@ -211,29 +196,39 @@ set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on
 as $$
 begin
-  return (
-    select coalesce(
-             string_agg(
-               case strpos(compound.parts[1], '.')
-                 when 0 then translate(compound.parts[1], '-/@:\_,', '')
-                 else knowledge_internal.one_word(compound.parts[1])
-               end,
-               ' '
-             ),
-             ''
-           )
-      from regexp_matches(
-             knowledge_internal.normalised(source),
-             '[[:alnum:]]+(?:(?:[-/.@:\\]_*|_+|::|://)[[:alnum:]]+)+|\d{1,3}(?:,\d{3})+'
-               '|(?<![^\s(])\.[[:alpha:]]+',
-             'g'
-           ) as compound (parts)
+  return translate(
+    array_to_string(
+      array(
+        select case
+                 -- The point of a number stays as a letter, so that 3.11 is neither 311 nor 3.1.1.
+                 when strpos(compound.found, '.') > 0 and compound.found ~ '^\.|\d\.\d' then
+                   regexp_replace(
+                     regexp_replace(compound.found, '(?<=\d)\.(?=\d)', 'p', 'g'), '^\.', 'dot'
+                   )
+                 else compound.found
+               end
+          from (
+            select (
+                     regexp_matches(
+                       knowledge_internal.normalised(source),
+                       '[[:alnum:]]+(?:(?:[-/.@:\\]_*|_+|::|://)[[:alnum:]]+)+|\d{1,3}(?:,\d{3})+'
+                         '|(?<![^\s(])\.[[:alpha:]]+',
+                       'g'
+                     )
+                   )[1] as found
+          ) as compound
+      ),
+      ' '
+    ),
+    '-/.@:\_,',
+    ''
   );
 end
 $$;
 
 comment on function knowledge_internal.joined(text) is
-  'The compounds in a text, each as one word: DS-7604 as DS7604, 1,000 as 1000, .NET as dotNET.';
+  'The compounds in a text, each as one word: DS-7604 as DS7604, 1,000 as 1000, 3.11 as 3p11, .NET '
+  'as dotNET.';
 
 create function knowledge_internal.apart_and_joined(source text)
 returns text
@@ -454,7 +449,26 @@ comment on function knowledge_internal.lexemes(regconfig, text, text) is
   'Lexemes of a heading and its content with their positions; the heading counts twice. Inner '
   'words have label C.';
 
-create function knowledge_internal.lexeme_vector(lexemes text[], weights float8[])
+create function knowledge_internal.lexeme_dimension(lexeme text)
+returns bigint
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return (hashtextextended(lexeme collate "C", 0) & 536870911) % 536870911 + 1;
+end
+$$;
+
+comment on function knowledge_internal.lexeme_dimension(text) is
+  'The dimension of a lexeme in a sparse vector: its hash, from 1 to 2^29 - 1. Dimension 2^29 is '
+  'the length factor of a chunk (knowledge_internal.document_side).';
+
+create function knowledge_internal.lexeme_vector(
+  lexemes text[], weights float8[], length_factor float8 default null
+)
 returns extensions.sparsevec
 language plpgsql
 immutable
@@ -463,7 +477,7 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  most_elements constant integer := 16000; -- of a sparsevec
+  most_elements constant integer := 15999; -- a sparsevec has 16,000, one for the length factor
 begin
   if cardinality(lexemes) > most_elements then
     select array_agg(heaviest.lexeme), array_agg(heaviest.weight)
@@ -475,15 +489,15 @@ begin
          limit most_elements
       ) as heaviest;
   end if;
-  -- A lexeme's dimension is its hash in 2^29 buckets.
   return (
     select (
              '{'
                || string_agg(bucket.dimension || ':' || bucket.weight, ',')
+               || coalesce(',536870912:' || length_factor::real, '')
                || '}/536870912'
            )::extensions.sparsevec
       from (
-        select (hashtextextended(entry.lexeme collate "C", 0) & 536870911) + 1 as dimension,
+        select knowledge_internal.lexeme_dimension(entry.lexeme) as dimension,
                sum(entry.weight)::real as weight
           from unnest(lexemes, weights) as entry (lexeme, weight)
          group by 1
@@ -492,9 +506,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.lexeme_vector(text[], float8[]) is
-  'Lexemes and their weights as a sparse vector, one dimension for each lexeme; null when there '
-  'are none.';
+comment on function knowledge_internal.lexeme_vector(text[], float8[], float8) is
+  'Lexemes and their weights as a sparse vector, one dimension for each lexeme, and in the last '
+  'dimension the length factor, if any; null when there are no lexemes.';
 
 create function knowledge_internal.bm25_k1()
 returns float8
@@ -604,20 +618,18 @@ declare
   levels constant float8[] := knowledge_internal.mark_levels();
   lowest_level constant float8 := levels[1];
   most_weight constant float8 := knowledge_internal.bm25_k1() + 1;
+  lexemes constant text[] := tsvector_to_array(content_tsv);
+  frequencies float8[];
   length_factor float8;
   elements text;
   marked text[];
   marked_weights float8[];
 begin
-  select coalesce(sum(cardinality(word.positions)), 0)
-    into text_length
+  -- Inner words have label C. Lexemes and frequencies have the same order.
+  select coalesce(sum(cardinality(array_remove(word.weights, 'C'))), 0),
+         array_agg(cardinality(word.positions))
+    into text_length, frequencies
     from unnest(content_tsv) as word;
-  if ts_filter(content_tsv, '{c}') <> '' then
-    text_length := text_length - (
-      select sum(cardinality(inner_word.positions))
-        from unnest(ts_filter(content_tsv, '{c}')) as inner_word
-    );
-  end if;
   length_factor := knowledge_internal.bm25_length_factor(
     text_length, greatest(coalesce(mean_length, text_length), 1)
   );
@@ -626,41 +638,38 @@ begin
          array_agg(term.weight) filter (where term.weight >= lowest_level)
     into elements, marked, marked_weights
     from (
-      -- The dimension is that of lexeme_vector.
+      -- The dimension is lexeme_dimension, without the time of a call for each lexeme.
       select posting.lexeme,
-             (hashtextextended(posting.lexeme collate "C", 0) & 536870911) + 1 as dimension,
-             posting.tf * most_weight / (posting.tf + length_factor) as weight
-        from (
-          select word.lexeme, cardinality(word.positions)::float8 as tf
-            from unnest(content_tsv) as word
-        ) as posting
+             (hashtextextended(posting.lexeme collate "C", 0) & 536870911) % 536870911 + 1
+               as dimension,
+             posting.frequency * most_weight / (posting.frequency + length_factor) as weight
+        from unnest(lexemes, frequencies) as posting (lexeme, frequency)
+      -- Prevents that each use of the weight computes it.
+      offset 0
     ) as term;
   begin
-    bm25 := '{' || elements || '}/536870912';
+    bm25 := '{' || elements || ',536870912:' || length_factor::real || '}/536870912';
   exception when data_exception or program_limit_exceeded then
     -- Two lexemes have one dimension, or there are more than a sparsevec can hold.
-    select knowledge_internal.lexeme_vector(
-             array_agg(word.lexeme),
-             array_agg(
-               cardinality(word.positions) * most_weight
-                 / (cardinality(word.positions) + length_factor)
-             )
-           )
-      into bm25
-      from unnest(content_tsv) as word;
+    bm25 := knowledge_internal.lexeme_vector(
+      lexemes,
+      array(
+        select frequency * most_weight / (frequency + length_factor)
+          from unnest(frequencies) as frequency
+      )
+    );
   end;
   marks := array(
-    select mark.lexeme || '^' || level.number
+    select mark.lexeme || '^' || generate_series(1, width_bucket(mark.weight, levels))
       from unnest(marked, marked_weights) as mark (lexeme, weight)
-      join unnest(levels) with ordinality as level (least, number)
-        on mark.weight >= level.least
   );
 end
 $$;
 
 comment on function knowledge_internal.document_side(tsvector, float8) is
   'What BM25 stores of a chunk: the number of its words, without inner words (label C); the weight '
-  'of each lexeme, without its idf (knowledge_internal.bm25_length_factor); its marks '
+  'of each lexeme, without its idf (knowledge_internal.bm25_length_factor), with the length '
+  'factor in the last dimension, from which exact_scores computes the occurrences; its marks '
   '(knowledge_internal.mark_levels). mean_length is the average text_length of the corpus; null: '
   'that of this chunk.';
 

@@ -364,10 +364,8 @@ comment on function knowledge_internal.corpus_size() is
   'refresh_knowledge_statistics. Before its first run all but the last are computed here. While '
   'there are at most 1,000 chunks, number and mean length are always computed here.';
 
-create function knowledge_internal.document_frequencies(
-  lexemes text[], corpus_is_small boolean, document_count float8
-)
-returns table (lexeme text, document_frequency float8)
+create function knowledge_internal.counted_chunks(lexeme text)
+returns bigint
 language plpgsql
 stable
 security invoker
@@ -375,56 +373,66 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   counted_at_most constant integer := 20000;
+begin
+  return (
+    select count(*)
+      from (
+        select
+          from public.knowledge_chunks as chunk
+         where chunk.status = 'active'
+           and chunk.content_tsv @@ quote_literal(lexeme)::tsquery
+         limit counted_at_most
+      ) as matching_chunk
+  );
+end
+$$;
+
+comment on function knowledge_internal.counted_chunks(text) is
+  'The number of chunks that have a lexeme, at most 20,000.';
+
+create function knowledge_internal.document_frequencies(
+  lexemes text[], corpus_is_small boolean, document_count float8
+)
+returns float8[]
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
   readings constant jsonb := knowledge_internal.shard_readings();
 begin
   if readings is not null then
-    return query
-    select shared.* from knowledge_internal.shared_frequencies(lexemes, readings) as shared;
-    return;
+    return knowledge_internal.shared_frequencies(lexemes, readings);
   elsif knowledge_internal.is_recording() then
-    return query
-    select recorded.*
-      from knowledge_internal.recorded_frequencies(
-             lexemes, corpus_is_small, document_count
-           ) as recorded;
-    return;
+    return knowledge_internal.recorded_frequencies(lexemes, corpus_is_small, document_count);
+  elsif not corpus_is_small and not exists (select from public.knowledge_corpus_statistics) then
+    return array(
+      select coalesce(
+               listed.frequency * document_count, knowledge_internal.counted_chunks(asked.lexeme)
+             )
+        from unnest(lexemes) with ordinality as asked (lexeme, place)
+        left join knowledge_internal.listed_frequencies() as listed on listed.lexeme = asked.lexeme
+       order by asked.place
+    );
   end if;
   -- A lexeme that ANALYZE did not list is rare, so counting its chunks is cheap. In a small corpus
   -- counting is always cheap.
-  return query
-  with listed as materialized (
-    select statistics.lexeme, statistics.frequency
-      from public.knowledge_lexeme_statistics as statistics
-     where not corpus_is_small
-       and statistics.lexeme = any (lexemes)
-    union all
-    select statistics.lexeme, statistics.frequency
-      from knowledge_internal.listed_frequencies() as statistics
-     where not corpus_is_small
-       and not exists (select from public.knowledge_corpus_statistics)
-       and statistics.lexeme = any (lexemes)
-  )
-  select query_lexeme.lexeme,
-         case
-           when listed.lexeme is not null then listed.frequency * document_count
-           else (
-             select count(*)
-               from (
-                 select
-                   from public.knowledge_chunks as chunk
-                  where chunk.status = 'active'
-                    and chunk.content_tsv @@ quote_literal(query_lexeme.lexeme)::tsquery
-                  limit counted_at_most
-               ) as matching_chunk
+  return array(
+    select coalesce(
+             listed.frequency * document_count, knowledge_internal.counted_chunks(asked.lexeme)
            )
-         end
-    from unnest(lexemes) as query_lexeme (lexeme)
-    left join listed on listed.lexeme = query_lexeme.lexeme;
+      from unnest(lexemes) with ordinality as asked (lexeme, place)
+      left join public.knowledge_lexeme_statistics as listed
+        on listed.lexeme = asked.lexeme
+       and not corpus_is_small
+     order by asked.place
+  );
 end
 $$;
 
 comment on function knowledge_internal.document_frequencies(text[], boolean, float8) is
-  'The number of chunks with each lexeme: from the statistics if they list it, else counted. In a '
-  'search of several databases, what these counted.';
+  'The number of chunks with each lexeme, in the order of the lexemes: from the statistics if they '
+  'list it, else counted. In a search of several databases, what these counted.';
 
 notify pgrst, 'reload schema';

@@ -32,6 +32,42 @@ comment on function knowledge_internal.embedding_bits(extensions.vector) is
   'mean square. Their Hamming distance gives nearly the same ranking as cosine distance, with a '
   'tenth of the bytes.';
 
+create function knowledge_internal.mean_length_so_far()
+returns float8
+language plpgsql
+volatile
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  enough constant integer := 100; -- chunks
+  kept constant text := current_setting('knowledge_internal.mean_length', true);
+  mean_length float8;
+  chunks integer;
+begin
+  if kept <> '' then
+    return kept::float8;
+  end if;
+  select avg(neighbour.text_length), count(*)
+    into mean_length, chunks
+    from (
+      select chunk.text_length
+        from public.knowledge_chunks as chunk
+       where chunk.status = 'active'
+       limit enough
+    ) as neighbour;
+  if chunks = enough then
+    -- Until the transaction ends: a bulk load asks for each of its chunks.
+    perform set_config('knowledge_internal.mean_length', mean_length::text, true);
+  end if;
+  return mean_length;
+end
+$$;
+
+comment on function knowledge_internal.mean_length_so_far() is
+  'The mean text_length of 100 chunks, or of all if there are fewer; null if there are none. '
+  'It is for writes before the first ANALYZE.';
+
 create function knowledge_internal.complete_chunk()
 returns trigger
 language plpgsql
@@ -104,12 +140,7 @@ begin
     );
     select corpus.mean_length into mean_length from public.knowledge_corpus_statistics as corpus;
     if mean_length is null then
-      select avg(neighbour.text_length)
-        into mean_length
-        from (
-          select chunk.text_length from public.knowledge_chunks as chunk
-           where chunk.status = 'active' limit 100
-        ) as neighbour;
+      mean_length := knowledge_internal.mean_length_so_far();
     end if;
     side := knowledge_internal.document_side(new.content_tsv, mean_length);
     new.text_length := side.text_length;

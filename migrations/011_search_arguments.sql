@@ -3,7 +3,8 @@
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
 -- explain_hybrid_search, estimate_hybrid_search, explain_missing_knowledge_chunk,
 -- sampled_collections, visible_conditions, present_conditions, has_matching_chunk, compared_rows,
--- drawn_rows, with_found_rows, common_search, visible_words, matching_chunks,
+-- drawn_rows, nearest_rows, rated_rows, with_found_rows, common_search, visible_words,
+-- matching_chunks,
 -- count_matching_knowledge_chunks, facet_knowledge_chunks, facet_my_knowledge_chunks,
 -- pending_embeddings, count_pending_knowledge_embeddings, count_my_pending_knowledge_embeddings,
 -- read_knowledge_question, knowledge_candidates, fuse_knowledge_candidates,
@@ -469,23 +470,30 @@ declare
   plan knowledge_internal.search_plan;
 begin
   perform knowledge_internal.check_search_arguments(
-    match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
-    rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-    snippet, viewer_groups, on_bad_embedding, prefix_last
+    match_count, match_threshold, vector_weight, text_weight, search_mode, pool_size, rrf_k, fusion,
+    public_only, one_per_document, neighbor_window, recency_half_life, match_offset, snippet,
+    viewer_groups, on_bad_embedding, prefix_last
   );
-  wanted := knowledge_internal.compile_filter(
-    filters, filter_type, date_from, date_to, public_only
-  );
-  select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
-    fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
-  );
-  questions := knowledge_internal.search_questions(
-    query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0, on_bad_embedding
-  );
-  collections := knowledge_internal.checked_collections(collections, cardinality(questions));
+  wanted := case
+    when num_nonnulls(filters, filter_type, date_from, date_to) > 0 or public_only
+      then knowledge_internal.compile_filter(filters, filter_type, date_from, date_to, public_only)
+  end;
+  if fusion is null or fusion = 'stored_or_auto' then
+    select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
+      fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
+    );
+  end if;
   plan := knowledge_internal.plan_search(
     pool_size, match_count, wanted, viewer_id, viewer_groups, collections
   );
+  questions := knowledge_internal.search_questions(
+    query_embedding, query_text, formulations, plan.dimensions, vector_weight > 0, text_weight > 0,
+    on_bad_embedding
+  );
+  collections := case
+    when collections is not null
+      then knowledge_internal.checked_collections(collections, cardinality(questions))
+  end;
   analyses := knowledge_internal.analyse_questions(
     questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
   );
@@ -662,11 +670,9 @@ begin
             or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
   ),
     drawn as (
-      select listed.id from unnest(plan.sample) as listed (id)
+      select chunk.collection from matching_chunks as chunk where chunk.id = any (plan.sample)
     )
-    select chunk.collection
-      from drawn
-      join matching_chunks as chunk on chunk.id = drawn.id
+    select drawn.collection from drawn
   );
 end
 $$;
@@ -936,75 +942,38 @@ begin
         from knowledge_internal.compared_rows(
                null, analysis, query, scope, wanted, plan, viewer_id, viewer_groups
              ) as compared;
+    elsif plan.is_filtered or wanted.excluded_collections is not null then
+      execute
+        'select array('
+        '  select drawn.id'
+        '    from ('
+        '      select chunk.id, chunk.content_tsv,'
+        '             chunk.bm25 operator(extensions.<#>) $5 as product'
+        '        from public.knowledge_chunks as chunk'
+        '       where ' || knowledge_internal.present_conditions(
+                             wanted, plan, viewer_id, viewer_groups
+                           ) ||
+        '         and chunk.content_tsv @@ $6'
+        '         and ($7 is null or chunk.collection = $7)'
+        '      offset 0' -- or each product is computed twice
+        '    ) as drawn'
+        '   where $8 or drawn.content_tsv @@ $9'
+        '   order by drawn.product, drawn.id'
+        '   limit $10'
+        ')'
+        into ids
+        using wanted, plan, viewer_id, viewer_groups, analysis.weight_vector, drawing, scope,
+              analysis.is_optional or draw = 3, query, plan.scored_exactly;
     else
       ids := array(
-        with
-  visible_chunks as not materialized (
-    select chunk.*
-      from knowledge_internal.searchable_chunks as chunk
-     where chunk.status = 'active'
-       and (
-         not plan.is_filtered
-         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
-             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
-           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
-           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
-             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
-           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
-             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
-           and (wanted.hidden is null or not wanted.hidden && array[
-             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
-             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
-           ])
-       )
-  ),
-  matching_chunks as not materialized (
-    select chunk.*
-      from visible_chunks as chunk
-     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
-       and (not plan.is_filtered
-        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
-          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
-          and (wanted.collections is null or chunk.collection = any (wanted.collections))
-          and (wanted.languages is null or chunk.language = any (wanted.languages))
-          and (wanted.embedding_models is null
-            or chunk.embedding_model = any (wanted.embedding_models)
-            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
-          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
-            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
-          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
-            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
-          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
-            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
-          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
-            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
-          -- The index on document_date serves these two, not the multirange above.
-          and (plan.first_date is null or chunk.document_date >= plan.first_date)
-          and (plan.end_date is null or chunk.document_date < plan.end_date)
-          and (wanted.created is null or chunk.created_at <@ wanted.created)
-          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
-          and (wanted.excluded is null or not wanted.excluded && array[
-            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
-            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
-            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
-            'source_id' || coalesce('=' || chunk.source_id, '')
-          ])
-          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
-          and (wanted.alternative_metadata is null
-            or chunk.metadata @> any (wanted.alternative_metadata))
-          and (wanted.metadata_conditions is null
-            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
-  ),
-        drawn as (
-          select chunk.id, chunk.content_tsv,
-                 chunk.bm25 operator(extensions.<#>) analysis.weight_vector as product
-            from matching_chunks as chunk
-           where chunk.content_tsv @@ drawing
-             and (scope is null or chunk.collection = scope)
-          offset 0
-        )
         select drawn.id
-          from drawn
+          from (
+            select chunk.id, chunk.content_tsv,
+                   chunk.bm25 operator(extensions.<#>) analysis.weight_vector as product
+              from knowledge_internal.searchable_chunks as chunk
+             where chunk.status = 'active' and chunk.content_tsv @@ drawing
+            offset 0
+          ) as drawn
          where analysis.is_optional or draw = 3 or drawn.content_tsv @@ query
          order by drawn.product, drawn.id
          limit plan.scored_exactly
@@ -1023,15 +992,108 @@ comment on function knowledge_internal.drawn_rows is
   'fewer rows than the pool, draw 4 if there was no row. is_drawn: draws 1 and 2 are made. draw: '
   'the last one; query: what its rows match.';
 
+create function knowledge_internal.nearest_rows(
+  embedding extensions.vector,
+  scored_vector extensions.sparsevec,
+  wanted knowledge_internal.chunk_filter,
+  plan knowledge_internal.search_plan,
+  viewer_id uuid,
+  viewer_groups text[],
+  out ids uuid[],
+  out distances float8[],
+  out word_scores float8[]
+)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  direction constant extensions.vector := knowledge_internal.indexed_direction(embedding);
+begin
+  if plan.is_filtered or wanted.excluded_collections is not null then
+    execute
+      'select array_agg(near.id), array_agg(near.distance), array_agg(near.word_score)'
+      '  from ('
+      '    select chunk.id, chunk.embedding operator(extensions.<=>) $5 as distance,'
+      '           -(chunk.bm25 operator(extensions.<#>) $6) as word_score'
+      '      from knowledge_internal.searchable_chunks as chunk'
+      '     where ' || knowledge_internal.present_conditions(
+                         wanted, plan, viewer_id, viewer_groups
+                       ) ||
+      '       and chunk.embedding is not null'
+      '     order by chunk.indexed_embedding operator(extensions.<=>) $7'
+      '     limit $8'
+      '  ) as near'
+      into ids, distances, word_scores
+      using wanted, plan, viewer_id, viewer_groups, embedding, scored_vector, direction,
+            plan.index_rows;
+  else
+    select array_agg(near.id), array_agg(near.distance), array_agg(near.word_score)
+      into ids, distances, word_scores
+      from (
+        select chunk.id,
+               chunk.embedding operator(extensions.<=>) nearest_rows.embedding as distance,
+               -(chunk.bm25 operator(extensions.<#>) scored_vector) as word_score
+          from knowledge_internal.searchable_chunks as chunk
+         where chunk.status = 'active' and chunk.embedding is not null
+         order by chunk.indexed_embedding operator(extensions.<=>) direction
+         limit plan.index_rows
+      ) as near;
+  end if;
+end
+$$;
+
+comment on function knowledge_internal.nearest_rows is
+  'The rows that pass the filter and that the vector index finds nearest to an embedding, with '
+  'their cosine distances and their BM25 scores by the column bm25.';
+
+create function knowledge_internal.rated_rows(
+  compared uuid[],
+  embedding extensions.vector,
+  scored_vector extensions.sparsevec,
+  most_rows integer,
+  out ids uuid[],
+  out distances float8[],
+  out word_scores float8[]
+)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The search sets force_custom_plan; the statement here is the same for every query.
+set plan_cache_mode = force_generic_plan
+as $$
+begin
+  select array_agg(near.id), array_agg(near.distance), array_agg(near.word_score)
+    into ids, distances, word_scores
+    from (
+      select chunk.id,
+             chunk.embedding operator(extensions.<=>) rated_rows.embedding as distance,
+             -(chunk.bm25 operator(extensions.<#>) scored_vector) as word_score
+        from unnest(compared) as listed (id)
+       cross join lateral (
+               select stored.id, stored.embedding, stored.bm25
+                 from public.knowledge_chunks as stored
+                where stored.id = listed.id
+               offset 0
+             ) as chunk
+       order by distance, chunk.id
+       limit most_rows
+    ) as near;
+end
+$$;
+
+comment on function knowledge_internal.rated_rows is
+  'The nearest of these rows in full precision, as in nearest_rows.';
+
 create function knowledge_internal.with_found_rows(
   plan knowledge_internal.search_plan,
   wanted knowledge_internal.chunk_filter,
   question knowledge_internal.search_question,
   analysis knowledge_internal.query_analysis,
   viewer_id uuid,
-  viewer_groups text[],
-  is_vector_short boolean,
-  is_text_short boolean
+  viewer_groups text[]
 )
 returns knowledge_internal.search_plan
 language plpgsql
@@ -1040,46 +1102,47 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  -- Times the rows below which draws 1 and 2 are not made: common_search, which makes draw 1 only,
-  -- would often find too few.
-  often_short constant float8 := 4;
   matching constant float8 := knowledge_internal.estimated_chunks(plan);
   is_narrow constant boolean := coalesce(matching <= plan.most_compared, false);
   reads_all constant boolean := coalesce(matching <= plan.most_read_by_filter, false);
-  finds_near constant boolean := question.embedding is not null
-    and (is_narrow and plan.near_ids is null or is_vector_short);
-  finds_text boolean := analysis.matching_query is not null
-    and (
-      plan.text_ids is null
-        and (
-          is_narrow and not analysis.is_partial
-            or matching <= often_short * plan.most_read_by_filter
-        )
-        or is_text_short
-    );
-  compares_text constant boolean := finds_text and analysis.is_partial and is_narrow and reads_all;
+  compares_near boolean := question.embedding is not null;
+  compares_text constant boolean := analysis.matching_query is not null
+    and analysis.is_partial and is_narrow and reads_all;
   near_ids uuid[];
   text_ids uuid[];
 begin
-  if finds_near or compares_text then
+  if compares_near and not is_narrow then
+    select near.ids, near.distances, near.word_scores
+      into plan.near_ids, plan.near_distances, plan.near_word_scores
+      from knowledge_internal.nearest_rows(
+             question.embedding, analysis.scored_vector, wanted, plan, viewer_id, viewer_groups
+           ) as near;
+    -- The index scan may have stopped early.
+    compares_near := coalesce(cardinality(plan.near_ids), 0) < plan.index_rows;
+  end if;
+  if compares_near or compares_text then
     -- In one statement, because finding the rows takes most of its time.
     select compared.near_ids, compared.text_ids
       into near_ids, text_ids
       from knowledge_internal.compared_rows(
-             case when finds_near then knowledge_internal.embedding_bits(question.embedding) end,
+             case
+               when compares_near then knowledge_internal.embedding_bits(question.embedding)
+             end,
              analysis, case when compares_text then analysis.matching_query end, null, wanted, plan,
              viewer_id, viewer_groups
            ) as compared;
   end if;
-  if finds_near then
-    plan.near_ids := near_ids;
+  if compares_near then
+    select near.ids, near.distances, near.word_scores
+      into plan.near_ids, plan.near_distances, plan.near_word_scores
+      from knowledge_internal.rated_rows(
+             near_ids, question.embedding, analysis.scored_vector, plan.compared_exactly
+           ) as near;
   end if;
   if compares_text and (text_ids <> '{}' or analysis.relaxed_query is null) then
     plan.text_ids := text_ids;
     plan.text_draw := 3;
-    finds_text := false;
-  end if;
-  if finds_text then
+  elsif analysis.matching_query is not null then
     select drawn.ids, drawn.draw
       into plan.text_ids, plan.text_draw
       from knowledge_internal.drawn_rows(
@@ -1092,9 +1155,8 @@ end
 $$;
 
 comment on function knowledge_internal.with_found_rows is
-  'The plan of a common search with the rows of a leg. They are found where the filter leaves so '
-  'few rows that they can be compared, and where common_search found too few rows by the index of '
-  'the leg. Vector leg: the nearest by embedding_bits; text leg: drawn_rows.';
+  'The plan of a common search with the rows of its legs. Vector leg: the nearest by the index, or '
+  'by embedding_bits where few rows match; text leg: drawn_rows.';
 
 create function knowledge_internal.common_search(
   question knowledge_internal.search_question,
@@ -1112,17 +1174,14 @@ create function knowledge_internal.common_search(
   public_only boolean,
   match_offset integer,
   snippet boolean,
-  viewer_groups text[],
-  out hits public.knowledge_search_hit[],
-  out is_vector_short boolean,
-  out is_text_short boolean
+  viewer_groups text[]
 )
+returns setof public.knowledge_search_hit
 language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- One plan serves all calls, filtered or not: where few rows pass the filter, with_found_rows has
--- found them.
+-- One plan serves all calls: what depends on a filter, with_found_rows has found.
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 -- There is one list: a hash table for each join takes more time and memory than the join.
@@ -1133,6 +1192,13 @@ declare
   questions constant knowledge_internal.search_question[] := array[question];
   analyses constant knowledge_internal.query_analysis[] := array[analysis];
 begin
+  if plan.text_draw = 4 then
+    analysis.matching_query := analysis.relaxed_query;
+    analysis.bonuses := analysis.relaxed_bonuses;
+  else
+    analysis.relaxed_parts := null;
+  end if;
+  return query
   with
   visible_chunks as not materialized (
     select chunk.*
@@ -1153,207 +1219,92 @@ begin
            ])
        )
   ),
-  matching_chunks as not materialized (
-    select chunk.*
-      from visible_chunks as chunk
-     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
-       and (not plan.is_filtered
-        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
-          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
-          and (wanted.collections is null or chunk.collection = any (wanted.collections))
-          and (wanted.languages is null or chunk.language = any (wanted.languages))
-          and (wanted.embedding_models is null
-            or chunk.embedding_model = any (wanted.embedding_models)
-            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
-          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
-            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
-          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
-            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
-          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
-            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
-          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
-            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
-          -- The index on document_date serves these two, not the multirange above.
-          and (plan.first_date is null or chunk.document_date >= plan.first_date)
-          and (plan.end_date is null or chunk.document_date < plan.end_date)
-          and (wanted.created is null or chunk.created_at <@ wanted.created)
-          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
-          and (wanted.excluded is null or not wanted.excluded && array[
-            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
-            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
-            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
-            'source_id' || coalesce('=' || chunk.source_id, '')
-          ])
-          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
-          and (wanted.alternative_metadata is null
-            or chunk.metadata @> any (wanted.alternative_metadata))
-          and (wanted.metadata_conditions is null
-            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
-  ),
-  lists as materialized (
-    select 1::bigint as list_id, asked_here.*,
-           knowledge_internal.indexed_direction(asked_here.embedding) as direction
-      from rows from (unnest(questions), unnest(analyses)) as asked_here
-  ),
-  nearest as materialized (
-    select found.*
-      from lists
-     cross join lateral (
-             select chunk.id, chunk.content_tsv, chunk.bm25,
-                    chunk.embedding operator(extensions.<=>) lists.embedding as distance
-               from matching_chunks as chunk
-              where chunk.embedding is not null
-              order by chunk.indexed_embedding operator(extensions.<=>) lists.direction
-              limit plan.index_rows
-           ) as found
-     where lists.embedding is not null and plan.near_ids is null
-    union all
-    (
-      select near.id, near.content_tsv, near.bm25,
-             near.embedding operator(extensions.<=>) lists.embedding as distance
-        from lists
-       cross join unnest(plan.near_ids) as listed (id)
-       cross join lateral (
-               select stored.id, stored.content_tsv, stored.bm25, stored.embedding
-                 from public.knowledge_chunks as stored
-                where stored.id = listed.id
-               offset 0
-             ) as near
-       order by distance, id
-       limit plan.compared_exactly
-    )
-  ),
   neighbours as materialized (
-    select lists.list_id, nearest.*, 1 - nearest.distance as similarity,
-           row_number() over (order by nearest.distance, nearest.id) as vector_rank
-      from nearest
-     cross join lists
+    select near.id, near.word_score, 1 - near.distance as similarity,
+           row_number() over (order by near.distance, near.id) as vector_rank
+      from unnest(plan.near_ids, plan.near_distances, plan.near_word_scores)
+           as near (id, distance, word_score)
   ),
   vector_results as (
-    select hit.list_id, hit.id, hit.similarity, hit.vector_rank, hit.content_tsv, hit.bm25
+    select hit.*
       from neighbours as hit
      where hit.vector_rank <= plan.pool and hit.similarity >= match_threshold
   ),
-  last_draws as materialized (
-    select lists.list_id, coalesce(plan.text_draw, 1) as draw, best.ids,
-           case when plan.text_draw = 4 then lists.relaxed_query else lists.matching_query end
-             as query,
-           case when plan.text_draw = 4 then lists.relaxed_parts end as relaxed_parts
-      from lists
-     cross join lateral (
-             select coalesce(plan.text_ids, array(
-                      select drawn.id
-                        from (
-                          select chunk.id, chunk.content_tsv,
-                                 chunk.bm25 operator(extensions.<#>) lists.weight_vector as product
-                            from matching_chunks as chunk
-                           where chunk.content_tsv @@ lists.candidate_query
-                          offset 0
-                        ) as drawn
-                       where not lists.is_partial or lists.is_optional
-                          or drawn.content_tsv @@ lists.matching_query
-                       order by drawn.product, drawn.id
-                       limit plan.scored_exactly
-                    )) as ids
-             offset 0
-           ) as best
-     where lists.matching_query is not null
-  ),
-  -- A leg whose index gives too few rows must read more of them.
-  short as materialized (
-    select lists.embedding is not null and plan.near_ids is null
-             and (select count(*) from nearest) < plan.index_rows as is_vector_short,
-           plan.text_ids is null and coalesce(
-             cardinality(last_draws.ids) < plan.pool
-               and (
-                 lists.is_partial
-                   or last_draws.ids = '{}' and lists.relaxed_query is not null
-               ),
-             false
-           ) as is_text_short
-      from lists
-      left join last_draws on last_draws.list_id = lists.list_id
-  ),
-  text_results as (
-    select last_draws.list_id, hit.id, hit.text_score, hit.text_rank, hit.embedding
-      from last_draws
-      join lists on lists.list_id = last_draws.list_id
-     cross join lateral knowledge_internal.exact_scores(
-             last_draws.ids, plan.pool, lists.lexeme_queries, lists.scored_weights,
-             lists.readings, lists.mean_length,
-             case when last_draws.draw = 4 then lists.relaxed_bonuses else lists.bonuses end
+  text_results as materialized (
+    select hit.*
+      from knowledge_internal.exact_scores(
+             plan.text_ids, plan.pool, analysis.lexemes, analysis.scored_weights,
+             analysis.readings, analysis.mean_length, analysis.bonuses
            ) as hit
-     where last_draws.draw < 4 or last_draws.relaxed_parts is not null
+     where plan.text_ids <> '{}'
   ),
-  -- Fusion.
   combined as (
-    select list_id, id, vector_results.vector_rank, text_results.text_rank,
-           vector_results.similarity, text_results.text_score,
-           vector_results.content_tsv, vector_results.bm25, text_results.embedding
+    select id, vector_results.vector_rank, text_results.text_rank, vector_results.similarity,
+           text_results.text_score, vector_results.word_score, text_results.embedding
       from vector_results
-      full outer join text_results using (list_id, id)
+      full outer join text_results using (id)
   ),
   evidence as materialized (
-    select lists.list_id, leg.*
-      from lists
+    select leg.*
+      from unnest(questions)
       left join lateral knowledge_internal.leg_evidence(
+             array(select neighbours.similarity from neighbours order by vector_rank),
              array(
-               select similarity from neighbours where list_id = lists.list_id order by vector_rank
+               select neighbours.word_score
+                 from neighbours where vector_rank <= plan.best_hits order by vector_rank
              ),
-             array(
-               select -(bm25 operator(extensions.<#>) lists.scored_vector)
-                 from neighbours where list_id = lists.list_id and vector_rank <= plan.best_hits
-             ),
-             array(
-               select text_score from text_results where list_id = lists.list_id order by text_rank
-             ),
-             knowledge_internal.has_every_word(
-               (select id from text_results where list_id = lists.list_id and text_rank = 1),
-               lists.lexeme_queries
-             ),
-             plan.typical_rank, lists.cosine_spread, lists.mutual_neighbours, lists.coverage_weights
+             array(select text_results.text_score from text_results order by text_rank),
+             (select text_results.has_every_word from text_results where text_rank = 1),
+             plan.typical_rank, analysis.cosine_spread, analysis.mutual_neighbours,
+             analysis.coverage_weights
            ) as leg on fusion = 'auto'
   ),
-  -- auto adds scores, so a row needs the score of the leg that missed it too.
-  completed as (
-    select combined.list_id, combined.id, combined.vector_rank, combined.text_rank,
-           combined.similarity, combined.text_score,
+  completed as materialized (
+    select combined.id, combined.vector_rank, combined.text_rank, combined.similarity,
+           combined.text_score,
            vector_weight * evidence.vector_evidence as cosine_weight,
            text_weight * evidence.text_evidence as bm25_weight,
            coalesce(
-             combined.similarity, 1 - (combined.embedding operator(extensions.<=>) lists.embedding),
+             combined.similarity,
+             case
+               when fusion = 'auto'
+                 then 1 - (combined.embedding operator(extensions.<=>) question.embedding)
+             end,
              evidence.typical_cosine, 0
            ) as cosine,
            coalesce(
              combined.text_score,
-             case when lists.is_optional or combined.content_tsv @@ last_draws.query
-               then -(combined.bm25 operator(extensions.<#>) lists.scored_vector)
-                      + case when lists.bonuses is null then 0
-                          else knowledge_internal.bonus(combined.content_tsv, lists.bonuses) end
+             case
+               when fusion <> 'auto' or analysis.lexemes is null then 0
+               when analysis.is_optional and analysis.bonuses is null then combined.word_score
+               else (
+                 select combined.word_score + case
+                          when analysis.bonuses is null then 0
+                          else knowledge_internal.bonus(chunk.content_tsv, analysis.bonuses)
+                        end
+                   from public.knowledge_chunks as chunk
+                  where chunk.id = combined.id
+                    and (analysis.is_optional or chunk.content_tsv @@ analysis.matching_query)
+               )
              end,
              0
            ) as bm25_score,
-           coalesce((lists.bonuses).identifier_bonus, 'infinity') as identifier_bonus
+           coalesce((analysis.bonuses).identifier_bonus, 'infinity') as identifier_bonus
       from combined
-      join evidence on evidence.list_id = combined.list_id
-      left join lists on fusion = 'auto' and lists.list_id = combined.list_id
-      left join last_draws on last_draws.list_id = lists.list_id
+     cross join evidence
   ),
   ranges as (
-    select hit.list_id, max(hit.bm25_score) as best_bm25_score,
+    select
+           max(hit.bm25_score) as best_bm25_score,
            min(hit.similarity) as least_similarity, max(hit.similarity) as best_similarity,
            case when count(hit.similarity) = 0 then 0 else min(hit.text_score) end
              as least_text_score, max(hit.text_score) as best_text_score,
            min(hit.cosine) as least_cosine, max(hit.cosine) as best_cosine,
            1 + bool_or(hit.bm25_score >= hit.identifier_bonus)::integer as tiers
       from completed as hit
-     group by hit.list_id
   ),
-  scored as (
-    select hit.id,
-           min(hit.vector_rank) as vector_rank, min(hit.text_rank) as text_rank,
-           max(hit.similarity) as similarity, max(hit.text_score) as text_score,
-           sum(
+  page as (
+    select hit.id, hit.vector_rank, hit.text_rank, hit.similarity, hit.text_score,
              case fusion
                when 'rrf' then coalesce(vector_weight / (rrf_k + hit.vector_rank), 0)
                  + coalesce(text_weight / (rrf_k + hit.text_rank), 0)
@@ -1371,24 +1322,16 @@ begin
                  ) + (bm25_score >= identifier_bonus)::integer
                ) / tiers / cardinality(questions)
              end
-           ) as rrf_score
+               as unit_score,
+           null::text[] as collections, (select count(*) from completed) as total_count
       from completed as hit
-      join ranges using (list_id)
-     group by hit.id
-  ),
-  page as (
-    select scored.id, scored.vector_rank, scored.text_rank, scored.similarity, scored.text_score,
-           scored.rrf_score as unit_score, null::text[] as collections,
-           row_number() over (
-             order by scored.rrf_score desc, least(scored.vector_rank, scored.text_rank), scored.id
-           ) as unit_place,
-           count(*) over () as total_count
-      from scored
-     where not (select short.is_vector_short or short.is_text_short from short)
-     order by unit_place
+     cross join ranges
+     order by unit_score desc, least(hit.vector_rank, hit.text_rank), hit.id
      limit match_count offset match_offset
   ),
-  shown as (
+  last_draws as (
+    select analysis.relaxed_parts as relaxed_parts
+  )
   select chunk.id, chunk.content, chunk.knowledge_type, chunk.document_id, chunk.chunk_index,
          chunk.source_origin, chunk.metadata, page.unit_score, page.vector_rank, page.text_rank,
          page.similarity, page.text_score,
@@ -1431,18 +1374,13 @@ begin
      and (document.visibility = 'public' or not public_only and (
        num_nonnulls(viewer_id, viewer_groups) = 0 or document.owner_id = viewer_id
          or document.allowed_groups && viewer_groups))
-   order by page.unit_place
-  )
-  select array(select shown::public.knowledge_search_hit from shown), short.*
-    into hits, is_vector_short, is_text_short
-    from short;
+   order by page.unit_score desc, least(page.vector_rank, page.text_rank), page.id;
 end
 $$;
 
 comment on function knowledge_internal.common_search is
-  'hybrid_search_knowledge_chunks for one list without grouping, context or recency: the same hits '
-  'as the statement of the search has. is_vector_short, is_text_short: no hits yet, because the '
-  'index of this leg gave too few rows; with_found_rows finds the others.';
+  'hybrid_search_knowledge_chunks for one list without grouping, context or recency, whose rows '
+  'with_found_rows has found: the same hits as the statement of the search has.';
 
 create function knowledge_internal.visible_words(
   words text[],
@@ -1542,15 +1480,21 @@ declare
   plan knowledge_internal.search_plan;
 begin
   perform knowledge_internal.check_search_arguments(
-    match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
-    rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-    snippet, viewer_groups, on_bad_embedding, prefix_last
+    match_count, match_threshold, vector_weight, text_weight, search_mode, pool_size, rrf_k, fusion,
+    public_only, one_per_document, neighbor_window, recency_half_life, match_offset, snippet,
+    viewer_groups, on_bad_embedding, prefix_last
   );
-  wanted := knowledge_internal.compile_filter(
-    filters, filter_type, date_from, date_to, public_only
-  );
-  select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
-    fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
+  wanted := case
+    when num_nonnulls(filters, filter_type, date_from, date_to) > 0 or public_only
+      then knowledge_internal.compile_filter(filters, filter_type, date_from, date_to, public_only)
+  end;
+  if fusion is null or fusion = 'stored_or_auto' then
+    select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
+      fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
+    );
+  end if;
+  plan := knowledge_internal.plan_search(
+    pool_size, match_count, wanted, viewer_id, viewer_groups, collections
   );
   if not needs_question and query_embedding is null and formulations is null
      and coalesce(query_text, '') !~ '\S'
@@ -1558,13 +1502,14 @@ begin
     questions := '{}';
   else
   questions := knowledge_internal.search_questions(
-    query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0, on_bad_embedding
+    query_embedding, query_text, formulations, plan.dimensions, vector_weight > 0, text_weight > 0,
+    on_bad_embedding
   );
   end if;
-  collections := knowledge_internal.checked_collections(collections, cardinality(questions));
-  plan := knowledge_internal.plan_search(
-    pool_size, match_count, wanted, viewer_id, viewer_groups, collections
-  );
+  collections := case
+    when collections is not null
+      then knowledge_internal.checked_collections(collections, cardinality(questions))
+  end;
   if plan.is_empty then
     return;
   end if;
@@ -1938,15 +1883,12 @@ declare
 begin
   perform knowledge_internal.check_flag('public_only', public_only),
           knowledge_internal.check_viewer_groups('viewer_groups', viewer_groups);
-  if filter_type is not null then
-    perform knowledge_internal.check_choice(
-      'filter_type', filter_type, knowledge_internal.knowledge_type_names()
-    );
-  end if;
   wanted := knowledge_internal.compile_filter(
     filters, filter_type, date_from, date_to, public_only
   );
-  collections := knowledge_internal.checked_collections(collections, 0);
+  collections := case
+    when collections is not null then knowledge_internal.checked_collections(collections, 0)
+  end;
   -- Usually nothing is pending, and the statement below takes longer to plan than this one to run.
   if not exists (
     select from public.knowledge_chunks as chunk
@@ -2155,23 +2097,30 @@ declare
 begin
   perform set_config('knowledge_internal.readings', '', true);
   perform knowledge_internal.check_search_arguments(
-    match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
-    rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-    snippet, viewer_groups, on_bad_embedding, prefix_last
+    match_count, match_threshold, vector_weight, text_weight, search_mode, pool_size, rrf_k, fusion,
+    public_only, one_per_document, neighbor_window, recency_half_life, match_offset, snippet,
+    viewer_groups, on_bad_embedding, prefix_last
   );
-  wanted := knowledge_internal.compile_filter(
-    filters, filter_type, date_from, date_to, public_only
-  );
-  select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
-    fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
-  );
-  questions := knowledge_internal.search_questions(
-    query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0, on_bad_embedding
-  );
-  collections := knowledge_internal.checked_collections(collections, cardinality(questions));
+  wanted := case
+    when num_nonnulls(filters, filter_type, date_from, date_to) > 0 or public_only
+      then knowledge_internal.compile_filter(filters, filter_type, date_from, date_to, public_only)
+  end;
+  if fusion is null or fusion = 'stored_or_auto' then
+    select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
+      fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
+    );
+  end if;
   plan := knowledge_internal.plan_search(
     pool_size, match_count, wanted, viewer_id, viewer_groups, collections
   );
+  questions := knowledge_internal.search_questions(
+    query_embedding, query_text, formulations, plan.dimensions, vector_weight > 0, text_weight > 0,
+    on_bad_embedding
+  );
+  collections := case
+    when collections is not null
+      then knowledge_internal.checked_collections(collections, cardinality(questions))
+  end;
   perform set_config(
             'knowledge_internal.recorded',
             '{"listed": {}, "counted": {}, "expansions": [], "unknown": {}}', true
@@ -2508,23 +2457,30 @@ declare
   candidates jsonb;
 begin
   perform knowledge_internal.check_search_arguments(
-    match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
-    rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-    snippet, viewer_groups, on_bad_embedding, prefix_last
+    match_count, match_threshold, vector_weight, text_weight, search_mode, pool_size, rrf_k, fusion,
+    public_only, one_per_document, neighbor_window, recency_half_life, match_offset, snippet,
+    viewer_groups, on_bad_embedding, prefix_last
   );
-  wanted := knowledge_internal.compile_filter(
-    filters, filter_type, date_from, date_to, public_only
-  );
-  select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
-    fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
-  );
-  questions := knowledge_internal.search_questions(
-    query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0, on_bad_embedding
-  );
-  collections := knowledge_internal.checked_collections(collections, cardinality(questions));
+  wanted := case
+    when num_nonnulls(filters, filter_type, date_from, date_to) > 0 or public_only
+      then knowledge_internal.compile_filter(filters, filter_type, date_from, date_to, public_only)
+  end;
+  if fusion is null or fusion = 'stored_or_auto' then
+    select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
+      fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
+    );
+  end if;
   plan := knowledge_internal.plan_search(
     pool_size, match_count, wanted, viewer_id, viewer_groups, collections
   );
+  questions := knowledge_internal.search_questions(
+    query_embedding, query_text, formulations, plan.dimensions, vector_weight > 0, text_weight > 0,
+    on_bad_embedding
+  );
+  collections := case
+    when collections is not null
+      then knowledge_internal.checked_collections(collections, cardinality(questions))
+  end;
   analyses := knowledge_internal.analyse_questions(
     questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
   );
@@ -2669,11 +2625,12 @@ begin
      where lists.matching_query is not null
   ),
   text_results as (
-    select last_draws.list_id, hit.id, hit.text_score, hit.text_rank, hit.embedding
+    select last_draws.list_id, hit.id, hit.text_score, hit.text_rank, hit.embedding,
+           hit.has_every_word
       from last_draws
       join lists on lists.list_id = last_draws.list_id
      cross join lateral knowledge_internal.exact_scores(
-             last_draws.ids, plan.pool, lists.lexeme_queries, lists.scored_weights,
+             last_draws.ids, plan.pool, lists.lexemes, lists.scored_weights,
              lists.readings, lists.mean_length,
              case when last_draws.draw = 4 then lists.relaxed_bonuses else lists.bonuses end
            ) as hit
@@ -2681,7 +2638,8 @@ begin
   ),
   found as (
     select list_id, id, neighbour.similarity, neighbour.vector_rank, neighbour.content_tsv,
-           neighbour.bm25, text_results.text_score, text_results.text_rank, text_results.embedding
+           neighbour.bm25, text_results.text_score, text_results.text_rank, text_results.embedding,
+           text_results.has_every_word
       from (
         select * from neighbours where vector_rank <= greatest(plan.pool, plan.typical_rank)
       ) as neighbour
@@ -2696,9 +2654,7 @@ begin
            case when found.vector_rank <= plan.best_hits
              then -(found.bm25 operator(extensions.<#>) lists.scored_vector)
            end as nearest_score,
-           case when found.text_rank = 1
-             then knowledge_internal.has_every_word(found.id, lists.lexeme_queries)
-           end as is_complete,
+           case when found.text_rank = 1 then found.has_every_word end as is_complete,
            coalesce(
              found.text_score,
              case when lists.is_optional or found.content_tsv @@ last_draws.query
@@ -2810,20 +2766,24 @@ declare
   plan knowledge_internal.search_plan;
 begin
   perform knowledge_internal.check_search_arguments(
-    match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
-    rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-    snippet, viewer_groups, on_bad_embedding, prefix_last
+    match_count, match_threshold, vector_weight, text_weight, search_mode, pool_size, rrf_k, fusion,
+    public_only, one_per_document, neighbor_window, recency_half_life, match_offset, snippet,
+    viewer_groups, on_bad_embedding, prefix_last
   );
-  wanted := knowledge_internal.compile_filter(
-    filters, filter_type, date_from, date_to, public_only
-  );
-  select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
-    fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
-  );
-  questions := knowledge_internal.search_questions(
-    query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0, on_bad_embedding
-  );
+  wanted := case
+    when num_nonnulls(filters, filter_type, date_from, date_to) > 0 or public_only
+      then knowledge_internal.compile_filter(filters, filter_type, date_from, date_to, public_only)
+  end;
+  if fusion is null or fusion = 'stored_or_auto' then
+    select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
+      fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
+    );
+  end if;
   plan := knowledge_internal.plan_search(pool_size, match_count, null, null, null, null);
+  questions := knowledge_internal.search_questions(
+    query_embedding, query_text, formulations, plan.dimensions, vector_weight > 0, text_weight > 0,
+    on_bad_embedding
+  );
   return (
     with
     lists as materialized (
@@ -2921,7 +2881,8 @@ begin
         join evidence on evidence.list_id = combined.list_id
     ),
   ranges as (
-    select hit.list_id, max(hit.bm25_score) as best_bm25_score,
+    select hit.list_id,
+           max(hit.bm25_score) as best_bm25_score,
            min(hit.similarity) as least_similarity, max(hit.similarity) as best_similarity,
            case when count(hit.similarity) = 0 then 0 else min(hit.text_score) end
              as least_text_score, max(hit.text_score) as best_text_score,
@@ -3073,23 +3034,30 @@ begin
       using errcode = '22023';
   end if;
   perform knowledge_internal.check_search_arguments(
-    match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
-    rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-    snippet, viewer_groups, on_bad_embedding, prefix_last
+    match_count, match_threshold, vector_weight, text_weight, search_mode, pool_size, rrf_k, fusion,
+    public_only, one_per_document, neighbor_window, recency_half_life, match_offset, snippet,
+    viewer_groups, on_bad_embedding, prefix_last
   );
-  wanted := knowledge_internal.compile_filter(
-    filters, filter_type, date_from, date_to, public_only
-  );
-  select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
-    fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
-  );
-  questions := knowledge_internal.search_questions(
-    query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0, on_bad_embedding
-  );
-  collections := knowledge_internal.checked_collections(collections, cardinality(questions));
+  wanted := case
+    when num_nonnulls(filters, filter_type, date_from, date_to) > 0 or public_only
+      then knowledge_internal.compile_filter(filters, filter_type, date_from, date_to, public_only)
+  end;
+  if fusion is null or fusion = 'stored_or_auto' then
+    select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
+      fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
+    );
+  end if;
   plan := knowledge_internal.plan_search(
     pool_size, match_count, wanted, viewer_id, viewer_groups, collections
   );
+  questions := knowledge_internal.search_questions(
+    query_embedding, query_text, formulations, plan.dimensions, vector_weight > 0, text_weight > 0,
+    on_bad_embedding
+  );
+  collections := case
+    when collections is not null
+      then knowledge_internal.checked_collections(collections, cardinality(questions))
+  end;
   if plan.is_empty then
     return;
   end if;

@@ -437,6 +437,7 @@ comment on function knowledge_internal.near_words(text, integer) is
 create function knowledge_internal.nearest_words(
   typed text[],
   forms tsquery[],
+  is_restricted boolean,
   wanted knowledge_internal.chunk_filter,
   plan knowledge_internal.search_plan,
   viewer_id uuid,
@@ -458,6 +459,16 @@ declare
   chunk_counts bigint[];
   replaced jsonb;
 begin
+  if is_restricted then
+    -- Whether a word is known must not depend on chunks that the viewer may not see.
+    typed := array(
+      select typed[visible.place]
+        from knowledge_internal.visible_words(
+               typed, forms, wanted, plan, viewer_id, viewer_groups, false
+             ) as visible
+       where not visible.has_form
+    );
+  end if;
   foreach asked in array typed loop
     near := array(select knowledge_internal.near_words(lower(asked), most_near));
     visible_near := '{}';
@@ -504,7 +515,8 @@ end
 $$;
 
 comment on function knowledge_internal.nearest_words is
-  'For words that no chunk has: the word by which each is replaced, as an object; null for none. '
+  'For typed words that no chunk has, or with is_restricted no chunk that the viewer may see: the '
+  'word by which each is replaced, as an object; null for none. forms: the words'' conditions. '
   'Of the first 12 near words that the viewer may see, the one is taken that most of the first 20 '
   'chunks have.';
 
@@ -571,26 +583,16 @@ begin
     return null;
   elsif readings is not null then
     return knowledge_internal.shared_respelling(typed, readings);
-  elsif is_restricted then
-    -- Whether a word is known must not depend on chunks that the viewer may not see.
-    select array_agg(typed[visible.place]), array_agg(forms[visible.place])
-      into typed, forms
-      from knowledge_internal.visible_words(
-             typed, forms, wanted, plan, viewer_id, viewer_groups, false
-           ) as visible
-     where not visible.has_form;
-    if typed is null then
-      return null;
-    end if;
   end if;
   return knowledge_internal.nearest_words(
-    typed, forms, wanted, plan, viewer_id, viewer_groups
+    typed, forms, is_restricted, wanted, plan, viewer_id, viewer_groups
   );
 end
 $$;
 
 comment on function knowledge_internal.respelled_words is
-  'nearest_words for the words of a question that have five letters or more and that no chunk has.';
+  'nearest_words for the words of a question that have five letters or more and that no chunk has. '
+  'Words are looked up also where the viewer may not see all chunks.';
 
 create function knowledge_internal.respelled(query_text text, replaced jsonb)
 returns text

@@ -224,11 +224,10 @@ set enable_seqscan = off
 set standard_conforming_strings = on
 as $$
 declare
-  readings constant jsonb := knowledge_internal.shard_readings();
   words text[];
 begin
-  if readings is not null then
-    return knowledge_internal.shared_expansions(wanted, readings);
+  if knowledge_internal.shard_readings() is not null then
+    return knowledge_internal.shared_expansions(wanted, knowledge_internal.shard_readings());
   elsif knowledge_internal.is_recording() then
     return knowledge_internal.recorded_expansions(wanted, configurations, collections, prefix);
   end if;

@@ -1,5 +1,5 @@
 -- 025_fusion: what fuses the two legs.
--- Adds: functions min_max, aged_score, has_every_word and leg_evidence.
+-- Adds: functions min_max, aged_score and leg_evidence.
 -- Locks nothing that exists.
 -- Written from supabase/schemas/25_fusion.sql by `make baseline`: edit that file.
 
@@ -45,33 +45,6 @@ $$;
 comment on function knowledge_internal.aged_score(float8, date, float8) is
   'A score times 0.5 ^ (age / half-life), both in days; the score itself without a date or a '
   'half-life.';
-
-create function knowledge_internal.has_every_word(chunk_id uuid, word_queries tsquery[])
-returns boolean
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
--- The search sets force_custom_plan; the statements here are the same for every query.
-set plan_cache_mode = force_generic_plan
-as $$
-begin
-  return (
-    select bool_and(found.content_tsv @@ word.query)
-      from (
-        -- Concatenated with nothing, a tsvector outside its row is fetched once.
-        select chunk.content_tsv || ''::tsvector as content_tsv
-          from public.knowledge_chunks as chunk
-         where chunk.id = chunk_id
-        offset 0
-      ) as found
-     cross join unnest(word_queries) as word (query)
-  );
-end
-$$;
-
-comment on function knowledge_internal.has_every_word(uuid, tsquery[]) is
-  'Whether a chunk has every word of a query.';
 
 create function knowledge_internal.leg_evidence(
   similarities float8[],

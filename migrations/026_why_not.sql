@@ -351,7 +351,7 @@ declare
   score constant float8 := (
     select scored.text_score
       from knowledge_internal.exact_scores(
-             array[chunk_id], 1, analysis.lexeme_queries, analysis.scored_weights,
+             array[chunk_id], 1, analysis.lexemes, analysis.scored_weights,
              analysis.readings, analysis.mean_length, analysis.bonuses
            ) as scored
   );
@@ -383,7 +383,7 @@ begin
   select better + scored.text_rank, scored.text_score
     into found.text_rank, found.text_score
     from knowledge_internal.exact_scores(
-           others, cardinality(others), analysis.lexeme_queries, analysis.scored_weights,
+           others, cardinality(others), analysis.lexemes, analysis.scored_weights,
            analysis.readings, analysis.mean_length, analysis.bonuses
          ) as scored
    where scored.id = chunk_id;
@@ -809,8 +809,9 @@ begin
          );
   question := (
     knowledge_internal.search_questions(
-      arguments.query_embedding, arguments.query_text, null, settled.vector_weight > 0,
-      settled.text_weight > 0, arguments.on_bad_embedding
+      arguments.query_embedding, arguments.query_text, null,
+      (select stored.dimensions from knowledge_internal.chunk_table() as stored),
+      settled.vector_weight > 0, settled.text_weight > 0, arguments.on_bad_embedding
     )
   )[1];
   asked.query_embedding := question.embedding;

@@ -70,22 +70,20 @@ comment on function knowledge_internal.record_figures(text, jsonb) is
 create function knowledge_internal.recorded_frequencies(
   lexemes text[], corpus_is_small boolean, document_count float8
 )
-returns table (lexeme text, document_frequency float8)
+returns float8[]
 language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  names text[];
   frequencies float8[];
   listed text[];
 begin
   perform set_config('knowledge_internal.recording', 'off', true);
-  select array_agg(frequency.lexeme), array_agg(frequency.document_frequency)
-    into names, frequencies
-    from knowledge_internal.document_frequencies(lexemes, corpus_is_small, document_count)
-         as frequency;
+  frequencies := knowledge_internal.document_frequencies(
+    lexemes, corpus_is_small, document_count
+  );
   perform set_config('knowledge_internal.recording', 'on', true);
   listed := array(
     select statistics.lexeme
@@ -101,10 +99,10 @@ begin
      from (
        select case when found.name = any (listed) then 'listed' else 'counted' end as kind,
               jsonb_object_agg(found.name, found.frequency) as counts
-         from unnest(names, frequencies) as found (name, frequency)
+         from unnest(lexemes, frequencies) as found (name, frequency)
         group by kind
      ) as figures;
-  return query select * from unnest(names, frequencies);
+  return frequencies;
 end
 $$;
 
@@ -244,7 +242,7 @@ comment on function knowledge_internal.shared_corpus(jsonb) is
   'or the sum of those of each.';
 
 create function knowledge_internal.shared_frequencies(lexemes text[], readings jsonb)
-returns table (lexeme text, document_frequency float8)
+returns float8[]
 language plpgsql
 immutable
 security invoker
@@ -253,21 +251,25 @@ as $$
 declare
   shared_id constant text := knowledge_internal.shared_statistics_id(readings);
 begin
-  return query
-  select asked.name,
-         coalesce(
-           max(
-             case
-               when answer.reading ->> 'statistics' = shared_id
-                 then (answer.reading -> 'listed' ->> asked.name)::float8
-             end
-           ),
-           sum((answer.reading -> 'counted' ->> asked.name)::float8),
-           0
-         )
-    from unnest(lexemes) as asked (name)
-   cross join jsonb_array_elements(readings) as answer (reading)
-   group by asked.name;
+  return (
+    select array_agg(shared.frequency order by shared.place)
+      from (
+        select asked.place,
+               coalesce(
+                 max(
+                   case
+                     when answer.reading ->> 'statistics' = shared_id
+                       then (answer.reading -> 'listed' ->> asked.name)::float8
+                   end
+                 ),
+                 sum((answer.reading -> 'counted' ->> asked.name)::float8),
+                 0
+               ) as frequency
+          from unnest(lexemes) with ordinality as asked (name, place)
+         cross join jsonb_array_elements(readings) as answer (reading)
+         group by asked.place
+      ) as shared
+  );
 end
 $$;
 

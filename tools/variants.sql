@@ -3,7 +3,8 @@
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
 -- explain_hybrid_search, estimate_hybrid_search, explain_missing_knowledge_chunk,
 -- sampled_collections, visible_conditions, present_conditions, has_matching_chunk, compared_rows,
--- drawn_rows, with_found_rows, common_search, visible_words, matching_chunks,
+-- drawn_rows, nearest_rows, rated_rows, with_found_rows, common_search, visible_words,
+-- matching_chunks,
 -- count_matching_knowledge_chunks, facet_knowledge_chunks, facet_my_knowledge_chunks,
 -- pending_embeddings, count_pending_knowledge_embeddings, count_my_pending_knowledge_embeddings,
 -- read_knowledge_question, knowledge_candidates, fuse_knowledge_candidates,
@@ -297,11 +298,9 @@ begin
     with
 @copy "  visible_chunks as" before "  -- Lists."
     drawn as (
-      select listed.id from unnest(plan.sample) as listed (id)
+      select chunk.collection from matching_chunks as chunk where chunk.id = any (plan.sample)
     )
-    select chunk.collection
-      from drawn
-      join matching_chunks as chunk on chunk.id = drawn.id
+    select drawn.collection from drawn
   );
 end
 $$;
@@ -491,20 +490,38 @@ begin
         from knowledge_internal.compared_rows(
                null, analysis, query, scope, wanted, plan, viewer_id, viewer_groups
              ) as compared;
+    elsif plan.is_filtered or wanted.excluded_collections is not null then
+      execute
+        'select array('
+        '  select drawn.id'
+        '    from ('
+        '      select chunk.id, chunk.content_tsv,'
+        '             chunk.bm25 operator(extensions.<#>) $5 as product'
+        '        from public.knowledge_chunks as chunk'
+        '       where ' || knowledge_internal.present_conditions(
+                             wanted, plan, viewer_id, viewer_groups
+                           ) ||
+        '         and chunk.content_tsv @@ $6'
+        '         and ($7 is null or chunk.collection = $7)'
+        '      offset 0' -- or each product is computed twice
+        '    ) as drawn'
+        '   where $8 or drawn.content_tsv @@ $9'
+        '   order by drawn.product, drawn.id'
+        '   limit $10'
+        ')'
+        into ids
+        using wanted, plan, viewer_id, viewer_groups, analysis.weight_vector, drawing, scope,
+              analysis.is_optional or draw = 3, query, plan.scored_exactly;
     else
       ids := array(
-        with
-@copy "  visible_chunks as" before "  -- Lists."
-        drawn as (
-          select chunk.id, chunk.content_tsv,
-                 chunk.bm25 operator(extensions.<#>) analysis.weight_vector as product
-            from matching_chunks as chunk
-           where chunk.content_tsv @@ drawing
-             and (scope is null or chunk.collection = scope)
-          offset 0
-        )
         select drawn.id
-          from drawn
+          from (
+            select chunk.id, chunk.content_tsv,
+                   chunk.bm25 operator(extensions.<#>) analysis.weight_vector as product
+              from knowledge_internal.searchable_chunks as chunk
+             where chunk.status = 'active' and chunk.content_tsv @@ drawing
+            offset 0
+          ) as drawn
          where analysis.is_optional or draw = 3 or drawn.content_tsv @@ query
          order by drawn.product, drawn.id
          limit plan.scored_exactly
@@ -523,15 +540,108 @@ comment on function knowledge_internal.drawn_rows is
   'fewer rows than the pool, draw 4 if there was no row. is_drawn: draws 1 and 2 are made. draw: '
   'the last one; query: what its rows match.';
 
+create function knowledge_internal.nearest_rows(
+  embedding extensions.vector,
+  scored_vector extensions.sparsevec,
+  wanted knowledge_internal.chunk_filter,
+  plan knowledge_internal.search_plan,
+  viewer_id uuid,
+  viewer_groups text[],
+  out ids uuid[],
+  out distances float8[],
+  out word_scores float8[]
+)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  direction constant extensions.vector := knowledge_internal.indexed_direction(embedding);
+begin
+  if plan.is_filtered or wanted.excluded_collections is not null then
+    execute
+      'select array_agg(near.id), array_agg(near.distance), array_agg(near.word_score)'
+      '  from ('
+      '    select chunk.id, chunk.embedding operator(extensions.<=>) $5 as distance,'
+      '           -(chunk.bm25 operator(extensions.<#>) $6) as word_score'
+      '      from knowledge_internal.searchable_chunks as chunk'
+      '     where ' || knowledge_internal.present_conditions(
+                         wanted, plan, viewer_id, viewer_groups
+                       ) ||
+      '       and chunk.embedding is not null'
+      '     order by chunk.indexed_embedding operator(extensions.<=>) $7'
+      '     limit $8'
+      '  ) as near'
+      into ids, distances, word_scores
+      using wanted, plan, viewer_id, viewer_groups, embedding, scored_vector, direction,
+            plan.index_rows;
+  else
+    select array_agg(near.id), array_agg(near.distance), array_agg(near.word_score)
+      into ids, distances, word_scores
+      from (
+        select chunk.id,
+               chunk.embedding operator(extensions.<=>) nearest_rows.embedding as distance,
+               -(chunk.bm25 operator(extensions.<#>) scored_vector) as word_score
+          from knowledge_internal.searchable_chunks as chunk
+         where chunk.status = 'active' and chunk.embedding is not null
+         order by chunk.indexed_embedding operator(extensions.<=>) direction
+         limit plan.index_rows
+      ) as near;
+  end if;
+end
+$$;
+
+comment on function knowledge_internal.nearest_rows is
+  'The rows that pass the filter and that the vector index finds nearest to an embedding, with '
+  'their cosine distances and their BM25 scores by the column bm25.';
+
+create function knowledge_internal.rated_rows(
+  compared uuid[],
+  embedding extensions.vector,
+  scored_vector extensions.sparsevec,
+  most_rows integer,
+  out ids uuid[],
+  out distances float8[],
+  out word_scores float8[]
+)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The search sets force_custom_plan; the statement here is the same for every query.
+set plan_cache_mode = force_generic_plan
+as $$
+begin
+  select array_agg(near.id), array_agg(near.distance), array_agg(near.word_score)
+    into ids, distances, word_scores
+    from (
+      select chunk.id,
+             chunk.embedding operator(extensions.<=>) rated_rows.embedding as distance,
+             -(chunk.bm25 operator(extensions.<#>) scored_vector) as word_score
+        from unnest(compared) as listed (id)
+       cross join lateral (
+               select stored.id, stored.embedding, stored.bm25
+                 from public.knowledge_chunks as stored
+                where stored.id = listed.id
+               offset 0
+             ) as chunk
+       order by distance, chunk.id
+       limit most_rows
+    ) as near;
+end
+$$;
+
+comment on function knowledge_internal.rated_rows is
+  'The nearest of these rows in full precision, as in nearest_rows.';
+
 create function knowledge_internal.with_found_rows(
   plan knowledge_internal.search_plan,
   wanted knowledge_internal.chunk_filter,
   question knowledge_internal.search_question,
   analysis knowledge_internal.query_analysis,
   viewer_id uuid,
-  viewer_groups text[],
-  is_vector_short boolean,
-  is_text_short boolean
+  viewer_groups text[]
 )
 returns knowledge_internal.search_plan
 language plpgsql
@@ -540,46 +650,47 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  -- Times the rows below which draws 1 and 2 are not made: common_search, which makes draw 1 only,
-  -- would often find too few.
-  often_short constant float8 := 4;
   matching constant float8 := knowledge_internal.estimated_chunks(plan);
   is_narrow constant boolean := coalesce(matching <= plan.most_compared, false);
   reads_all constant boolean := coalesce(matching <= plan.most_read_by_filter, false);
-  finds_near constant boolean := question.embedding is not null
-    and (is_narrow and plan.near_ids is null or is_vector_short);
-  finds_text boolean := analysis.matching_query is not null
-    and (
-      plan.text_ids is null
-        and (
-          is_narrow and not analysis.is_partial
-            or matching <= often_short * plan.most_read_by_filter
-        )
-        or is_text_short
-    );
-  compares_text constant boolean := finds_text and analysis.is_partial and is_narrow and reads_all;
+  compares_near boolean := question.embedding is not null;
+  compares_text constant boolean := analysis.matching_query is not null
+    and analysis.is_partial and is_narrow and reads_all;
   near_ids uuid[];
   text_ids uuid[];
 begin
-  if finds_near or compares_text then
+  if compares_near and not is_narrow then
+    select near.ids, near.distances, near.word_scores
+      into plan.near_ids, plan.near_distances, plan.near_word_scores
+      from knowledge_internal.nearest_rows(
+             question.embedding, analysis.scored_vector, wanted, plan, viewer_id, viewer_groups
+           ) as near;
+    -- The index scan may have stopped early.
+    compares_near := coalesce(cardinality(plan.near_ids), 0) < plan.index_rows;
+  end if;
+  if compares_near or compares_text then
     -- In one statement, because finding the rows takes most of its time.
     select compared.near_ids, compared.text_ids
       into near_ids, text_ids
       from knowledge_internal.compared_rows(
-             case when finds_near then knowledge_internal.embedding_bits(question.embedding) end,
+             case
+               when compares_near then knowledge_internal.embedding_bits(question.embedding)
+             end,
              analysis, case when compares_text then analysis.matching_query end, null, wanted, plan,
              viewer_id, viewer_groups
            ) as compared;
   end if;
-  if finds_near then
-    plan.near_ids := near_ids;
+  if compares_near then
+    select near.ids, near.distances, near.word_scores
+      into plan.near_ids, plan.near_distances, plan.near_word_scores
+      from knowledge_internal.rated_rows(
+             near_ids, question.embedding, analysis.scored_vector, plan.compared_exactly
+           ) as near;
   end if;
   if compares_text and (text_ids <> '{}' or analysis.relaxed_query is null) then
     plan.text_ids := text_ids;
     plan.text_draw := 3;
-    finds_text := false;
-  end if;
-  if finds_text then
+  elsif analysis.matching_query is not null then
     select drawn.ids, drawn.draw
       into plan.text_ids, plan.text_draw
       from knowledge_internal.drawn_rows(
@@ -592,9 +703,8 @@ end
 $$;
 
 comment on function knowledge_internal.with_found_rows is
-  'The plan of a common search with the rows of a leg. They are found where the filter leaves so '
-  'few rows that they can be compared, and where common_search found too few rows by the index of '
-  'the leg. Vector leg: the nearest by embedding_bits; text leg: drawn_rows.';
+  'The plan of a common search with the rows of its legs. Vector leg: the nearest by the index, or '
+  'by embedding_bits where few rows match; text leg: drawn_rows.';
 
 create function knowledge_internal.common_search(
   question knowledge_internal.search_question,
@@ -612,17 +722,14 @@ create function knowledge_internal.common_search(
   public_only boolean,
   match_offset integer,
   snippet boolean,
-  viewer_groups text[],
-  out hits public.knowledge_search_hit[],
-  out is_vector_short boolean,
-  out is_text_short boolean
+  viewer_groups text[]
 )
+returns setof public.knowledge_search_hit
 language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- One plan serves all calls, filtered or not: where few rows pass the filter, with_found_rows has
--- found them.
+-- One plan serves all calls: what depends on a filter, with_found_rows has found.
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 -- There is one list: a hash table for each join takes more time and memory than the join.
@@ -633,102 +740,106 @@ declare
   questions constant knowledge_internal.search_question[] := array[question];
   analyses constant knowledge_internal.query_analysis[] := array[analysis];
 begin
+  if plan.text_draw = 4 then
+    analysis.matching_query := analysis.relaxed_query;
+    analysis.bonuses := analysis.relaxed_bonuses;
+  else
+    analysis.relaxed_parts := null;
+  end if;
+  return query
   with
-@copy "  visible_chunks as" before "  -- Lists."
-  lists as materialized (
-    select 1::bigint as list_id, asked_here.*,
-           knowledge_internal.indexed_direction(asked_here.embedding) as direction
-      from rows from (unnest(questions), unnest(analyses)) as asked_here
-  ),
-  nearest as materialized (
-    select found.*
-      from lists
-     cross join lateral (
-             select chunk.id, chunk.content_tsv, chunk.bm25,
-                    chunk.embedding operator(extensions.<=>) lists.embedding as distance
-               from matching_chunks as chunk
-              where chunk.embedding is not null
-              order by chunk.indexed_embedding operator(extensions.<=>) lists.direction
-              limit plan.index_rows
-           ) as found
-     where lists.embedding is not null and plan.near_ids is null
-    union all
-    (
-      select near.id, near.content_tsv, near.bm25,
-             near.embedding operator(extensions.<=>) lists.embedding as distance
-        from lists
-       cross join unnest(plan.near_ids) as listed (id)
-       cross join lateral (
-               select stored.id, stored.content_tsv, stored.bm25, stored.embedding
-                 from public.knowledge_chunks as stored
-                where stored.id = listed.id
-               offset 0
-             ) as near
-       order by distance, id
-       limit plan.compared_exactly
-    )
-  ),
+@copy "  visible_chunks as" before "  matching_chunks as"
   neighbours as materialized (
-    select lists.list_id, nearest.*, 1 - nearest.distance as similarity,
-           row_number() over (order by nearest.distance, nearest.id) as vector_rank
-      from nearest
-     cross join lists
+    select near.id, near.word_score, 1 - near.distance as similarity,
+           row_number() over (order by near.distance, near.id) as vector_rank
+      from unnest(plan.near_ids, plan.near_distances, plan.near_word_scores)
+           as near (id, distance, word_score)
   ),
-@copy "  vector_results as" before "  -- Text leg."
-  last_draws as materialized (
-    select lists.list_id, coalesce(plan.text_draw, 1) as draw, best.ids,
-           case when plan.text_draw = 4 then lists.relaxed_query else lists.matching_query end
-             as query,
-           case when plan.text_draw = 4 then lists.relaxed_parts end as relaxed_parts
-      from lists
-     cross join lateral (
-             select coalesce(plan.text_ids, array(
-                      select drawn.id
-                        from (
-                          select chunk.id, chunk.content_tsv,
-                                 chunk.bm25 operator(extensions.<#>) lists.weight_vector as product
-                            from matching_chunks as chunk
-                           where chunk.content_tsv @@ lists.candidate_query
-                          offset 0
-                        ) as drawn
-                       where not lists.is_partial or lists.is_optional
-                          or drawn.content_tsv @@ lists.matching_query
-                       order by drawn.product, drawn.id
-                       limit plan.scored_exactly
-                    )) as ids
-             offset 0
-           ) as best
-     where lists.matching_query is not null
+  vector_results as (
+    select hit.*
+      from neighbours as hit
+     where hit.vector_rank <= plan.pool and hit.similarity >= match_threshold
   ),
-  -- A leg whose index gives too few rows must read more of them.
-  short as materialized (
-    select lists.embedding is not null and plan.near_ids is null
-             and (select count(*) from nearest) < plan.index_rows as is_vector_short,
-           plan.text_ids is null and coalesce(
-             cardinality(last_draws.ids) < plan.pool
-               and (
-                 lists.is_partial
-                   or last_draws.ids = '{}' and lists.relaxed_query is not null
-               ),
-             false
-           ) as is_text_short
-      from lists
-      left join last_draws on last_draws.list_id = lists.list_id
+  text_results as materialized (
+    select hit.*
+      from knowledge_internal.exact_scores(
+             plan.text_ids, plan.pool, analysis.lexemes, analysis.scored_weights,
+             analysis.readings, analysis.mean_length, analysis.bonuses
+           ) as hit
+     where plan.text_ids <> '{}'
   ),
-@copy "  text_results as" before "  -- Page."
+  combined as (
+    select id, vector_results.vector_rank, text_results.text_rank, vector_results.similarity,
+           text_results.text_score, vector_results.word_score, text_results.embedding
+      from vector_results
+      full outer join text_results using (id)
+  ),
+  evidence as materialized (
+    select leg.*
+      from unnest(questions)
+      left join lateral knowledge_internal.leg_evidence(
+             array(select neighbours.similarity from neighbours order by vector_rank),
+             array(
+               select neighbours.word_score
+                 from neighbours where vector_rank <= plan.best_hits order by vector_rank
+             ),
+             array(select text_results.text_score from text_results order by text_rank),
+             (select text_results.has_every_word from text_results where text_rank = 1),
+             plan.typical_rank, analysis.cosine_spread, analysis.mutual_neighbours,
+             analysis.coverage_weights
+           ) as leg on fusion = 'auto'
+  ),
+  completed as materialized (
+    select combined.id, combined.vector_rank, combined.text_rank, combined.similarity,
+           combined.text_score,
+           vector_weight * evidence.vector_evidence as cosine_weight,
+           text_weight * evidence.text_evidence as bm25_weight,
+           coalesce(
+             combined.similarity,
+             case
+               when fusion = 'auto'
+                 then 1 - (combined.embedding operator(extensions.<=>) question.embedding)
+             end,
+             evidence.typical_cosine, 0
+           ) as cosine,
+           coalesce(
+             combined.text_score,
+             case
+               when fusion <> 'auto' or analysis.lexemes is null then 0
+               when analysis.is_optional and analysis.bonuses is null then combined.word_score
+               else (
+                 select combined.word_score + case
+                          when analysis.bonuses is null then 0
+                          else knowledge_internal.bonus(chunk.content_tsv, analysis.bonuses)
+                        end
+                   from public.knowledge_chunks as chunk
+                  where chunk.id = combined.id
+                    and (analysis.is_optional or chunk.content_tsv @@ analysis.matching_query)
+               )
+             end,
+             0
+           ) as bm25_score,
+           coalesce((analysis.bonuses).identifier_bonus, 'infinity') as identifier_bonus
+      from combined
+     cross join evidence
+  ),
+  ranges as (
+    select
+@copy "           max(hit.bm25_score)" before "     group by hit.list_id"
+  ),
   page as (
-    select scored.id, scored.vector_rank, scored.text_rank, scored.similarity, scored.text_score,
-           scored.rrf_score as unit_score, null::text[] as collections,
-           row_number() over (
-             order by scored.rrf_score desc, least(scored.vector_rank, scored.text_rank), scored.id
-           ) as unit_place,
-           count(*) over () as total_count
-      from scored
-     where not (select short.is_vector_short or short.is_text_short from short)
-     order by unit_place
+    select hit.id, hit.vector_rank, hit.text_rank, hit.similarity, hit.text_score,
+@copy "             case fusion" before "           ) as rrf_score"
+               as unit_score,
+           null::text[] as collections, (select count(*) from completed) as total_count
+      from completed as hit
+     cross join ranges
+     order by unit_score desc, least(hit.vector_rank, hit.text_rank), hit.id
      limit match_count offset match_offset
   ),
-  shown as (
+  last_draws as (
+    select analysis.relaxed_parts as relaxed_parts
+  )
 @copy "  select chunk.id, chunk.content" before "         case when neighbor_window"
          null::text,
 @copy "         page.total_count, plan.pool" before "    from page"
@@ -744,18 +855,13 @@ begin
            offset 0
          ) as chunk
 @copy "    left join public.knowledge_documents as document" before "   -- Always true"
-   order by page.unit_place
-  )
-  select array(select shown::public.knowledge_search_hit from shown), short.*
-    into hits, is_vector_short, is_text_short
-    from short;
+   order by page.unit_score desc, least(page.vector_rank, page.text_rank), page.id;
 end
 $$;
 
 comment on function knowledge_internal.common_search is
-  'hybrid_search_knowledge_chunks for one list without grouping, context or recency: the same hits '
-  'as the statement of the search has. is_vector_short, is_text_short: no hits yet, because the '
-  'index of this leg gave too few rows; with_found_rows finds the others.';
+  'hybrid_search_knowledge_chunks for one list without grouping, context or recency, whose rows '
+  'with_found_rows has found: the same hits as the statement of the search has.';
 
 create function knowledge_internal.visible_words(
   words text[],
@@ -835,9 +941,9 @@ begin
   then
     questions := '{}';
   else
-@copy "  questions := knowledge_internal" before "  collections := knowledge"
+@copy "  questions := knowledge_internal" before "  collections := case"
   end if;
-@copy "  collections := knowledge" before "  asked :="
+@copy "  collections := case" before "  asked :="
   return query
   with
 @copy "  visible_chunks as" before "  -- Lists."
@@ -997,15 +1103,12 @@ declare
 begin
   perform knowledge_internal.check_flag('public_only', public_only),
           knowledge_internal.check_viewer_groups('viewer_groups', viewer_groups);
-  if filter_type is not null then
-    perform knowledge_internal.check_choice(
-      'filter_type', filter_type, knowledge_internal.knowledge_type_names()
-    );
-  end if;
   wanted := knowledge_internal.compile_filter(
     filters, filter_type, date_from, date_to, public_only
   );
-  collections := knowledge_internal.checked_collections(collections, 0);
+  collections := case
+    when collections is not null then knowledge_internal.checked_collections(collections, 0)
+  end;
   -- Usually nothing is pending, and the statement below takes longer to plan than this one to run.
   if not exists (
     select from public.knowledge_chunks as chunk
@@ -1260,7 +1363,8 @@ begin
 @copy "  visible_chunks as" before "  -- Fusion."
   found as (
     select list_id, id, neighbour.similarity, neighbour.vector_rank, neighbour.content_tsv,
-           neighbour.bm25, text_results.text_score, text_results.text_rank, text_results.embedding
+           neighbour.bm25, text_results.text_score, text_results.text_rank, text_results.embedding,
+           text_results.has_every_word
       from (
         select * from neighbours where vector_rank <= greatest(plan.pool, plan.typical_rank)
       ) as neighbour
@@ -1275,9 +1379,7 @@ begin
            case when found.vector_rank <= plan.best_hits
              then -(found.bm25 operator(extensions.<#>) lists.scored_vector)
            end as nearest_score,
-           case when found.text_rank = 1
-             then knowledge_internal.has_every_word(found.id, lists.lexeme_queries)
-           end as is_complete,
+           case when found.text_rank = 1 then found.has_every_word end as is_complete,
            coalesce(
              found.text_score,
              case when lists.is_optional or found.content_tsv @@ last_draws.query
@@ -1363,8 +1465,9 @@ declare
   wanted knowledge_internal.chunk_filter;
   plan knowledge_internal.search_plan;
 begin
-@copy "  perform knowledge_internal.check_search_arguments(" before "  collections := knowledge"
+@copy "  perform knowledge_internal.check_search_arguments(" before "  plan := knowledge"
   plan := knowledge_internal.plan_search(pool_size, match_count, null, null, null, null);
+@copy "  questions := knowledge_internal" before "  collections := case"
   return (
     with
     lists as materialized (

@@ -79,7 +79,7 @@ alter table public.knowledge_chunks set (toast_tuple_target = 1536);
 -- 10,000 most common lexemes.
 alter table public.knowledge_chunks alter column content_tsv set statistics 1000;
 
-create function knowledge_internal.physical_table()
+create function knowledge_internal.shard_on_this_node(chunks regclass)
 returns regclass
 language plpgsql
 stable
@@ -88,15 +88,11 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  chunks constant regclass := 'public.knowledge_chunks';
   shard regclass;
   holder text;
 begin
   -- Citus stores the rows in a shard on one of the nodes: a table with the number of the shard in
   -- its name. The statement is not static, because a database without Citus has no pg_dist_shard.
-  if to_regclass('pg_catalog.pg_dist_shard') is null then
-    return chunks;
-  end if;
   execute
     'select case when placement.groupid = here.groupid then'
     '         to_regclass(format(''%s.%I'', class.relnamespace::regnamespace,'
@@ -116,7 +112,29 @@ begin
     raise exception 'the rows of % are on another node, %', chunks, holder
       using errcode = '55000', hint = 'Connect to that node: only there a search is complete.';
   end if;
-  return coalesce(shard, chunks);
+  return shard;
+end
+$$;
+
+comment on function knowledge_internal.shard_on_this_node(regclass) is
+  'The table in which Citus stores the rows of a table on this node; null for a table that Citus '
+  'does not manage. Raises 55000 if the rows are on another node.';
+
+create function knowledge_internal.physical_table()
+returns regclass
+language plpgsql
+stable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  chunks constant regclass := 'public.knowledge_chunks';
+begin
+  return case
+    when to_regclass('pg_catalog.pg_dist_shard') is null then chunks
+    else coalesce(knowledge_internal.shard_on_this_node(chunks), chunks)
+  end;
 end
 $$;
 
@@ -185,22 +203,22 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  rows_on_a_page constant integer := 5; -- of a table that was never analysed
   facts knowledge_internal.chunk_table;
+  density float8; -- rows on a page
 begin
-  facts.relation := knowledge_internal.physical_table();
-  facts.pages := pg_relation_size(facts.relation) / current_setting('block_size')::bigint;
-  select nullif(class.reltuples, -1),
-         facts.pages * coalesce(
-           nullif(class.reltuples, -1) / nullif(class.relpages, 0), rows_on_a_page
-         ),
-         nullif(attribute.atttypmod, -1)
-    into facts.analysed_rows, facts.estimated_rows, facts.dimensions
+  select class.oid, pg_relation_size(class.oid) / current_setting('block_size')::bigint,
+         nullif(class.reltuples, -1), nullif(class.reltuples, -1) / nullif(class.relpages, 0),
+         (
+           select nullif(attribute.atttypmod, -1)
+             from pg_catalog.pg_attribute as attribute
+            where attribute.attrelid = class.oid
+              and attribute.attname = 'embedding'
+         )
+    into facts.relation, facts.pages, facts.analysed_rows, density, facts.dimensions
     from pg_catalog.pg_class as class
-    join pg_catalog.pg_attribute as attribute
-      on attribute.attrelid = class.oid
-     and attribute.attname = 'embedding'
-   where class.oid = facts.relation;
+   where class.oid = knowledge_internal.physical_table();
+  -- Five, in a table that was never analysed.
+  facts.estimated_rows := facts.pages * coalesce(density, 5);
   return facts;
 end
 $$;

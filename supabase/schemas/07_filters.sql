@@ -43,7 +43,8 @@ create type knowledge_internal.chunk_filter as (
   required_metadata jsonb,
   alternative_metadata jsonb[],
   metadata_conditions knowledge_internal.metadata_condition[],
-  is_indexed boolean
+  is_indexed boolean,
+  bounds_rows boolean
 );
 
 comment on type knowledge_internal.metadata_condition is
@@ -60,7 +61,8 @@ comment on type knowledge_internal.chunk_filter is
   'hidden: the same for visibility, sensitivity and owner_id, which control access. '
   'required_metadata: metadata must contain it. alternative_metadata: metadata must contain one of '
   'them. metadata_conditions: conditions that these two cannot express. is_indexed: whether an '
-  'index supports a part of the filter.';
+  'index supports a part of the filter. bounds_rows: whether it has a part beside '
+  'excluded_collections.';
 
 create function knowledge_internal.is_input(source text, kind text)
 returns boolean
@@ -133,106 +135,83 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  most_values constant integer := 1000;
-  longest_path constant integer := 20; -- keys
-  keys constant text[] := array['field', 'op', 'operator', 'value'];
-  columns constant jsonb := knowledge_internal.filter_columns();
-  common_ops constant text[] := array['eq', 'ne', 'in', 'not_in', 'exists'];
-  list_ops constant text[] := array['in', 'not_in', 'has_any'];
-  range_ops constant text[] := array['gte', 'gt', 'lte', 'lt', 'between'];
+  condition knowledge_internal.filter_condition;
   allowed_ops text[];
   problem text;
-  condition knowledge_internal.filter_condition;
 begin
-  problem := case
-    when jsonb_typeof(source) <> 'object' then
-      format('%s must be an object, not %s', place, left(source::text, 100))
-    when source - keys <> '{}' then
-      format(
-        '%s must have only the keys field, op (or operator) and value, not %s',
-        place,
-        left((source - keys)::text, 100)
-      )
-    when source ?& array['op', 'operator'] then
-      format('%s has both op and operator, give only one of them', place)
-    when not source ? 'field' then
-      format('%s.field is missing', place)
-    when not source ?| array['op', 'operator'] then
-      format('%s.op is missing', place)
-  end;
-  if problem is not null then
-    raise exception '%', problem using errcode = '22023';
-  end if;
-
-  condition.field := source ->> 'field';
-  if condition.field = 'metadata' or starts_with(condition.field, 'metadata.') then
-    condition.kind := 'metadata';
-    condition.path := (string_to_array(condition.field, '.'))[2:];
-  else
-    condition.kind := columns ->> condition.field;
-  end if;
-  condition.op := coalesce(source ->> 'op', source ->> 'operator');
-  condition.value := source -> 'value';
+  select named.field,
+         case
+           when named.is_metadata then 'metadata'
+           else knowledge_internal.filter_columns() ->> named.field
+         end,
+         case when named.is_metadata then (string_to_array(named.field, '.'))[2:] end,
+         coalesce(source ->> 'op', source ->> 'operator'),
+         source -> 'value'
+    into condition.field, condition.kind, condition.path, condition.op, condition.value
+    from (
+      select source ->> 'field' as field,
+             source ->> 'field' = 'metadata' or starts_with(source ->> 'field', 'metadata.')
+               as is_metadata
+    ) as named;
   allowed_ops := case
-    when condition.path = '{}' then array['contains', 'has_any']
-    else
-      common_ops
-        || case when condition.kind in ('text', 'uuid') then '{}' else range_ops end
-        || case when condition.kind = 'metadata' then array['contains', 'has_any'] else '{}' end
+    when condition.path = '{}' then '{contains,has_any}'
+    when condition.kind in ('text', 'uuid') then '{eq,ne,in,not_in,exists}'
+    when condition.kind = 'metadata'
+      then '{eq,ne,in,not_in,exists,gte,gt,lte,lt,between,contains,has_any}'
+    else '{eq,ne,in,not_in,exists,gte,gt,lte,lt,between}'
   end;
   problem := case
-    when condition.kind is null then
-      format(
-        '%s.field must be one of %s or metadata.<key>, not %s',
-        place,
-        (
-          select string_agg(listed.name, ', ' order by listed.name)
-            from jsonb_object_keys(columns) as listed (name)
-        ),
-        left((source -> 'field')::text, 100)
-      )
-    when cardinality(condition.path) > longest_path or '' = any (condition.path) then
-      format(
-        '%s.field must have 1 to %s keys after metadata, none of them empty, not %s',
-        place, longest_path, left((source -> 'field')::text, 100)
-      )
-    when (condition.op = any (allowed_ops)) is not true then
-      format(
-        '%s.op must be one of %s for %s, not %s',
-        place,
-        array_to_string(allowed_ops, ', '),
-        left(condition.field, 100),
-        left(coalesce(source -> 'op', source -> 'operator')::text, 100)
-      )
-    when condition.op <> 'exists' and condition.value is null then
-      format('%s.value is missing', place)
-    when condition.op = 'exists' and jsonb_typeof(condition.value) <> 'boolean' then
-      format(
-        '%s.value for exists must be true or false, not %s', place, left(condition.value::text, 100)
-      )
-    when condition.op = any (list_ops)
+    when jsonb_typeof(source) <> 'object' then '%1$s must be an object, not %2$s'
+    when source - '{field,op,operator,value}'::text[] <> '{}'
+      then '%1$s must have only the keys field, op (or operator) and value, not %3$s'
+    when source ?& '{op,operator}' then '%1$s has both op and operator, give only one of them'
+    when not source ? 'field' then '%1$s.field is missing'
+    when not source ?| '{op,operator}' then '%1$s.op is missing'
+    when condition.kind is null
+      then '%1$s.field must be one of %4$s or metadata.<key>, not %5$s'
+    when cardinality(condition.path) > 20 or '' = any (condition.path)
+      then '%1$s.field must have 1 to 20 keys after metadata, none of them empty, not %5$s'
+    when (condition.op = any (allowed_ops)) is not true
+      then '%1$s.op must be one of %6$s for %7$s, not %8$s'
+    when condition.op <> 'exists' and condition.value is null then '%1$s.value is missing'
+    when condition.op = 'exists' and jsonb_typeof(condition.value) <> 'boolean'
+      then '%1$s.value for exists must be true or false, not %9$s'
+    when condition.op in ('in', 'not_in', 'has_any')
       and case jsonb_typeof(condition.value)
-            when 'array' then jsonb_array_length(condition.value) > most_values
+            when 'array' then jsonb_array_length(condition.value) > 1000
             else true
-          end then
-      format(
-        '%s.value for %s must be an array of at most %s values, not %s',
-        place, condition.op, most_values, left(condition.value::text, 100)
-      )
+          end
+      then '%1$s.value for %10$s must be an array of at most 1000 values, not %9$s'
     when condition.op = 'between'
       and case jsonb_typeof(condition.value)
             when 'array' then
               jsonb_array_length(condition.value) <> 2
               or jsonb_typeof(condition.value -> 0) <> jsonb_typeof(condition.value -> 1)
             else true
-          end then
-      format(
-        '%s.value for between must be [low, high], both of one type, not %s',
-        place, left(condition.value::text, 100)
-      )
+          end
+      then '%1$s.value for between must be [low, high], both of one type, not %9$s'
   end;
   if problem is not null then
-    raise exception '%', problem using errcode = '22023';
+    raise exception '%', format(
+                      problem,
+                      place,
+                      left(source::text, 100),
+                      case jsonb_typeof(source) when 'object' then
+                        left((source - '{field,op,operator,value}'::text[])::text, 100)
+                      end,
+                      (
+                        select string_agg(listed.name, ', ' order by listed.name)
+                          from jsonb_object_keys(knowledge_internal.filter_columns())
+                               as listed (name)
+                      ),
+                      left((source -> 'field')::text, 100),
+                      array_to_string(allowed_ops, ', '),
+                      left(condition.field, 100),
+                      left(coalesce(source -> 'op', source -> 'operator')::text, 100),
+                      left(condition.value::text, 100),
+                      condition.op
+                    )
+      using errcode = '22023';
   end if;
   return condition;
 end
@@ -319,9 +298,27 @@ comment on function knowledge_internal.wrong_value(
   'The error message for the first element that the condition does not allow; null if all elements '
   'are allowed.';
 
-create function knowledge_internal.simplified_condition(
-  condition knowledge_internal.filter_condition, elements jsonb
-)
+create function knowledge_internal.are_known_texts(elements jsonb, field text)
+returns boolean
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  allowed constant text[] := knowledge_internal.known_values(field);
+begin
+  return case
+    when allowed is not null then elements <@ (to_jsonb(allowed) || 'null'::jsonb)
+    else not jsonb_path_exists(elements, 'strict $[*] ? (@.type() != "string" && @ != null)')
+  end;
+end
+$$;
+
+comment on function knowledge_internal.are_known_texts(jsonb, text) is
+  'Whether each element is null or a text that the field allows.';
+
+create function knowledge_internal.typed_conditions(condition knowledge_internal.filter_condition)
 returns setof knowledge_internal.filter_condition
 language plpgsql
 stable
@@ -329,10 +326,10 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  is_existence constant boolean := condition.op = 'exists';
+  elements jsonb;
 begin
   if condition.kind in ('uuid', 'integer') then
-    elements := coalesce(
+    condition.value := coalesce(
       (
         select jsonb_agg(
                  case
@@ -341,37 +338,29 @@ begin
                  end
                  order by listed.ordinality
                )
-          from jsonb_array_elements(elements) with ordinality as listed (element, ordinality)
+          from jsonb_array_elements(condition.value)
+               with ordinality as listed (element, ordinality)
       ),
       '[]'
     );
   end if;
-  if condition.kind <> 'metadata' and condition.op = 'between' then
-    condition.op := 'gte';
-    condition.value := jsonb_build_array(elements -> 0);
-    return next condition;
-    condition.op := 'lte';
-    condition.value := jsonb_build_array(elements -> 1);
+  if condition.op <> 'between' then
     return next condition;
     return;
   end if;
-  condition.op := case
-    when condition.op = 'eq' or (is_existence and condition.value = 'false') then 'in'
-    when condition.op = 'ne' or is_existence then 'not_in'
-    else condition.op
-  end;
-  if condition.kind <> 'metadata' or condition.op in ('in', 'not_in') then
-    condition.value := elements;
-  end if;
+  elements := condition.value;
+  condition.op := 'gte';
+  condition.value := jsonb_build_array(elements -> 0);
+  return next condition;
+  condition.op := 'lte';
+  condition.value := jsonb_build_array(elements -> 1);
   return next condition;
 end
 $$;
 
-comment on function knowledge_internal.simplified_condition(
-  knowledge_internal.filter_condition, jsonb
-) is
-  'The same condition with fewer ops: eq, ne and exists become in and not_in, where null means no '
-  'value; between on a column becomes gte and lte.';
+comment on function knowledge_internal.typed_conditions(knowledge_internal.filter_condition) is
+  'The same condition with uuids and integers in one spelling, and with gte and lte in place of '
+  'between.';
 
 create function knowledge_internal.source_ids(elements jsonb)
 returns jsonb
@@ -401,6 +390,53 @@ comment on function knowledge_internal.source_ids(jsonb) is
   'name is left out, so it matches no row, as an unknown id does: an error would tell a viewer '
   'which sources exist.';
 
+create function knowledge_internal.metadata_equalities(filters jsonb)
+returns setof knowledge_internal.filter_condition
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return query
+  select 'metadata', 'metadata', array[entry.key], 'in', jsonb_build_array(entry.value)
+    from jsonb_each(filters) as entry
+   where not knowledge_internal.filter_columns() ? entry.key;
+end
+$$;
+
+comment on function knowledge_internal.metadata_equalities(jsonb) is
+  'The conditions of an object whose keys are not columns, but keys of metadata.';
+
+create function knowledge_internal.column_equalities(filters jsonb)
+returns jsonb
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most_keys constant integer := 100;
+  keys constant bigint := (select count(*) from jsonb_object_keys(filters));
+begin
+  if keys > most_keys then
+    raise exception 'filters must have at most % keys, not %', most_keys, keys
+      using errcode = '22023';
+  end if;
+  return (
+    select coalesce(
+             jsonb_agg(jsonb_build_object('field', entry.key, 'op', 'eq', 'value', entry.value)),
+             '[]'
+           )
+      from jsonb_each(filters) as entry
+     where knowledge_internal.filter_columns() ? entry.key
+  );
+end
+$$;
+
+comment on function knowledge_internal.column_equalities(jsonb) is
+  'The conditions of an object whose keys are columns, as a list. Raises 22023 for too many keys.';
+
 create function knowledge_internal.filter_conditions(filters jsonb)
 returns setof knowledge_internal.filter_condition
 language plpgsql
@@ -409,64 +445,42 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  deepest_nesting constant integer := 50; -- levels, also in the jsonpath below
-  most_conditions constant integer := 100;
-  most_values constant integer := 2000;
-  columns constant jsonb := knowledge_internal.filter_columns();
+  is_object constant boolean := jsonb_typeof(filters) = 'object';
   value_count integer := 0;
-  item record;
+  place text;
   condition knowledge_internal.filter_condition;
   elements jsonb;
   problem text;
 begin
-  if coalesce(jsonb_typeof(filters), 'null') = 'null' then
-    return;
-  end if;
-  if jsonb_typeof(filters) not in ('array', 'object') then
-    raise exception 'filters must be a JSON array of conditions or an object, not %',
-                    left(filters::text, 100)
-      using errcode = '22023';
-  end if;
-  -- Postgres can parse thousands of levels, but comparing them exceeds the stack depth.
-  if jsonb_path_exists(filters, 'strict $.**{50}') then
-    raise exception 'filters must be nested less than % levels deep', deepest_nesting
-      using errcode = '22023';
-  end if;
-
-  if jsonb_typeof(filters) = 'object' then
-    if (select count(*) from jsonb_object_keys(filters)) > most_conditions then
-      raise exception 'filters must have at most % keys, not %',
-                      most_conditions, (select count(*) from jsonb_object_keys(filters))
-        using errcode = '22023';
-    end if;
-    return query
-    select 'metadata', 'metadata', array[entry.key], 'in', jsonb_build_array(entry.value)
-      from jsonb_each(filters) as entry
-     where not columns ? entry.key;
-    filters := coalesce(
-      (
-        select jsonb_object_agg(entry.key, entry.value)
-          from jsonb_each(filters) as entry
-         where columns ? entry.key
-      ),
-      '{}'
-    );
-  elsif jsonb_array_length(filters) > most_conditions then
-    raise exception 'filters must have at most % conditions, not %',
-                    most_conditions, jsonb_array_length(filters)
+  problem := case
+    when not is_object and jsonb_typeof(filters) <> 'array'
+      then 'filters must be a JSON array of conditions or an object, not %1$s'
+    -- Postgres can parse thousands of levels, but comparing them exceeds the stack depth.
+    when jsonb_path_exists(filters, 'strict $.**{50}')
+      then 'filters must be nested less than 50 levels deep'
+    when not is_object and jsonb_array_length(filters) > 100
+      then 'filters must have at most 100 conditions, not %2$s'
+  end;
+  if problem is not null then
+    raise exception '%', format(
+                      problem,
+                      left(filters::text, 100),
+                      case jsonb_typeof(filters) when 'array' then jsonb_array_length(filters) end
+                    )
       using errcode = '22023';
   end if;
 
-  for item in
-    select listed.condition, format('filters[%s]', listed.ordinality - 1) as place
-      from jsonb_array_elements(case jsonb_typeof(filters) when 'array' then filters else '[]' end)
-           with ordinality as listed (condition, ordinality)
-     union all
-    select jsonb_build_object('field', entry.key, 'op', 'eq', 'value', entry.value),
-           format('filters.%s', entry.key)
-      from jsonb_each(case jsonb_typeof(filters) when 'object' then filters else '{}' end) as entry
-  loop
-    condition := knowledge_internal.parsed_condition(item.condition, item.place);
+  if is_object then
+    return query select * from knowledge_internal.metadata_equalities(filters);
+    filters := knowledge_internal.column_equalities(filters);
+  end if;
+
+  for number in 0 .. jsonb_array_length(filters) - 1 loop
+    place := case
+      when is_object then format('filters.%s', filters -> number ->> 'field')
+      else format('filters[%s]', number)
+    end;
+    condition := knowledge_internal.parsed_condition(filters -> number, place);
     -- Equality is a list with one element; existence is a comparison with null.
     elements := case
       when condition.op = 'exists' then '[null]'
@@ -477,15 +491,31 @@ begin
       elements := knowledge_internal.source_ids(elements);
     end if;
     value_count := value_count + jsonb_array_length(elements);
-    if value_count > most_values then
-      raise exception 'filters must have at most % values in all', most_values
-        using errcode = '22023';
-    end if;
-    problem := knowledge_internal.wrong_value(condition, elements, item.place);
+    problem := case
+      when value_count > 2000 then 'filters must have at most 2000 values in all'
+      when condition.kind = 'metadata' and condition.op in ('eq', 'ne', 'in', 'not_in', 'exists')
+        then null
+      when condition.kind = 'text'
+        and knowledge_internal.are_known_texts(elements, condition.field) then null
+      else knowledge_internal.wrong_value(condition, elements, place)
+    end;
     if problem is not null then
       raise exception '%', problem using errcode = '22023';
     end if;
-    return query select * from knowledge_internal.simplified_condition(condition, elements);
+    condition.op := case
+      when condition.op = 'eq' or condition.op = 'exists' and condition.value = 'false' then 'in'
+      when condition.op in ('ne', 'exists') then 'not_in'
+      else condition.op
+    end;
+    condition.value := case
+      when condition.kind <> 'metadata' or condition.op in ('in', 'not_in') then elements
+      else condition.value
+    end;
+    if condition.kind in ('text', 'metadata') then
+      return next condition;
+    else
+      return query select * from knowledge_internal.typed_conditions(condition);
+    end if;
   end loop;
 end
 $$;
@@ -656,9 +686,89 @@ $$;
 comment on function knowledge_internal.stored_collections(text[]) is
   'Those of the collections that have chunks, active or not.';
 
-create function knowledge_internal.compile_filter(
-  filters jsonb, filter_type text, date_from date, date_to date, public_only boolean
+create function knowledge_internal.filter_part(field text)
+returns text
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return '{
+    "knowledge_type": "knowledge_types", "source_origin": "source_origins",
+    "collection": "collections", "language": "languages", "visibility": "visibilities",
+    "sensitivity": "sensitivities", "embedding_model": "embedding_models",
+    "document_id": "document_ids", "source_id": "source_ids", "owner_id": "owner_ids",
+    "chunk_index": "chunk_indexes", "document_date": "document_dates",
+    "created_at": "created", "updated_at": "updated"
+  }'::jsonb ->> field;
+end
+$$;
+
+comment on function knowledge_internal.filter_part(text) is
+  'The part of a chunk_filter with the allowed values of a column.';
+
+create function knowledge_internal.values_in_both(allowed jsonb, given jsonb)
+returns jsonb
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if allowed is null and not given @> 'null' then
+    return given;
+  end if;
+  return (
+    select coalesce(jsonb_agg(listed.value), '[]')
+      from jsonb_array_elements(given) as listed (value)
+     where listed.value <> 'null'
+       and (allowed is null or listed.value in (select jsonb_array_elements(allowed)))
+  );
+end
+$$;
+
+comment on function knowledge_internal.values_in_both(jsonb, jsonb) is
+  'The given values, without null, that are among the allowed ones; allowed is null for all.';
+
+create function knowledge_internal.with_excluded_values(
+  compiled knowledge_internal.chunk_filter, condition knowledge_internal.filter_condition
 )
+returns knowledge_internal.chunk_filter
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  negated text[];
+begin
+  if condition.field = 'collection' then
+    compiled.excluded_collections := compiled.excluded_collections || array(
+      select jsonb_array_elements_text(condition.value)
+    );
+    return compiled;
+  end if;
+  negated := array(
+    select condition.field || coalesce('=' || listed.value, '')
+      from jsonb_array_elements_text(condition.value) as listed (value)
+  );
+  if condition.field in ('visibility', 'sensitivity', 'owner_id') then
+    compiled.hidden := compiled.hidden || negated;
+  else
+    compiled.excluded := compiled.excluded || negated;
+  end if;
+  return compiled;
+end
+$$;
+
+comment on function knowledge_internal.with_excluded_values(
+  knowledge_internal.chunk_filter, knowledge_internal.filter_condition
+) is
+  'Adds a condition not_in on a column to a filter: to hidden for the columns that control access, '
+  'else to excluded or excluded_collections.';
+
+create function knowledge_internal.compiled_conditions(filters jsonb)
 returns knowledge_internal.chunk_filter
 language plpgsql
 stable
@@ -669,126 +779,128 @@ set timezone = 'UTC'
 set datestyle = 'ISO'
 as $$
 declare
-  parts constant jsonb := '{
-    "knowledge_type": "knowledge_types", "source_origin": "source_origins",
-    "collection": "collections", "language": "languages", "visibility": "visibilities",
-    "sensitivity": "sensitivities", "embedding_model": "embedding_models",
-    "document_id": "document_ids", "source_id": "source_ids", "owner_id": "owner_ids",
-    "chunk_index": "chunk_indexes", "document_date": "document_dates",
-    "created_at": "created", "updated_at": "updated"
-  }';
-  indexed_parts constant text[] := array[
-    'knowledge_types', 'source_origins', 'collections', 'languages', 'visibilities',
-    'document_ids', 'source_ids', 'owner_ids'
-  ];
-  hidden_columns constant text[] := array['visibility', 'sensitivity', 'owner_id'];
   compiled knowledge_internal.chunk_filter;
   condition knowledge_internal.filter_condition;
-  passing jsonb; -- values that pass, by part
+  passing jsonb := '{}'; -- values that pass, by part
   part text;
   or_null text[] := '{}';
-  excluded text[];
-  excluded_collections text[];
-  hidden text[];
-  negated text[];
 begin
-  passing := jsonb_strip_nulls(jsonb_build_object(
-    'knowledge_types', case when filter_type is not null then jsonb_build_array(filter_type) end,
-    'visibilities', case when public_only then '["public"]'::jsonb end,
-    'document_dates', case
-      when date_from is not null or date_to is not null then
-        -- 5874897-12-31 is the latest date, so an inclusive bound there would overflow.
-        datemultirange(
-          daterange(date_from, null)
-            * daterange(null, nullif(date_to, date '5874897-12-31'), '[]')
-        )::text
-    end
-  ));
-
   for condition in select * from knowledge_internal.filter_conditions(filters) loop
     if condition.kind = 'metadata' then
       compiled := knowledge_internal.with_metadata_condition(compiled, condition);
       continue;
     end if;
-    part := parts ->> condition.field;
-
-    if condition.field = 'collection' and condition.op = 'not_in' then
-      excluded_collections := excluded_collections || array(
-        select jsonb_array_elements_text(condition.value)
-      );
+    if condition.op = 'not_in' and condition.kind in ('text', 'uuid') then
+      compiled := knowledge_internal.with_excluded_values(compiled, condition);
       continue;
     end if;
 
-    if condition.kind in ('text', 'uuid') and condition.op = 'not_in' then
-      negated := array(
-        select condition.field || coalesce('=' || listed.value, '')
-          from jsonb_array_elements_text(condition.value) as listed (value)
-      );
-      if condition.field = any (hidden_columns) then
-        hidden := hidden || negated;
-      else
-        excluded := excluded || negated;
-      end if;
-      continue;
-    end if;
-
-    if condition.op not in ('in', 'not_in')
-      or (condition.op = 'in') <> (condition.value @> 'null') then
-      or_null := array_remove(or_null, condition.field);
-    elsif not passing ? part then
-      or_null := or_null || condition.field;
-    end if;
-
-    if condition.kind in ('text', 'uuid') then
-      passing[part] := (
-        select coalesce(jsonb_agg(listed.value), '[]')
-          from jsonb_array_elements(condition.value) as listed (value)
-         where listed.value <> 'null'
-           and (
-             not passing ? part
-               or listed.value in (select jsonb_array_elements(passing -> part))
-           )
-      );
-    else
-      passing[part] := to_jsonb(
+    part := knowledge_internal.filter_part(condition.field);
+    or_null := case
+      when condition.op not in ('in', 'not_in')
+        or (condition.op = 'in') <> (condition.value @> 'null')
+        then array_remove(or_null, condition.field)
+      when not passing ? part then or_null || condition.field
+      else or_null
+    end;
+    passing[part] := case
+      when condition.kind in ('text', 'uuid')
+        then knowledge_internal.values_in_both(passing -> part, condition.value)
+      else to_jsonb(
         knowledge_internal.narrowed_ranges(coalesce(passing ->> part, '{(,)}'), condition)
-      );
-    end if;
+      )
+    end;
   end loop;
 
-  -- Callers exclude collections by habit. Without such chunks the search needs no filter.
-  if excluded_collections is not null then
-    excluded_collections := nullif(
-      knowledge_internal.stored_collections(excluded_collections), '{}'
-    );
-  end if;
-  if passing = '{}'
-    and num_nulls(
-      excluded, excluded_collections, hidden, compiled.required_metadata,
-      compiled.alternative_metadata, compiled.metadata_conditions
-    ) = 6 then
-    return null;
-  end if;
   compiled := jsonb_populate_record(compiled, passing);
   compiled.or_null := or_null;
-  compiled.excluded := excluded;
-  compiled.excluded_collections := excluded_collections;
-  compiled.hidden := hidden;
-  compiled.is_indexed := passing ?| indexed_parts
-    or compiled.required_metadata is not null
-    or compiled.alternative_metadata is not null
-    or coalesce(
-      not (lower_inf(compiled.document_dates) and upper_inf(compiled.document_dates)), false
-    );
+  -- Callers exclude collections by habit. Without such chunks the search needs no filter.
+  compiled.excluded_collections := case
+    when compiled.excluded_collections is not null then
+      nullif(knowledge_internal.stored_collections(compiled.excluded_collections), '{}')
+  end;
   return compiled;
 end
 $$;
 
+comment on function knowledge_internal.compiled_conditions(jsonb) is
+  'The argument filters as a chunk_filter without is_indexed and bounds_rows. filters: a JSON '
+  'array of conditions that must all hold, or an object, which is a short form for equality of '
+  'columns and of top-level metadata keys. Raises 22023; the message contains the place, such as '
+  'filters[2].op.';
+
+create function knowledge_internal.narrowed(allowed text[], single text)
+returns text[]
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return case
+    when single is null then allowed
+    when single = any (allowed) is not false then array[single]
+    else '{}'
+  end;
+end
+$$;
+
+comment on function knowledge_internal.narrowed(text[], text) is
+  'The allowed values (null: any) that are this single one; null does not narrow them.';
+
+create function knowledge_internal.compile_filter(
+  filters jsonb, filter_type text, date_from date, date_to date, public_only boolean
+)
+returns knowledge_internal.chunk_filter
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  compiled knowledge_internal.chunk_filter;
+begin
+  if filter_type <> all (knowledge_internal.knowledge_type_names()) then
+    perform knowledge_internal.check_choice(
+      'filter_type', filter_type, knowledge_internal.knowledge_type_names()
+    );
+  end if;
+  compiled := case
+    when filters <> 'null' then knowledge_internal.compiled_conditions(filters)
+  end;
+  compiled.knowledge_types := knowledge_internal.narrowed(compiled.knowledge_types, filter_type);
+  if public_only then
+    compiled.visibilities := knowledge_internal.narrowed(compiled.visibilities, 'public');
+  end if;
+  if date_from is not null or date_to is not null then
+    -- 5874897-12-31 is the latest date, so an inclusive bound there would overflow.
+    compiled.document_dates := coalesce(compiled.document_dates, '{(,)}') * datemultirange(
+      daterange(date_from, null) * daterange(null, nullif(date_to, date '5874897-12-31'), '[]')
+    );
+    compiled.or_null := array_remove(compiled.or_null, 'document_date');
+  end if;
+  compiled.is_indexed := num_nonnulls(
+    compiled.knowledge_types, compiled.source_origins, compiled.collections, compiled.languages,
+    compiled.visibilities, compiled.document_ids, compiled.source_ids, compiled.owner_ids,
+    compiled.required_metadata, compiled.alternative_metadata
+  ) > 0 or coalesce(
+    not (lower_inf(compiled.document_dates) and upper_inf(compiled.document_dates)), false
+  );
+  compiled.bounds_rows := compiled.is_indexed or num_nonnulls(
+    compiled.sensitivities, compiled.embedding_models, compiled.chunk_indexes,
+    compiled.document_dates, compiled.created, compiled.updated, compiled.excluded, compiled.hidden,
+    compiled.metadata_conditions
+  ) > 0;
+  if compiled.bounds_rows or compiled.excluded_collections is not null then
+    return compiled;
+  end if;
+  return null;
+end
+$$;
+
 comment on function knowledge_internal.compile_filter(jsonb, text, date, date, boolean) is
-  'The filter arguments of a search as one chunk_filter; null if there is no restriction. '
-  'filters: a JSON array of conditions that must all hold, or an object, which is a short form for '
-  'equality of columns and of top-level metadata keys. Raises 22023; the message contains the '
-  'place, such as filters[2].op.';
+  'The filter arguments of a search as one chunk_filter; null if there is no restriction. Raises '
+  '22023 as compiled_conditions does, and for an unknown filter_type.';
 
 create function knowledge_internal.is_listed(element jsonb, list jsonb)
 returns boolean

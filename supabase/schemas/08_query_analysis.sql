@@ -91,21 +91,14 @@ comment on type knowledge_internal.query_operand is
   'A word or phrase of a query. alternatives: a number that operands joined by or have in common; '
   'when one of them is required, a row must have one of them.';
 
-create function knowledge_internal.query_configurations()
+create function knowledge_internal.several_configurations()
 returns regconfig[]
 language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- The search sets force_custom_plan; the statements here are the same for every query.
-set plan_cache_mode = force_generic_plan
 as $$
-declare
-  readings constant jsonb := knowledge_internal.shard_readings();
 begin
-  if readings is not null then
-    return knowledge_internal.shared_configurations(readings);
-  end if;
   return (
     -- One look at the index for each language.
     with recursive present as (
@@ -132,6 +125,40 @@ begin
           from public.knowledge_corpus_statistics as corpus
       ) as found (configuration)
   );
+end
+$$;
+
+comment on function knowledge_internal.several_configurations() is
+  'query_configurations of a corpus in any number of languages.';
+
+create function knowledge_internal.query_configurations()
+returns regconfig[]
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The search sets force_custom_plan; the statements here are the same for every query.
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+  readings constant jsonb := knowledge_internal.shard_readings();
+  first_language text;
+  last_language text;
+  other_languages text[];
+begin
+  if readings is not null then
+    return knowledge_internal.shared_configurations(readings);
+  end if;
+  select min(chunk.language), max(chunk.language),
+         (select corpus.languages from public.knowledge_corpus_statistics as corpus)
+    into first_language, last_language, other_languages
+    from public.knowledge_chunks as chunk
+   where chunk.status = 'active'
+     and chunk.language > '';
+  if first_language = last_language and coalesce(other_languages, '{}') = '{}' then
+    return array[knowledge_internal.text_configuration(first_language)];
+  end if;
+  return knowledge_internal.several_configurations();
 end
 $$;
 
@@ -582,9 +609,13 @@ begin
                over (partition by typed.word, typed.role, typed.part),
              document_count
            ) as group_frequency
-      from knowledge_internal.document_frequencies(
-             array(select distinct typed.lexeme from typed), corpus_is_small, document_count
-           ) as frequency
+      from (select array_agg(distinct typed.lexeme) from typed) as asked (lexemes)
+     cross join unnest(
+             asked.lexemes,
+             knowledge_internal.document_frequencies(
+               asked.lexemes, corpus_is_small, document_count
+             )
+           ) as frequency (lexeme, document_frequency)
       join typed on typed.lexeme = frequency.lexeme
   ),
   -- Of a compound. A piece is read where a whole word is in no chunk.
@@ -900,8 +931,6 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- The search sets force_custom_plan; the statements here are the same for every query.
-set plan_cache_mode = force_generic_plan
 -- Without statistics the planner takes the table of words for small.
 set enable_seqscan = off
 set standard_conforming_strings = on
@@ -910,6 +939,8 @@ declare
   longest_text constant integer := 1000; -- characters
   most_words constant integer := 200;
   words text[];
+  lower_words text[];
+  lexemes tsvector;
   corpus_is_small boolean;
   analysis knowledge_internal.query_analysis;
 begin
@@ -917,17 +948,18 @@ begin
      or octet_length(query_text) <> length(query_text)
      or query_text !~ '^\s*(?:(?:[A-Za-z][a-z]*|[A-Z]+)[.,;:!?]*(?:\s+|$))+$'
      or query_text ~* '\mor\M'
-     or exists (select from public.knowledge_synonyms)
      or knowledge_internal.has_shared_expansions()
   then
     return null;
   end if;
-  words := string_to_array(btrim(regexp_replace(query_text, '[^A-Za-z]+', ' ', 'g')), ' ');
+  words := array_remove(regexp_split_to_array(query_text, '[^A-Za-z]+'), '');
+  lower_words := string_to_array(lower(array_to_string(words, ' ')), ' ');
   if cardinality(words) > most_words
+     or exists (select from public.knowledge_synonyms)
      or exists (
        select
          from public.knowledge_words as known
-        where known.folded = any (string_to_array(lower(array_to_string(words, ' ')), ' '))
+        where known.folded = any (lower_words)
           and known.word <> known.folded
      )
   then
@@ -936,50 +968,46 @@ begin
 
   select array_agg(typed.word order by typed.place),
          array_agg(typed.query order by typed.place),
-         array_agg(null::text)
+         array_fill(null::text, array[count(*)::integer])
     into analysis.words, analysis.word_queries, analysis.compounds
     from (
-      select distinct on (lower(listed.word))
-             listed.word, listed.place, plainto_tsquery(configuration, listed.word) as query
+      select listed.word, listed.place, plainto_tsquery(configuration, listed.word) as query
         from unnest(words) with ordinality as listed (word, place)
-       order by lower(listed.word), listed.place
+       where array_position(lower_words, lower(listed.word)) = listed.place
     ) as typed
    where numnode(typed.query) > 0;
   if analysis.words is null then
     return null;
   end if;
 
+  lexemes := to_tsvector(configuration, array_to_string(words, ' '));
   select corpus.document_count, corpus.mean_length, corpus.cosine_spread,
          corpus.mutual_neighbours, corpus.is_small
     into analysis.document_count, analysis.mean_length, analysis.cosine_spread,
          analysis.mutual_neighbours, corpus_is_small
     from knowledge_internal.corpus_size() as corpus;
-  with asked as materialized (
-    select found.lexeme, cardinality(found.positions) as occurrences
-      from unnest(to_tsvector(configuration, array_to_string(words, ' '))) as found
-  ),
-  ordered as (
-    select asked.lexeme, frequency.document_frequency,
-           asked.occurrences * knowledge_internal.inverse_document_frequency(
-             analysis.document_count,
-             least(frequency.document_frequency, analysis.document_count)
-           ) as weight,
-           row_number() over (order by frequency.document_frequency, asked.lexeme) as place,
-           quote_literal(asked.lexeme)::tsquery as query
-      from asked
-      join knowledge_internal.document_frequencies(
-             array(select asked.lexeme from asked), corpus_is_small, analysis.document_count
-           ) as frequency on frequency.lexeme = asked.lexeme
-  )
-  select array_agg(ordered.lexeme order by ordered.place),
-         array_agg(ordered.query order by ordered.place),
-         array_agg(ordered.document_frequency order by ordered.place),
-         array_agg(ordered.weight order by ordered.place),
-         array_agg(ordered.place order by ordered.place),
-         string_agg(ordered.query::text, ' | ')::tsquery
+  select array_agg(ordered.lexeme), array_agg(ordered.query),
+         array_agg(ordered.document_frequency), array_agg(ordered.weight),
+         array_agg(ordered.place), string_agg(ordered.query::text, ' | ')::tsquery
     into analysis.lexemes, analysis.lexeme_queries, analysis.document_frequencies,
          analysis.scored_weights, analysis.readings, analysis.matching_query
-    from ordered;
+    from (
+      select asked.lexeme, asked.document_frequency,
+             cardinality(asked.positions) * knowledge_internal.inverse_document_frequency(
+               analysis.document_count, least(asked.document_frequency, analysis.document_count)
+             ) as weight,
+             row_number() over (order by asked.document_frequency, asked.lexeme) as place,
+             quote_literal(asked.lexeme)::tsquery as query
+        from rows from (
+               unnest(lexemes),
+               unnest(
+                 knowledge_internal.document_frequencies(
+                   tsvector_to_array(lexemes), corpus_is_small, analysis.document_count
+                 )
+               )
+             ) as asked (lexeme, positions, labels, document_frequency)
+       order by place
+    ) as ordered;
   analysis.weights := analysis.scored_weights;
   analysis.coverage_weights := analysis.scored_weights;
   analysis.scored_vector := knowledge_internal.lexeme_vector(

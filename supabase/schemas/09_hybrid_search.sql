@@ -22,6 +22,7 @@ create type knowledge_internal.search_plan as (
   ef_search integer,
   scan_tuples integer,
   chunk_count double precision,
+  dimensions integer,
   most_compared double precision,
   compared_by_bits integer,
   compared_exactly integer,
@@ -34,6 +35,8 @@ create type knowledge_internal.search_plan as (
   sample_weight double precision,
   sampled_collections text[],
   near_ids uuid[],
+  near_distances float8[],
+  near_word_scores float8[],
   text_ids uuid[],
   text_draw integer,
   is_empty boolean
@@ -42,7 +45,7 @@ create type knowledge_internal.search_plan as (
 comment on type knowledge_internal.search_plan is
   'How a search finds its rows. is_filtered: not every active row may be returned (for excluded '
   'collections only, where they have most chunks); is_indexed: an '
-  'index finds the rows that may. pool: rows that each leg returns. best_hits: how many of a leg '
+  'index finds the rows that may. dimensions: those of the stored embeddings. pool: rows that each leg returns. best_hits: how many of a leg '
   'show what its best are like. typical_rank: the neighbour whose similarity counts as ordinary. '
   'Vector leg: index_rows are asked of the index, with '
   'ef_search and scan_tuples as pgvector''s settings; with at most most_compared matching rows '
@@ -52,8 +55,8 @@ comment on type knowledge_internal.search_plan is
   'first_date and end_date: the bounds of document_date, for its index. sample: ids of chunks '
   'drawn at random, each for sample_weight chunks, by which the matching rows are counted; '
   'sampled_collections: the collections of those of them that match. near_ids and text_ids: what '
-  'with_found_rows found for the two legs, text_ids in text_draw, as in drawn_rows; null where the '
-  'index of the leg is read. is_empty: no row passes the filter.';
+  'with_found_rows found for the two legs, near_ids with their distances and the BM25 scores of '
+  'bm25, text_ids in text_draw, as in drawn_rows. is_empty: no row passes the filter.';
 
 create type knowledge_internal.search_settings as (
   ef_search text,
@@ -137,26 +140,6 @@ comment on function knowledge_internal.check_range(
 ) is
   'Raises 22023 for null and for a number out of its bounds; allowed says these in words.';
 
-create function knowledge_internal.check_weight(argument text, given double precision)
-returns void
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  -- Weights beyond these could make a score 0 or infinite.
-  if given is distinct from 0 then
-    perform knowledge_internal.check_range(
-      argument, given, 1e-30, 1e30, '0 or between 1e-30 and 1e30'
-    );
-  end if;
-end
-$$;
-
-comment on function knowledge_internal.check_weight(text, double precision) is
-  'Raises 22023 for a weight that is neither 0 nor between 1e-30 and 1e30.';
-
 create function knowledge_internal.check_choice(argument text, given text, choices text[])
 returns void
 language plpgsql
@@ -198,7 +181,6 @@ create function knowledge_internal.check_search_arguments(
   match_threshold double precision,
   vector_weight double precision,
   text_weight double precision,
-  filter_type text,
   search_mode text,
   pool_size integer,
   rrf_k double precision,
@@ -220,41 +202,74 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  search_modes constant text[] := array['websearch', 'simple', 'phrase'];
-  fusions constant text[] := array['rrf', 'relative_score', 'auto', 'stored_or_auto'];
+  problem text;
 begin
-  perform knowledge_internal.check_range('match_count', match_count, 1, 1000),
-          knowledge_internal.check_range(
-            'match_threshold', match_threshold, -1, 1, 'a cosine similarity between -1 and 1'
-          ),
-          knowledge_internal.check_weight('vector_weight', vector_weight),
-          knowledge_internal.check_weight('text_weight', text_weight),
-          knowledge_internal.check_choice('search_mode', search_mode, search_modes),
-          knowledge_internal.check_range('pool_size', pool_size, 1, 1000),
-          knowledge_internal.check_range('rrf_k', rrf_k, 1e-30, 1e30, 'above 0 and at most 1e30'),
-          knowledge_internal.check_choice('fusion', coalesce(fusion, 'rrf'), fusions),
-          knowledge_internal.check_flag('public_only', public_only),
-          knowledge_internal.check_flag('one_per_document', one_per_document),
-          knowledge_internal.check_range('neighbor_window', neighbor_window, 0, 5),
-          knowledge_internal.check_range(
-            'recency_half_life', coalesce(recency_half_life, 1), 1e-300, 1e300,
-            'a number of days above 0'
-          ),
-          knowledge_internal.check_range('match_offset', match_offset, 0, 1000),
-          knowledge_internal.check_flag('snippet', snippet),
-          knowledge_internal.check_viewer_groups('viewer_groups', viewer_groups),
-          knowledge_internal.check_flag('prefix_last', prefix_last),
-          knowledge_internal.check_choice(
-            'on_bad_embedding', on_bad_embedding, array['error', 'text']
-          );
-  if vector_weight = 0 and text_weight = 0 then
-    raise exception 'vector_weight and text_weight are both 0, one must be above'
+  -- One expression: a search evaluates and keeps only this one. Weights and rrf_k beyond their
+  -- bounds could make a score 0 or infinite.
+  problem := case
+    when (match_count between 1 and 1000) is not true
+      then 'match_count must be between 1 and 1000, not %s'
+    when (match_threshold between -1 and 1) is not true
+      then 'match_threshold must be a cosine similarity between -1 and 1, not %s'
+    when (vector_weight = 0 or vector_weight between 1e-30 and 1e30) is not true
+      then 'vector_weight must be 0 or between 1e-30 and 1e30, not %s'
+    when (text_weight = 0 or text_weight between 1e-30 and 1e30) is not true
+      then 'text_weight must be 0 or between 1e-30 and 1e30, not %s'
+    when vector_weight = 0 and text_weight = 0
+      then 'vector_weight and text_weight are both 0, one must be above'
+    when (search_mode in ('websearch', 'simple', 'phrase')) is not true
+      then 'search_mode must be one of websearch, simple, phrase, not %s'
+    when (pool_size between 1 and 1000) is not true
+      then 'pool_size must be between 1 and 1000, not %s'
+    when (rrf_k between 1e-30 and 1e30) is not true
+      then 'rrf_k must be above 0 and at most 1e30, not %s'
+    when fusion not in ('rrf', 'relative_score', 'auto', 'stored_or_auto')
+      then 'fusion must be one of rrf, relative_score, auto, stored_or_auto, not %s'
+    when public_only is null
+      then 'public_only must be true or false, not null'
+    when one_per_document is null
+      then 'one_per_document must be true or false, not null'
+    when (neighbor_window between 0 and 5) is not true
+      then 'neighbor_window must be between 0 and 5, not %s'
+    when recency_half_life not between 1e-300 and 1e300
+      then 'recency_half_life must be a number of days above 0, not %s'
+    when (match_offset between 0 and 1000) is not true
+      then 'match_offset must be between 0 and 1000, not %s'
+    when snippet is null
+      then 'snippet must be true or false, not null'
+    when (on_bad_embedding in ('error', 'text')) is not true
+      then 'on_bad_embedding must be one of error, text, not %s'
+    when prefix_last is null
+      then 'prefix_last must be true or false, not null'
+  end;
+  if problem is not null then
+    raise exception '%', format(
+                      problem,
+                      coalesce(
+                        left(
+                          jsonb_build_object(
+                            'match_count', match_count::text,
+                            'match_threshold', match_threshold::text,
+                            'vector_weight', vector_weight::text,
+                            'text_weight', text_weight::text,
+                            'search_mode', search_mode,
+                            'pool_size', pool_size::text,
+                            'rrf_k', rrf_k::text,
+                            'fusion', fusion,
+                            'neighbor_window', neighbor_window::text,
+                            'recency_half_life', recency_half_life::text,
+                            'match_offset', match_offset::text,
+                            'on_bad_embedding', on_bad_embedding
+                          ) ->> split_part(problem, ' ', 1),
+                          100
+                        ),
+                        'null'
+                      )
+                    )
       using errcode = '22023';
   end if;
-  if filter_type is not null then
-    perform knowledge_internal.check_choice(
-      'filter_type', filter_type, knowledge_internal.knowledge_type_names()
-    );
+  if viewer_groups is not null then
+    perform knowledge_internal.check_viewer_groups('viewer_groups', viewer_groups);
   end if;
 end
 $$;
@@ -262,39 +277,50 @@ $$;
 comment on function knowledge_internal.check_search_arguments is
   'Raises 22023 for an argument of the search that is out of bounds.';
 
-create function knowledge_internal.check_embedding(embedding extensions.vector, argument text)
-returns void
+create function knowledge_internal.refused_embedding(
+  embedding extensions.vector, argument text, dimensions integer, is_error boolean
+)
+returns text
 language plpgsql
-stable
+immutable
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  stored_dimensions integer;
+  problem text := format(
+    '%s must not be a zero vector, nor too long or short for float4', argument
+  );
 begin
-  if embedding is null then
-    return;
+  if extensions.vector_dims(embedding) <> dimensions then
+    problem := format(
+      '%s has %s dimensions, the stored embeddings have %s',
+      argument, extensions.vector_dims(embedding), dimensions
+    );
+    if is_error then
+      raise exception '%', problem
+        using errcode = '22023', hint = 'Embed the query with the model that embedded the chunks.';
+    end if;
   end if;
-  select stored.dimensions into stored_dimensions from knowledge_internal.chunk_table() as stored;
-  if extensions.vector_dims(embedding) <> stored_dimensions then
-    raise exception '% has % dimensions, the stored embeddings have %',
-                    argument, extensions.vector_dims(embedding), stored_dimensions
-      using errcode = '22023', hint = 'Embed the query with the model that embedded the chunks.';
+  if is_error then
+    raise exception '%', problem using errcode = '22023';
   end if;
-  if ((embedding operator(extensions.<=>) embedding) < 0.5) is not true then
-    raise exception '% must not be a zero vector, nor too long or short for float4', argument
-      using errcode = '22023';
-  end if;
+  return problem;
 end
 $$;
 
-comment on function knowledge_internal.check_embedding(extensions.vector, text) is
-  'Raises 22023 for an embedding of another size than the stored ones, or without a direction.';
+comment on function knowledge_internal.refused_embedding(
+  extensions.vector, text, integer, boolean
+) is
+  'Why a search cannot use an embedding that has another size than the stored ones, or no '
+  'direction. Raises 22023 with this reason if it is an error.';
 
-create function knowledge_internal.question_with_embedding(
-  question knowledge_internal.search_question,
+create function knowledge_internal.checked_question(
   embedding extensions.vector,
+  query_text text,
   argument text,
+  dimensions integer,
+  uses_embeddings boolean,
+  uses_texts boolean,
   on_bad_embedding text
 )
 returns knowledge_internal.search_question
@@ -302,32 +328,75 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
+declare
+  question knowledge_internal.search_question;
 begin
-  question.embedding := embedding;
-  -- Without words, nothing would be left to search by.
-  if on_bad_embedding = 'error' or question.query_text is null then
-    perform knowledge_internal.check_embedding(embedding, argument);
-    return question;
-  end if;
-  begin
-    perform knowledge_internal.check_embedding(embedding, argument);
-  exception when invalid_parameter_value then
-    question.embedding := null;
-    question.ignored_embedding := sqlerrm;
+  question.query_text := case when uses_texts and query_text ~ '\S' then query_text end;
+  question.ignored_embedding := case
+    when embedding is not null and (
+      extensions.vector_dims(embedding) <> dimensions
+        or ((embedding operator(extensions.<=>) embedding) < 0.5) is not true
+    ) then
+      knowledge_internal.refused_embedding(
+        embedding, argument, dimensions,
+        -- Without words, nothing would be left to search by.
+        on_bad_embedding = 'error' or question.query_text is null
+      )
+  end;
+  question.embedding := case
+    when uses_embeddings and question.ignored_embedding is null then embedding
   end;
   return question;
 end
 $$;
 
-comment on function knowledge_internal.question_with_embedding is
-  'The question with this embedding. Where on_bad_embedding is text, an embedding that '
-  'check_embedding refuses is left out and the reason kept.';
+comment on function knowledge_internal.checked_question is
+  'A question with what the legs that are run use of it. Where on_bad_embedding is text, an '
+  'embedding that cannot be used is left out and the reason kept, else the function raises 22023 '
+  'naming the argument.';
 
 create function knowledge_internal.search_questions(
   query_embedding extensions.vector,
   query_text text,
   formulations jsonb,
+  dimensions integer,
+  uses_embeddings boolean,
+  uses_texts boolean,
+  on_bad_embedding text
+)
+returns knowledge_internal.search_question[]
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+begin
+  if query_embedding is null and coalesce(query_text, '') !~ '\S' then
+    raise exception 'query_embedding and query_text are both missing, give at least one'
+      using errcode = '22023';
+  end if;
+  return knowledge_internal.checked_question(
+    query_embedding, query_text, 'query_embedding', dimensions, uses_embeddings, uses_texts,
+    on_bad_embedding
+  ) || case
+    when formulations is not null then knowledge_internal.further_questions(
+      formulations, dimensions, uses_embeddings, uses_texts, on_bad_embedding
+    )
+    else '{}'
+  end;
+end
+$$;
+
+comment on function knowledge_internal.search_questions is
+  'The question of a search and its further formulations, checked, each with what the legs that '
+  'are run use of it. Raises 22023 naming the argument.';
+
+create function knowledge_internal.further_questions(
+  formulations jsonb,
+  dimensions integer,
   uses_embeddings boolean,
   uses_texts boolean,
   on_bad_embedding text
@@ -341,28 +410,11 @@ set standard_conforming_strings = on
 as $$
 declare
   most_formulations constant integer := 10;
-  questions knowledge_internal.search_question[];
-  question knowledge_internal.search_question;
+  questions knowledge_internal.search_question[] := '{}';
   formulation record;
   embedding extensions.vector;
   argument text;
 begin
-  if query_embedding is null and coalesce(query_text, '') !~ '\S' then
-    raise exception 'query_embedding and query_text are both missing, give at least one'
-      using errcode = '22023';
-  end if;
-  question.query_text := case when uses_texts and query_text ~ '\S' then query_text end;
-  question := knowledge_internal.question_with_embedding(
-    question, query_embedding, 'query_embedding', on_bad_embedding
-  );
-  if not uses_embeddings then
-    question.embedding := null;
-  end if;
-  questions := array[question];
-  if formulations is null then
-    return questions;
-  end if;
-
   if jsonb_typeof(formulations) <> 'array'
      or jsonb_array_length(formulations) > most_formulations
   then
@@ -389,35 +441,24 @@ begin
       raise exception '% has neither query_embedding nor query_text, give at least one', argument
         using errcode = '22023';
     end if;
-    question := null;
     begin
       embedding := (formulation.asked ->> 'query_embedding')::extensions.vector;
     exception when data_exception or program_limit_exceeded then
       raise exception '%.query_embedding: %', argument, left(sqlerrm, 200)
         using errcode = '22023';
     end;
-    question.query_text := case
-      when uses_texts and formulation.asked ->> 'query_text' ~ '\S'
-        then formulation.asked ->> 'query_text'
-    end;
-    question := knowledge_internal.question_with_embedding(
-      question, embedding, argument || '.query_embedding', on_bad_embedding
+    questions := questions || knowledge_internal.checked_question(
+      embedding, formulation.asked ->> 'query_text', argument || '.query_embedding', dimensions,
+      uses_embeddings, uses_texts, on_bad_embedding
     );
-    if not uses_embeddings then
-      question.embedding := null;
-    end if;
-    questions := questions || question;
   end loop;
   return questions;
 end
 $$;
 
-comment on function knowledge_internal.search_questions(
-  extensions.vector, text, jsonb, boolean, boolean, text
-) is
-  'The question of a search and its further formulations, checked, each with what the legs that '
-  'are run use of it. Raises 22023 naming the '
-  'argument, such as formulations[2].query_embedding.';
+comment on function knowledge_internal.further_questions is
+  'The questions of the argument formulations. Raises 22023 naming the argument, such as '
+  'formulations[2].query_embedding.';
 
 create function knowledge_internal.distinct_names(names text[])
 returns text[]
@@ -452,9 +493,6 @@ declare
   most_collections constant integer := 50;
   most_lists constant integer := 100;
 begin
-  if collections is null then
-    return null;
-  end if;
   if (
     array_ndims(collections) = 1
       and array_position(collections, null) is null
@@ -500,23 +538,22 @@ declare
   named constant text[] := coalesce(collections, wanted.collections);
 begin
   foreach question in array questions loop
-    analysis := null;
-    if question.query_text is not null then
-      analysis := knowledge_internal.analyse_query(
+    analysis := case
+      when question.query_text is not null then knowledge_internal.analyse_query(
         question.query_text, search_mode, named, prefix_last
-      );
-      if search_mode = 'websearch' then
-        replaced := knowledge_internal.respelled_words(
+      )
+    end;
+    replaced := case
+      when search_mode = 'websearch' and question.query_text is not null
+        then knowledge_internal.respelled_words(
           question.query_text, analysis, wanted, plan, viewer_id, viewer_groups
-        );
-        if replaced is not null then
-          analysis := knowledge_internal.analyse_query(
-            knowledge_internal.respelled(question.query_text, replaced), search_mode, named,
-            prefix_last
-          );
-          analysis.replaced := replaced;
-        end if;
-      end if;
+        )
+    end;
+    if replaced is not null then
+      analysis := knowledge_internal.analyse_query(
+        knowledge_internal.respelled(question.query_text, replaced), search_mode, named, prefix_last
+      );
+      analysis.replaced := replaced;
     end if;
     analyses := array_append(analyses, analysis);
   end loop;
@@ -541,15 +578,17 @@ immutable
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-  question knowledge_internal.search_question;
-  weights double precision := 0;
 begin
-  foreach question in array questions loop
-    weights := weights + case when question.embedding is null then 0 else vector_weight end
-      + case when question.query_text is null then 0 else text_weight end;
-  end loop;
-  return case fusion when 'auto' then 1 when 'rrf' then weights / (rrf_k + 1) else weights end;
+  if fusion = 'auto' then
+    return 1;
+  end if;
+  return (
+    select sum(
+             case when asked.embedding is null then 0 else vector_weight end
+               + case when asked.query_text is null then 0 else text_weight end
+           ) / case fusion when 'rrf' then rrf_k + 1 else 1 end
+      from unnest(questions) as asked
+  );
 end
 $$;
 
@@ -567,31 +606,29 @@ immutable
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-  question knowledge_internal.search_question;
-  analysis knowledge_internal.query_analysis;
-  ignored_embeddings text;
-  replaced jsonb;
 begin
-  foreach question in array questions loop
-    if question.ignored_embedding is not null then
-      ignored_embeddings := concat_ws('; ', ignored_embeddings, question.ignored_embedding);
-    end if;
-  end loop;
-  foreach analysis in array analyses loop
-    if analysis.replaced is not null then
-      replaced := coalesce(replaced, '{}') || analysis.replaced;
-    end if;
-  end loop;
-  if num_nonnulls(ignored_embeddings, replaced, nullif(relaxed_parts, '{}')) = 0 then
+  -- Most searches have nothing to note.
+  if cardinality(questions) = 1 and questions[1].ignored_embedding is null
+     and analyses[1].replaced is null and relaxed_parts = '{}'
+  then
     return null;
   end if;
-  return jsonb_strip_nulls(
-    jsonb_build_object(
-      'embedding', 'ignored: ' || ignored_embeddings,
-      'relaxed', to_jsonb(nullif(relaxed_parts, '{}')),
-      'replaced', replaced
-    )
+  return nullif(
+    jsonb_strip_nulls(
+      jsonb_build_object(
+        'embedding', 'ignored: ' || (
+          select string_agg(asked.ignored_embedding, '; ' order by asked.ordinality)
+            from unnest(questions) with ordinality as asked
+        ),
+        'relaxed', to_jsonb(nullif(relaxed_parts, '{}')),
+        'replaced', (
+          select jsonb_object_agg(word.key, word.value order by read.ordinality)
+            from unnest(analyses) with ordinality as read
+           cross join jsonb_each(read.replaced) as word
+        )
+      )
+    ),
+    '{}'
   );
 end
 $$;
@@ -627,6 +664,49 @@ $$;
 comment on function knowledge_internal.has_most_chunks(text[]) is
   'Whether more than half of the chunks are in these collections, by the sample of the statistics.';
 
+create function knowledge_internal.with_sample(
+  plan knowledge_internal.search_plan,
+  wanted knowledge_internal.chunk_filter,
+  viewer_id uuid,
+  viewer_groups text[]
+)
+returns knowledge_internal.search_plan
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  small_corpus constant integer := 1000; -- chunks, as in plan_search
+  sample_size constant integer := 100; -- chunks
+begin
+  plan.sample := coalesce(
+    (
+      select corpus.sample[:sample_size]
+        from public.knowledge_corpus_statistics as corpus
+       where corpus.document_count > small_corpus
+    ),
+    -- A small corpus has no sample of its own.
+    array(
+      select chunk.id from public.knowledge_chunks as chunk
+       where chunk.status = 'active' limit sample_size
+    )
+  );
+  plan.sample_weight := plan.chunk_count / nullif(cardinality(plan.sample), 0);
+  plan.sampled_collections := knowledge_internal.sampled_collections(
+    wanted, plan, viewer_id, viewer_groups
+  );
+  -- Without an index, this would read the table once more. A trace is that of a whole search.
+  plan.is_empty := plan.is_indexed and plan.sampled_collections = '{}'
+    and knowledge_internal.is_common_search(plan)
+    and not knowledge_internal.has_matching_chunk(wanted, plan, viewer_id, viewer_groups);
+  return plan;
+end
+$$;
+
+comment on function knowledge_internal.with_sample is
+  'The plan of a filtered search with its sample, and whether no row passes the filter.';
+
 create function knowledge_internal.plan_search(
   pool_size integer,
   match_count integer,
@@ -642,99 +722,84 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  best_hits constant integer := 5;
-  typical_rank constant integer := 50;
-  small_corpus constant integer := 1000; -- chunks
-  sample_size constant integer := 200; -- chunks
-  quantized_from constant integer := 128; -- dimensions: shorter vectors lie in their row
-  index_cost constant integer := 20; -- a row of the vector index, against one that is compared
-  effort_per_magnitude constant integer := 50; -- of hnsw.ef_search, for each tenfold of the table
-  candidate_rows constant integer := 1000; -- what the words of a query draw, at most
-  usual_candidates constant integer := 350; -- the same, at least
-  soon_read constant integer := 3000; -- rows that take no longer to read than a wider draw
-  is_bounded constant boolean := num_nonnulls(viewer_id, viewer_groups, collections) > 0;
-  most_read_by_filter constant integer := 20000; -- rows
-  stored knowledge_internal.chunk_table;
+  stored constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
   plan knowledge_internal.search_plan;
-  rest knowledge_internal.chunk_filter := wanted;
 begin
-  -- Planning the statement for collections that are excluded would cost more than it gains, unless
-  -- they have most chunks.
-  rest.excluded_collections := null;
-  rest.is_indexed := null;
-  rest.or_null := nullif(rest.or_null, '{}');
-  stored := knowledge_internal.chunk_table();
-  plan.chunk_count := stored.estimated_rows;
-  plan.is_small_corpus := plan.chunk_count <= small_corpus;
-  plan.is_filtered := is_bounded or not rest is null
-    or knowledge_internal.has_most_chunks(wanted.excluded_collections);
-  plan.is_indexed := is_bounded or coalesce(wanted.is_indexed, false);
-  plan.best_hits := best_hits;
-  plan.typical_rank := typical_rank;
-  plan.pool := greatest(pool_size, match_count);
-  -- The rows of a small corpus were written while its mean length still changed.
-  plan.scored_exactly := case when plan.is_small_corpus then 4 * plan.pool else plan.pool end;
-  plan.most_read_by_filter := case
-    when plan.is_indexed
-      then least(
-        most_read_by_filter,
-        greatest(
-          plan.pool * plan.chunk_count / candidate_rows,
-          least(soon_read, plan.pool * plan.chunk_count / usual_candidates)
-        )
-      )
-    else -1
-  end;
-  -- More than is wanted: the index orders by half precision, and an iterative scan, which filters
-  -- lead to, returns rows in approximate order.
-  plan.index_rows := ceil(
-    case when is_bounded or not wanted is null then 2 else 1.2 end
-      * greatest(plan.pool, typical_rank)
-  );
-  -- With a low ef_search, HNSW can end in the wrong cluster of a large graph.
-  plan.ef_search := least(
-    1000,
-    greatest(
-      2 * plan.pool,
-      effort_per_magnitude * (round(log(greatest(plan.chunk_count, 100000))) - 1)
-    )
-  );
-  plan.scan_tuples := 20000;
-  -- Of n chunks m match. The index reads index_rows * n / m of them before it has enough; a
-  -- comparison reads m, or n where no index finds the m.
-  plan.most_compared := case
-    when plan.is_indexed then sqrt(index_cost * plan.index_rows * plan.chunk_count)
-    else plan.index_rows * plan.chunk_count / plan.scan_tuples
-  end;
-  plan.compared_exactly := greatest(plan.pool, typical_rank);
-  plan.compared_by_bits := case
-    when stored.dimensions >= quantized_from then 5 * plan.compared_exactly
-  end;
-  if ('document_date' = any (wanted.or_null)) is not true then
-    plan.first_date := lower(wanted.document_dates);
-    plan.end_date := upper(wanted.document_dates);
-  end if;
+  -- One statement, because a connection keeps a plan for each assignment.
+  select chunk_count, stored.dimensions, is_small_corpus,
+         is_bounded or wanted.bounds_rows is true
+           or wanted.excluded_collections is not null
+             and knowledge_internal.has_most_chunks(wanted.excluded_collections) as is_filtered,
+         is_indexed, pool, 5 as best_hits, typical_rank,
+         -- The rows of a small corpus were written while its mean length still changed.
+         case when is_small_corpus then 4 * pool else pool end as scored_exactly,
+         case
+           when is_indexed then least(
+             most_read,
+             greatest(
+               pool * chunk_count / candidate_rows,
+               least(soon_read, pool * chunk_count / usual_candidates)
+             )
+           )
+           else -1
+         end as most_read_by_filter,
+         index_rows,
+         -- With a low ef_search, HNSW can end in the wrong cluster of a large graph.
+         least(
+           1000,
+           greatest(
+             2 * pool, effort_per_magnitude * (round(log(greatest(chunk_count, 100000))) - 1)
+           )
+         ) as ef_search,
+         scan_tuples,
+         -- Of n chunks m match. The index reads index_rows * n / m of them before it has enough; a
+         -- comparison reads m, or n where no index finds the m.
+         case
+           when is_indexed then sqrt(index_cost * index_rows * chunk_count)
+           else index_rows * chunk_count / scan_tuples
+         end as most_compared,
+         compared_exactly,
+         case when stored.dimensions >= quantized_from then 5 * compared_exactly end
+           as compared_by_bits,
+         case when has_dates then lower(wanted.document_dates) end as first_date,
+         case when has_dates then upper(wanted.document_dates) end as end_date
+    into plan.chunk_count, plan.dimensions, plan.is_small_corpus, plan.is_filtered,
+         plan.is_indexed, plan.pool, plan.best_hits, plan.typical_rank, plan.scored_exactly,
+         plan.most_read_by_filter, plan.index_rows, plan.ef_search, plan.scan_tuples,
+         plan.most_compared, plan.compared_exactly, plan.compared_by_bits, plan.first_date,
+         plan.end_date
+    from (
+      select 1000 as small_corpus, -- chunks
+             50 as typical_rank,
+             128 as quantized_from, -- dimensions: shorter vectors lie in their row
+             20 as index_cost, -- a row of the vector index, against one that is compared
+             50 as effort_per_magnitude, -- of hnsw.ef_search, for each tenfold of the table
+             1000 as candidate_rows, -- what the words of a query draw, at most
+             350 as usual_candidates, -- the same, at least
+             3000 as soon_read, -- rows that take no longer to read than a wider draw
+             20000 as most_read, -- rows by a filter
+             20000 as scan_tuples -- rows
+    ) as fixed
+   cross join lateral (
+           select stored.estimated_rows as chunk_count,
+                  stored.estimated_rows <= small_corpus as is_small_corpus,
+                  greatest(pool_size, match_count) as pool,
+                  greatest(pool_size, match_count, typical_rank) as compared_exactly,
+                  num_nonnulls(viewer_id, viewer_groups, collections) > 0 as is_bounded,
+                  num_nonnulls(viewer_id, viewer_groups, collections) > 0
+                    or wanted.is_indexed is true as is_indexed,
+                  ('document_date' = any (wanted.or_null)) is not true as has_dates
+         ) as known
+   cross join lateral (
+           -- More than is wanted: the index orders by half precision, and an iterative scan, which
+           -- filters lead to, returns rows in approximate order.
+           select ceil(
+                    case when is_bounded or wanted.bounds_rows is not null then 2 else 1.2 end
+                      * compared_exactly
+                  ) as index_rows
+         ) as reading;
   if plan.is_filtered then
-    plan.sample := coalesce(
-      (
-        select corpus.sample
-          from public.knowledge_corpus_statistics as corpus
-         where corpus.document_count > small_corpus
-      ),
-      -- A small corpus has no sample of its own.
-      array(
-        select chunk.id from public.knowledge_chunks as chunk
-         where chunk.status = 'active' limit sample_size
-      )
-    );
-    plan.sample_weight := plan.chunk_count / nullif(cardinality(plan.sample), 0);
-    plan.sampled_collections := knowledge_internal.sampled_collections(
-      wanted, plan, viewer_id, viewer_groups
-    );
-    -- Without an index, this would read the table once more. A trace is that of a whole search.
-    plan.is_empty := plan.is_indexed and plan.sampled_collections = '{}'
-      and knowledge_internal.is_common_search(plan)
-      and not knowledge_internal.has_matching_chunk(wanted, plan, viewer_id, viewer_groups);
+    plan := knowledge_internal.with_sample(plan, wanted, viewer_id, viewer_groups);
   end if;
   return plan;
 end
@@ -754,11 +819,10 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  return plan.sample_weight * (
-    select count(*)
-      from unnest(plan.sampled_collections) as sampled (name)
-     where collection is null or sampled.name = collection
-  );
+  return plan.sample_weight * case
+    when collection is null then cardinality(plan.sampled_collections)
+    else cardinality(array_positions(plan.sampled_collections, collection))
+  end;
 end
 $$;
 
@@ -915,26 +979,32 @@ declare
   wanted knowledge_internal.chunk_filter;
   plan knowledge_internal.search_plan;
   callers knowledge_internal.search_settings;
-  common record;
 begin
   perform knowledge_internal.check_search_arguments(
-    match_count, match_threshold, vector_weight, text_weight, filter_type, search_mode, pool_size,
-    rrf_k, fusion, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-    snippet, viewer_groups, on_bad_embedding, prefix_last
+    match_count, match_threshold, vector_weight, text_weight, search_mode, pool_size, rrf_k, fusion,
+    public_only, one_per_document, neighbor_window, recency_half_life, match_offset, snippet,
+    viewer_groups, on_bad_embedding, prefix_last
   );
-  wanted := knowledge_internal.compile_filter(
-    filters, filter_type, date_from, date_to, public_only
-  );
-  select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
-    fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
-  );
-  questions := knowledge_internal.search_questions(
-    query_embedding, query_text, formulations, vector_weight > 0, text_weight > 0, on_bad_embedding
-  );
-  collections := knowledge_internal.checked_collections(collections, cardinality(questions));
+  wanted := case
+    when num_nonnulls(filters, filter_type, date_from, date_to) > 0 or public_only
+      then knowledge_internal.compile_filter(filters, filter_type, date_from, date_to, public_only)
+  end;
+  if fusion is null or fusion = 'stored_or_auto' then
+    select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
+      fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
+    );
+  end if;
   plan := knowledge_internal.plan_search(
     pool_size, match_count, wanted, viewer_id, viewer_groups, collections
   );
+  questions := knowledge_internal.search_questions(
+    query_embedding, query_text, formulations, plan.dimensions, vector_weight > 0, text_weight > 0,
+    on_bad_embedding
+  );
+  collections := case
+    when collections is not null
+      then knowledge_internal.checked_collections(collections, cardinality(questions))
+  end;
   if plan.is_empty then
     return;
   end if;
@@ -945,20 +1015,16 @@ begin
   callers := knowledge_internal.use_search_settings(plan);
   if num_nonnulls(collections, formulations, recency_half_life) = 0 and neighbor_window = 0
      and not one_per_document and knowledge_internal.is_common_search(plan) then
-    select false as is_vector_short, false as is_text_short into common;
-    loop
-      plan := knowledge_internal.with_found_rows(
-        plan, wanted, questions[1], analyses[1], viewer_id, viewer_groups,
-        common.is_vector_short, common.is_text_short
-      );
-      select found.* into common from knowledge_internal.common_search(
-        questions[1], analyses[1], asked, wanted, plan, match_count, match_threshold,
-        vector_weight, text_weight, rrf_k, fusion, viewer_id, public_only, match_offset, snippet,
-        viewer_groups
-      ) as found;
-      exit when not (common.is_vector_short or common.is_text_short);
-    end loop;
-    return query select hit.* from unnest(common.hits) as hit;
+    plan := knowledge_internal.with_found_rows(
+      plan, wanted, questions[1], analyses[1], viewer_id, viewer_groups
+    );
+    return query
+    select hit.*
+      from knowledge_internal.common_search(
+             questions[1], analyses[1], asked, wanted, plan, match_count, match_threshold,
+             vector_weight, text_weight, rrf_k, fusion, viewer_id, public_only, match_offset,
+             snippet, viewer_groups
+           ) as hit;
     perform knowledge_internal.restore_settings(callers);
     return;
   end if;
@@ -1104,11 +1170,12 @@ begin
      where lists.matching_query is not null
   ),
   text_results as (
-    select last_draws.list_id, hit.id, hit.text_score, hit.text_rank, hit.embedding
+    select last_draws.list_id, hit.id, hit.text_score, hit.text_rank, hit.embedding,
+           hit.has_every_word
       from last_draws
       join lists on lists.list_id = last_draws.list_id
      cross join lateral knowledge_internal.exact_scores(
-             last_draws.ids, plan.pool, lists.lexeme_queries, lists.scored_weights,
+             last_draws.ids, plan.pool, lists.lexemes, lists.scored_weights,
              lists.readings, lists.mean_length,
              case when last_draws.draw = 4 then lists.relaxed_bonuses else lists.bonuses end
            ) as hit
@@ -1136,9 +1203,9 @@ begin
              array(
                select text_score from text_results where list_id = lists.list_id order by text_rank
              ),
-             knowledge_internal.has_every_word(
-               (select id from text_results where list_id = lists.list_id and text_rank = 1),
-               lists.lexeme_queries
+             (
+               select has_every_word
+                 from text_results where list_id = lists.list_id and text_rank = 1
              ),
              plan.typical_rank, lists.cosine_spread, lists.mutual_neighbours, lists.coverage_weights
            ) as leg on fusion = 'auto'
@@ -1169,7 +1236,8 @@ begin
       left join last_draws on last_draws.list_id = lists.list_id
   ),
   ranges as (
-    select hit.list_id, max(hit.bm25_score) as best_bm25_score,
+    select hit.list_id,
+           max(hit.bm25_score) as best_bm25_score,
            min(hit.similarity) as least_similarity, max(hit.similarity) as best_similarity,
            case when count(hit.similarity) = 0 then 0 else min(hit.text_score) end
              as least_text_score, max(hit.text_score) as best_text_score,

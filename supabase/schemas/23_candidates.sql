@@ -1,11 +1,11 @@
 -- 023_candidates: the rows that the text leg scores first.
--- Adds: functions mark_sizes, short_candidate_query and candidate_query.
+-- Adds: functions mark_sizes, short_candidate_query, long_candidate_query and candidate_query.
 -- Locks nothing that exists.
 
 create function knowledge_internal.mark_sizes(
   lexemes text[], document_frequencies float8[], document_count float8
 )
-returns table (place bigint, level bigint, lexeme text, size float8, least_weight float8)
+returns float8[]
 language plpgsql
 stable
 security invoker
@@ -17,27 +17,32 @@ declare
     select corpus.least_frequency from public.knowledge_corpus_statistics as corpus
   );
 begin
-  return query
-  select asked.place, mark.level, asked.lexeme || '^' || mark.level,
-         document_count * coalesce(
-           listed.frequency,
-           least(
-             asked.document_frequency / document_count * usual_shares[mark.level], least_listed
+  return (
+    select array_agg(
+             array(
+               select document_count * coalesce(
+                        listed.frequency,
+                        least(
+                          asked.document_frequency / document_count * mark.usual_share,
+                          least_listed
+                        )
+                      )
+                 from unnest(usual_shares) with ordinality as mark (usual_share, level)
+                 left join public.knowledge_lexeme_statistics as listed
+                   on listed.lexeme = asked.lexeme || '^' || mark.level
+                order by mark.level
+             )
+             order by asked.place
            )
-         ),
-         mark.least_weight
-    from unnest(lexemes, document_frequencies)
-         with ordinality as asked (lexeme, document_frequency, place)
-   cross join unnest(knowledge_internal.mark_levels())
-         with ordinality as mark (least_weight, level)
-    left join public.knowledge_lexeme_statistics as listed
-      on listed.lexeme = asked.lexeme || '^' || mark.level;
+      from unnest(lexemes, document_frequencies)
+           with ordinality as asked (lexeme, document_frequency, place)
+  );
 end
 $$;
 
 comment on function knowledge_internal.mark_sizes(text[], float8[], float8) is
-  'The marks of lexemes, each with the number of rows that have it, from the statistics or '
-  'estimated, and the least term weight in these rows.';
+  'The number of rows that have each mark of each lexeme, by lexeme and level: from the statistics, '
+  'or estimated.';
 
 create function knowledge_internal.short_candidate_query(
   lexemes text[],
@@ -51,8 +56,6 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- The search sets force_custom_plan; the statements here are the same for every query.
-set plan_cache_mode = force_generic_plan
 as $$
 declare
   row_budget constant float8 := 600 * effort; -- candidates, if the words were independent
@@ -60,34 +63,43 @@ declare
   -- Each condition costs time at each index entry that is read.
   most_conditions constant integer := 10;
   lowest_marks constant integer[] := array[1, 1, 1, 2]; -- by number of words
-  highest_marks constant integer[] := array[4, 3, 2, 2];
+  highest_marks constant integer[] := array[4, 3, 1, 2];
   words constant integer := least(cardinality(lexemes), 4);
   usual_weight constant float8 := 0.85; -- of a word without a mark
+  mark_weights constant float8[] := knowledge_internal.mark_levels();
+  mark_sizes constant float8[] := knowledge_internal.mark_sizes(
+    lexemes[:words], document_frequencies[:words], document_count
+  );
   candidate_query tsquery;
 begin
   with step as (
     -- Level 0: without the word; 1: with the word; 2 and more: with a mark.
-    select asked.place, 0::bigint as level, null::text as condition,
-           document_count as size, 0::float8 as value
+    select asked.place, level.number as level,
+           case level.number
+             when 0 then document_count
+             when 1 then document_frequencies[asked.place]
+             else mark_sizes[asked.place][level.number - 1]
+           end as size,
+           case level.number
+             when 0 then 0
+             when 1 then usual_weight * weights[asked.place]
+             else (mark_weights[level.number - 1] + 0.1) * weights[asked.place]
+           end as value
       from generate_series(1, words) as asked (place)
-    union all
-    select asked.place, 1, quote_literal(lexemes[asked.place]),
-           document_frequencies[asked.place], usual_weight * weights[asked.place]
-      from generate_series(1, words) as asked (place)
-    union all
-    select mark.place, mark.level + 1, quote_literal(mark.lexeme), mark.size,
-           (mark.least_weight + 0.1) * weights[mark.place]
-      from knowledge_internal.mark_sizes(
-             lexemes[:words], document_frequencies[:words], document_count
-           ) as mark
-     where mark.level between lowest_marks[words] and highest_marks[words]
+     cross join generate_series(0, highest_marks[words] + 1) as level (number)
+     where level.number <= 1
        -- All rows with a rare word are read.
-       and document_frequencies[mark.place] > fewest_rows
+        or (level.number > lowest_marks[words] and document_frequencies[asked.place] > fewest_rows)
   ),
   -- With the share of rows at this level, and at this or a higher one.
   part as materialized (
-    select step.place, step.level, step.condition, step.value,
+    select step.place, step.level, step.value,
            step.size / document_count as share_from,
+           case step.level
+             when 0 then null
+             when 1 then quote_literal(lexemes[step.place])
+             else quote_literal(lexemes[step.place] || '^' || step.level - 1)
+           end as condition,
            greatest(
              step.size - coalesce(
                lead(step.size) over (partition by step.place order by step.level), 0
@@ -97,9 +109,10 @@ begin
       from step
   ),
   cell as (
-    select array[first.level, second.level, third.level, fourth.level] as levels,
+    select first.level as first, coalesce(second.level, 0) as second,
+           coalesce(third.level, 0) as third, coalesce(fourth.level, 0) as fourth,
            first.condition,
-           concat_ws(' & ', second.condition, third.condition, fourth.condition) as others,
+           array[second.condition, third.condition, fourth.condition] as others,
            first.value + coalesce(second.value, 0) + coalesce(third.value, 0)
              + coalesce(fourth.value, 0) as value,
            document_count * first.share * coalesce(second.share, 1) * coalesce(third.share, 1)
@@ -117,7 +130,9 @@ begin
     select ordered.*
       from (
         select cell.*,
-               sum(cell.size) over (order by cell.value desc, cell.levels) as rows_drawn
+               sum(cell.size) over (
+                 order by cell.value desc, cell.first, cell.second, cell.third, cell.fourth
+               ) as rows_drawn
           from cell
          where cell.value > 0
       ) as ordered
@@ -132,20 +147,23 @@ begin
       from kept
      where not exists (
        select from kept as lower
-        where lower.levels <> kept.levels
-          and lower.levels[1] <= kept.levels[1]
-          and coalesce(lower.levels[2] <= kept.levels[2], true)
-          and coalesce(lower.levels[3] <= kept.levels[3], true)
-          and coalesce(lower.levels[4] <= kept.levels[4], true)
+        where lower.first <= kept.first
+          and lower.second <= kept.second
+          and lower.third <= kept.third
+          and lower.fourth <= kept.fourth
+          and (lower.first, lower.second, lower.third, lower.fourth)
+            <> (kept.first, kept.second, kept.third, kept.fourth)
      )
-     order by kept.share_from desc, kept.levels
+     order by kept.share_from desc, kept.first, kept.second, kept.third, kept.fourth
      limit most_conditions
   ),
   by_first_word as (
     select concat_ws(
              ' & ',
              least_cell.condition,
-             '((' || string_agg(nullif(least_cell.others, ''), ') | (') || '))'
+             '((' || string_agg(
+               nullif(array_to_string(least_cell.others, ' & '), ''), ') | ('
+             ) || '))'
            ) as condition
       from least_cell
      group by least_cell.condition
@@ -164,13 +182,12 @@ comment on function knowledge_internal.short_candidate_query(
   'of the four rarest words in them (none, present, marks), and the cells of highest value are '
   'drawn.';
 
-create function knowledge_internal.candidate_query(
+create function knowledge_internal.long_candidate_query(
   lexemes text[],
   document_frequencies float8[],
   weights float8[],
-  required_query tsquery,
   document_count float8,
-  effort float8
+  budget float8
 )
 returns tsquery
 language plpgsql
@@ -179,141 +196,101 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  growth constant float8 := least(greatest(document_count / 200000, 1) ^ 0.75, 5); -- of budgets
-  budget constant float8 := effort * growth;
-  short_words constant integer := 3;
-  long_words constant integer := 24;
-  -- The best rows for a long query share many of its words, but may have none of the rarest. In a
-  -- small table they are all scored.
-  scored_in_full constant float8 :=
-    case when cardinality(lexemes) < long_words then 3000 else 20000 end; -- rows
   row_budget constant float8 := 700 * budget; -- candidates
   posting_budget constant float8 := 3000 * budget; -- index entries read to find them
   thinned_budget constant float8 := 40000 * budget; -- the same, when partners thin out the rows
-  partner_count constant integer := 6;
+  words constant integer := cardinality(lexemes);
+  words_for_triples constant integer := 5;
   fewest_partners constant integer := 4;
+  most_partners constant integer := 6;
   -- Reading the index entries of a more common partner costs too much.
   most_common_partner constant float8 := document_count * case
     when document_frequencies[fewest_partners] <= 0.05 * document_count then 0.05 else 0.3
   end;
-  words_for_triples constant integer := 5;
+  -- The first lexemes are the rarest.
+  partners constant integer := width_bucket(most_common_partner, document_frequencies);
+  mark_weights constant float8[] := knowledge_internal.mark_levels();
+  unmarked integer := 0;
+  postings float8 := 0;
+  added float8;
+  mark_sizes float8[];
+  mark record;
+  -- Each row drawn has at least one driver: of an unmarked lexeme all rows, of another those with a
+  -- mark. By lexeme.
+  drivers text[] := lexemes;
+  driver_sizes float8[] := array_fill(null::float8, array[words]);
+  higher_marks text[] := array_fill(null::text, array[words]);
+  higher_sizes float8[] := array_fill(null::float8, array[words]);
   candidate_query tsquery;
 begin
-  if (
-    select least(sum(frequency.size), document_count)
-      from unnest(document_frequencies) as frequency (size)
-  ) <= scored_in_full then
-    return null;
-  end if;
-  -- In a large table also common words only, of which many rows have four.
-  if cardinality(lexemes) <= short_words
-     or (
-       cardinality(lexemes) <= words_for_triples and growth >= 2
-         and document_frequencies[1] > posting_budget
-     )
-  then
-    candidate_query := knowledge_internal.short_candidate_query(
-      lexemes, document_frequencies, weights, document_count, effort * sqrt(growth)
+  -- All rows of rare lexemes are read, and of a common one when the rare ones have few rows and a
+  -- partner thins out its own.
+  loop
+    added := document_frequencies[unmarked + 1];
+    exit when (
+      postings + added <= posting_budget
+      or (
+        postings < posting_budget / 2
+        and postings + added <= thinned_budget
+        and partners > (unmarked = 0)::integer
+      )
+    ) is not true;
+    postings := postings + added;
+    unmarked := unmarked + 1;
+    driver_sizes[unmarked] := added;
+  end loop;
+
+  -- Of the other lexemes, only rows with a mark are read: those where the lexeme weighs much. The
+  -- marks that fit into the rest of the posting budget, by falling value.
+  if postings < posting_budget and unmarked < words then
+    mark_sizes := knowledge_internal.mark_sizes(
+      lexemes[unmarked + 1:], document_frequencies[unmarked + 1:], document_count
     );
-    return coalesce(required_query && candidate_query, candidate_query);
+    for mark in
+      select asked.place, level.number, mark_sizes[asked.place - unmarked][level.number] as size
+        from generate_series(unmarked + 1, words) as asked (place)
+       cross join unnest(mark_weights) with ordinality as level (weight, number)
+       order by weights[asked.place] * level.weight desc, asked.place
+    loop
+      postings := postings + mark.size - coalesce(driver_sizes[mark.place], 0);
+      exit when postings > posting_budget
+        and (unmarked > 0 or num_nonnulls(variadic driver_sizes) > 0);
+      -- A mark that is too common alone is used alone at a higher level.
+      if driver_sizes[mark.place] <= row_budget / 2 then
+        higher_marks[mark.place] := drivers[mark.place];
+        higher_sizes[mark.place] := driver_sizes[mark.place];
+      end if;
+      drivers[mark.place] := lexemes[mark.place] || '^' || mark.number;
+      driver_sizes[mark.place] := mark.size;
+    end loop;
   end if;
 
-  with word as (
-    select asked.*, sum(asked.document_frequency) over (order by asked.place) as postings
-      from unnest(lexemes, document_frequencies, weights)
-           with ordinality as asked (lexeme, document_frequency, weight, place)
-  ),
-  -- Lexemes whose rows are all read: the rare ones, and a common one when the rare ones have few
-  -- rows and a partner thins out its own.
-  unmarked as (
-    select word.*
-      from word
-     where word.postings <= posting_budget
-        or (
-          word.postings - word.document_frequency < posting_budget / 2
-            and word.postings <= thinned_budget
-            and exists (
-              select from word as partner
-               where partner.place <> word.place
-                 and partner.document_frequency <= most_common_partner
-            )
-        )
-  ),
-  -- Of the other lexemes, only rows with a mark are read: those where the lexeme weighs much.
-  mark as (
-    select sized.place, sized.lexeme, sized.level as number, sized.size,
-           weights[sized.place] * sized.least_weight as value
-      from knowledge_internal.mark_sizes(lexemes, document_frequencies, document_count) as sized
-     where sized.place > (select count(*) from unmarked)
-  ),
-  -- The marks that fit into the rest of the posting budget, by falling value.
-  affordable as (
-    select ordered.*
-      from (
-        select mark.*,
-               sum(mark.size - coalesce(above.size, 0))
-                 over (order by mark.value desc, mark.place) as postings,
-               row_number() over (order by mark.value desc, mark.place) as place_in_order
-          from mark
-          left join mark as above on above.place = mark.place and above.number = mark.number + 1
-      ) as ordered
-     where ordered.postings + (select coalesce(max(unmarked.postings), 0) from unmarked)
-             <= posting_budget
-        or (ordered.place_in_order = 1 and not exists (select from unmarked))
-  ),
-  -- Each row drawn has at least one of these.
-  driver as (
-    select unmarked.place, unmarked.lexeme, unmarked.document_frequency as size, unmarked.weight
-      from unmarked
+  with driver as (
+    select listed.lexeme, listed.size, listed.place, true as has_partners
+      from unnest(drivers, driver_sizes) with ordinality as listed (lexeme, size, place)
+     where listed.size is not null
     union all
-    (
-      select distinct on (affordable.place)
-             affordable.place, affordable.lexeme, affordable.size, weights[affordable.place]
-        from affordable
-       order by affordable.place, affordable.number
-    )
+    select listed.lexeme, listed.size, listed.place, false
+      from unnest(higher_marks, higher_sizes) with ordinality as listed (lexeme, size, place)
+     where listed.size is not null
   ),
-  -- A driver alone, with one partner, and in a short query with two, by falling weight. A mark that
-  -- is too common alone is used alone at a higher level.
+  -- A driver alone (place 0 is no partner), with one partner, and in a short query with two, by
+  -- falling weight.
   combination as (
-    select driver.place, driver.lexeme, null::text as partner, null::text as third,
-           driver.weight as value, driver.size
+    select driver.lexeme, lexemes[partner.place] as partner, lexemes[third.place] as third,
+           weights[driver.place] + coalesce(weights[partner.place], 0)
+             + coalesce(weights[third.place], 0) as value,
+           driver.size
+             * coalesce(document_frequencies[partner.place] / document_count, 1)
+             * coalesce(document_frequencies[third.place] / document_count, 1) as size
       from driver
-    union all
-    (
-      select distinct on (affordable.place)
-             affordable.place, affordable.lexeme, null, null,
-             weights[affordable.place], affordable.size
-        from affordable
-       where affordable.size <= row_budget / 2
-         and affordable.lexeme not in (select driver.lexeme from driver)
-       order by affordable.place, affordable.number
-    )
-    union all
-    select driver.place, driver.lexeme, partner.lexeme, null,
-           driver.weight + partner.weight,
-           driver.size * partner.document_frequency / document_count
-      from driver
-      join word as partner
-        on partner.place <= partner_count
-       and partner.place <> driver.place
-       and partner.document_frequency <= most_common_partner
-       and (
-         partner.place > driver.place
-         or partner.place not in (select unmarked.place from unmarked)
-       )
-    union all
-    select driver.place, driver.lexeme, partner.lexeme, third.lexeme,
-           driver.weight + partner.weight + third.weight,
-           driver.size * partner.document_frequency / document_count
-             * third.document_frequency / document_count
-      from driver
-      join word as partner on partner.place <> driver.place
-      join word as third
-        on third.place > partner.place
-       and third.place <> driver.place
-       and third.document_frequency <= most_common_partner
-     where cardinality(lexemes) <= words_for_triples
+      join generate_series(0, least(partners, most_partners)) as partner (place)
+        on partner.place = 0
+        or (driver.has_partners and partner.place <> driver.place)
+      join generate_series(0, case when words <= words_for_triples then partners else 0 end)
+             as third (place)
+        on (third.place = 0 and partner.place not between 1 and least(driver.place, unmarked))
+        or (partner.place > 0 and third.place > partner.place and third.place <> driver.place)
   ),
   kept as (
     select ordered.*
@@ -360,6 +337,65 @@ begin
   select string_agg(by_partners.condition, ' | ')::tsquery
     into candidate_query
     from by_partners;
+  return candidate_query;
+end
+$$;
+
+comment on function knowledge_internal.long_candidate_query(
+  text[], float8[], float8[], float8, float8
+) is
+  'The candidates of a query of more lexemes: rows with a driver, which is a rare lexeme or a mark '
+  'of a common one, alone or together with other lexemes.';
+
+create function knowledge_internal.candidate_query(
+  lexemes text[],
+  document_frequencies float8[],
+  weights float8[],
+  required_query tsquery,
+  document_count float8,
+  effort float8
+)
+returns tsquery
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  growth constant float8 := least(greatest(document_count / 200000, 1) ^ 0.75, 5); -- of budgets
+  short_words constant integer := 3;
+  most_short_words constant integer := 5;
+  long_words constant integer := 24;
+  -- The best rows for a long query share many of its words, but may have none of the rarest. In a
+  -- small table they are all scored.
+  scored_in_full constant float8 :=
+    case when cardinality(lexemes) < long_words then 3000 else 20000 end; -- rows
+  common constant float8 := 3000 * effort * growth; -- rows
+  frequency float8;
+  matching_rows float8 := 0; -- at most
+  candidate_query tsquery;
+begin
+  foreach frequency in array document_frequencies loop
+    matching_rows := matching_rows + frequency;
+  end loop;
+  if least(matching_rows, document_count) <= scored_in_full then
+    return null;
+  end if;
+  -- In a large table also common words only, of which many rows have four.
+  if cardinality(lexemes) <= short_words
+     or (
+       cardinality(lexemes) <= most_short_words and growth >= 2
+         and document_frequencies[1] > common
+     )
+  then
+    candidate_query := knowledge_internal.short_candidate_query(
+      lexemes, document_frequencies, weights, document_count, effort * sqrt(growth)
+    );
+  else
+    candidate_query := knowledge_internal.long_candidate_query(
+      lexemes, document_frequencies, weights, document_count, effort * growth
+    );
+  end if;
   return coalesce(required_query && candidate_query, candidate_query);
 end
 $$;

@@ -138,8 +138,11 @@ def test_a_hit_is_complete_with_every_word(knowledge: Connection) -> None:
     store(knowledge, ["alpha beta gamma delta"], [[1, 0, 0]])
 
     def complete(*words: str) -> Any:
+        ones = [1] * len(words)
         ((found,),) = knowledge.execute(
-            "select knowledge_internal.has_every_word(%s, %s::tsquery[])", [chunk(1), list(words)]
+            "select best.has_every_word"
+            "  from knowledge_internal.exact_scores(array[%s::uuid], 1, %s, %s, %s, 4, null) as best",
+            [chunk(1), list(words), ones, list(range(len(words)))],
         ).fetchall()
         return found
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from mocked_client import ROW, SECRET, client_with, failing_client, sent
-from pglast import ast, parse_sql
+from pglast import ast
 from pglast.enums import (
     JoinType,
 )
@@ -21,9 +21,9 @@ from sql_trees import (
     RPC,
     Function,
     Query,
+    body,
     columns_read,
     conjuncts,
-    constants,
     ctes,
     definitions,
     derived_from,
@@ -39,7 +39,6 @@ from sql_trees import (
     per_function,
     per_leg,
     per_public_function,
-    plpgsql,
     privileges,
     result_columns,
     retrieval,
@@ -258,12 +257,7 @@ def test_the_first_result_columns_keep_their_order() -> None:
 
 @pytest.mark.parametrize("mode", ["websearch", "simple", "phrase"])
 def test_every_search_mode_is_known(mode: str) -> None:
-    allowed = [
-        tree["default_val"]["PLpgSQL_expr"]["query"]
-        for kind, tree in plpgsql(function("check_search_arguments", "knowledge_internal"))
-        if kind == "var" and tree["refname"] == "search_modes"
-    ]
-    assert mode in constants(parse_sql(f"select {allowed[0]}")[0].stmt)
+    assert f"'{mode}'" in body(function("check_search_arguments", "knowledge_internal"))
 
 
 def test_a_limit_stands_over_an_order_that_is_total() -> None:

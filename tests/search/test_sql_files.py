@@ -82,9 +82,11 @@ NAMED_AT_RUN_TIME = {
         "pending_next_chunks",
         "write_next_embeddings",
         "unwritten_texts",
-        "physical_table",
+        "shard_on_this_node",
         "has_matching_chunk",
         "compared_rows",
+        "drawn_rows",
+        "nearest_rows",
         "visible_words",
     )
 }

@@ -407,7 +407,7 @@ def test_a_counted_place_is_that_among_all_scores(filled: Connection, query: str
                    from public.knowledge_chunks where content_tsv @@ analysis.matching_query
                ) as matching
          cross join lateral knowledge_internal.exact_scores(
-                 matching.ids, 1000, analysis.lexeme_queries, analysis.scored_weights,
+                 matching.ids, 1000, analysis.lexemes, analysis.scored_weights,
                  analysis.readings, analysis.mean_length, analysis.bonuses
                ) as scored
          cross join lateral knowledge_internal.counted_place(matching.ids, scored.id, analysis)
