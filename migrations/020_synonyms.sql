@@ -226,10 +226,8 @@ as $$
 declare
   words text[];
 begin
-  if knowledge_internal.shard_readings() is not null then
-    return knowledge_internal.shared_expansions(wanted, knowledge_internal.shard_readings());
-  elsif knowledge_internal.is_recording() then
-    return knowledge_internal.recorded_expansions(wanted, configurations, collections, prefix);
+  if knowledge_internal.shard_readings() is not null or knowledge_internal.is_recording() then
+    return knowledge_internal.exchanged_expansions(wanted, configurations, collections, prefix);
   end if;
   words := array(
     select distinct lower(token.parts[1])

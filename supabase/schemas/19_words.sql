@@ -578,14 +578,12 @@ begin
        order by said.place
        limit case when readings is null then 8 end
     ) as word;
-  if typed is null then
-    return null;
-  elsif readings is not null then
-    return knowledge_internal.shared_respelling(typed, readings);
-  end if;
-  return knowledge_internal.nearest_words(
-    typed, forms, is_restricted, wanted, plan, viewer_id, viewer_groups
-  );
+  return case
+    when readings is not null then knowledge_internal.shared_respelling(typed, readings)
+    when typed is not null then knowledge_internal.nearest_words(
+      typed, forms, is_restricted, wanted, plan, viewer_id, viewer_groups
+    )
+  end;
 end
 $$;
 
