@@ -1077,7 +1077,7 @@ comment on function knowledge_internal.analyse_query is
   'text it reads the first 4,096 characters, 512 words (3,000 divided by the number of languages, '
   'where these are more than 5), and the 256 lexemes that weigh most.';
 
-create function knowledge_internal.asked_words(analyses knowledge_internal.query_analysis[])
+create function knowledge_internal.merged_words(analyses knowledge_internal.query_analysis[])
 returns knowledge_internal.asked_words
 language plpgsql
 immutable
@@ -1094,19 +1094,37 @@ begin
     asked.compounds := asked.compounds || analysis.compounds;
     asked.lexemes := asked.lexemes || analysis.lexemes;
   end loop;
-  if cardinality(analyses) > 1 then
-    select array_agg(typed.word order by typed.place),
-           array_agg(typed.query order by typed.place),
-           array_agg(typed.compound order by typed.place)
-      into asked.words, asked.word_queries, asked.compounds
-      from (
-        select distinct on (lower(said.word)) said.*
-          from unnest(asked.words, asked.word_queries, asked.compounds)
-               with ordinality as said (word, query, compound, place)
-         order by lower(said.word), said.compound is not null, said.place
-      ) as typed;
-  end if;
+  select array_agg(typed.word order by typed.place),
+         array_agg(typed.query order by typed.place),
+         array_agg(typed.compound order by typed.place)
+    into asked.words, asked.word_queries, asked.compounds
+    from (
+      select distinct on (lower(said.word)) said.*
+        from unnest(asked.words, asked.word_queries, asked.compounds)
+             with ordinality as said (word, query, compound, place)
+       order by lower(said.word), said.compound is not null, said.place
+    ) as typed;
   return asked;
+end
+$$;
+
+comment on function knowledge_internal.merged_words(knowledge_internal.query_analysis[]) is
+  'asked_words of several questions.';
+
+create function knowledge_internal.asked_words(analyses knowledge_internal.query_analysis[])
+returns knowledge_internal.asked_words
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if cardinality(analyses) > 1 then
+    return knowledge_internal.merged_words(analyses);
+  end if;
+  return row(
+    analyses[1].words, analyses[1].word_queries, analyses[1].compounds, analyses[1].lexemes
+  )::knowledge_internal.asked_words;
 end
 $$;
 

@@ -342,6 +342,28 @@ $$;
 comment on function knowledge_internal.shared_expansions(text, jsonb) is
   'The expansions of the words of a text in all databases of the corpus.';
 
+create function knowledge_internal.exchanged_expansions(
+  wanted text, configurations regconfig[], collections text[], prefix text
+)
+returns knowledge_internal.expansion[]
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  readings constant jsonb := knowledge_internal.shard_readings();
+begin
+  if readings is not null then
+    return knowledge_internal.shared_expansions(wanted, readings);
+  end if;
+  return knowledge_internal.recorded_expansions(wanted, configurations, collections, prefix);
+end
+$$;
+
+comment on function knowledge_internal.exchanged_expansions(text, regconfig[], text[], text) is
+  'The expansions of a search of several databases: from the readings, or recorded for them.';
+
 create function knowledge_internal.shared_respelling(typed text[], readings jsonb)
 returns jsonb
 language plpgsql

@@ -1,7 +1,7 @@
 -- 010_snippets: the excerpt of a hit, with its matching words marked.
 -- Adds: type lexeme_occurrences, functions searchable_lexemes, matched_parts, combining_marks,
 -- compound_parts, pair_occurrences, lexeme_occurrences, best_passage, whole_characters, snippet,
--- unmarked_words, marked_snippet. Locks nothing that exists.
+-- marked_lexemes, marked_snippet. Locks nothing that exists.
 
 create function knowledge_internal.searchable_lexemes(
   configuration regconfig, source text
@@ -263,13 +263,13 @@ set standard_conforming_strings = on
 as $$
 declare
   longest_word constant integer := 1000; -- Postgres leaves out words of more than 2,046 bytes
-  is_ascii constant boolean := octet_length(source) = length(source);
-  is_normal constant boolean := is_ascii or source = knowledge_internal.normalised(source);
+  is_normal constant boolean := source = knowledge_internal.normalised(source);
   spaced text := source;
   pairs knowledge_internal.lexeme_occurrences;
   occurrences knowledge_internal.lexeme_occurrences;
 begin
-  if not is_ascii and source ~ knowledge_internal.unspaced_letters() then
+  if octet_length(source) <> length(source) and source ~ knowledge_internal.unspaced_letters()
+  then
     spaced := regexp_replace(source, knowledge_internal.unspaced_letters(), ' ', 'g');
     pairs := knowledge_internal.pair_occurrences(source, lexemes);
   end if;
@@ -396,18 +396,14 @@ begin
   passage_start := 1;
   passage_finish := 0;
   for rightmost in 1 .. coalesce(cardinality(starts), 0) loop
-    if counts[places[rightmost]] = 0 then
-      worth := worth + unit / places[rightmost];
-    end if;
+    worth := worth + case counts[places[rightmost]] when 0 then unit / places[rightmost] else 0 end;
     counts[places[rightmost]] := counts[places[rightmost]] + 1;
     while leftmost < rightmost
       and (
         counts[places[leftmost]] > 1 or finishes[rightmost] - starts[leftmost] >= passage_size
       ) loop
       counts[places[leftmost]] := counts[places[leftmost]] - 1;
-      if counts[places[leftmost]] = 0 then
-        worth := worth - unit / places[leftmost];
-      end if;
+      worth := worth - case counts[places[leftmost]] when 0 then unit / places[leftmost] else 0 end;
       leftmost := leftmost + 1;
     end loop;
     if worth > best_worth
@@ -586,7 +582,7 @@ comment on function knowledge_internal.snippet(text, regconfig, text[]) is
   'HTML-escaped. White space and control characters become one space; … means that text was left '
   'out. Without lexemes, or if none occurs, the excerpt is the beginning of the content.';
 
-create function knowledge_internal.unmarked_words(
+create function knowledge_internal.marked_lexemes(
   content_tsv tsvector, configuration regconfig, asked knowledge_internal.asked_words
 )
 returns text[]
@@ -599,24 +595,33 @@ set standard_conforming_strings = on
 as $$
 begin
   return array(
-    select lower(part.word)
-      from unnest(asked.words, asked.compounds) as part (word, compound)
-     where part.compound is not null
-       and part.word ~ '^(?:\d{1,3}|[[:upper:][:lower:]])$'
-       -- The parts are all that can be marked where the compound is written as separate words.
-       and (
-         not content_tsv @@ asked.word_queries[array_position(asked.words, part.compound)]
-         or content_tsv
-              @@ plainto_tsquery(configuration, knowledge_internal.joined(part.compound))
-       )
+    select word.lexeme
+      from unnest(asked.lexemes) with ordinality as word (lexeme, place)
+     where word.lexeme not in (
+             select lower(part.word)
+               from unnest(asked.words, asked.compounds) as part (word, compound)
+              where part.compound is not null
+                and part.word ~ '^(?:\d{1,3}|[[:upper:][:lower:]])$'
+                -- The parts are all that can be marked where the compound is written as separate
+                -- words.
+                and (
+                  not content_tsv
+                        @@ asked.word_queries[array_position(asked.words, part.compound)]
+                  or content_tsv
+                       @@ plainto_tsquery(configuration, knowledge_internal.joined(part.compound))
+                )
+           )
+     order by word.place
   );
 end
 $$;
 
-comment on function knowledge_internal.unmarked_words(
+comment on function knowledge_internal.marked_lexemes(
   tsvector, regconfig, knowledge_internal.asked_words
 ) is
-  'The short parts of compounds that are not marked in the snippet of a chunk.';
+  'The lexemes that are marked in the snippet of a chunk. A letter or a number of up to three '
+  'digits that was typed only as a part of a compound (E in E-1042) is marked only in a chunk that '
+  'has all parts of the compound and not the compound as one word.';
 
 create function knowledge_internal.marked_snippet(
   content text, content_tsv tsvector, language text, asked knowledge_internal.asked_words
@@ -634,23 +639,20 @@ set plan_cache_mode = force_generic_plan
 as $$
 declare
   configuration constant regconfig := knowledge_internal.text_configuration(language);
-  lexemes text[] := asked.lexemes;
-  unmarked text;
 begin
-  if array_remove(asked.compounds, null) <> '{}' then
-    foreach unmarked in array
-      knowledge_internal.unmarked_words(content_tsv, configuration, asked)
-    loop
-      lexemes := array_remove(lexemes, unmarked);
-    end loop;
-  end if;
-  return knowledge_internal.snippet(content, configuration, lexemes);
+  return knowledge_internal.snippet(
+    content,
+    configuration,
+    case
+      when array_remove(asked.compounds, null) <> '{}'
+        then knowledge_internal.marked_lexemes(content_tsv, configuration, asked)
+      else asked.lexemes
+    end
+  );
 end
 $$;
 
 comment on function knowledge_internal.marked_snippet(
   text, tsvector, text, knowledge_internal.asked_words
 ) is
-  'The snippet of a chunk for the questions of a search. A letter or a number of up to three '
-  'digits that was typed only as a part of a compound (E in E-1042) is marked only in a chunk that '
-  'has all parts of the compound and not the compound as one word.';
+  'The snippet of a chunk for the questions of a search, with their marked_lexemes.';

@@ -380,36 +380,30 @@ set enable_seqscan = off
 as $$
 declare
   folded constant text := knowledge_internal.without_accents(word);
-  letters constant integer := length(folded);
-  half constant integer := letters / 2;
-  last_letter constant text := chr(1114111);
+  half constant integer := length(folded) / 2;
   beginning constant text := left(folded, half);
-  ending constant text := reverse(right(folded, letters - half));
-  -- One letter left out, two exchanged: these are words themselves.
-  exact constant text[] := array(
-    select left(folded, place - 1) || right(folded, -place)
-      from generate_series(1, letters) as place
-    union
-    select left(folded, place - 1) || substr(folded, place + 1, 1) || substr(folded, place, 1)
-             || right(folded, -place - 1)
-      from generate_series(1, letters - 1) as place
-  );
-  -- One letter replaced or added, in the second half and in the first.
-  later constant text[] := array(
-    select left(folded, place - 1) || '_' || right(folded, -place)
-      from generate_series(half + 1, letters) as place
-    union all
-    select left(folded, place) || '_' || right(folded, -place)
-      from generate_series(half, letters) as place
-  );
-  earlier constant text[] := array(
-    select left(folded, place - 1) || '_' || right(folded, -place)
-      from generate_series(1, half) as place
-    union all
-    select left(folded, place) || '_' || right(folded, -place)
-      from generate_series(0, half) as place
-  );
+  ending constant text := reverse(substr(folded, half + 1));
+  exact text[];
+  later text[];
+  earlier text[];
 begin
+  -- One letter left out, or two exchanged: these are words themselves. One letter replaced or
+  -- added, in the second half or in the first: these are patterns.
+  select array_agg(form.before || substr(form.after, 2))
+           || array_agg(form.before || substr(form.after, 2, 1) || left(form.after, 1)
+             || substr(form.after, 3)) filter (where length(form.after) > 1),
+         array_agg(form.before || '_' || substr(form.after, 2)) filter (where form.place > half)
+           || array_agg(form.before || left(form.after, 1) || '_' || substr(form.after, 2))
+             filter (where form.place >= half),
+         array_agg(form.before || '_' || substr(form.after, 2)) filter (where form.place <= half)
+           || array_agg(form.before || left(form.after, 1) || '_' || substr(form.after, 2))
+             filter (where form.place <= half)
+    into exact, later, earlier
+    from (
+      select listed.place, left(folded, listed.place - 1) as before,
+             substr(folded, listed.place) as after
+        from generate_series(1, length(folded)) as listed (place)
+    ) as form;
   return query
   select distinct found.word
     from (
@@ -420,13 +414,13 @@ begin
       select known.word
         from public.knowledge_words as known
        where known.folded >= beginning
-         and known.folded < beginning || last_letter
+         and known.folded < beginning || chr(1114111)
          and known.folded like any (later)
       union all
       select known.word
         from public.knowledge_words as known
        where reverse(known.folded) collate "C" >= ending
-         and reverse(known.folded) collate "C" < ending || last_letter
+         and reverse(known.folded) collate "C" < ending || chr(1114111)
          and known.folded like any (earlier)
     ) as found
    where found.word <> near_words.word
@@ -439,9 +433,10 @@ comment on function knowledge_internal.near_words(text, integer) is
   'The known words that differ from a word by one letter more, less or other, or by two '
   'neighbouring letters exchanged; accents do not count. At most most_words, in their order.';
 
-create function knowledge_internal.respelled_words(
-  query_text text,
-  analysis knowledge_internal.query_analysis,
+create function knowledge_internal.nearest_words(
+  typed text[],
+  forms tsquery[],
+  is_restricted boolean,
   wanted knowledge_internal.chunk_filter,
   plan knowledge_internal.search_plan,
   viewer_id uuid,
@@ -452,78 +447,27 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- The search sets force_custom_plan; the statements here are the same for every query.
-set plan_cache_mode = force_generic_plan
-set standard_conforming_strings = on
 as $$
 declare
-  fewest_letters constant integer := 5;
-  most_words constant integer := 8; -- looked up for one question
-  most_near constant integer := 200; -- for each of them, of which the first visible ones count
+  configurations constant regconfig[] := knowledge_internal.query_configurations();
+  most_near constant integer := 200; -- for each word, of which the first visible ones count
   most_visible constant integer := 12;
-  is_restricted constant boolean := num_nonnulls(
-    viewer_id, viewer_groups, wanted.visibilities, wanted.owner_ids, wanted.sensitivities,
-    wanted.hidden
-  ) > 0;
-  quoted constant text[] := array(
-    select regexp_split_to_table(phrase.parts[1], '\W+')
-      from regexp_matches(translate(left(query_text, 4096), '“”„‟«»', '""""""'), '"([^"]*)"', 'g')
-           as phrase (parts)
-  );
-  configurations regconfig[];
-  typed text[];
-  forms tsquery[];
   asked text;
   near text[];
   visible_near text[];
   chunk_counts bigint[];
   replaced jsonb;
-  readings constant jsonb := knowledge_internal.shard_readings();
 begin
-  -- Words outside quotation marks, without those that exclude.
-  select array_agg(word.typed), array_agg(word.form)
-    into typed, forms
-    from (
-      select analysis.words[place] as typed, analysis.word_queries[place] as form
-        from generate_subscripts(analysis.words, 1) as place
-       where analysis.compounds[place] is null
-         and length(analysis.words[place]) >= fewest_letters
-         and lower(analysis.words[place]) ~ '^[a-z\u00DF-\u06FF\u1E00-\u1FFF]{2,30}$'
-         and not analysis.words[place] = any (quoted)
-         and (
-           is_restricted
-           or readings is not null
-           or not exists (
-             select
-               from unnest(analysis.lexeme_queries, analysis.document_frequencies)
-                    as lexeme (query, document_frequency)
-              where lexeme.document_frequency > 0
-                and analysis.word_queries[place] @> lexeme.query
-           )
-         )
-       order by place
-       limit case when readings is null then most_words end
-    ) as word;
-  if typed is null then
-    return null;
-  end if;
-  if readings is not null then
-    return knowledge_internal.shared_respelling(typed, readings);
-  end if;
   if is_restricted then
     -- Whether a word is known must not depend on chunks that the viewer may not see.
-    select array_agg(typed[visible.place]), array_agg(forms[visible.place])
-      into typed, forms
-      from knowledge_internal.visible_words(
-             typed, forms, wanted, plan, viewer_id, viewer_groups, false
-           ) as visible
-     where not visible.has_form;
-    if typed is null then
-      return null;
-    end if;
+    typed := array(
+      select typed[visible.place]
+        from knowledge_internal.visible_words(
+               typed, forms, wanted, plan, viewer_id, viewer_groups, false
+             ) as visible
+       where not visible.has_form
+    );
   end if;
-
-  configurations := knowledge_internal.query_configurations();
   foreach asked in array typed loop
     near := array(select knowledge_internal.near_words(lower(asked), most_near));
     visible_near := '{}';
@@ -569,10 +513,83 @@ begin
 end
 $$;
 
+comment on function knowledge_internal.nearest_words is
+  'For typed words that no chunk has, or with is_restricted no chunk that the viewer may see: the '
+  'word by which each is replaced, as an object; null for none. forms: the words'' conditions. '
+  'Of the first 12 near words that the viewer may see, the one is taken that most of the first 20 '
+  'chunks have.';
+
+create function knowledge_internal.respelled_words(
+  query_text text,
+  analysis knowledge_internal.query_analysis,
+  wanted knowledge_internal.chunk_filter,
+  plan knowledge_internal.search_plan,
+  viewer_id uuid,
+  viewer_groups text[]
+)
+returns jsonb
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The search sets force_custom_plan; the statements here are the same for every query.
+set plan_cache_mode = force_generic_plan
+set standard_conforming_strings = on
+as $$
+declare
+  is_restricted constant boolean := num_nonnulls(
+    viewer_id, viewer_groups, wanted.visibilities, wanted.owner_ids, wanted.sensitivities,
+    wanted.hidden
+  ) > 0;
+  readings constant jsonb := knowledge_internal.shard_readings();
+  typed text[];
+  forms tsquery[];
+begin
+  -- Words outside quotation marks, without those that exclude. Eight are looked up.
+  select array_agg(word.typed order by word.place), array_agg(word.form order by word.place)
+    into typed, forms
+    from (
+      select said.typed, said.form, said.place
+        from unnest(analysis.words, analysis.word_queries, analysis.compounds) with ordinality
+             as said (typed, form, compound, place)
+       where said.compound is null
+         and length(said.typed) >= 5
+         and (
+           is_restricted
+           or readings is not null
+           or (
+             said.form @@ (
+               select array_to_tsvector(array_agg(asked.lexeme))
+                 from unnest(analysis.lexemes, analysis.document_frequencies)
+                      as asked (lexeme, document_frequency)
+                where asked.document_frequency > 0
+             )
+           ) is not true
+         )
+         and lower(said.typed) ~ '^[a-z\u00DF-\u06FF\u1E00-\u1FFF]{2,30}$'
+         and said.typed <> all (array(
+               select regexp_split_to_table(phrase.parts[1], '\W+')
+                 from regexp_matches(
+                        translate(left(query_text, 4096), '“”„‟«»', '""""""'),
+                        '"([^"]*)"',
+                        'g'
+                      ) as phrase (parts)
+             ))
+       order by said.place
+       limit case when readings is null then 8 end
+    ) as word;
+  return case
+    when readings is not null then knowledge_internal.shared_respelling(typed, readings)
+    when typed is not null then knowledge_internal.nearest_words(
+      typed, forms, is_restricted, wanted, plan, viewer_id, viewer_groups
+    )
+  end;
+end
+$$;
+
 comment on function knowledge_internal.respelled_words is
-  'For the words of a question, of five letters or more, that no chunk has: the word by which each '
-  'is replaced, as an object; null for none. Of the first 12 near words that the viewer may see, '
-  'the one is taken that most of the first 20 chunks have.';
+  'nearest_words for the words of a question that have five letters or more and that no chunk has. '
+  'Words are looked up also where the viewer may not see all chunks.';
 
 create function knowledge_internal.respelled(query_text text, replaced jsonb)
 returns text

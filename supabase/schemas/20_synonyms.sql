@@ -1,5 +1,6 @@
 -- 020_synonyms: synonyms, spellings with accents, and completions of the words of a query.
--- Adds: table knowledge_synonyms with its trigger, function expansions. Locks nothing that exists.
+-- Adds: table knowledge_synonyms with its trigger, functions completions, known_expansions and
+-- expansions. Locks nothing that exists.
 
 create table public.knowledge_synonyms (
   collection text not null default '',
@@ -119,41 +120,25 @@ comment on function knowledge_internal.completions(text) is
   'Words and lexemes that begin with a prefix: the 20 most common ones, and the 20 shortest known '
   'words if the prefix has three letters or there are fewer common ones.';
 
-create function knowledge_internal.expansions(
-  wanted text, configurations regconfig[], collections text[], prefix text
+create function knowledge_internal.known_expansions(
+  words text[], configurations regconfig[], collections text[], prefix text
 )
 returns knowledge_internal.expansion[]
 language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- The search sets force_custom_plan; the statements here are the same for every query. Without
--- statistics the planner takes the tables for small.
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set standard_conforming_strings = on
 as $$
 declare
   accent_share constant float8 := 0.8;
   completion_share constant float8 := 0.9;
   most_spellings constant integer := 8; -- of one word
-  readings constant jsonb := knowledge_internal.shard_readings();
 begin
-  if readings is not null then
-    return knowledge_internal.shared_expansions(wanted, readings);
-  elsif knowledge_internal.is_recording() then
-    return knowledge_internal.recorded_expansions(wanted, configurations, collections, prefix);
-  end if;
   return array(
     with typed as materialized (
       select word.typed, knowledge_internal.without_accents(word.typed) as folded,
              language.configuration, lexeme.name
-        from (
-          select distinct lower(token.parts[1]) as typed
-            from regexp_matches(
-                   wanted, '(?<![^\s("“])([[:alpha:]]{2,30})(?![^\s.,;:!?)"”])', 'g'
-                 ) as token (parts)
-        ) as word
+        from unnest(words) as word (typed)
        cross join unnest(configurations) as language (configuration)
         left join lateral unnest(
                tsvector_to_array(to_tsvector(language.configuration, word.typed))
@@ -217,6 +202,57 @@ begin
            )::knowledge_internal.expansion
       from reading
   );
+end
+$$;
+
+comment on function knowledge_internal.known_expansions(text[], regconfig[], text[], text) is
+  'The expansions that this database has for the words, which are in lower case, and for prefix.';
+
+create function knowledge_internal.expansions(
+  wanted text, configurations regconfig[], collections text[], prefix text
+)
+returns knowledge_internal.expansion[]
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The search sets force_custom_plan; the statements here are the same for every query. Without
+-- statistics the planner takes the tables for small.
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set standard_conforming_strings = on
+as $$
+declare
+  words text[];
+begin
+  if knowledge_internal.shard_readings() is not null or knowledge_internal.is_recording() then
+    return knowledge_internal.exchanged_expansions(wanted, configurations, collections, prefix);
+  end if;
+  words := array(
+    select distinct lower(token.parts[1])
+      from regexp_matches(
+             wanted, '(?<![^\s("“])([[:alpha:]]{2,30})(?![^\s.,;:!?)"”])', 'g'
+           ) as token (parts)
+  );
+  -- Most questions have none, which is found much faster than they are.
+  if prefix is null
+    and not exists (select from public.knowledge_synonyms)
+    and not exists (
+      select
+        from unnest(words) as typed (word)
+       cross join lateral (
+               select
+                 from public.knowledge_words as known
+                where known.folded = knowledge_internal.without_accents(typed.word)
+                  and known.word <> typed.word
+               -- Prevents a join that reads all words.
+               offset 0
+             ) as other
+    )
+  then
+    return '{}';
+  end if;
+  return knowledge_internal.known_expansions(words, configurations, collections, prefix);
 end
 $$;
 
