@@ -656,7 +656,8 @@ begin
       array(
         select frequency * most_weight / (frequency + length_factor)
           from unnest(frequencies) as frequency
-      )
+      ),
+      length_factor
     );
   end;
   marks := array(
