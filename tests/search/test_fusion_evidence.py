@@ -141,8 +141,8 @@ def test_a_hit_is_complete_with_every_word(knowledge: Connection) -> None:
         ones = [1] * len(words)
         ((found,),) = knowledge.execute(
             "select best.has_every_word"
-            "  from knowledge_internal.exact_scores(array[%s::uuid], 1, %s, %s, %s, 4, null) as best",
-            [chunk(1), list(words), ones, list(range(len(words)))],
+            "  from knowledge_internal.exact_scores(%s::uuid[], 1, %s, %s, %s, 4, null) as best",
+            [[chunk(1)], list(words), ones, list(range(len(words)))],
         ).fetchall()
         return found
 
