@@ -13,6 +13,9 @@ select lexeme,
            knowledge_internal.lexeme_vector(array[lexeme], array[1.0]))
   from public.knowledge_chunks, unnest(%s::text[]) as lexeme
 """
+LENGTH_FACTOR = """
+select -(bm25 operator(extensions.<#>) '{536870912:1}/536870912') from public.knowledge_chunks
+"""
 
 
 def test_lexemes_of_one_dimension_add_their_weights(database: Connection) -> None:
@@ -24,6 +27,7 @@ def test_lexemes_of_one_dimension_add_their_weights(database: Connection) -> Non
     assert found["lid"] == pytest.approx(1)
     assert found["kettle"] == pytest.approx(2 * 2.2 / (2 + 1.2))
     assert [found[lexeme] for lexeme in SAME_DIMENSION] == pytest.approx([2, 2])
+    assert database.execute(LENGTH_FACTOR).fetchall() == [(pytest.approx(1.2),)]
 
 
 def test_a_text_of_more_words_than_a_sparsevec_can_hold_keeps_the_heaviest(
@@ -32,6 +36,7 @@ def test_a_text_of_more_words_than_a_sparsevec_can_hold_keeps_the_heaviest(
     database.execute(FILL, ["kettle kettle " + " ".join(f"a{n}z" for n in range(16_001))])
     found: dict[str, float] = dict(database.execute(WEIGHTS, [["kettle"]]).fetchall())
     assert found["kettle"] > 1
+    assert database.execute(LENGTH_FACTOR).fetchall() == [(pytest.approx(1.2),)]
 
 
 def test_inner_words_do_not_count_in_the_length(database: Connection) -> None:
