@@ -316,7 +316,9 @@ begin
     end if;
   end if;
 
-  if analysis.is_partial and coalesce(estimated > plan.most_read_by_filter, true) then
+  if analysis.is_partial and coalesce(estimated > plan.most_read_by_filter, true)
+     and vector_strategy is distinct from 'compared: few rows'
+  then
     text_strategy := 'candidates';
     text_rows := knowledge_internal.planned_rows(analysis.candidate_query);
     if text_rows * share < plan.pool then
