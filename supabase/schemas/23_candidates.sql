@@ -1,5 +1,6 @@
 -- 023_candidates: the rows that the text leg scores first.
--- Adds: functions mark_sizes, short_candidate_query, long_candidate_query and candidate_query.
+-- Adds: functions mark_sizes, short_candidate_query, common_candidate_query, long_candidate_query and
+-- candidate_query.
 -- Locks nothing that exists.
 
 create function knowledge_internal.mark_sizes(
@@ -172,6 +173,26 @@ comment on function knowledge_internal.short_candidate_query(
   'The candidates of a query of few lexemes. The rows are divided into cells by the level of each '
   'of the four rarest words in them (none, present, marks), and the cells of highest value are '
   'drawn.';
+
+create function knowledge_internal.common_candidate_query(lexemes text[])
+returns tsquery
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return (
+    select string_agg(quote_literal(asked.lexeme), ' & ')
+             || ' & (' || string_agg(quote_literal(asked.lexeme || '^2'), ' | ') || ')'
+      from unnest(lexemes[:3]) as asked (lexeme)
+  )::tsquery;
+end
+$$;
+
+comment on function knowledge_internal.common_candidate_query(text[]) is
+  'The candidates of a query of four or five common lexemes in a large table: rows that have the '
+  'three rarest, one of them with a mark.';
 
 create function knowledge_internal.long_candidate_query(
   lexemes text[],
@@ -350,6 +371,7 @@ declare
   short_words constant integer := 3;
   most_short_words constant integer := 5; -- of common words in a large table
   common constant float8 := 3000 * effort * growth; -- rows
+  row_budget constant float8 := 700 * effort * growth; -- candidates
   long_words constant integer := 24;
   -- The best rows for a long query share many of its words, but may have none of the rarest. In a
   -- small table they are all scored.
@@ -371,6 +393,13 @@ begin
     candidate_query := knowledge_internal.short_candidate_query(
       lexemes, document_frequencies, weights, document_count, effort * sqrt(growth)
     );
+  -- Common words occur together more often than by chance, and too many rows have three of them.
+  elsif words <= most_short_words
+    and document_frequencies[1] > common
+    and document_frequencies[1] * document_frequencies[2] * document_frequencies[3]
+          / document_count ^ 2 > row_budget
+  then
+    candidate_query := knowledge_internal.common_candidate_query(lexemes);
   else
     candidate_query := knowledge_internal.long_candidate_query(
       lexemes, document_frequencies, weights, document_count, effort * growth
