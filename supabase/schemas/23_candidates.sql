@@ -1,6 +1,6 @@
 -- 023_candidates: the rows that the text leg scores first.
--- Adds: functions mark_sizes, short_candidate_query, common_candidate_query, long_candidate_query and
--- candidate_query.
+-- Adds: functions mark_sizes, short_candidate_query, common_candidate_query,
+-- long_candidate_query and candidate_query.
 -- Locks nothing that exists.
 
 create function knowledge_internal.mark_sizes(
@@ -42,8 +42,8 @@ end
 $$;
 
 comment on function knowledge_internal.mark_sizes(text[], float8[], float8) is
-  'The number of rows that have each mark of each lexeme, by lexeme and level: from the statistics, '
-  'or estimated.';
+  'The number of rows that have each mark of each lexeme, by lexeme and level: from the '
+  'statistics, or estimated.';
 
 create function knowledge_internal.short_candidate_query(
   lexemes text[],
@@ -226,7 +226,7 @@ declare
   mark_weights constant float8[] := knowledge_internal.mark_levels();
   mark_sizes float8[];
   mark record;
-  -- Each row drawn has at least one driver: an unmarked lexeme, or a mark of another one. By lexeme.
+  -- By lexeme. Each row drawn has at least one driver: an unmarked lexeme, or a mark of another.
   drivers text[] := lexemes;
   driver_sizes float8[];
   higher_marks text[] := array_fill(null::text, array[words]);
@@ -250,7 +250,9 @@ begin
   -- Of the other lexemes, only rows with a mark are read: those where the lexeme weighs much. The
   -- marks that fit into the rest of the posting budget, by falling value.
   if unmarked < words and postings < posting_budget then
-    mark_sizes := knowledge_internal.mark_sizes(lexemes, document_frequencies, document_count);
+    mark_sizes := knowledge_internal.mark_sizes(
+      lexemes, document_frequencies, document_count
+    );
     for mark in
       select asked.place, level.number, mark_sizes[asked.place][level.number] as size
         from generate_series(unmarked + 1, words) as asked (place)
