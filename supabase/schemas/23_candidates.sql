@@ -1,5 +1,6 @@
 -- 023_candidates: the rows that the text leg scores first.
--- Adds: functions mark_sizes, short_candidate_query, long_candidate_query and candidate_query.
+-- Adds: functions mark_sizes, short_candidate_query, common_candidate_query,
+-- long_candidate_query and candidate_query.
 -- Locks nothing that exists.
 
 create function knowledge_internal.mark_sizes(
@@ -41,8 +42,8 @@ end
 $$;
 
 comment on function knowledge_internal.mark_sizes(text[], float8[], float8) is
-  'The number of rows that have each mark of each lexeme, by lexeme and level: from the statistics, '
-  'or estimated.';
+  'The number of rows that have each mark of each lexeme, by lexeme and level: from the '
+  'statistics, or estimated.';
 
 create function knowledge_internal.short_candidate_query(
   lexemes text[],
@@ -173,6 +174,26 @@ comment on function knowledge_internal.short_candidate_query(
   'of the four rarest words in them (none, present, marks), and the cells of highest value are '
   'drawn.';
 
+create function knowledge_internal.common_candidate_query(lexemes text[])
+returns tsquery
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return (
+    select string_agg(quote_literal(asked.lexeme), ' & ')
+             || ' & (' || string_agg(quote_literal(asked.lexeme || '^2'), ' | ') || ')'
+      from unnest(lexemes[:3]) as asked (lexeme)
+  )::tsquery;
+end
+$$;
+
+comment on function knowledge_internal.common_candidate_query(text[]) is
+  'The candidates of a query of four or five common lexemes in a large table: rows that have the '
+  'three rarest, one of them with a mark.';
+
 create function knowledge_internal.long_candidate_query(
   lexemes text[],
   document_frequencies float8[],
@@ -205,7 +226,7 @@ declare
   mark_weights constant float8[] := knowledge_internal.mark_levels();
   mark_sizes float8[];
   mark record;
-  -- Each row drawn has at least one driver: an unmarked lexeme, or a mark of another one. By lexeme.
+  -- By lexeme. Each row drawn has at least one driver: an unmarked lexeme, or a mark of another.
   drivers text[] := lexemes;
   driver_sizes float8[];
   higher_marks text[] := array_fill(null::text, array[words]);
@@ -229,7 +250,9 @@ begin
   -- Of the other lexemes, only rows with a mark are read: those where the lexeme weighs much. The
   -- marks that fit into the rest of the posting budget, by falling value.
   if unmarked < words and postings < posting_budget then
-    mark_sizes := knowledge_internal.mark_sizes(lexemes, document_frequencies, document_count);
+    mark_sizes := knowledge_internal.mark_sizes(
+      lexemes, document_frequencies, document_count
+    );
     for mark in
       select asked.place, level.number, mark_sizes[asked.place][level.number] as size
         from generate_series(unmarked + 1, words) as asked (place)
@@ -350,6 +373,7 @@ declare
   short_words constant integer := 3;
   most_short_words constant integer := 5; -- of common words in a large table
   common constant float8 := 3000 * effort * growth; -- rows
+  row_budget constant float8 := 700 * effort * growth; -- candidates
   long_words constant integer := 24;
   -- The best rows for a long query share many of its words, but may have none of the rarest. In a
   -- small table they are all scored.
@@ -371,6 +395,13 @@ begin
     candidate_query := knowledge_internal.short_candidate_query(
       lexemes, document_frequencies, weights, document_count, effort * sqrt(growth)
     );
+  -- Common words occur together more often than by chance, and too many rows have three of them.
+  elsif words <= most_short_words
+    and document_frequencies[1] > common
+    and document_frequencies[1] * document_frequencies[2] * document_frequencies[3]
+          / document_count ^ 2 > row_budget
+  then
+    candidate_query := knowledge_internal.common_candidate_query(lexemes);
   else
     candidate_query := knowledge_internal.long_candidate_query(
       lexemes, document_frequencies, weights, document_count, effort * growth
