@@ -262,7 +262,7 @@ set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on
 as $$
 declare
-  longest_word constant integer := 1000; -- Postgres leaves out words of more than 2,046 bytes
+  punctuation constant text := '!"$%()*,.:;=?[]^`{|}~''“”‘’„«»…—';
   is_normal constant boolean := source = knowledge_internal.normalised(source);
   spaced text := source;
   pairs knowledge_internal.lexeme_occurrences;
@@ -281,68 +281,32 @@ begin
       from string_to_table(spaced, ' ') with ordinality as split (word, number)
   ),
   form as materialized (
-    select listed.word,
-           case
-             -- Letters between punctuation: one word for Postgres' parser, also beside others.
-             -- A regular expression for each word would take most of the time.
-             when ltrim(listed.letters, 'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ') = ''
-               and listed.letters <> ''
-               and listed.letters in (
-                 lower(listed.letters), upper(listed.letters), initcap(listed.letters)
-               )
-               and starts_with(ltrim(listed.word, '!"$%()*,;=?[]^`{|}'), listed.letters)
-               and strpos(listed.word, '..') = 0
-               and length(listed.word) <= longest_word then 'letters'
-             -- Words that apart, joined or inner_words change.
-             when listed.word ~ '[-_/\\@#+<>&]|[.:''’][[:alnum:]]'
-                 '|[[:alnum:]][]!"$%()*,;=?[^`{|}~“”…—]+[[:alnum:]]'
-                 '|[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]]'
-               or not is_normal and octet_length(listed.word) <> length(listed.word)
-               then 'compound'
-             else 'other'
-           end as kind
-      from (
-        select word.word, btrim(word.word, '!"$%()*,.:;=?[]^`{|}''') as letters
-          from word
-         where word.word <> ''
-         group by word.word
-      ) as listed
+    select word.word,
+           -- Words that apart, joined or inner_words change. The parser reads all others as one
+           -- word each.
+           word.word ~ '[-_/\\@#+<>&]|[.:''’][[:alnum:]]'
+               '|[[:alnum:]][]!"$%()*,;=?[^`{|}~“”…—]+[[:alnum:]]'
+               '|[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]]'
+             or not is_normal and octet_length(word.word) <> length(word.word) as is_compound
+      from word
+     where word.word <> ''
+     group by word.word
   ),
-  -- All these words are analysed at once: the position of a lexeme is the number of its word.
-  letters as (
-    select array_agg(form.word) as words,
-           to_tsvector(configuration, string_agg(form.word, ' ')) as analysed
-      from form
-     where form.kind = 'letters'
-  ),
-  matched as (
-    select letters.words[found_position.number] as word, found.lexeme
-      from letters
-     cross join lateral unnest(letters.analysed) as found
-     cross join lateral unnest(found.positions) as found_position (number)
-     where found.lexeme = any (lexemes)
-    union all
-    select form.word, found.lexeme
+  part as (
+    select form.word,
+           length(form.word) - length(ltrim(form.word, punctuation)) + 1 as start,
+           length(btrim(form.word, punctuation)) as size,
+           array_position(lexemes, found.lexeme) as place
       from form
      cross join lateral unnest(
              tsvector_to_array(to_tsvector(configuration, form.word))
            ) as found (lexeme)
-     where form.kind = 'other'
+     where not form.is_compound
        and found.lexeme = any (lexemes)
-  ),
-  part as (
-    select matched.word,
-           length(matched.word) - length(ltrim(matched.word, punctuation.characters)) + 1 as start,
-           length(btrim(matched.word, punctuation.characters)) as size,
-           array_position(lexemes, matched.lexeme) as place
-      from matched
-     cross join (
-             values ('!"$%()*,.:;=?[]^`{|}~''“”‘’„«»…—')
-         ) as punctuation (characters)
     union all
     select found.word, found.start, found.size, found.place
       from (
-        select array_agg(form.word) as words from form where form.kind = 'compound'
+        select array_agg(form.word) as words from form where form.is_compound
       ) as compound
      cross join lateral knowledge_internal.compound_parts(
              compound.words, configuration, lexemes
