@@ -527,17 +527,19 @@ declare
   named constant text[] := coalesce(collections, wanted.collections);
 begin
   foreach question in array questions loop
-    analysis := case
-      when question.query_text is not null then knowledge_internal.analyse_query(
+    analysis := null;
+    replaced := null;
+    -- A search without words does not plan the call, so it works where the text leg is broken.
+    if question.query_text is not null then
+      analysis := knowledge_internal.analyse_query(
         question.query_text, search_mode, named, prefix_last
-      )
-    end;
-    replaced := case
-      when search_mode = 'websearch' and question.query_text is not null
-        then knowledge_internal.respelled_words(
+      );
+      replaced := case
+        when search_mode = 'websearch' then knowledge_internal.respelled_words(
           question.query_text, analysis, wanted, plan, viewer_id, viewer_groups
         )
-    end;
+      end;
+    end if;
     if replaced is not null then
       analysis := knowledge_internal.analyse_query(
         knowledge_internal.respelled(question.query_text, replaced), search_mode, named, prefix_last
