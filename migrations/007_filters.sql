@@ -222,18 +222,15 @@ begin
     when condition.op = 'exists' and jsonb_typeof(condition.value) <> 'boolean'
       then '%1$s.value for exists must be true or false, not %9$s'
     when condition.op in ('in', 'not_in', 'has_any')
-      and case jsonb_typeof(condition.value)
-            when 'array' then jsonb_array_length(condition.value) > 1000
-            else true
-          end
+      and not jsonb_path_match(
+        condition.value, 'strict $.type() == "array" && $.size() <= 1000'
+      )
       then '%1$s.value for %10$s must be an array of at most 1000 values, not %9$s'
     when condition.op = 'between'
-      and case jsonb_typeof(condition.value)
-            when 'array' then
-              jsonb_array_length(condition.value) <> 2
-              or jsonb_typeof(condition.value -> 0) <> jsonb_typeof(condition.value -> 1)
-            else true
-          end
+      and not jsonb_path_match(
+        condition.value,
+        'strict $.type() == "array" && $.size() == 2 && $[0].type() == $[1].type()'
+      )
       then '%1$s.value for between must be [low, high], both of one type, not %9$s'
   end;
   if problem is not null then

@@ -176,8 +176,6 @@ security invoker
 set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on
 as $$
-declare
-  words_of_prose constant integer := 6;
 begin
   return query_text ~ '[?？؟]\s*$'
     or (
@@ -189,7 +187,7 @@ begin
                '[^\s"]*[[:alnum:]][^\s"]*',
                'g'
              )
-    ) >= words_of_prose;
+    ) >= 6; -- words
 end
 $$;
 
@@ -210,14 +208,12 @@ as $$
 declare
   operand knowledge_internal.query_operand;
   operands knowledge_internal.query_operand[] := '{}';
-  longest_word constant integer := 60; -- letters
   has_operators constant boolean := search_mode = 'websearch'
     and query_text ~* '"|(?<!\S)-[[:alnum:]]|(?<!\S)or(?!\S)'
     and not knowledge_internal.is_prose(query_text);
   source text;
   is_alternative boolean := false;
 begin
-  operand.alternatives := 0;
   for source in
     select matched.parts[1]
       from regexp_matches(
@@ -236,16 +232,16 @@ begin
       is_alternative := true;
       continue;
     end if;
-    operand.is_phrase := search_mode = 'phrase' or (search_mode = 'websearch' and source ~ '^-?"');
-    operand.is_required := search_mode <> 'websearch' or (has_operators and operand.is_phrase);
-    operand.is_excluded := has_operators and source ~ '^-["[:alnum:]]';
-    -- Writing without spaces has up to a word for each letter.
-    operand.source := left(source, greatest(words_read, longest_word));
+    operand := row(
+      -- Writing without spaces has up to a word for each letter; a word has up to 60 letters.
+      left(source, greatest(words_read, 60)),
+      search_mode = 'phrase' or (search_mode = 'websearch' and source ~ '^-?"'),
+      search_mode <> 'websearch' or (has_operators and source ~ '^-?"'),
+      has_operators and source ~ '^-["[:alnum:]]',
+      coalesce(operand.alternatives, 0) + (not is_alternative)::integer
+    );
     words_read := words_read
       - cardinality(string_to_array(btrim(knowledge_internal.apart(operand.source)), ' '));
-    if not is_alternative then
-      operand.alternatives := operand.alternatives + 1;
-    end if;
     is_alternative := false;
     operands := array_append(operands, operand);
   end loop;
@@ -320,14 +316,14 @@ begin
         else
           plainto_tsquery(configuration, knowledge_internal.apart(operand.source))
             || plainto_tsquery(configuration, knowledge_internal.joined(operand.source))
+            || case
+              when operand.is_excluded then ''
+              else coalesce(knowledge_internal.expanded_query(operand.source, expansions), '')
+            end
       end;
       if operand.is_excluded then
         excluded := excluded || operand_query;
         continue;
-      end if;
-      if not operand.is_phrase then
-        operand_query := operand_query
-          || coalesce(knowledge_internal.expanded_query(operand.source, expansions), '');
       end if;
       if operand.alternatives is distinct from alternatives_group then
         required_here := required_here && alternatives;
@@ -362,8 +358,6 @@ set client_min_messages = warning
 set plan_cache_mode = force_generic_plan
 set standard_conforming_strings = on
 as $$
-declare
-  most_readings constant integer := 600; -- of parts, each once in every configuration
 begin
   with typed as (
     select distinct on (lower(trimmed.word)) trimmed.word, split.place,
@@ -390,7 +384,7 @@ begin
      where not typed.is_simple
        and parsed.parts > 1
      order by typed.place, parsed.number
-     limit most_readings / cardinality(configurations)
+     limit 600 / cardinality(configurations) -- each is read in every configuration
   ),
   said as (
     select distinct on (lower(listed.word)) listed.*
@@ -435,8 +429,7 @@ comment on function knowledge_internal.typed_words is
 
 create function knowledge_internal.query_readings(wanted text, configurations regconfig[])
 returns table (
-  word text, role text, part text, is_single boolean, is_identifier boolean, lexeme text,
-  occurrences integer
+  compound text, role text, part text, is_identifier boolean, lexeme text, occurrences integer
 )
 language plpgsql
 stable
@@ -447,7 +440,7 @@ set plan_cache_mode = force_generic_plan
 set standard_conforming_strings = on
 as $$
 declare
-  compound constant text := '^(?:[[:alnum:]]+(?:(?:[-/.@:\\]_*|_+|::|://)[[:alnum:]]+)+'
+  compounds constant text := '^(?:[[:alnum:]]+(?:(?:[-/.@:\\]_*|_+|::|://)[[:alnum:]]+)+'
     '|\d{1,3}(?:,\d{3})+|\.[[:alpha:]]+'
     '|[[:alnum:]]*(?:[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]])[[:alnum:]]*)$';
   tokens text[];
@@ -466,12 +459,12 @@ begin
   words := (
     select string_agg(token.source, ' ' order by token.place)
       from unnest(tokens) with ordinality as token (source, place)
-     where token.source !~ compound
+     where token.source !~ compounds
   );
 
   -- The parser reads a text alike in each configuration, so lexemes at one position are one word.
   return query
-  select min(found.leading), 'word', min(found.leading), false, false, found.lexeme,
+  select null::text, 'word', min(found.leading), false, found.lexeme,
          count(distinct found.place)::integer
     from (
       select analysed.lexeme, position.place,
@@ -491,7 +484,6 @@ begin
 
   return query
   select found.word, found.role, min(found.leading),
-         bool_and(found.role = 'part' and length(found.leading) = 1),
          bool_and(found.role = 'whole' and found.word_is_identifier),
          found.lexeme, found.occurrences
     from (
@@ -505,7 +497,7 @@ begin
           select min(token.source) as source, count(*)::integer as occurrences,
                  bool_or(knowledge_internal.is_identifier(token.source)) as is_identifier
             from unnest(tokens) as token (source)
-           where token.source ~ compound
+           where token.source ~ compounds
            group by lower(token.source)
         ) as typed
        cross join lateral (
@@ -535,10 +527,10 @@ end
 $$;
 
 comment on function knowledge_internal.query_readings(text, regconfig[]) is
-  'The lexemes by which the words of a text are found. role: word; or of a compound whole (all of '
-  'it as one word), part (a word between its punctuation) or piece (of lruCache lru). Lexemes with '
-  'the same word, role and part are one word in several languages. is_single: a part of one '
-  'character. occurrences: of the word in the text.';
+  'The lexemes by which the words of a text are found. compound: null for a word. role: word; or '
+  'of a compound whole (all of it as one word), part (a word between its punctuation) or piece (of '
+  'lruCache lru). Lexemes with the same compound, role and part are one word in several languages. '
+  'occurrences: of the word or the compound in the text.';
 
 create function knowledge_internal.is_identifier(compound text)
 returns boolean
@@ -586,30 +578,27 @@ set search_path = pg_catalog, pg_temp
 -- The search sets force_custom_plan; the statements here are the same for every query.
 set plan_cache_mode = force_generic_plan
 as $$
-declare
-  whole_share constant float8 := 0.5; -- of a compound's weight; its parts have the rest
-  common_identifier constant float8 := 0.02; -- of the chunks: it is a subject, no name
-  few constant float8 := 20; -- chunks
 begin
   return query
   with read as materialized (
     select * from knowledge_internal.query_readings(wanted, configurations)
   ),
   typed as materialized (
-    select read.*, 1::float8 as share from read
+    select read.compound, read.role, read.part, read.is_identifier, read.lexeme,
+           read.occurrences::float8 as weight
+      from read
     union all
-    select coalesce(read.part, expansion.typed), 'word', coalesce(read.part, expansion.typed),
-           false, false, expansion.lexeme, coalesce(read.occurrences, 1), expansion.share
+    select null, 'word', coalesce(read.part, expansion.typed), false, expansion.lexeme,
+           expansion.share * coalesce(read.occurrences, 1)
       from unnest(expansions) as expansion
       left join read on read.role = 'word' and read.lexeme = expansion.typed_lexeme
   ),
-  known as materialized (
+  known as (
     select typed.*, frequency.document_frequency,
-           least(
-             sum(frequency.document_frequency)
-               over (partition by typed.word, typed.role, typed.part),
-             document_count
-           ) as group_frequency
+           least(sum(frequency.document_frequency) over same_reading, document_count)
+             as group_frequency,
+           typed.role in ('part', 'piece') and typed.lexeme = min(typed.lexeme) over same_reading
+             as is_first_of_part
       from (select array_agg(distinct typed.lexeme) from typed) as asked (lexemes)
      cross join unnest(
              asked.lexemes,
@@ -618,67 +607,64 @@ begin
              )
            ) as frequency (lexeme, document_frequency)
       join typed on typed.lexeme = frequency.lexeme
+    window same_reading as (partition by typed.compound, typed.role, typed.part)
   ),
-  -- Of a compound. A piece is read where a whole word is in no chunk.
-  usable as materialized (
-    select one.*,
-           knowledge_internal.inverse_document_frequency(document_count, one.group_frequency)
+  rated as (
+    select known.*,
+           knowledge_internal.inverse_document_frequency(document_count, known.group_frequency)
              as idf,
-           one.lexeme = min(one.lexeme) over (partition by one.word, one.role, one.part)
-             as is_first
-      from (
-        select known.*,
-               bool_or(known.role = 'whole' and known.group_frequency > 0)
-                 over (partition by known.word) as has_whole,
-               bool_and(known.group_frequency = 0) over (partition by known.word) as is_unknown,
-               bool_and(known.group_frequency > 0) filter (where known.role = 'part')
-                 over (partition by known.word) as has_parts
-          from known
-         where known.role <> 'word'
-      ) as one
-     where (one.role = 'whole' and one.is_unknown)
-        or (
-          one.group_frequency > 0
-          and (
-            one.role = 'whole'
-              or (one.role = 'part' and not (one.is_single and one.has_whole))
-              or (one.role = 'piece' and not one.has_whole and one.has_parts is not true)
-          )
-        )
-  ),
-  shared as (
-    select usable.*,
-           max(usable.idf) over (partition by usable.word) as word_idf,
-           sum(usable.idf) filter (where usable.is_first and usable.role <> 'whole')
-             over (partition by usable.word) as parts_idf
-      from usable
-  ),
-  weighed as (
-    select known.lexeme, known.document_frequency,
-           known.share * known.occurrences * knowledge_internal.inverse_document_frequency(
-             document_count, known.group_frequency
-           ) as weight,
-           known.part as reading, false as is_identifier
+           bool_or(known.role = 'whole' and known.group_frequency > 0) over same_compound
+             as has_whole,
+           bool_and(known.group_frequency = 0) over same_compound as is_unknown,
+           bool_and(known.group_frequency > 0) filter (where known.role = 'part') over same_compound
+             as has_parts
       from known
-     where known.role = 'word'
-    union all
-    select shared.lexeme, shared.document_frequency,
-           shared.occurrences * shared.word_idf * case
-             when shared.role = 'whole' and shared.parts_idf is null then 1
-             when shared.role = 'whole' then whole_share
-             when shared.has_whole then (1 - whole_share) * shared.idf / shared.parts_idf
-             else shared.idf / shared.parts_idf
-           end,
-           shared.word || ' ' || shared.role || ' ' || shared.part,
-           shared.is_identifier
-             and shared.group_frequency > 0
-             and shared.group_frequency <= greatest(few, common_identifier * document_count)
-      from shared
+    window same_compound as (partition by known.compound)
   )
-  select weighed.lexeme, min(weighed.document_frequency), sum(weighed.weight),
-         min(weighed.reading), bool_or(weighed.is_identifier)
-    from weighed
-   group by weighed.lexeme;
+  select shared.lexeme, min(shared.document_frequency),
+         sum(
+           case
+             when shared.role = 'word' then shared.weight * shared.idf
+             else shared.weight * shared.compound_idf * case
+               when shared.role = 'whole' and shared.parts_idf is null then 1
+               -- The parts have the other half.
+               when shared.role = 'whole' then 0.5
+               when shared.has_whole then 0.5 * shared.idf / shared.parts_idf
+               else shared.idf / shared.parts_idf
+             end
+           end
+         ),
+         min(
+           case shared.role
+             when 'word' then shared.part
+             else shared.compound || ' ' || shared.role || ' ' || shared.part
+           end
+         ),
+         -- An identifier in more than 2 % of the chunks is a subject, no name.
+         bool_or(
+           shared.is_identifier
+           and shared.group_frequency > 0
+           and shared.group_frequency <= greatest(20, 0.02 * document_count)
+         )
+    from (
+      select rated.*,
+             max(rated.idf) over same_compound as compound_idf,
+             sum(rated.idf) filter (where rated.is_first_of_part) over same_compound
+               as parts_idf
+        from rated
+       -- A piece is read where a whole word is in no chunk.
+       where rated.role = 'word'
+          or (rated.role = 'whole' and (rated.group_frequency > 0 or rated.is_unknown))
+          or (
+            rated.group_frequency > 0
+            and (
+              (rated.role = 'part' and not (length(rated.part) = 1 and rated.has_whole))
+              or (rated.role = 'piece' and not rated.has_whole and rated.has_parts is not true)
+            )
+          )
+      window same_compound as (partition by rated.compound)
+    ) as shared
+   group by shared.lexeme;
 end
 $$;
 
@@ -704,29 +690,30 @@ set search_path = pg_catalog, pg_temp
 -- Postgres sends a NOTICE for a query of stop words only.
 set client_min_messages = warning
 as $$
-declare
-  phrase_factor constant float8 := 1; -- of the weights of its words
-  operand knowledge_internal.query_operand;
-  phrase tsquery;
 begin
-  foreach operand in array operands loop
-    continue when not operand.is_phrase or operand.is_excluded;
-    phrase := (
-      select string_agg(distinct '(' || reading.query::text || ')', ' | ')::tsquery
-        from unnest(configurations) as language (configuration)
-       cross join lateral phraseto_tsquery(
-               language.configuration, knowledge_internal.apart(operand.source)
-             ) as reading (query)
-       where reading.query::text ~ '<' -- two words
-    );
-    continue when phrase is null;
-    queries := queries || phrase;
-    bonuses := bonuses || phrase_factor * (
-      select coalesce(sum(word.weight), 0)
-        from unnest(lexeme_queries, weights) as word (query, weight)
-       where phrase @> word.query
-    );
-  end loop;
+  select array_agg(phrase.query order by operand.place),
+         array_agg(
+           (
+             select coalesce(sum(word.weight), 0)
+               from unnest(lexeme_queries, weights) as word (query, weight)
+              where phrase.query @> word.query
+           )
+           order by operand.place
+         )
+    into queries, bonuses
+    from unnest(operands) with ordinality
+         as operand (source, is_phrase, is_required, is_excluded, alternatives, place)
+   cross join lateral (
+           select string_agg(distinct '(' || reading.query::text || ')', ' | ')::tsquery as query
+             from unnest(configurations) as language (configuration)
+            cross join lateral phraseto_tsquery(
+                    language.configuration, knowledge_internal.apart(operand.source)
+                  ) as reading (query)
+            where reading.query::text ~ '<' -- two words
+         ) as phrase
+   where operand.is_phrase
+     and not operand.is_excluded
+     and phrase.query is not null;
 end
 $$;
 
@@ -753,58 +740,45 @@ set plan_cache_mode = force_generic_plan
 set standard_conforming_strings = on
 as $$
 declare
-  scored_in_full constant float8 := 3000; -- rows
-  characters_read constant integer := 4096;
-  most_words constant integer := 512;
-  most_readings constant integer := 3000; -- of words, each once in every configuration
-  most_lexemes constant integer := 256;
-  highest_factor constant float8 := knowledge_internal.bm25_k1() + 1;
-  drawing_factor constant float8 := 3; -- in a long chunk a word has a third of its usual score
-  operands knowledge_internal.query_operand[];
-  expansions knowledge_internal.expansion[] := '{}';
-  conditions record;
-  required_rows float8;
-  wanted text;
-  corpus_is_small boolean;
-  bonuses knowledge_internal.query_bonuses;
-  analysis knowledge_internal.query_analysis;
-begin
-  operands := knowledge_internal.query_operands(
+  operands constant knowledge_internal.query_operand[] := knowledge_internal.query_operands(
     left(
       knowledge_internal.normalised(
         -- Phones and word processors replace straight quotation marks.
-        translate(left(query_text, characters_read), '“”„‟«»', '""""""')
+        translate(left(query_text, 4096), '“”„‟«»', '""""""')
       ),
-      characters_read
+      4096
     ),
     search_mode,
-    least(most_words, most_readings / cardinality(configurations))
+    -- Words, each of which is read in every configuration.
+    least(512, 3000 / cardinality(configurations))
   );
-  wanted := (
+  wanted constant text := (
     select string_agg(operand.source, ' ' order by operand.ordinality)
       from unnest(operands) with ordinality as operand
      where not operand.is_excluded
   );
-
-  if search_mode <> 'phrase' then
-    expansions := knowledge_internal.expansions(
+  expansions constant knowledge_internal.expansion[] := case
+    when search_mode = 'phrase' then '{}'
+    else knowledge_internal.expansions(
       wanted, configurations, collections,
       -- A word that is followed by a space is complete.
       case when prefix_last then substring(query_text from '(?:^|\s)([[:alpha:]]+)$') end
-    );
-  end if;
-  select typed.words, typed.word_queries, typed.compounds
-    into analysis.words, analysis.word_queries, analysis.compounds
-    from knowledge_internal.typed_words(wanted, configurations, expansions) as typed;
+    )
+  end;
+  conditions record;
+  corpus_is_small boolean;
+  bonuses knowledge_internal.query_bonuses;
+  analysis knowledge_internal.query_analysis;
+begin
+  select typed.words, typed.word_queries, typed.compounds, corpus.document_count,
+         corpus.mean_length, corpus.cosine_spread, corpus.mutual_neighbours, corpus.is_small
+    into analysis.words, analysis.word_queries, analysis.compounds, analysis.document_count,
+         analysis.mean_length, analysis.cosine_spread, analysis.mutual_neighbours, corpus_is_small
+    from knowledge_internal.typed_words(wanted, configurations, expansions) as typed
+    left join knowledge_internal.corpus_size() as corpus on typed.words is not null;
   if analysis.words is null then
     return analysis;
   end if;
-
-  select corpus.document_count, corpus.mean_length, corpus.cosine_spread,
-         corpus.mutual_neighbours, corpus.is_small
-    into analysis.document_count, analysis.mean_length, analysis.cosine_spread,
-         analysis.mutual_neighbours, corpus_is_small
-    from knowledge_internal.corpus_size() as corpus;
 
   with ordered as (
     select reading.*,
@@ -820,7 +794,7 @@ begin
            quote_literal(ordered.lexeme)::tsquery as query
       from ordered
      order by ordered.weight desc, ordered.lexeme
-     limit most_lexemes
+     limit 256
   )
   select array_agg(kept.lexeme order by kept.place),
          array_agg(kept.query order by kept.place),
@@ -837,55 +811,51 @@ begin
     return analysis;
   end if;
 
-  select phrase.queries, phrase.bonuses
-    into bonuses.phrase_queries, bonuses.phrase_bonuses
+  select phrase.queries, phrase.bonuses,
+         array(
+           select max(listed.weight)
+             from unnest(analysis.scored_weights, analysis.readings) as listed (weight, reading)
+            group by listed.reading
+         ),
+         knowledge_internal.lexeme_vector(analysis.lexemes, analysis.scored_weights)
+    into bonuses.phrase_queries, bonuses.phrase_bonuses, analysis.coverage_weights,
+         analysis.scored_vector
     from knowledge_internal.phrase_bonuses(
            operands, configurations, analysis.lexeme_queries, analysis.scored_weights
          ) as phrase;
-  analysis.coverage_weights := array(
-    select max(listed.weight)
-      from unnest(analysis.scored_weights, analysis.readings) as listed (weight, reading)
-     group by listed.reading
-  );
   analysis.weights := analysis.scored_weights;
-  analysis.scored_vector := knowledge_internal.lexeme_vector(
-    analysis.lexemes, analysis.scored_weights
-  );
   analysis.weight_vector := analysis.scored_vector;
   if bonuses.identifier_query is not null then
-    -- Above every score without an identifier.
-    bonuses.identifier_bonus := 1.01 * (
-      select sum(reachable.score)
-        from (
-          select highest_factor * unnest(analysis.coverage_weights)
-          union all
-          select unnest(bonuses.phrase_bonuses)
-        ) as reachable (score)
-    );
-    analysis.coverage_weights :=
-      analysis.coverage_weights || bonuses.identifier_bonus / highest_factor;
-    analysis.weights := array(
-      select listed.weight + case
-               when bonuses.identifier_query @> listed.query
-                 then drawing_factor * bonuses.identifier_bonus
-               else 0
-             end
-        from unnest(analysis.lexeme_queries, analysis.scored_weights)
-             with ordinality as listed (query, weight, place)
-       order by listed.place
-    );
+    select identifier.bonus,
+           analysis.coverage_weights || identifier.bonus / highest.factor,
+           array(
+             select listed.weight + case
+                      -- In a long chunk a word has a third of its usual score.
+                      when bonuses.identifier_query @> listed.query then 3 * identifier.bonus
+                      else 0
+                    end
+               from unnest(analysis.lexeme_queries, analysis.scored_weights)
+                    with ordinality as listed (query, weight, place)
+              order by listed.place
+           )
+      into bonuses.identifier_bonus, analysis.coverage_weights, analysis.weights
+      from (select knowledge_internal.bm25_k1() + 1) as highest (factor)
+     cross join lateral (
+             -- Above every score without an identifier.
+             select 1.01 * sum(reachable.score) as bonus
+               from (
+                 select highest.factor * unnest(analysis.coverage_weights)
+                 union all
+                 select unnest(bonuses.phrase_bonuses)
+               ) as reachable (score)
+           ) as identifier;
     analysis.weight_vector := knowledge_internal.lexeme_vector(analysis.lexemes, analysis.weights);
   end if;
 
-  conditions := knowledge_internal.operand_conditions(
-    operands, configurations, expansions
-  );
+  conditions := knowledge_internal.operand_conditions(operands, configurations, expansions);
   if numnode(conditions.required) > 0 then
     if search_mode = 'websearch' then
-      analysis.relaxed_query := analysis.matching_query;
-      if numnode(conditions.excluded) > 0 then
-        analysis.relaxed_query := analysis.relaxed_query && !!conditions.excluded;
-      end if;
+      analysis.relaxed_query := analysis.matching_query && !!conditions.excluded;
       analysis.relaxed_parts := array(
         select operand.source from unnest(operands) as operand where operand.is_required
       );
@@ -898,26 +868,23 @@ begin
     analysis.required_query :=
       regexp_replace(conditions.required::text, '<(-|\d+)>', '&', 'g')::tsquery;
   end if;
-  if numnode(conditions.excluded) > 0 then
-    analysis.matching_query := analysis.matching_query && !!conditions.excluded;
-  end if;
+  -- Nothing excluded is an empty condition, and so is its negation.
+  analysis.matching_query := analysis.matching_query && !!conditions.excluded;
   analysis.bonuses := bonuses;
-  analysis.is_optional := numnode(conditions.required) = 0 and numnode(conditions.excluded) = 0;
-
+  analysis.is_optional := numnode(conditions.required || conditions.excluded) = 0;
   -- Required words that few rows have together: then all of these rows are candidates.
-  required_rows := (
-    select case
-             when conditions.required::text like '%|%' then min(word.document_frequency)
-             else analysis.document_count
-               * exp(sum(ln(greatest(word.document_frequency, 1) / analysis.document_count)))
-           end
+  analysis.is_partial := (
+    select false
       from unnest(analysis.lexeme_queries, analysis.document_frequencies)
            as word (query, document_frequency)
      where conditions.required @> word.query
+    having expansions = '{}'
+       and case
+             when conditions.required::text like '%|%' then min(word.document_frequency)
+             else analysis.document_count
+               * exp(sum(ln(greatest(word.document_frequency, 1) / analysis.document_count)))
+           end <= 3000
   );
-  if required_rows <= scored_in_full and expansions = '{}' then
-    analysis.is_partial := false;
-  end if;
   return analysis;
 end
 $$;

@@ -1,6 +1,6 @@
 -- 010_snippets: the excerpt of a hit, with its matching words marked.
 -- Adds: type lexeme_occurrences, functions searchable_lexemes, matched_parts, combining_marks,
--- compound_parts, pair_occurrences, lexeme_occurrences, best_passage, whole_characters, snippet,
+-- compound_parts, with_pairs, lexeme_occurrences, best_passage, whole_characters, snippet,
 -- marked_lexemes, marked_snippet. Locks nothing that exists.
 -- Written from supabase/schemas/10_snippets.sql by `make baseline`: edit that file.
 
@@ -158,7 +158,8 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  if knowledge_internal.searchable_lexemes(configuration, array_to_string(words, ' ')) && lexemes
+  if words <> '{}'
+    and knowledge_internal.searchable_lexemes(configuration, array_to_string(words, ' ')) && lexemes
   then
     return query
     select listed.word, found.start, found.size, found.place
@@ -173,7 +174,9 @@ $$;
 comment on function knowledge_internal.compound_parts(text[], regconfig, text[]) is
   'matched_parts for each of the words, without those that have none of the lexemes.';
 
-create function knowledge_internal.pair_occurrences(source text, lexemes text[])
+create function knowledge_internal.with_pairs(
+  occurrences knowledge_internal.lexeme_occurrences, source text, lexemes text[]
+)
 returns knowledge_internal.lexeme_occurrences
 language plpgsql
 immutable
@@ -188,7 +191,6 @@ declare
     '\U00020000-\U0003FFFD]';
   marks constant text := knowledge_internal.combining_marks();
   pairs text[];
-  occurrences knowledge_internal.lexeme_occurrences;
 begin
   pairs := array(
     select query_lexeme.lexeme
@@ -199,36 +201,44 @@ begin
   if pairs = '{}' then
     return occurrences;
   end if;
-  select array_agg(letter.start::integer),
-         array_agg((letter.start + length(pair.lexeme) - 1)::integer),
-         array_agg(array_position(lexemes, pair.lexeme))
-    into occurrences.starts, occurrences.finishes, occurrences.places
+  select array_agg(occurrence.start), array_agg(occurrence.finish), array_agg(occurrence.place),
+         range_agg(int4range(occurrence.start, occurrence.finish, '[]'))
+    into occurrences.starts, occurrences.finishes, occurrences.places, occurrences.highlighted
     from (
-      select written.character,
-             lead(written.character) over in_order as next,
-             sum(length(written.character)) over in_order
-               - length(written.character) + 1 as start
-        from string_to_table(
-               case
-                 when source ~ marks
-                   then regexp_replace(source, '(?!' || marks || ')', E'\x01', 'g')
-                 else array_to_string(string_to_array(source, null), E'\x01')
-               end,
-               E'\x01'
-             ) with ordinality as written (character, number)
-      window in_order as (order by written.number rows unbounded preceding)
-    ) as letter
-   cross join lateral (
-           values (letter.character || letter.next), (letter.character)
-         ) as pair (lexeme)
-   where pair.lexeme = any (pairs);
+      select listed.start, listed.finish, listed.place
+        from unnest(occurrences.starts, occurrences.finishes, occurrences.places)
+             as listed (start, finish, place)
+      union all
+      select letter.start::integer, (letter.start + length(pair.lexeme) - 1)::integer,
+             array_position(lexemes, pair.lexeme)
+        from (
+          select written.character,
+                 lead(written.character) over in_order as next,
+                 sum(length(written.character)) over in_order
+                   - length(written.character) + 1 as start
+            from string_to_table(
+                   case
+                     when source ~ marks
+                       then regexp_replace(source, '(?!' || marks || ')', E'\x01', 'g')
+                     else array_to_string(string_to_array(source, null), E'\x01')
+                   end,
+                   E'\x01'
+                 ) with ordinality as written (character, number)
+          window in_order as (order by written.number rows unbounded preceding)
+        ) as letter
+       cross join lateral (
+               values (letter.character || letter.next), (letter.character)
+             ) as pair (lexeme)
+       where pair.lexeme = any (pairs)
+       order by start, finish
+    ) as occurrence;
   return occurrences;
 end
 $$;
 
-comment on function knowledge_internal.pair_occurrences(text, text[]) is
-  'The occurrences of lexemes that are letters, or pairs of letters, of scripts without spaces; in '
-  'no order, and without highlighted.';
+comment on function knowledge_internal.with_pairs is
+  'Adds to occurrences those of lexemes that are letters, or pairs of letters, of scripts without '
+  'spaces.';
 
 create function knowledge_internal.unspaced_letters()
 returns text
@@ -264,39 +274,32 @@ set standard_conforming_strings = on
 as $$
 declare
   punctuation constant text := '!"$%()*,.:;=?[]^`{|}~''“”‘’„«»…—';
-  is_normal constant boolean := source = knowledge_internal.normalised(source);
-  spaced text := source;
-  pairs knowledge_internal.lexeme_occurrences;
+  -- Words that apart, joined or inner_words change. The parser reads all others as one word each.
+  compounds constant text := '[-_/\\@#+<>&]|[.:''’][[:alnum:]]'
+      '|[[:alnum:]][]!"$%()*,;=?[^`{|}~“”…—]+[[:alnum:]]'
+      '|[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]]'
+    || case when source = knowledge_internal.normalised(source) then '' else '|[^\x01-\x7F]' end;
+  spaced constant text := case
+    when octet_length(source) = length(source) then source
+    else regexp_replace(source, knowledge_internal.unspaced_letters(), ' ', 'g')
+  end;
   occurrences knowledge_internal.lexeme_occurrences;
 begin
-  if octet_length(source) <> length(source) and source ~ knowledge_internal.unspaced_letters()
-  then
-    spaced := regexp_replace(source, knowledge_internal.unspaced_letters(), ' ', 'g');
-    pairs := knowledge_internal.pair_occurrences(source, lexemes);
-  end if;
-
   with word as materialized (
     select split.word,
-           sum(length(split.word) + 1) over (order by split.number rows unbounded preceding)
-             - length(split.word) as start
+           (
+             sum(length(split.word) + 1) over (order by split.number rows unbounded preceding)
+             - length(split.word) - 1
+           )::integer as before
       from string_to_table(spaced, ' ') with ordinality as split (word, number)
   ),
   form as materialized (
-    select word.word,
-           -- Words that apart, joined or inner_words change. The parser reads all others as one
-           -- word each.
-           word.word ~ '[-_/\\@#+<>&]|[.:''’][[:alnum:]]'
-               '|[[:alnum:]][]!"$%()*,;=?[^`{|}~“”…—]+[[:alnum:]]'
-               '|[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]]'
-             or not is_normal and octet_length(word.word) <> length(word.word) as is_compound
-      from word
-     where word.word <> ''
-     group by word.word
+    select distinct word.word, word.word ~ compounds as is_compound from word
   ),
   part as (
     select form.word,
-           length(form.word) - length(ltrim(form.word, punctuation)) + 1 as start,
-           length(btrim(form.word, punctuation)) as size,
+           length(form.word) - length(ltrim(form.word, punctuation)) + 1 as first,
+           length(rtrim(form.word, punctuation)) as last,
            array_position(lexemes, found.lexeme) as place
       from form
      cross join lateral unnest(
@@ -305,31 +308,24 @@ begin
      where not form.is_compound
        and found.lexeme = any (lexemes)
     union all
-    select found.word, found.start, found.size, found.place
-      from (
-        select array_agg(form.word) as words from form where form.is_compound
-      ) as compound
-     cross join lateral knowledge_internal.compound_parts(
-             compound.words, configuration, lexemes
+    select found.word, found.start, found.start + found.size - 1, found.place
+      from knowledge_internal.compound_parts(
+             array(select form.word from form where form.is_compound), configuration, lexemes
            ) as found
-     where compound.words is not null
-  ),
-  occurrence as (
-    select (word.start + part.start - 1)::integer as start,
-           (word.start + part.start + part.size - 2)::integer as finish, part.place
-      from word
-      join part on part.word = word.word
-    union all
-    select pair.start, pair.finish, pair.place
-      from unnest(pairs.starts, pairs.finishes, pairs.places) as pair (start, finish, place)
   )
-  select array_agg(occurrence.start order by occurrence.start, occurrence.finish),
-         array_agg(occurrence.finish order by occurrence.start, occurrence.finish),
-         array_agg(occurrence.place order by occurrence.start, occurrence.finish),
+  select array_agg(occurrence.start), array_agg(occurrence.finish), array_agg(occurrence.place),
          range_agg(int4range(occurrence.start, occurrence.finish, '[]'))
     into occurrences.starts, occurrences.finishes, occurrences.places, occurrences.highlighted
-    from occurrence;
-  return occurrences;
+    from (
+      select word.before + part.first as start, word.before + part.last as finish, part.place
+        from word
+        join part on part.word = word.word
+       order by start, finish
+    ) as occurrence;
+  return case
+    when spaced <> source then knowledge_internal.with_pairs(occurrences, source, lexemes)
+    else occurrences
+  end;
 end
 $$;
 
@@ -358,9 +354,7 @@ declare
   best_worth bigint := 0;
   leftmost integer := 1;
 begin
-  passage_start := 1;
-  passage_finish := 0;
-  for rightmost in 1 .. coalesce(cardinality(starts), 0) loop
+  for rightmost in 1 .. cardinality(starts) loop
     worth := worth + case counts[places[rightmost]] when 0 then unit / places[rightmost] else 0 end;
     counts[places[rightmost]] := counts[places[rightmost]] + 1;
     while leftmost < rightmost
@@ -385,8 +379,9 @@ end
 $$;
 
 comment on function knowledge_internal.best_passage is
-  'The passage of at most passage_size characters with the largest sum of lexeme weights. The '
-  'weights are 1, 1/2, 1/3 ..., rarest lexeme first; each lexeme counts once.';
+  'The passage of at most passage_size characters with the largest sum of lexeme weights; null '
+  'without occurrences. The weights are 1, 1/2, 1/3 ..., rarest lexeme first; each lexeme counts '
+  'once.';
 
 create function knowledge_internal.whole_characters(
   source text, passage_start integer, inout first integer, inout last integer
@@ -561,7 +556,7 @@ as $$
 begin
   return array(
     select word.lexeme
-      from unnest(asked.lexemes) with ordinality as word (lexeme, place)
+      from unnest(asked.lexemes) as word (lexeme)
      where word.lexeme not in (
              select lower(part.word)
                from unnest(asked.words, asked.compounds) as part (word, compound)
@@ -576,7 +571,6 @@ begin
                        @@ plainto_tsquery(configuration, knowledge_internal.joined(part.compound))
                 )
            )
-     order by word.place
   );
 end
 $$;

@@ -612,7 +612,8 @@ begin
     select known.*,
            knowledge_internal.inverse_document_frequency(document_count, known.group_frequency)
              as idf,
-           bool_or(known.role = 'whole' and known.group_frequency > 0) over same_compound as has_whole,
+           bool_or(known.role = 'whole' and known.group_frequency > 0) over same_compound
+             as has_whole,
            bool_and(known.group_frequency = 0) over same_compound as is_unknown,
            bool_and(known.group_frequency > 0) filter (where known.role = 'part') over same_compound
              as has_parts
@@ -647,7 +648,8 @@ begin
     from (
       select rated.*,
              max(rated.idf) over same_compound as compound_idf,
-             sum(rated.idf) filter (where rated.is_first_of_part) over same_compound as parts_idf
+             sum(rated.idf) filter (where rated.is_first_of_part) over same_compound
+               as parts_idf
         from rated
        -- A piece is read where a whole word is in no chunk.
        where rated.role = 'word'

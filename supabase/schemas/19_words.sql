@@ -389,21 +389,22 @@ declare
 begin
   -- One letter left out, or two exchanged: these are words themselves. One letter replaced or
   -- added, in the second half or in the first: these are patterns.
-  select array_agg(form.before || substr(form.after, 2))
-           || array_agg(form.before || substr(form.after, 2, 1) || left(form.after, 1)
-             || substr(form.after, 3)) filter (where length(form.after) > 1),
-         array_agg(form.before || '_' || substr(form.after, 2)) filter (where form.place > half)
-           || array_agg(form.before || left(form.after, 1) || '_' || substr(form.after, 2))
-             filter (where form.place >= half),
-         array_agg(form.before || '_' || substr(form.after, 2)) filter (where form.place <= half)
-           || array_agg(form.before || left(form.after, 1) || '_' || substr(form.after, 2))
-             filter (where form.place <= half)
+  select array_agg(form.exact), array_agg(form.pattern) filter (where form.place > half),
+         array_agg(form.pattern) filter (where form.place <= half)
     into exact, later, earlier
     from (
-      select listed.place, left(folded, listed.place - 1) as before,
-             substr(folded, listed.place) as after
-        from generate_series(1, length(folded)) as listed (place)
-    ) as form;
+      select number, left(folded, number - 1) as before, substr(folded, number, 1) as letter,
+             substr(folded, number + 1) as rest
+        from generate_series(1, length(folded)) as listed (number)
+    ) as split
+   cross join lateral (
+           values
+             (number, before || rest, before || '_' || rest),
+             (
+               number + 1, before || left(rest, 1) || letter || substr(rest, 2),
+               before || letter || '_' || rest
+             )
+         ) as form (place, exact, pattern);
   return query
   select distinct found.word
     from (
@@ -450,7 +451,6 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   configurations constant regconfig[] := knowledge_internal.query_configurations();
-  most_near constant integer := 200; -- for each word, of which the first visible ones count
   most_visible constant integer := 12;
   asked text;
   near text[];
@@ -469,7 +469,8 @@ begin
     );
   end if;
   foreach asked in array typed loop
-    near := array(select knowledge_internal.near_words(lower(asked), most_near));
+    -- Of at most 200 near words, the first visible ones count.
+    near := array(select knowledge_internal.near_words(lower(asked), 200));
     visible_near := '{}';
     chunk_counts := '{}';
     -- In parts, so that hidden words do not crowd out visible ones, at a bounded cost.
@@ -546,10 +547,10 @@ declare
   forms tsquery[];
 begin
   -- Words outside quotation marks, without those that exclude. Eight are looked up.
-  select array_agg(word.typed order by word.place), array_agg(word.form order by word.place)
+  select array_agg(word.typed), array_agg(word.form)
     into typed, forms
     from (
-      select said.typed, said.form, said.place
+      select said.typed, said.form
         from unnest(analysis.words, analysis.word_queries, analysis.compounds) with ordinality
              as said (typed, form, compound, place)
        where said.compound is null
