@@ -915,7 +915,6 @@ begin
   if length(query_text) > longest_text
      or octet_length(query_text) <> length(query_text)
      or query_text !~ '^\s*(?:(?:[A-Za-z][a-z]*|[A-Z]+)[.,;:!?]*(?:\s+|$))+$'
-     or query_text ~* '\mor\M'
      or knowledge_internal.has_shared_expansions()
   then
     return null;
@@ -923,6 +922,7 @@ begin
   words := array_remove(regexp_split_to_array(query_text, '[^A-Za-z]+'), '');
   lower_words := string_to_array(lower(array_to_string(words, ' ')), ' ');
   if cardinality(words) > most_words
+     or 'or' = any (lower_words)
      or exists (select from public.knowledge_synonyms)
      or exists (
        select
@@ -934,14 +934,15 @@ begin
     return null;
   end if;
 
-  select array_agg(typed.word order by typed.place),
-         array_agg(typed.query order by typed.place),
+  select array_agg(typed.word), array_agg(typed.query),
          array_fill(null::text, array[count(*)::integer])
     into analysis.words, analysis.word_queries, analysis.compounds
     from (
-      select listed.word, listed.place, plainto_tsquery(configuration, listed.word) as query
+      select listed.word, plainto_tsquery(configuration, listed.word) as query
         from unnest(words) with ordinality as listed (word, place)
        where array_position(lower_words, lower(listed.word)) = listed.place
+       order by listed.place
+      offset 0 -- or each query is computed twice
     ) as typed
    where numnode(typed.query) > 0;
   if analysis.words is null then
@@ -974,7 +975,7 @@ begin
                  )
                )
              ) as asked (lexeme, positions, labels, document_frequency)
-       order by place
+       order by asked.document_frequency, asked.lexeme
     ) as ordered;
   analysis.weights := analysis.scored_weights;
   analysis.coverage_weights := analysis.scored_weights;

@@ -36,7 +36,7 @@ create type knowledge_internal.search_plan as (
   sample_weight double precision,
   sampled_collections text[],
   near_ids uuid[],
-  near_distances float8[],
+  near_similarities float8[],
   near_word_scores float8[],
   text_ids uuid[],
   text_draw integer,
@@ -58,7 +58,7 @@ comment on type knowledge_internal.search_plan is
   'first_date and end_date: the bounds of document_date, for its index. sample: ids of chunks '
   'drawn at random, each for sample_weight chunks, by which the matching rows are counted; '
   'sampled_collections: the collections of those of them that match. near_ids and text_ids: what '
-  'with_found_rows found for the two legs, near_ids with their distances and the BM25 scores of '
+  'with_found_rows found for the two legs, near_ids with their similarities and BM25 scores by '
   'bm25, text_ids in text_draw, as in drawn_rows. is_empty: no row passes the filter.';
 
 create type knowledge_internal.search_settings as (

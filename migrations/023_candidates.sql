@@ -252,10 +252,10 @@ begin
   -- marks that fit into the rest of the posting budget, by falling value.
   if unmarked < words and postings < posting_budget then
     mark_sizes := knowledge_internal.mark_sizes(
-      lexemes, document_frequencies, document_count
+      lexemes[unmarked + 1:], document_frequencies[unmarked + 1:], document_count
     );
     for mark in
-      select asked.place, level.number, mark_sizes[asked.place][level.number] as size
+      select asked.place, level.number, mark_sizes[asked.place - unmarked][level.number] as size
         from generate_series(unmarked + 1, words) as asked (place)
        cross join unnest(mark_weights) with ordinality as level (weight, number)
        order by weights[asked.place] * level.weight desc, asked.place

@@ -76,7 +76,7 @@ declare
   least_evidence constant float8 := 1e-6;
   fewest_neighbours constant integer := 10;
   best_hits constant integer := cardinality(nearest_scores);
-  neighbours constant integer := cardinality(similarities);
+  neighbours constant integer := coalesce(cardinality(similarities), 0);
   best_cosine constant float8 := similarities[1];
   best_bm25 constant float8 := text_scores[1];
   odds constant float8 := least(
@@ -93,12 +93,12 @@ begin
     return;
   end if;
   cosine_spread := coalesce(cosine_spread, usual_spread);
-  select (select avg(hit.similarity) from unnest(similarities[:best_hits]) as hit (similarity))
-           as similarity,
-         (select avg(hit.score) from unnest(nearest_scores) as hit (score)) as nearest_score,
-         (select avg(hit.score) from unnest(text_scores[:best_hits]) as hit (score)) as text_score,
-         (select sum(word.weight) from unnest(query_weights) as word (weight)) as weights
-    into means;
+  select avg(hit.similarity) as similarity, avg(hit.nearest_score) as nearest_score,
+         avg(hit.text_score) as text_score, sum(hit.weight) as weights
+    into means
+    from unnest(
+           similarities[:best_hits], nearest_scores, text_scores[:best_hits], query_weights
+         ) as hit (similarity, nearest_score, text_score, weight);
   highest_bm25 := (knowledge_internal.bm25_k1() + 1) * means.weights;
   excess := greatest(means.similarity - typical_cosine, 0) / cosine_spread;
   vector_evidence := coalesce(

@@ -981,7 +981,7 @@ create function knowledge_internal.nearest_rows(
   viewer_id uuid,
   viewer_groups text[],
   out ids uuid[],
-  out distances float8[],
+  out similarities float8[],
   out word_scores float8[]
 )
 language plpgsql
@@ -994,40 +994,48 @@ declare
 begin
   if plan.is_filtered or wanted.excluded_collections is not null then
     execute
-      'select array_agg(near.id), array_agg(near.distance), array_agg(near.word_score)'
+      'select array_agg(near.id), array_agg(1 - near.distance), array_agg(near.word_score)'
       '  from ('
-      '    select chunk.id, chunk.embedding operator(extensions.<=>) $5 as distance,'
-      '           -(chunk.bm25 operator(extensions.<#>) $6) as word_score'
-      '      from knowledge_internal.searchable_chunks as chunk'
-      '     where ' || knowledge_internal.present_conditions(
-                         wanted, plan, viewer_id, viewer_groups
-                       ) ||
-      '       and chunk.embedding is not null'
-      '     order by chunk.indexed_embedding operator(extensions.<=>) $7'
-      '     limit $8'
+      '    select found.*'
+      '      from ('
+      '        select chunk.id, chunk.embedding operator(extensions.<=>) $5 as distance,'
+      '               -(chunk.bm25 operator(extensions.<#>) $6) as word_score'
+      '          from knowledge_internal.searchable_chunks as chunk'
+      '         where ' || knowledge_internal.present_conditions(
+                             wanted, plan, viewer_id, viewer_groups
+                           ) ||
+      '           and chunk.embedding is not null'
+      '         order by chunk.indexed_embedding operator(extensions.<=>) $7'
+      '         limit $8'
+      '      ) as found'
+      '     order by found.distance, found.id'
       '  ) as near'
-      into ids, distances, word_scores
+      into ids, similarities, word_scores
       using wanted, plan, viewer_id, viewer_groups, embedding, scored_vector, direction,
             plan.index_rows;
   else
-    select array_agg(near.id), array_agg(near.distance), array_agg(near.word_score)
-      into ids, distances, word_scores
+    select array_agg(near.id), array_agg(1 - near.distance), array_agg(near.word_score)
+      into ids, similarities, word_scores
       from (
-        select chunk.id,
-               chunk.embedding operator(extensions.<=>) nearest_rows.embedding as distance,
-               -(chunk.bm25 operator(extensions.<#>) scored_vector) as word_score
-          from knowledge_internal.searchable_chunks as chunk
-         where chunk.status = 'active' and chunk.embedding is not null
-         order by chunk.indexed_embedding operator(extensions.<=>) direction
-         limit plan.index_rows
+        select found.*
+          from (
+            select chunk.id,
+                   chunk.embedding operator(extensions.<=>) nearest_rows.embedding as distance,
+                   -(chunk.bm25 operator(extensions.<#>) scored_vector) as word_score
+              from knowledge_internal.searchable_chunks as chunk
+             where chunk.status = 'active' and chunk.embedding is not null
+             order by chunk.indexed_embedding operator(extensions.<=>) direction
+             limit plan.index_rows
+          ) as found
+         order by found.distance, found.id
       ) as near;
   end if;
 end
 $$;
 
 comment on function knowledge_internal.nearest_rows is
-  'The rows that pass the filter and that the vector index finds nearest to an embedding, with '
-  'their cosine distances and their BM25 scores by the column bm25.';
+  'The rows that pass the filter and that the vector index finds nearest to an embedding, nearest '
+  'first, with their cosine similarities and their BM25 scores by the column bm25.';
 
 create function knowledge_internal.rated_rows(
   compared uuid[],
@@ -1035,7 +1043,7 @@ create function knowledge_internal.rated_rows(
   scored_vector extensions.sparsevec,
   most_rows integer,
   out ids uuid[],
-  out distances float8[],
+  out similarities float8[],
   out word_scores float8[]
 )
 language plpgsql
@@ -1046,8 +1054,8 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 as $$
 begin
-  select array_agg(near.id), array_agg(near.distance), array_agg(near.word_score)
-    into ids, distances, word_scores
+  select array_agg(near.id), array_agg(1 - near.distance), array_agg(near.word_score)
+    into ids, similarities, word_scores
     from (
       select chunk.id,
              chunk.embedding operator(extensions.<=>) rated_rows.embedding as distance,
@@ -1095,15 +1103,18 @@ declare
   compares_near boolean := question.embedding is not null;
   compares_text constant boolean := analysis.matching_query is not null
     and analysis.is_partial and is_narrow and reads_all;
+  nearest record;
   near_ids uuid[];
   text_ids uuid[];
 begin
   if compares_near and not is_narrow then
-    select near.ids, near.distances, near.word_scores
-      into plan.near_ids, plan.near_distances, plan.near_word_scores
-      from knowledge_internal.nearest_rows(
-             question.embedding, analysis.scored_vector, wanted, plan, viewer_id, viewer_groups
-           ) as near;
+    -- An assignment takes less time than "select ... into".
+    nearest := knowledge_internal.nearest_rows(
+      question.embedding, analysis.scored_vector, wanted, plan, viewer_id, viewer_groups
+    );
+    plan.near_ids := nearest.ids;
+    plan.near_similarities := nearest.similarities;
+    plan.near_word_scores := nearest.word_scores;
     -- The index scan may have stopped early.
     compares_near := coalesce(cardinality(plan.near_ids), 0) < plan.index_rows;
   end if;
@@ -1120,8 +1131,8 @@ begin
            ) as compared;
   end if;
   if compares_near then
-    select near.ids, near.distances, near.word_scores
-      into plan.near_ids, plan.near_distances, plan.near_word_scores
+    select near.ids, near.similarities, near.word_scores
+      into plan.near_ids, plan.near_similarities, plan.near_word_scores
       from knowledge_internal.rated_rows(
              near_ids, question.embedding, analysis.scored_vector, plan.compared_exactly
            ) as near;
@@ -1175,15 +1186,55 @@ set enable_seqscan = off
 set enable_hashjoin = off
 as $$
 declare
-  -- As the search names them.
-  questions constant knowledge_internal.search_question[] := array[question];
-  analyses constant knowledge_internal.query_analysis[] := array[analysis];
+  questions constant knowledge_internal.search_question[] := array[question]; -- as in the search
+  vector_rows integer := least(plan.pool, cardinality(plan.near_ids));
+  typical_cosine float8;
+  vector_evidence float8;
+  text_evidence float8;
+  text_ids uuid[];
+  text_scores float8[];
+  text_cosines float8[];
+  is_complete boolean;
+  notes jsonb;
 begin
   if plan.text_draw = 4 then
     analysis.matching_query := analysis.relaxed_query;
     analysis.bonuses := analysis.relaxed_bonuses;
   else
     analysis.relaxed_parts := null;
+  end if;
+  if num_nonnulls(question.ignored_embedding, analysis.replaced, analysis.relaxed_parts) > 0 then
+    notes := knowledge_internal.search_notes(
+      questions, array[analysis], array(select distinct unnest(analysis.relaxed_parts))
+    );
+  end if;
+  while plan.near_similarities[vector_rows] < match_threshold loop
+    vector_rows := vector_rows - 1;
+  end loop;
+  plan.near_ids := plan.near_ids[:vector_rows];
+  if plan.text_ids <> '{}' then
+    -- auto adds scores, so a row needs the similarity that the vector leg did not give, too.
+    select array_agg(hit.id), array_agg(hit.text_score), bool_or(hit.has_every_word),
+           array_agg(
+             case
+               when fusion = 'auto' and (hit.id = any (plan.near_ids)) is not true
+                 then 1 - (hit.embedding operator(extensions.<=>) question.embedding)
+             end
+           )
+      into text_ids, text_scores, is_complete, text_cosines
+      from knowledge_internal.exact_scores(
+             plan.text_ids, plan.pool, analysis.lexemes, analysis.scored_weights,
+             analysis.readings, analysis.mean_length, analysis.bonuses
+           ) as hit;
+  end if;
+  if fusion = 'auto' then
+    select leg.*
+      into typical_cosine, vector_evidence, text_evidence
+      from knowledge_internal.leg_evidence(
+             plan.near_similarities, plan.near_word_scores[:plan.best_hits], text_scores,
+             is_complete, plan.typical_rank, analysis.cosine_spread, analysis.mutual_neighbours,
+             analysis.coverage_weights
+           ) as leg;
   end if;
   return query
   with
@@ -1206,82 +1257,39 @@ begin
            ])
        )
   ),
-  neighbours as materialized (
-    select near.id, near.word_score, 1 - near.distance as similarity,
-           row_number() over (order by near.distance, near.id) as vector_rank
-      from unnest(plan.near_ids, plan.near_distances, plan.near_word_scores)
-           as near (id, distance, word_score)
-  ),
-  vector_results as (
-    select hit.*
-      from neighbours as hit
-     where hit.vector_rank <= plan.pool and hit.similarity >= match_threshold
-  ),
-  text_results as materialized (
-    select hit.*
-      from knowledge_internal.exact_scores(
-             plan.text_ids, plan.pool, analysis.lexemes, analysis.scored_weights,
-             analysis.readings, analysis.mean_length, analysis.bonuses
-           ) as hit
-     where plan.text_ids <> '{}'
-  ),
-  combined as (
-    select id, vector_results.vector_rank, text_results.text_rank, vector_results.similarity,
-           text_results.text_score, vector_results.word_score, text_results.embedding
-      from vector_results
-      full outer join text_results using (id)
-  ),
-  evidence as materialized (
-    select leg.*
-      from unnest(questions)
-      left join lateral knowledge_internal.leg_evidence(
-             array(select neighbours.similarity from neighbours order by vector_rank),
-             array(
-               select neighbours.word_score
-                 from neighbours where vector_rank <= plan.best_hits order by vector_rank
-             ),
-             array(select text_results.text_score from text_results order by text_rank),
-             (select text_results.has_every_word from text_results where text_rank = 1),
-             plan.typical_rank, analysis.cosine_spread, analysis.mutual_neighbours,
-             analysis.coverage_weights
-           ) as leg on fusion = 'auto'
-  ),
   completed as materialized (
-    select combined.id, combined.vector_rank, combined.text_rank, combined.similarity,
-           combined.text_score,
-           vector_weight * evidence.vector_evidence as cosine_weight,
-           text_weight * evidence.text_evidence as bm25_weight,
+    select id, near.vector_rank, best.text_rank, near.similarity, best.text_score,
+           vector_weight * vector_evidence as cosine_weight,
+           text_weight * text_evidence as bm25_weight,
+           coalesce(near.similarity, best.cosine, typical_cosine, 0) as cosine,
            coalesce(
-             combined.similarity,
-             case
-               when fusion = 'auto'
-                 then 1 - (combined.embedding operator(extensions.<=>) question.embedding)
-             end,
-             evidence.typical_cosine, 0
-           ) as cosine,
-           coalesce(
-             combined.text_score,
+             best.text_score,
              case
                when fusion <> 'auto' or analysis.lexemes is null then 0
-               when analysis.is_optional and analysis.bonuses is null then combined.word_score
+               when analysis.is_optional and analysis.bonuses is null then near.word_score
                else (
-                 select combined.word_score + case
+                 select near.word_score + case
                           when analysis.bonuses is null then 0
                           else knowledge_internal.bonus(chunk.content_tsv, analysis.bonuses)
                         end
                    from public.knowledge_chunks as chunk
-                  where chunk.id = combined.id
+                  where chunk.id = near.id
                     and (analysis.is_optional or chunk.content_tsv @@ analysis.matching_query)
                )
              end,
              0
            ) as bm25_score,
            coalesce((analysis.bonuses).identifier_bonus, 'infinity') as identifier_bonus
-      from combined
-     cross join evidence
+      from unnest(
+             plan.near_ids, plan.near_similarities[:vector_rows],
+             plan.near_word_scores[:vector_rows]
+           ) with ordinality as near (id, similarity, word_score, vector_rank)
+      full outer join unnest(text_ids, text_scores, text_cosines)
+             with ordinality as best (id, text_score, cosine, text_rank) using (id)
   ),
   ranges as (
-    select
+    select count(*) as total_count,
+           bool_or(greatest(hit.vector_rank, hit.text_rank) = plan.pool) as pool_ended,
            max(hit.bm25_score) as best_bm25_score,
            min(hit.similarity) as least_similarity, max(hit.similarity) as best_similarity,
            case when count(hit.similarity) = 0 then 0 else min(hit.text_score) end
@@ -1309,15 +1317,12 @@ begin
                  ) + (bm25_score >= identifier_bonus)::integer
                ) / tiers / cardinality(questions)
              end
-               as unit_score,
-           null::text[] as collections, (select count(*) from completed) as total_count
+               as unit_score, least(hit.vector_rank, hit.text_rank) as best_rank,
+           ranges.total_count, ranges.pool_ended
       from completed as hit
      cross join ranges
-     order by unit_score desc, least(hit.vector_rank, hit.text_rank), hit.id
+     order by unit_score desc, best_rank, hit.id
      limit match_count offset match_offset
-  ),
-  last_draws as (
-    select analysis.relaxed_parts as relaxed_parts
   )
   select chunk.id, chunk.content, chunk.knowledge_type, chunk.document_id, chunk.chunk_index,
          chunk.source_origin, chunk.metadata, page.unit_score, page.vector_rank, page.text_rank,
@@ -1331,10 +1336,9 @@ begin
              chunk.content, chunk.content_tsv, chunk.language, asked
            )
          end,
-         null::text,
-         page.total_count, plan.pool in (select greatest(vector_rank, text_rank) from completed),
+         null::text, page.total_count, page.pool_ended,
          chunk.heading, chunk.sensitivity,
-         coalesce(knowledge_internal.distinct_names(page.collections), array[chunk.collection]),
+         array[chunk.collection],
          (
            select count(sibling.chunk_index)::integer from visible_chunks as sibling
             where sibling.document_id = chunk.document_id
@@ -1342,9 +1346,7 @@ begin
          least(1, page.unit_score / (select knowledge_internal.best_fused_score( -- once, not by row
            fusion, questions, vector_weight, text_weight, rrf_k
          ))),
-         (select knowledge_internal.search_notes(
-           questions, analyses, array(select distinct unnest(relaxed_parts) from last_draws)
-         ))
+         notes
     from page
    -- Without offset 0, the generic plan would read the whole table.
    cross join lateral (
@@ -1361,7 +1363,7 @@ begin
      and (document.visibility = 'public' or not public_only and (
        num_nonnulls(viewer_id, viewer_groups) = 0 or document.owner_id = viewer_id
          or document.allowed_groups && viewer_groups))
-   order by page.unit_score desc, least(page.vector_rank, page.text_rank), page.id;
+   order by page.unit_score desc, page.best_rank, page.id;
 end
 $$;
 
