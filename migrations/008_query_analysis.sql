@@ -176,6 +176,8 @@ security invoker
 set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on
 as $$
+declare
+  words_of_prose constant integer := 6;
 begin
   return query_text ~ '[?？؟]\s*$'
     or (
@@ -187,7 +189,7 @@ begin
                '[^\s"]*[[:alnum:]][^\s"]*',
                'g'
              )
-    ) >= 6; -- words
+    ) >= words_of_prose;
 end
 $$;
 
@@ -208,6 +210,7 @@ as $$
 declare
   operand knowledge_internal.query_operand;
   operands knowledge_internal.query_operand[] := '{}';
+  longest_word constant integer := 60; -- letters
   has_operators constant boolean := search_mode = 'websearch'
     and query_text ~* '"|(?<!\S)-[[:alnum:]]|(?<!\S)or(?!\S)'
     and not knowledge_internal.is_prose(query_text);
@@ -233,8 +236,8 @@ begin
       continue;
     end if;
     operand := row(
-      -- Writing without spaces has up to a word for each letter; a word has up to 60 letters.
-      left(source, greatest(words_read, 60)),
+      -- Writing without spaces has up to a word for each letter.
+      left(source, greatest(words_read, longest_word)),
       search_mode = 'phrase' or (search_mode = 'websearch' and source ~ '^-?"'),
       search_mode <> 'websearch' or (has_operators and source ~ '^-?"'),
       has_operators and source ~ '^-["[:alnum:]]',
@@ -358,6 +361,8 @@ set client_min_messages = warning
 set plan_cache_mode = force_generic_plan
 set standard_conforming_strings = on
 as $$
+declare
+  most_readings constant integer := 600; -- of parts, each once in every configuration
 begin
   with typed as (
     select distinct on (lower(trimmed.word)) trimmed.word, split.place,
@@ -384,7 +389,7 @@ begin
      where not typed.is_simple
        and parsed.parts > 1
      order by typed.place, parsed.number
-     limit 600 / cardinality(configurations) -- each is read in every configuration
+     limit most_readings / cardinality(configurations)
   ),
   said as (
     select distinct on (lower(listed.word)) listed.*
@@ -578,6 +583,10 @@ set search_path = pg_catalog, pg_temp
 -- The search sets force_custom_plan; the statements here are the same for every query.
 set plan_cache_mode = force_generic_plan
 as $$
+declare
+  whole_share constant float8 := 0.5; -- of a compound's weight; its parts have the rest
+  common_identifier constant float8 := 0.02; -- of the chunks: it is a subject, no name
+  few constant float8 := 20; -- chunks
 begin
   return query
   with read as materialized (
@@ -627,9 +636,8 @@ begin
              when shared.role = 'word' then shared.weight * shared.idf
              else shared.weight * shared.compound_idf * case
                when shared.role = 'whole' and shared.parts_idf is null then 1
-               -- The parts have the other half.
-               when shared.role = 'whole' then 0.5
-               when shared.has_whole then 0.5 * shared.idf / shared.parts_idf
+               when shared.role = 'whole' then whole_share
+               when shared.has_whole then (1 - whole_share) * shared.idf / shared.parts_idf
                else shared.idf / shared.parts_idf
              end
            end
@@ -640,11 +648,10 @@ begin
              else shared.compound || ' ' || shared.role || ' ' || shared.part
            end
          ),
-         -- An identifier in more than 2 % of the chunks is a subject, no name.
          bool_or(
            shared.is_identifier
            and shared.group_frequency > 0
-           and shared.group_frequency <= greatest(20, 0.02 * document_count)
+           and shared.group_frequency <= greatest(few, common_identifier * document_count)
          )
     from (
       select rated.*,
@@ -740,17 +747,22 @@ set plan_cache_mode = force_generic_plan
 set standard_conforming_strings = on
 as $$
 declare
+  scored_in_full constant float8 := 3000; -- rows
+  characters_read constant integer := 4096;
+  most_words constant integer := 512;
+  most_readings constant integer := 3000; -- of words, each once in every configuration
+  most_lexemes constant integer := 256;
+  drawing_factor constant float8 := 3; -- in a long chunk a word has a third of its usual score
   operands constant knowledge_internal.query_operand[] := knowledge_internal.query_operands(
     left(
       knowledge_internal.normalised(
         -- Phones and word processors replace straight quotation marks.
-        translate(left(query_text, 4096), '“”„‟«»', '""""""')
+        translate(left(query_text, characters_read), '“”„‟«»', '""""""')
       ),
-      4096
+      characters_read
     ),
     search_mode,
-    -- Words, each of which is read in every configuration.
-    least(512, 3000 / cardinality(configurations))
+    least(most_words, most_readings / cardinality(configurations))
   );
   wanted constant text := (
     select string_agg(operand.source, ' ' order by operand.ordinality)
@@ -794,7 +806,7 @@ begin
            quote_literal(ordered.lexeme)::tsquery as query
       from ordered
      order by ordered.weight desc, ordered.lexeme
-     limit 256
+     limit most_lexemes
   )
   select array_agg(kept.lexeme order by kept.place),
          array_agg(kept.query order by kept.place),
@@ -830,8 +842,8 @@ begin
            analysis.coverage_weights || identifier.bonus / highest.factor,
            array(
              select listed.weight + case
-                      -- In a long chunk a word has a third of its usual score.
-                      when bonuses.identifier_query @> listed.query then 3 * identifier.bonus
+                      when bonuses.identifier_query @> listed.query
+                        then drawing_factor * identifier.bonus
                       else 0
                     end
                from unnest(analysis.lexeme_queries, analysis.scored_weights)
@@ -883,7 +895,7 @@ begin
              when conditions.required::text like '%|%' then min(word.document_frequency)
              else analysis.document_count
                * exp(sum(ln(greatest(word.document_frequency, 1) / analysis.document_count)))
-           end <= 3000
+           end <= scored_in_full
   );
   return analysis;
 end

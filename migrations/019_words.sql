@@ -402,7 +402,7 @@ begin
            values
              (number, before || rest, before || '_' || rest),
              (
-               number + 1, before || left(rest, 1) || letter || substr(rest, 2),
+               number + 1, before || nullif(left(rest, 1), '') || letter || substr(rest, 2),
                before || letter || '_' || rest
              )
          ) as form (place, exact, pattern);
@@ -452,6 +452,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   configurations constant regconfig[] := knowledge_internal.query_configurations();
+  most_near constant integer := 200; -- for each word, of which the first visible ones count
   most_visible constant integer := 12;
   asked text;
   near text[];
@@ -470,8 +471,7 @@ begin
     );
   end if;
   foreach asked in array typed loop
-    -- Of at most 200 near words, the first visible ones count.
-    near := array(select knowledge_internal.near_words(lower(asked), 200));
+    near := array(select knowledge_internal.near_words(lower(asked), most_near));
     visible_near := '{}';
     chunk_counts := '{}';
     -- In parts, so that hidden words do not crowd out visible ones, at a bounded cost.
