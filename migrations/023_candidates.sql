@@ -175,14 +175,23 @@ comment on function knowledge_internal.short_candidate_query(
   'of the four rarest words in them (none, present, marks), and the cells of highest value are '
   'drawn.';
 
-create function knowledge_internal.common_candidate_query(lexemes text[])
+create function knowledge_internal.common_candidate_query(lexemes text[], expected_rows float8)
 returns tsquery
 language plpgsql
 immutable
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  many constant float8 := 12000; -- rows
 begin
+  -- Where many rows have the three, reading them all takes longer than it improves the first ten.
+  if expected_rows > many then
+    return concat_ws(
+      ' & ', quote_literal(lexemes[1] || '^1'), quote_literal(lexemes[2] || '^1'),
+      quote_literal(lexemes[3])
+    )::tsquery;
+  end if;
   return (
     select string_agg(quote_literal(asked.lexeme), ' & ')
              || ' & (' || string_agg(quote_literal(asked.lexeme || '^2'), ' | ') || ')'
@@ -191,9 +200,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.common_candidate_query(text[]) is
-  'The candidates of a query of four or five common lexemes in a large table: rows that have the '
-  'three rarest, one of them with a mark.';
+comment on function knowledge_internal.common_candidate_query(text[], float8) is
+  'The candidates of a query of four or five common lexemes: rows that have the three rarest, one '
+  'of them with a mark; the two rarest with a low mark, if more than 12,000 rows are expected to '
+  'have the three.';
 
 create function knowledge_internal.long_candidate_query(
   lexemes text[],
@@ -381,6 +391,7 @@ declare
   scored_in_full constant float8 := case when words < long_words then 3000 else 20000 end; -- rows
   frequency float8;
   matching_rows float8 := 0; -- at most
+  expected_rows float8; -- with the three rarest words, if words were independent
   candidate_query tsquery;
 begin
   foreach frequency in array document_frequencies loop
@@ -389,20 +400,19 @@ begin
   if least(matching_rows, document_count) <= scored_in_full then
     return null;
   end if;
+  if words between short_words + 1 and most_short_words and document_frequencies[1] > common then
+    expected_rows :=
+      document_frequencies[1] * document_frequencies[2] * document_frequencies[3]
+        / document_count ^ 2;
+  end if;
+  -- Common words occur together more often than by chance, and too many rows have three of them.
+  if expected_rows > row_budget then
+    candidate_query := knowledge_internal.common_candidate_query(lexemes, expected_rows);
   -- In a large table many rows have four common words.
-  if words <= short_words
-     or (words <= most_short_words and growth >= 2 and document_frequencies[1] > common)
-  then
+  elsif words <= short_words or (expected_rows is not null and growth >= 2) then
     candidate_query := knowledge_internal.short_candidate_query(
       lexemes, document_frequencies, weights, document_count, effort * sqrt(growth)
     );
-  -- Common words occur together more often than by chance, and too many rows have three of them.
-  elsif words <= most_short_words
-    and document_frequencies[1] > common
-    and document_frequencies[1] * document_frequencies[2] * document_frequencies[3]
-          / document_count ^ 2 > row_budget
-  then
-    candidate_query := knowledge_internal.common_candidate_query(lexemes);
   else
     candidate_query := knowledge_internal.long_candidate_query(
       lexemes, document_frequencies, weights, document_count, effort * growth
