@@ -382,7 +382,7 @@ declare
   growth constant float8 := least(greatest(document_count / 200000, 1) ^ 0.75, 5); -- of budgets
   words constant integer := cardinality(lexemes);
   short_words constant integer := 3;
-  most_short_words constant integer := 5; -- of common words in a large table
+  most_common_words constant integer := 5;
   common constant float8 := 3000 * effort * growth; -- rows
   row_budget constant float8 := 700 * effort * growth; -- candidates
   long_words constant integer := 24;
@@ -400,19 +400,18 @@ begin
   if least(matching_rows, document_count) <= scored_in_full then
     return null;
   end if;
-  if words between short_words + 1 and most_short_words and document_frequencies[1] > common then
+  if words between short_words + 1 and most_common_words and document_frequencies[1] > common then
     expected_rows :=
       document_frequencies[1] * document_frequencies[2] * document_frequencies[3]
         / document_count ^ 2;
   end if;
-  -- Common words occur together more often than by chance, and too many rows have three of them.
-  if expected_rows > row_budget then
-    candidate_query := knowledge_internal.common_candidate_query(lexemes, expected_rows);
-  -- In a large table many rows have four common words.
-  elsif words <= short_words or (expected_rows is not null and growth >= 2) then
+  if words <= short_words then
     candidate_query := knowledge_internal.short_candidate_query(
       lexemes, document_frequencies, weights, document_count, effort * sqrt(growth)
     );
+  -- Common words occur together more often than by chance, and too many rows have three of them.
+  elsif expected_rows > row_budget then
+    candidate_query := knowledge_internal.common_candidate_query(lexemes, expected_rows);
   else
     candidate_query := knowledge_internal.long_candidate_query(
       lexemes, document_frequencies, weights, document_count, effort * growth
