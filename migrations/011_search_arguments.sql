@@ -1212,9 +1212,10 @@ begin
   while plan.near_similarities[vector_rows] < match_threshold loop
     vector_rows := vector_rows - 1;
   end loop;
+  -- near_similarities keeps all neighbours, for leg_evidence.
   plan.near_ids := plan.near_ids[:vector_rows];
   if plan.text_ids <> '{}' then
-    -- auto adds scores, so a row needs the similarity that the vector leg did not give, too.
+    -- auto adds scores, so it needs the similarity of rows that the vector leg missed, too.
     select array_agg(hit.id), array_agg(hit.text_score), bool_or(hit.has_every_word),
            array_agg(
              case

@@ -546,19 +546,15 @@ declare
   readings constant jsonb := knowledge_internal.shard_readings();
   typed text[];
   forms tsquery[];
-  form tsquery;
-  known tsvector;
-  has_unknown boolean := true;
 begin
   -- Mostly each word is in a chunk.
-  if not is_restricted and readings is null and 0 < all (analysis.document_frequencies) then
-    known := array_to_tsvector(analysis.lexemes);
-    has_unknown := false;
-    foreach form in array analysis.word_queries loop
-      has_unknown := has_unknown or (form @@ known) is not true;
-    end loop;
-  end if;
-  if not has_unknown then
+  if not is_restricted and readings is null and 0 < all (analysis.document_frequencies)
+     and not exists (
+       select
+         from unnest(analysis.word_queries) as word (form)
+        where (array_to_tsvector(analysis.lexemes) @@ word.form) is not true
+     )
+  then
     return null;
   end if;
   -- Words outside quotation marks, without those that exclude. Eight are looked up.

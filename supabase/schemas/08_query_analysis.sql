@@ -697,18 +697,17 @@ set search_path = pg_catalog, pg_temp
 set client_min_messages = warning
 as $$
 begin
-  select array_agg(phrase.query order by operand.place),
+  select array_agg(phrase.query order by operand.ordinality),
          array_agg(
            (
              select coalesce(sum(word.weight), 0)
                from unnest(lexeme_queries, weights) as word (query, weight)
               where phrase.query @> word.query
            )
-           order by operand.place
+           order by operand.ordinality
          )
     into queries, bonuses
-    from unnest(operands) with ordinality
-         as operand (source, is_phrase, is_required, is_excluded, alternatives, place)
+    from unnest(operands) with ordinality as operand
    cross join lateral (
            select string_agg(distinct '(' || reading.query::text || ')', ' | ')::tsquery as query
              from unnest(configurations) as language (configuration)
@@ -777,10 +776,12 @@ declare
     )
   end;
   conditions record;
+  required_rows float8;
   corpus_is_small boolean;
   bonuses knowledge_internal.query_bonuses;
   analysis knowledge_internal.query_analysis;
 begin
+  -- Few statements, because a connection keeps a plan for each.
   select typed.words, typed.word_queries, typed.compounds, corpus.document_count,
          corpus.mean_length, corpus.cosine_spread, corpus.mutual_neighbours, corpus.is_small
     into analysis.words, analysis.word_queries, analysis.compounds, analysis.document_count,
@@ -883,19 +884,20 @@ begin
   analysis.matching_query := analysis.matching_query && !!conditions.excluded;
   analysis.bonuses := bonuses;
   analysis.is_optional := numnode(conditions.required || conditions.excluded) = 0;
-  -- Required words that few rows have together: then all of these rows are candidates.
-  analysis.is_partial := (
-    select false
-      from unnest(analysis.lexeme_queries, analysis.document_frequencies)
-           as word (query, document_frequency)
-     where conditions.required @> word.query
-    having expansions = '{}'
-       and case
+  required_rows := (
+    select case
              when conditions.required::text like '%|%' then min(word.document_frequency)
              else analysis.document_count
                * exp(sum(ln(greatest(word.document_frequency, 1) / analysis.document_count)))
-           end <= scored_in_full
+           end
+      from unnest(analysis.lexeme_queries, analysis.document_frequencies)
+           as word (query, document_frequency)
+     where conditions.required @> word.query
   );
+  -- Few rows have all required words: then all of these rows are candidates.
+  analysis.is_partial := case
+    when required_rows <= scored_in_full and expansions = '{}' then false
+  end;
   return analysis;
 end
 $$;

@@ -184,7 +184,7 @@ as $$
 declare
   many constant float8 := 12000; -- rows
 begin
-  -- Where many rows have the three, reading them all takes longer than it improves the first ten.
+  -- Reading only rows with marks takes half the time, and finds nearly as many of the best ten.
   if expected_rows > many then
     return concat_ws(
       ' & ', quote_literal(lexemes[1] || '^1'), quote_literal(lexemes[2] || '^1'),

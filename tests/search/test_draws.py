@@ -35,3 +35,23 @@ def test_candidates_without_a_match_are_followed_by_more(common_words: Connectio
     ).fetchone() or ("", [])
     assert explained != "candidates"
     assert [hit["matched_terms"] for hit in hits] == [["beta", "alpha"]]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "with_word", "drawn"),
+    [
+        (200_000, 40_000, "'a' & 'b' & 'c' & ( 'a^2' | 'b^2' | 'c^2' )"),
+        (1_000_000, 300_000, "'a^1' & 'b^1' & 'c'"),
+    ],
+)
+def test_four_common_words_are_drawn_by_the_three_rarest(
+    shared: Connection, chunks: int, with_word: int, drawn: str
+) -> None:
+    query = shared.execute(
+        "select knowledge_internal.candidate_query("
+        "         '{a,b,c,d}', array_fill(%(with_word)s::float8, '{4}'), '{1,1,1,1}', null,"
+        "         %(chunks)s, 1"
+        "       )::text",
+        {"chunks": chunks, "with_word": with_word},
+    ).fetchone()
+    assert query == (drawn,)
