@@ -4,35 +4,37 @@
 -- Written from supabase/schemas/03_chunks.sql by `make baseline`: edit that file.
 
 create table public.knowledge_chunks (
+  -- What a search reads of thousands of rows comes first: Postgres takes a row apart up to the last
+  -- column needed.
   id uuid primary key default gen_random_uuid(),
   document_id uuid references public.knowledge_documents (id) on delete cascade,
-  heading text,
-  content text not null,
-  embedding extensions.vector(1024)
-    constraint knowledge_chunks_embedding_not_zero
-    check ((embedding operator(extensions.<=>) embedding) < 0.5),
-  embedding_model text,
-  knowledge_type text not null default 'document' references public.knowledge_types (name),
-  chunk_index integer check (chunk_index >= 0),
-  source_id uuid references public.knowledge_sources (id) on delete set null,
-  source_origin text not null default 'manual'
-    references public.knowledge_source_origins (name),
+  status text not null default 'active'
+    check (status in ('active', 'superseded', 'archived', 'deleted')),
   collection text not null check (length(collection) between 1 and 200),
+  knowledge_type text not null default 'document' references public.knowledge_types (name),
   language text not null default 'english' check (length(language) between 1 and 60),
   document_date date check (document_date between '0001-01-01' and '9999-12-31'),
   owner_id uuid,
   visibility text not null default 'private' check (visibility in ('private', 'public')),
   allowed_groups text[],
   sensitivity text,
+  text_length integer not null,
+  content_tsv tsvector not null,
+  embedding extensions.vector(1024)
+    constraint knowledge_chunks_embedding_not_zero
+    check ((embedding operator(extensions.<=>) embedding) < 0.5),
+  embedding_bits bit varying,
+  bm25 extensions.sparsevec(536870912),
+  heading text,
+  content text not null,
+  embedding_model text,
+  chunk_index integer check (chunk_index >= 0),
+  source_id uuid references public.knowledge_sources (id) on delete set null,
+  source_origin text not null default 'manual'
+    references public.knowledge_source_origins (name),
   metadata jsonb not null default '{}' check (jsonb_typeof(metadata) = 'object'),
-  status text not null default 'active'
-    check (status in ('active', 'superseded', 'archived', 'deleted')),
   content_hash text not null,
   version integer not null default 1 check (version >= 1),
-  content_tsv tsvector not null,
-  text_length integer not null,
-  bm25 extensions.sparsevec(536870912),
-  embedding_bits bit varying,
   created_at timestamptz not null default now(),
   updated_at timestamptz not null default now()
 );

@@ -788,7 +788,7 @@ begin
            -- More than is wanted: the index orders by half precision, and an iterative scan, which
            -- filters lead to, returns rows in approximate order.
            select ceil(
-                    case when is_bounded or wanted.bounds_rows is not null then 2 else 1.2 end
+                    case when is_bounded or wanted.bounds_rows is not null then 2 else 1.1 end
                       * compared_exactly
                   ) as index_rows
          ) as reading;
