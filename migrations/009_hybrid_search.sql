@@ -19,6 +19,7 @@ create type knowledge_internal.search_plan as (
   pool integer,
   best_hits integer,
   typical_rank integer,
+  cosine_ranks integer,
   index_rows integer,
   ef_search integer,
   scan_tuples integer,
@@ -49,6 +50,8 @@ comment on type knowledge_internal.search_plan is
   'index finds the rows that may. dimensions: those of the stored embeddings. '
   'pool: rows that each leg returns. best_hits: how many of a leg '
   'show what its best are like. typical_rank: the neighbour whose similarity counts as ordinary. '
+  'cosine_ranks: how many of the text leg get the similarity that auto adds, where the vector leg '
+  'missed them. '
   'Vector leg: index_rows are asked of the index, with '
   'ef_search and scan_tuples as pgvector''s settings; with at most most_compared matching rows '
   '(of chunk_count) the index is not used: compared_by_bits rows are chosen by embedding_bits '
@@ -724,7 +727,7 @@ begin
          is_bounded or wanted.bounds_rows is true
            or wanted.excluded_collections is not null
              and knowledge_internal.has_most_chunks(wanted.excluded_collections) as is_filtered,
-         is_indexed, pool, 5 as best_hits, typical_rank,
+         is_indexed, pool, 5 as best_hits, typical_rank, (pool + 1) / 2 as cosine_ranks,
          -- The rows of a small corpus were written while its mean length still changed.
          case when is_small_corpus then 4 * pool else pool end as scored_exactly,
          case
@@ -758,10 +761,10 @@ begin
          case when has_dates then lower(wanted.document_dates) end as first_date,
          case when has_dates then upper(wanted.document_dates) end as end_date
     into plan.chunk_count, plan.dimensions, plan.is_small_corpus, plan.is_filtered,
-         plan.is_indexed, plan.pool, plan.best_hits, plan.typical_rank, plan.scored_exactly,
-         plan.most_read_by_filter, plan.index_rows, plan.ef_search, plan.scan_tuples,
-         plan.most_compared, plan.compared_exactly, plan.compared_by_bits, plan.first_date,
-         plan.end_date
+         plan.is_indexed, plan.pool, plan.best_hits, plan.typical_rank, plan.cosine_ranks,
+         plan.scored_exactly, plan.most_read_by_filter, plan.index_rows, plan.ef_search,
+         plan.scan_tuples, plan.most_compared, plan.compared_exactly, plan.compared_by_bits,
+         plan.first_date, plan.end_date
     from (
       select 1000 as small_corpus, -- chunks
              50 as typical_rank,
@@ -1210,15 +1213,20 @@ begin
              plan.typical_rank, lists.cosine_spread, lists.mutual_neighbours, lists.coverage_weights
            ) as leg on fusion = 'auto'
   ),
-  -- auto adds scores, so a row needs the score of the leg that missed it too.
+  -- auto adds scores, so a row needs the score of the leg that missed it too. The lower half of the
+  -- text leg counts as least similar: reading its embeddings takes longer, and changes no best hit.
   completed as (
     select combined.list_id, combined.id, combined.vector_rank, combined.text_rank,
            combined.similarity, combined.text_score,
            vector_weight * evidence.vector_evidence as cosine_weight,
            text_weight * evidence.text_evidence as bm25_weight,
            coalesce(
-             combined.similarity, 1 - (combined.embedding operator(extensions.<=>) lists.embedding),
-             evidence.typical_cosine, 0
+             combined.similarity,
+             case when combined.text_rank <= plan.cosine_ranks then coalesce(
+               1 - (combined.embedding operator(extensions.<=>) lists.embedding),
+               evidence.typical_cosine, 0
+             )
+             end
            ) as cosine,
            coalesce(
              combined.text_score,
@@ -1261,7 +1269,9 @@ begin
                -- 1 is the best of both legs; rows with an identifier asked for have over 1/2.
                else (
                  coalesce(
-                   (cosine_weight * (cosine - least_cosine) + bm25_weight * bm25_score) / nullif(
+                   (
+                     cosine_weight * coalesce(cosine - least_cosine, 0) + bm25_weight * bm25_score
+                   ) / nullif(
                      cosine_weight * (best_cosine - least_cosine) + bm25_weight * best_bm25_score, 0
                    ),
                    1

@@ -1215,11 +1215,11 @@ begin
   -- near_similarities keeps all neighbours, for leg_evidence.
   plan.near_ids := plan.near_ids[:vector_rows];
   if plan.text_ids <> '{}' then
-    -- auto adds scores, so it needs the similarity of rows that the vector leg missed, too.
     select array_agg(hit.id), array_agg(hit.text_score), bool_or(hit.has_every_word),
            array_agg(
              case
-               when fusion = 'auto' and (hit.id = any (plan.near_ids)) is not true
+               when fusion = 'auto' and hit.text_rank <= plan.cosine_ranks
+                    and (hit.id = any (plan.near_ids)) is not true
                  then 1 - (hit.embedding operator(extensions.<=>) question.embedding)
              end
            )
@@ -1263,7 +1263,11 @@ begin
     select id, near.vector_rank, best.text_rank, near.similarity, best.text_score,
            vector_weight * vector_evidence as cosine_weight,
            text_weight * text_evidence as bm25_weight,
-           coalesce(near.similarity, best.cosine, typical_cosine, 0) as cosine,
+           coalesce(
+             near.similarity,
+             case when best.text_rank <= plan.cosine_ranks
+               then coalesce(best.cosine, typical_cosine, 0) end
+           ) as cosine,
            coalesce(
              best.text_score,
              case
@@ -1312,7 +1316,9 @@ begin
                -- 1 is the best of both legs; rows with an identifier asked for have over 1/2.
                else (
                  coalesce(
-                   (cosine_weight * (cosine - least_cosine) + bm25_weight * bm25_score) / nullif(
+                   (
+                     cosine_weight * coalesce(cosine - least_cosine, 0) + bm25_weight * bm25_score
+                   ) / nullif(
                      cosine_weight * (best_cosine - least_cosine) + bm25_weight * best_bm25_score, 0
                    ),
                    1
@@ -2645,7 +2651,9 @@ begin
   scored as (
     select found.list_id, found.id, found.similarity, found.text_score,
            coalesce(
-             found.similarity, 1 - (found.embedding operator(extensions.<=>) lists.embedding)
+             found.similarity,
+             case when found.text_rank <= plan.cosine_ranks
+               then 1 - (found.embedding operator(extensions.<=>) lists.embedding) end
            ) as cosine,
            case when found.vector_rank <= plan.best_hits
              then -(found.bm25 operator(extensions.<#>) lists.scored_vector)
@@ -2834,7 +2842,10 @@ begin
     combined as (
       select list_id, id, vector_results.vector_rank, text_results.text_rank,
              vector_results.similarity, text_results.text_score,
-             coalesce(vector_results.cosine, text_results.cosine) as cosine,
+             coalesce(
+               vector_results.cosine,
+               case when text_results.text_rank <= plan.cosine_ranks then text_results.cosine end
+             ) as cosine,
              coalesce(
                text_results.text_score,
                case when not vector_results.is_dropped then vector_results.bm25_score end
@@ -2870,7 +2881,11 @@ begin
              combined.similarity, combined.text_score,
              vector_weight * evidence.vector_evidence as cosine_weight,
              text_weight * evidence.text_evidence as bm25_weight,
-             coalesce(combined.cosine, evidence.typical_cosine, 0) as cosine,
+             coalesce(
+               combined.cosine,
+               case when combined.text_rank <= plan.cosine_ranks
+                 then coalesce(evidence.typical_cosine, 0) end
+             ) as cosine,
              coalesce(combined.bm25_score, 0) as bm25_score,
              coalesce(evidence.identifier_bonus, 'infinity') as identifier_bonus
         from combined
@@ -2902,7 +2917,9 @@ begin
                -- 1 is the best of both legs; rows with an identifier asked for have over 1/2.
                else (
                  coalesce(
-                   (cosine_weight * (cosine - least_cosine) + bm25_weight * bm25_score) / nullif(
+                   (
+                     cosine_weight * coalesce(cosine - least_cosine, 0) + bm25_weight * bm25_score
+                   ) / nullif(
                      cosine_weight * (best_cosine - least_cosine) + bm25_weight * best_bm25_score, 0
                    ),
                    1

@@ -295,7 +295,7 @@ def ranked_list(
             highest /= math.sqrt(5)
         text_scores = [bm25s[number] for number in worded]
         factors = evidence(list(cosines.values()), supporting, text_scores, highest, corpus)
-        weigh(hits, cosines, bm25s, (weights[0] * factors[0], weights[1] * factors[1]))
+        weigh(hits, cosines, bm25s, (weights[0] * factors[0], weights[1] * factors[1]), pool)
     return hits
 
 
@@ -323,15 +323,21 @@ def weigh(
     cosines: Mapping[int, float],
     bm25s: Mapping[int, float],
     weights: tuple[float, float],
+    pool: int,
 ) -> None:
     """Score hits as fusion auto does, with the weights of the legs."""
     vector, text = weights
     ordinary = sorted(cosines.values(), reverse=True)[:50][-1] if cosines else 0.0
-    similarities = {number: cosines.get(number, ordinary) for number in hits}
+    similarities = {
+        number: cosines.get(number, ordinary)
+        for number, hit in hits.items()
+        if hit.vector_rank or (hit.text_rank or 0) <= (pool + 1) // 2
+    }
     least, most = min(similarities.values()), max(similarities.values())
     full = vector * (most - least) + text * max(bm25s.get(number, 0) for number in hits)
     for number, hit in hits.items():
-        score = vector * (similarities[number] - least) + text * bm25s.get(number, 0)
+        similarity = similarities.get(number, least)
+        score = vector * (similarity - least) + text * bm25s.get(number, 0)
         hit.rrf_score = score / full if full else 1
 
 
