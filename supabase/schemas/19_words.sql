@@ -403,7 +403,8 @@ begin
              (
                number + 1, before || nullif(left(rest, 1), '') || letter || substr(rest, 2),
                before || letter || '_' || rest
-             )
+             ),
+             (case number when 1 then 1 end, null, '_' || folded)
          ) as form (place, exact, pattern);
   return query
   select distinct found.word
