@@ -727,7 +727,8 @@ begin
          is_bounded or wanted.bounds_rows is true
            or wanted.excluded_collections is not null
              and knowledge_internal.has_most_chunks(wanted.excluded_collections) as is_filtered,
-         is_indexed, pool, 5 as best_hits, typical_rank, (pool + 1) / 2 as cosine_ranks,
+         is_indexed, pool, 5 as best_hits, typical_rank,
+         greatest(pool / 2, fewest_cosines) as cosine_ranks,
          -- The rows of a small corpus were written while its mean length still changed.
          case when is_small_corpus then 4 * pool else pool end as scored_exactly,
          case
@@ -768,6 +769,7 @@ begin
     from (
       select 1000 as small_corpus, -- chunks
              50 as typical_rank,
+             25 as fewest_cosines, -- hits of the text leg
              128 as quantized_from, -- dimensions: shorter vectors lie in their row
              20 as index_cost, -- a row of the vector index, against one that is compared
              50 as effort_per_magnitude, -- of hnsw.ef_search, for each tenfold of the table
@@ -1213,8 +1215,9 @@ begin
              plan.typical_rank, lists.cosine_spread, lists.mutual_neighbours, lists.coverage_weights
            ) as leg on fusion = 'auto'
   ),
-  -- auto adds scores, so a row needs the score of the leg that missed it too. The lower half of the
-  -- text leg counts as least similar: reading its embeddings takes longer, and changes no best hit.
+  -- auto adds scores, so a row needs the score of the leg that missed it too. In the lower half of
+  -- the text leg it counts as least similar: reading its embedding takes time and changes no best
+  -- hit.
   completed as (
     select combined.list_id, combined.id, combined.vector_rank, combined.text_rank,
            combined.similarity, combined.text_score,

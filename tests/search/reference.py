@@ -331,7 +331,7 @@ def weigh(
     similarities = {
         number: cosines.get(number, ordinary)
         for number, hit in hits.items()
-        if hit.vector_rank or (hit.text_rank or 0) <= (pool + 1) // 2
+        if hit.vector_rank or (hit.text_rank or 0) <= max(pool // 2, 25)
     }
     least, most = min(similarities.values()), max(similarities.values())
     full = vector * (most - least) + text * max(bm25s.get(number, 0) for number in hits)

@@ -163,3 +163,28 @@ def test_equal_similarities_and_scores_are_no_error(knowledge: Connection) -> No
     )
     assert len(rows) == 60
     assert {row["rrf_score"] for row in rows} == {1}
+
+
+@pytest.mark.parametrize(("pool_size", "last"), [(40, 25), (60, 30)])
+def test_the_lower_half_of_the_text_leg_counts_as_least_similar(
+    knowledge: Connection, pool_size: int, last: int
+) -> None:
+    # The shortest chunks match best, and are the least similar ones.
+    contents = ["alpha" + " beta" * place for place in range(40)]
+    store(knowledge, contents, sphere(40)[::-1])
+    rows = call(
+        knowledge,
+        "hybrid_search_knowledge_chunks",
+        query_embedding=[0, 0, 1],
+        query_text="alpha",
+        fusion="auto",
+        match_threshold=0.9,
+        match_count=40,
+        pool_size=pool_size,
+    )
+    shares = {row["text_rank"]: row["rrf_score"] / row["text_score"] for row in rows}
+    least = pytest.approx(shares[1])
+    without = [rank for rank in shares if shares[rank] == least]
+    found_by_both = {row["text_rank"] for row in rows if row["vector_rank"]}
+    assert found_by_both == {39, 40}
+    assert sorted(without) == [1, *range(last + 1, 39)]
