@@ -3,8 +3,8 @@
 -- Locks nothing that exists.
 
 create table public.knowledge_chunks (
-  -- What a search reads of thousands of rows comes first: Postgres takes a row apart up to the last
-  -- column needed.
+  -- What a search reads of thousands of rows comes first: Postgres reads the columns of a row in
+  -- their order, up to the last one that is needed.
   id uuid primary key default gen_random_uuid(),
   document_id uuid references public.knowledge_documents (id) on delete cascade,
   status text not null default 'active'

@@ -404,6 +404,7 @@ begin
                number + 1, before || nullif(left(rest, 1), '') || letter || substr(rest, 2),
                before || letter || '_' || rest
              ),
+             -- A letter before the first.
              (case number when 1 then 1 end, null, '_' || folded)
          ) as form (place, exact, pattern);
   return query

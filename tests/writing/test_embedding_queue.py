@@ -225,7 +225,7 @@ def test_a_refused_text_waits_and_fails_after_the_fifth_attempt(knowledge: Conne
         assert counts == ({"failed": 1} if attempt == 5 else {"retried": 1})
         assert claim(knowledge) == []
         (wait,) = knowledge.execute(
-            # Before PostgreSQL 17, nothing can be subtracted from infinity but as a number.
+            # PostgreSQL 16 cannot subtract from an infinite timestamp.
             "select extract(epoch from available_at) - extract(epoch from clock_timestamp())"
             "  from public.knowledge_embedding_claims"
         ).fetchone() or (0,)
