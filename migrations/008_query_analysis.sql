@@ -24,9 +24,7 @@ create type knowledge_internal.query_analysis as (
   weights float8[],
   weight_vector extensions.sparsevec,
   scored_weights float8[],
-  scored_vector extensions.sparsevec,
   readings integer[],
-  coverage_weights float8[],
   bonuses knowledge_internal.query_bonuses,
   relaxed_bonuses knowledge_internal.query_bonuses,
   matching_query tsquery,
@@ -38,24 +36,22 @@ create type knowledge_internal.query_analysis as (
   is_optional boolean,
   document_count float8,
   mean_length float8,
-  cosine_spread float8,
-  mutual_neighbours float8,
   replaced jsonb
 );
 
 comment on type knowledge_internal.query_analysis is
   'words, word_queries, compounds: as in asked_words. lexemes with their conditions, '
-  'document_frequencies and scored_weights (idf times the occurrences in the query), rarest first; '
-  'scored_vector: these weights for an inner product with bm25. readings: a number that lexemes '
+  'document_frequencies and scored_weights (idf times the occurrences in the query), rarest first. '
+  'readings: a number that lexemes '
   'have in common which are one word read in several languages: only the best of them counts. '
-  'weights, weight_vector: the same for drawing candidates, where an identifier outweighs all '
-  'other words. coverage_weights: of the highest possible score. matching_query: the '
+  'weights: the same for finding candidates, where an identifier outweighs all other words; '
+  'weight_vector: these weights for an inner product with bm25. matching_query: the '
   'rows that match, null when no row can; relaxed_query, relaxed_bonuses: the same when no row has '
   'what is required, null when nothing can be relaxed; relaxed_parts: what is required no more; '
   'required_query: the words that a row must have, in any '
   'order; candidate_query: the rows to score first; is_partial: candidate_query finds fewer rows '
-  'than matching_query; is_optional: one word is enough. document_count, mean_length, '
-  'cosine_spread and mutual_neighbours are those of the corpus.';
+  'than matching_query; is_optional: one word is enough. document_count and mean_length are those '
+  'of the corpus. replaced: as in the notes of knowledge_search_hit.';
 
 create type knowledge_internal.asked_words as (
   words text[],
@@ -138,8 +134,6 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- The search sets force_custom_plan; the statements here are the same for every query.
-set plan_cache_mode = force_generic_plan
 as $$
 declare
   readings constant jsonb := knowledge_internal.shard_readings();
@@ -357,8 +351,6 @@ security invoker
 set search_path = pg_catalog, pg_temp
 -- Postgres sends a NOTICE for a query of stop words only.
 set client_min_messages = warning
--- The search sets force_custom_plan; the statements here are the same for every query.
-set plan_cache_mode = force_generic_plan
 set standard_conforming_strings = on
 as $$
 declare
@@ -440,8 +432,6 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- The search sets force_custom_plan; the statements here are the same for every query.
-set plan_cache_mode = force_generic_plan
 set standard_conforming_strings = on
 as $$
 declare
@@ -580,8 +570,6 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- The search sets force_custom_plan; the statements here are the same for every query.
-set plan_cache_mode = force_generic_plan
 as $$
 declare
   whole_share constant float8 := 0.5; -- of a compound's weight; its parts have the rest
@@ -741,8 +729,6 @@ security invoker
 set search_path = pg_catalog, pg_temp
 -- Postgres sends a NOTICE for a query of stop words only.
 set client_min_messages = warning
--- The search sets force_custom_plan; the statements here are the same for every query.
-set plan_cache_mode = force_generic_plan
 set standard_conforming_strings = on
 as $$
 declare
@@ -779,14 +765,15 @@ declare
   conditions record;
   required_rows float8;
   corpus_is_small boolean;
+  reading_weights float8[];
   bonuses knowledge_internal.query_bonuses;
   analysis knowledge_internal.query_analysis;
 begin
   -- Few statements, because a connection keeps a plan for each.
   select typed.words, typed.word_queries, typed.compounds, corpus.document_count,
-         corpus.mean_length, corpus.cosine_spread, corpus.mutual_neighbours, corpus.is_small
+         corpus.mean_length, corpus.is_small
     into analysis.words, analysis.word_queries, analysis.compounds, analysis.document_count,
-         analysis.mean_length, analysis.cosine_spread, analysis.mutual_neighbours, corpus_is_small
+         analysis.mean_length, corpus_is_small
     from knowledge_internal.typed_words(wanted, configurations, expansions) as typed
     left join knowledge_internal.corpus_size() as corpus on typed.words is not null;
   if analysis.words is null then
@@ -831,16 +818,13 @@ begin
             group by listed.reading
          ),
          knowledge_internal.lexeme_vector(analysis.lexemes, analysis.scored_weights)
-    into bonuses.phrase_queries, bonuses.phrase_bonuses, analysis.coverage_weights,
-         analysis.scored_vector
+    into bonuses.phrase_queries, bonuses.phrase_bonuses, reading_weights, analysis.weight_vector
     from knowledge_internal.phrase_bonuses(
            operands, configurations, analysis.lexeme_queries, analysis.scored_weights
          ) as phrase;
   analysis.weights := analysis.scored_weights;
-  analysis.weight_vector := analysis.scored_vector;
   if bonuses.identifier_query is not null then
     select identifier.bonus,
-           analysis.coverage_weights || identifier.bonus / highest.factor,
            array(
              select listed.weight + case
                       when bonuses.identifier_query @> listed.query
@@ -851,13 +835,12 @@ begin
                     with ordinality as listed (query, weight, place)
               order by listed.place
            )
-      into bonuses.identifier_bonus, analysis.coverage_weights, analysis.weights
-      from (select knowledge_internal.bm25_k1() + 1) as highest (factor)
-     cross join lateral (
+      into bonuses.identifier_bonus, analysis.weights
+      from (
              -- Above every score without an identifier.
              select 1.01 * sum(reachable.score) as bonus
                from (
-                 select highest.factor * unnest(analysis.coverage_weights)
+                 select (knowledge_internal.bm25_k1() + 1) * unnest(reading_weights)
                  union all
                  select unnest(bonuses.phrase_bonuses)
                ) as reachable (score)
@@ -964,10 +947,8 @@ begin
   end if;
 
   lexemes := to_tsvector(configuration, array_to_string(words, ' '));
-  select corpus.document_count, corpus.mean_length, corpus.cosine_spread,
-         corpus.mutual_neighbours, corpus.is_small
-    into analysis.document_count, analysis.mean_length, analysis.cosine_spread,
-         analysis.mutual_neighbours, corpus_is_small
+  select corpus.document_count, corpus.mean_length, corpus.is_small
+    into analysis.document_count, analysis.mean_length, corpus_is_small
     from knowledge_internal.corpus_size() as corpus;
   select array_agg(ordered.lexeme), array_agg(ordered.query),
          array_agg(ordered.document_frequency), array_agg(ordered.weight),
@@ -992,11 +973,9 @@ begin
        order by asked.document_frequency, asked.lexeme
     ) as ordered;
   analysis.weights := analysis.scored_weights;
-  analysis.coverage_weights := analysis.scored_weights;
-  analysis.scored_vector := knowledge_internal.lexeme_vector(
+  analysis.weight_vector := knowledge_internal.lexeme_vector(
     analysis.lexemes, analysis.scored_weights
   );
-  analysis.weight_vector := analysis.scored_vector;
   analysis.is_optional := true;
   return analysis;
 end
@@ -1019,8 +998,6 @@ security invoker
 set search_path = pg_catalog, pg_temp
 -- Postgres sends a NOTICE for a query of stop words only.
 set client_min_messages = warning
--- The search sets force_custom_plan; the statements here are the same for every query.
-set plan_cache_mode = force_generic_plan
 as $$
 declare
   configurations constant regconfig[] := knowledge_internal.query_configurations();

@@ -1,5 +1,6 @@
 -- 018_facets: counts of the values of a column or metadata key, over the chunks that match.
--- Adds: functions check_facets and facet_counts. Locks nothing that exists.
+-- Adds: functions check_facets, facet_counts, facet_knowledge_chunks and facet_my_knowledge_chunks.
+-- Locks nothing that exists.
 -- Written from supabase/schemas/18_facets.sql by `make baseline`: edit that file.
 
 create function knowledge_internal.check_facets(facets text[], facet_limit integer)
@@ -134,3 +135,73 @@ comment on function knowledge_internal.facet_counts(
 ) is
   'The counts of facet_knowledge_chunks. Of an array in metadata, each element counts once; '
   'objects, nulls and missing keys are not counted.';
+
+create function public.facet_knowledge_chunks(
+  search jsonb default '{}',
+  facets text[] default '{knowledge_type,collection}',
+  facet_limit integer default 10
+)
+returns table (facet text, value jsonb, count bigint)
+language plpgsql
+stable
+-- definer: callers have no grant on the tables, the arguments decide which rows are counted.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return query
+  select counted.*
+    from knowledge_internal.facet_counts(
+           knowledge_internal.given_arguments(search), facets, facet_limit
+         ) as counted;
+end
+$$;
+
+comment on function public.facet_knowledge_chunks(jsonb, text[], integer) is
+  'For each facet, the values of the matching chunks and how many chunks have each, the most '
+  'frequent first. search: arguments of hybrid_search_knowledge_chunks as an object; the chunks '
+  'counted are those of count_matching_knowledge_chunks; with neither query_text nor '
+  'query_embedding, all active chunks that pass the filters. With one_per_document, documents are '
+  'counted. facets: 1 to 20 of knowledge_type, collection, source_id, source_origin, language and '
+  'metadata. followed by a key or a path of keys; of an array, each element counts once. '
+  'facet_limit: values for each facet, 1 to 1000. value is JSON and can be used in a filter. '
+  'Raises 22023 for an argument out of bounds or an unknown name.';
+revoke all on function public.facet_knowledge_chunks(jsonb, text[], integer)
+  from public, anon, authenticated;
+grant execute on function public.facet_knowledge_chunks(jsonb, text[], integer) to service_role;
+
+create function public.facet_my_knowledge_chunks(
+  search jsonb default '{}',
+  facets text[] default '{knowledge_type,collection}',
+  facet_limit integer default 10
+)
+returns table (facet text, value jsonb, count bigint)
+language plpgsql
+stable
+-- definer: a signed-in user may not read the tables, nor choose a viewer_id.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  -- A user may not choose the statistics that a search of several databases uses.
+  perform set_config('knowledge_internal.recording', 'off', true),
+          set_config('knowledge_internal.readings', '', true);
+  return query
+  select counted.*
+    from knowledge_internal.facet_counts(
+           knowledge_internal.own_arguments(search, 'facet_my_knowledge_chunks'), facets,
+           facet_limit
+         ) as counted;
+end
+$$;
+
+comment on function public.facet_my_knowledge_chunks(jsonb, text[], integer) is
+  'facet_knowledge_chunks for the signed-in user: counts public rows, rows whose owner is '
+  'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. Raises 42501 if '
+  'nobody is signed in or the user id is not a UUID, and 22023 for an argument out of bounds.';
+revoke all on function public.facet_my_knowledge_chunks(jsonb, text[], integer)
+  from public, anon, authenticated, service_role;
+grant execute on function public.facet_my_knowledge_chunks(jsonb, text[], integer)
+  to authenticated;
+
+notify pgrst, 'reload schema';

@@ -437,14 +437,53 @@ comment on function knowledge_internal.near_words(text, integer) is
   'The known words that differ from a word by one letter more, less or other, or by two '
   'neighbouring letters exchanged; accents do not count. At most most_words, in their order.';
 
+create function knowledge_internal.visible_words(
+  words text[], forms tsquery[], scope knowledge_internal.row_scope, counts_chunks boolean
+)
+returns table (place bigint, has_form boolean, chunks bigint)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The planner overestimates how many rows have a word. Compiling takes longer than looking.
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+  most_read constant integer := case when counts_chunks then 20 else 1 end; -- chunks
+begin
+  return query execute
+    'select asked.place, count(found.id) > 0,'
+    '       count(*) filter ('
+    '         where $4 and asked.word in ('
+    '           select of_chunk.word'
+    '             from knowledge_internal.words_of(found.heading, found.content)'
+    '                  as of_chunk (word)'
+    '         )'
+    '       )'
+    '  from unnest($2, $3) with ordinality as asked (word, form, place)'
+    '  left join lateral ('
+    '         select stored.id, stored.heading, stored.content'
+    '           from ('
+    '             select chunk.id'
+    '               from public.knowledge_chunks as chunk'
+    '              where ' || scope.visible ||
+    '                and chunk.content_tsv @@ asked.form'
+    '              limit $5'
+    '           ) as visible'
+    '           join public.knowledge_chunks as stored on stored.id = visible.id'
+    '       ) as found on true'
+    ' group by asked.place'
+    using scope, words, forms, counts_chunks, most_read;
+end
+$$;
+
+comment on function knowledge_internal.visible_words is
+  'For each form of a word, whether a chunk that the viewer may see has it, and with counts_chunks '
+  'how many of the first 20 such chunks have the word itself, which takes longer.';
+
 create function knowledge_internal.nearest_words(
-  typed text[],
-  forms tsquery[],
-  is_restricted boolean,
-  wanted knowledge_internal.chunk_filter,
-  plan knowledge_internal.search_plan,
-  viewer_id uuid,
-  viewer_groups text[]
+  typed text[], forms tsquery[], scope knowledge_internal.row_scope
 )
 returns jsonb
 language plpgsql
@@ -462,13 +501,11 @@ declare
   chunk_counts bigint[];
   replaced jsonb;
 begin
-  if is_restricted then
+  if scope.is_restricted then
     -- Whether a word is known must not depend on chunks that the viewer may not see.
     typed := array(
       select typed[visible.place]
-        from knowledge_internal.visible_words(
-               typed, forms, wanted, plan, viewer_id, viewer_groups, false
-             ) as visible
+        from knowledge_internal.visible_words(typed, forms, scope, false) as visible
        where not visible.has_form
     );
   end if;
@@ -490,9 +527,7 @@ begin
             from unnest(near[start : start + most_visible - 1]) with ordinality
                  as listed (word, place)
         ) as part
-       cross join knowledge_internal.visible_words(
-               part.words, part.forms, wanted, plan, viewer_id, viewer_groups, true
-             ) as seen
+       cross join knowledge_internal.visible_words(part.words, part.forms, scope, true) as seen
        where seen.chunks > 0;
       exit when cardinality(visible_near) >= most_visible;
     end loop;
@@ -518,7 +553,7 @@ end
 $$;
 
 comment on function knowledge_internal.nearest_words is
-  'For typed words that no chunk has, or with is_restricted no chunk that the viewer may see: the '
+  'For typed words that no chunk has, or in a restricted scope none that the viewer may see: the '
   'word by which each is replaced, as an object; null for none. forms: the words'' conditions. '
   'Of the first 12 near words that the viewer may see, the one is taken that most of the first 20 '
   'chunks have.';
@@ -526,25 +561,17 @@ comment on function knowledge_internal.nearest_words is
 create function knowledge_internal.respelled_words(
   query_text text,
   analysis knowledge_internal.query_analysis,
-  wanted knowledge_internal.chunk_filter,
-  plan knowledge_internal.search_plan,
-  viewer_id uuid,
-  viewer_groups text[]
+  scope knowledge_internal.row_scope
 )
 returns jsonb
 language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- The search sets force_custom_plan; the statements here are the same for every query.
-set plan_cache_mode = force_generic_plan
 set standard_conforming_strings = on
 as $$
 declare
-  is_restricted constant boolean := num_nonnulls(
-    viewer_id, viewer_groups, wanted.visibilities, wanted.owner_ids, wanted.sensitivities,
-    wanted.hidden
-  ) > 0;
+  is_restricted constant boolean := scope.is_restricted;
   readings constant jsonb := knowledge_internal.shard_readings();
   typed text[];
   forms tsquery[];
@@ -595,7 +622,7 @@ begin
   return case
     when readings is not null then knowledge_internal.shared_respelling(typed, readings)
     when typed is not null then knowledge_internal.nearest_words(
-      typed, forms, is_restricted, wanted, plan, viewer_id, viewer_groups
+      typed, forms, scope
     )
   end;
 end

@@ -217,9 +217,7 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- The search sets force_custom_plan; the statements here are the same for every query. Without
--- statistics the planner takes the tables for small.
-set plan_cache_mode = force_generic_plan
+-- Without statistics the planner takes the tables for small.
 set enable_seqscan = off
 set standard_conforming_strings = on
 as $$

@@ -31,23 +31,20 @@ comment on function knowledge_internal.bonus is
   'What the identifiers and phrases of a query add to the BM25 of a chunk that has them.';
 
 create function knowledge_internal.exact_scores(
-  ids uuid[],
+  candidates uuid[],
   pool integer,
   lexemes text[],
   weights float8[],
   readings integer[],
   mean_length float8,
-  bonuses knowledge_internal.query_bonuses
-)
-returns table (
-  id uuid, embedding extensions.vector, text_score float8, has_every_word boolean, text_rank bigint
+  bonuses knowledge_internal.query_bonuses,
+  out ids uuid[],
+  out scores float8[]
 )
 language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- The search sets force_custom_plan; the statement here is the same for every query.
-set plan_cache_mode = force_generic_plan
 as $$
 declare
   most_weight constant float8 := knowledge_internal.bm25_k1() + 1;
@@ -59,6 +56,9 @@ declare
   -- Words are read alike in one language: then no word has several lexemes.
   is_one_reading boolean;
 begin
+  if candidates = '{}' then
+    return;
+  end if;
   select array_agg(
            format('{%s:1}/536870912', knowledge_internal.lexeme_dimension(listed.lexeme))
              ::extensions.sparsevec
@@ -67,68 +67,59 @@ begin
          count(*) = count(distinct listed.reading)
     into vectors, is_one_reading
     from unnest(lexemes, readings) with ordinality as listed (lexeme, reading, place);
-  return query
   -- Reading a CTE again takes less time than unnesting for each row.
   with word as materialized (
     select listed.*
       from unnest(vectors, weights, readings) as listed (vector, weight, reading)
   )
-  select scored.id, scored.embedding, scored.score,
-         -- Asked for the best hit only.
-         case when scored.place = 1 then (
-           select bool_and((scored.bm25 operator(extensions.<#>) word.vector) < 0) from word
-         )
-         end,
-         scored.place
+  select array_agg(rated.id order by rated.score desc, rated.id),
+         array_agg(rated.score order by rated.score desc, rated.id)
+    into ids, scores
     from (
-      select rated.*, row_number() over (order by rated.score desc, rated.id) as place
-        from (
-          select chunk.id, chunk.embedding, chunk.bm25,
-                 -- stored = tf * most_weight / (tf + stored_factor), solved for tf.
-                 case
-                   when is_one_reading then (
-                     select sum(word.weight * most_weight / (1 + chunk.length_factor / round(
+      select chunk.id,
+             -- stored = tf * most_weight / (tf + stored_factor), solved for tf.
+             case
+               when is_one_reading then (
+                 select sum(word.weight * most_weight / (1 + chunk.length_factor / round(
+                          chunk.stored_factor / (most_weight / nullif(
+                            -(chunk.bm25 operator(extensions.<#>) word.vector), 0
+                          ) - 1)
+                        )))
+                   from word
+               )
+               else (
+                 select sum(best.score order by best.reading)
+                   from (
+                     select word.reading,
+                            max(word.weight * most_weight / (1 + chunk.length_factor / round(
                               chunk.stored_factor / (most_weight / nullif(
                                 -(chunk.bm25 operator(extensions.<#>) word.vector), 0
                               ) - 1)
-                            )))
+                            ))) as score
                        from word
-                   )
-                   else (
-                     select sum(best.score order by best.reading)
-                       from (
-                         select word.reading,
-                                max(word.weight * most_weight / (1 + chunk.length_factor / round(
-                                  chunk.stored_factor / (most_weight / nullif(
-                                    -(chunk.bm25 operator(extensions.<#>) word.vector), 0
-                                  ) - 1)
-                                ))) as score
-                           from word
-                          group by word.reading
-                       ) as best
-                   )
-                 end + case
-                         when bonuses is null then 0
-                         else knowledge_internal.bonus(chunk.content_tsv, bonuses)
-                       end as score
-            from unnest(ids) as drawn (id)
-           cross join lateral (
-                   select found.id, found.embedding, found.content_tsv, found.bm25,
-                          shortest + per_word * found.text_length as length_factor,
-                          -(found.bm25 operator(extensions.<#>) length_dimension)
-                            as stored_factor
-                     from public.knowledge_chunks as found
-                    where found.id = drawn.id
-                   offset 0
-                 ) as chunk
-        ) as rated
-       order by rated.score desc, rated.id
+                      group by word.reading
+                   ) as best
+               )
+             end + case
+                     when bonuses is null then 0
+                     else knowledge_internal.bonus(chunk.content_tsv, bonuses)
+                   end as score
+        from unnest(candidates) as listed (id)
+       cross join lateral (
+               select found.id, found.content_tsv, found.bm25,
+                      shortest + per_word * found.text_length as length_factor,
+                      -(found.bm25 operator(extensions.<#>) length_dimension) as stored_factor
+                 from public.knowledge_chunks as found
+                where found.id = listed.id
+               offset 0
+             ) as chunk
+       order by score desc, chunk.id
        limit pool
-    ) as scored;
+    ) as rated;
 end
 $$;
 
 comment on function knowledge_internal.exact_scores is
-  'The best of the chunks by BM25 with bonuses, best first, at most pool. bm25 has the mean length '
-  'of the time when the chunk was written; these scores have the present one. Of the lexemes with '
-  'the same reading only the best counts. has_every_word: whether the best chunk has every lexeme.';
+  'The best of the candidates by BM25 with bonuses, best first, at most pool. bm25 has the mean '
+  'length of the time when the chunk was written; these scores have the present one. Of the '
+  'lexemes with the same reading only the best counts.';

@@ -1,4 +1,4 @@
--- 005_statistics: document frequencies and lengths for BM25, and what embeddings show for fusion.
+-- 005_statistics: document frequencies and lengths for BM25, and the spread of cosines for fusion.
 -- Adds: tables knowledge_corpus_statistics and knowledge_lexeme_statistics, functions that read and
 -- refresh them.
 -- Locks nothing that exists.
@@ -8,7 +8,6 @@ create table public.knowledge_corpus_statistics (
   document_count float8 not null,
   mean_length float8 not null,
   cosine_spread float8 not null,
-  mutual_neighbours float8,
   least_frequency float8,
   sample uuid[] not null,
   analysed_at timestamptz,
@@ -20,6 +19,7 @@ create table public.knowledge_corpus_statistics (
 
 comment on table public.knowledge_corpus_statistics is
   'One row with statistics of the corpus from the last run of refresh_knowledge_statistics. '
+  'cosine_spread: the standard deviation of the cosine of random pairs of chunks. '
   'least_frequency: the smallest in lexeme_statistics. '
   'sample: ids of random chunks, with which a search estimates how many rows pass its filters. '
   'analysed_at and analysed_rows identify the ANALYZE that was copied. shared_id: the statistics '
@@ -61,141 +61,75 @@ comment on function knowledge_internal.listed_frequencies() is
   'The most common lexemes (at most 10,000) with the share of chunks that have them, from the last '
   'ANALYZE.';
 
-create function knowledge_internal.sampled_directions(sample_size integer, draw integer)
-returns table (place bigint, key bigint, direction extensions.vector)
+create function knowledge_internal.sampled_spread(sample_size integer)
+returns float8
 language sql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
-  -- The sample reads twenty times as many pages as it needs rows, because rows of one page are
-  -- often about the same subject. The seed makes the result repeatable for the same data.
-  with page as (
-    select greatest(facts.pages, 1)::float8 as pages from knowledge_internal.chunk_table() as facts
-  ),
-  sampled as (
-    select hashtextextended(chunk.id::text, draw) as key, chunk.id, chunk.embedding
-      from public.knowledge_chunks as chunk
-           tablesample system (least(100, (select 2000 * sample_size / page.pages from page)))
-           repeatable (1 + draw)
-     where chunk.status = 'active'
-       and chunk.embedding is not null
-     order by key, chunk.id
-     limit sample_size
-  )
-  select row_number() over (order by sampled.key, sampled.id), sampled.key,
-         extensions.l2_normalize(sampled.embedding)
-    from sampled
-$$;
-
-comment on function knowledge_internal.sampled_directions(integer, integer) is
-  'The normalised embeddings of random chunks, those with the lowest hashes of their ids in a '
-  'sample of the pages, in the order of these. draw: 0 or 1, for different samples.';
-
-create function knowledge_internal.spread_of(directions extensions.vector[])
-returns float8
-language sql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+  -- Twenty times as many pages as needed, because rows of one page are often about the same subject.
   -- Materialized, so that a vector in TOAST storage is fetched only once.
   with sample as materialized (
-    select listed.direction, listed.place
-      from unnest(directions) with ordinality as listed (direction, place)
+    select extensions.l2_normalize(chunk.embedding) as direction, chunk.id
+      from public.knowledge_chunks as chunk
+           tablesample system (
+             least(100, 2000.0 * sample_size / (
+               select greatest(stored.pages, 1) from knowledge_internal.chunk_table() as stored
+             ))
+           ) repeatable (1)
+     where chunk.status = 'active'
+       and chunk.embedding is not null
+     order by hashtextextended(chunk.id::text, 0), chunk.id
+     limit sample_size
   )
   select case
            when count(*) < 10 then 0.13
            else greatest(stddev(one.direction operator(extensions.<#>) other.direction), 0.02)
          end
     from sample as one
-    join sample as other on other.place < one.place
+    join sample as other on other.id < one.id
 $$;
 
-comment on function knowledge_internal.spread_of(extensions.vector[]) is
-  'Standard deviation of the cosine similarity of the pairs of a sample. It makes the cosines of '
-  'different models comparable. The default is 0.13 if the sample has fewer than 10 pairs.';
+comment on function knowledge_internal.sampled_spread(integer) is
+  'The standard deviation of the cosine similarity of the pairs of a sample of chunks. It makes '
+  'the cosines of different models comparable. 0.13 if there are fewer than 10 pairs.';
 
-create function knowledge_internal.mutual_neighbours_of(
-  directions extensions.vector[], sample_size integer
-)
+create function knowledge_internal.cosine_spread()
+returns float8
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  readings constant jsonb := knowledge_internal.shard_readings();
+begin
+  return coalesce(
+    case when readings is not null
+      then (knowledge_internal.shared_corpus(readings)).cosine_spread end,
+    (select corpus.cosine_spread from public.knowledge_corpus_statistics as corpus),
+    knowledge_internal.sampled_spread(48)
+  );
+end
+$$;
+
+comment on function knowledge_internal.cosine_spread() is
+  'The standard deviation of the cosine of random pairs of chunks, from '
+  'refresh_knowledge_statistics; before its first run, of a small sample.';
+
+create function knowledge_internal.small_corpus_limit()
 returns float8
 language sql
 immutable
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
-  with sample as materialized (
-    select listed.direction, listed.place
-      from unnest(directions) with ordinality as listed (direction, place)
-  ),
-  nearest as materialized (
-    select one.place, one.direction, other.place as nearest_place,
-           other.direction as nearest_direction
-      from sample as one
-     cross join lateral (
-             select sample.place, sample.direction
-               from sample
-              where sample.place <> one.place
-              order by sample.direction operator(extensions.<#>) one.direction, sample.place
-              limit 1
-           ) as other
-     where 2 * one.place <= sample_size
-  )
-  select case when 5 * count(*) >= sample_size then avg((closer.chunks < 10)::integer) end
-    from nearest
-   cross join lateral (
-           select count(*) as chunks
-             from sample
-            where sample.place not in (nearest.place, nearest.nearest_place)
-              and sample.direction operator(extensions.<#>) nearest.nearest_direction
-                    < nearest.direction operator(extensions.<#>) nearest.nearest_direction
-         ) as closer
+  select 1000::float8
 $$;
 
-comment on function knowledge_internal.mutual_neighbours_of(extensions.vector[], integer) is
-  'The share of chunks in a random sample that are among the 10 nearest of their own nearest '
-  'chunk. A model that fits the corpus has few hubs, chunks near to many others, and a high '
-  'share (Radovanovic, Nanopoulos and Ivanovic 2010). Null for a sample with too few embeddings. '
-  'Half of the sample is asked.';
-
-create function knowledge_internal.cosine_spread(sample_size integer)
-returns float8
-language sql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-  select knowledge_internal.spread_of(
-           array(
-             select sample.direction
-               from knowledge_internal.sampled_directions(sample_size, 0) as sample
-           )
-         )
-$$;
-
-comment on function knowledge_internal.cosine_spread(integer) is
-  'spread_of a sample of the chunks.';
-
-create function knowledge_internal.mutual_neighbours(sample_size integer)
-returns float8
-language sql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-  select knowledge_internal.mutual_neighbours_of(
-           array(
-             select sample.direction
-               from knowledge_internal.sampled_directions(sample_size, 1) as sample
-              order by sample.place
-           ),
-           sample_size
-         )
-$$;
-
-comment on function knowledge_internal.mutual_neighbours(integer) is
-  'mutual_neighbours_of a sample of the chunks.';
+comment on function knowledge_internal.small_corpus_limit() is
+  'Up to so many chunks, statistics are counted in each search, and all rows are compared.';
 
 -- Security definer, because service_role has no rights on the internal tables.
 create function public.refresh_knowledge_statistics()
@@ -220,7 +154,6 @@ declare
   sampled_mean float8;
   kept uuid[];
   spread float8;
-  neighbours float8;
   least float8;
   is_shared boolean;
 begin
@@ -270,23 +203,20 @@ begin
    where known.frequency <> excluded.frequency;
 
   -- Separate statements: Citus rejects functions that read a table in the values of an insert.
-  spread := knowledge_internal.cosine_spread(300);
-  neighbours := knowledge_internal.mutual_neighbours(500);
+  spread := knowledge_internal.sampled_spread(200);
   least := (select min(known.frequency) from public.knowledge_lexeme_statistics as known);
   insert into public.knowledge_corpus_statistics as corpus
          (
-           document_count, mean_length, cosine_spread, mutual_neighbours, least_frequency, sample,
-           analysed_at, analysed_rows
+           document_count, mean_length, cosine_spread, least_frequency, sample, analysed_at,
+           analysed_rows
          )
   values (
-           table_rows, greatest(sampled_mean, 1), spread, neighbours, least, kept, last_analysed_at,
-           table_rows
+           table_rows, greatest(sampled_mean, 1), spread, least, kept, last_analysed_at, table_rows
          )
       on conflict (id) do update
      set document_count = excluded.document_count,
          mean_length = excluded.mean_length,
          cosine_spread = excluded.cosine_spread,
-         mutual_neighbours = excluded.mutual_neighbours,
          least_frequency = excluded.least_frequency,
          sample = excluded.sample,
          analysed_at = excluded.analysed_at,
@@ -299,17 +229,13 @@ $$;
 
 comment on function public.refresh_knowledge_statistics() is
   'Copies document frequencies from the planner''s statistics after an ANALYZE, and samples mean '
-  'length, cosine_spread and mutual_neighbours. Returns true if it copied new statistics. Every '
+  'length and cosine_spread. Returns true if it copied new statistics. Every '
   'write to knowledge_chunks calls it, so call it only after an ANALYZE without later writes.';
 revoke all on function public.refresh_knowledge_statistics() from public, anon, authenticated;
 grant execute on function public.refresh_knowledge_statistics() to service_role;
 
 create function knowledge_internal.corpus_size(
-  out document_count float8,
-  out mean_length float8,
-  out cosine_spread float8,
-  out mutual_neighbours float8,
-  out is_small boolean
+  out document_count float8, out mean_length float8, out is_small boolean
 )
 language plpgsql
 stable
@@ -319,18 +245,17 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = on
 as $$
 declare
-  small constant integer := 1000;
+  small constant float8 := knowledge_internal.small_corpus_limit();
   readings constant jsonb := knowledge_internal.shard_readings();
 begin
   if readings is not null then
-    select * into document_count, mean_length, cosine_spread, mutual_neighbours
-      from knowledge_internal.shared_corpus(readings);
-    is_small := false;
+    select corpus.document_count, corpus.mean_length, false
+      into document_count, mean_length, is_small
+      from knowledge_internal.shared_corpus(readings) as corpus;
     return;
   end if;
-  select corpus.document_count, corpus.mean_length, corpus.cosine_spread, corpus.mutual_neighbours,
-         false
-    into document_count, mean_length, cosine_spread, mutual_neighbours, is_small
+  select corpus.document_count, corpus.mean_length, false
+    into document_count, mean_length, is_small
     from public.knowledge_corpus_statistics as corpus
    where corpus.document_count > small;
   if found then
@@ -346,10 +271,6 @@ begin
        where active.status = 'active'
        limit small + 1
     ) as chunk;
-  select corpus.cosine_spread, corpus.mutual_neighbours
-    into cosine_spread, mutual_neighbours
-    from public.knowledge_corpus_statistics as corpus;
-  cosine_spread := coalesce(cosine_spread, knowledge_internal.cosine_spread(48));
   if not is_small then
     select greatest(facts.analysed_rows, document_count)
       into document_count
@@ -359,9 +280,8 @@ end
 $$;
 
 comment on function knowledge_internal.corpus_size() is
-  'Number of chunks, their mean text_length, cosine_spread and mutual_neighbours, from '
-  'refresh_knowledge_statistics. Before its first run all but the last are computed here. While '
-  'there are at most 1,000 chunks, number and mean length are always computed here.';
+  'Number of chunks and their mean text_length, from refresh_knowledge_statistics. Before its '
+  'first run, and while there are at most small_corpus_limit() chunks, they are computed here.';
 
 create function knowledge_internal.counted_chunks(lexeme text)
 returns bigint

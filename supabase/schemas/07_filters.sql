@@ -1,6 +1,6 @@
--- 007_filters: the filters of a search.
--- Adds: types filter_condition, metadata_condition and chunk_filter, functions that parse the
--- filters of a search, and functions that compare the metadata of a chunk with them.
+-- 007_filters: the rows that a search may return.
+-- Adds: types filter_condition, metadata_condition, chunk_filter and row_scope, functions that parse
+-- the filters of a search, and row_scope, the one home of the conditions on rows.
 -- Locks nothing that exists.
 
 create type knowledge_internal.filter_condition as (
@@ -1018,3 +1018,136 @@ comment on function knowledge_internal.passes is
   'Whether metadata meets every condition. A missing key and a null both count as no value. A '
   'range compares numbers with numbers, and strings with strings by code point; a value of another '
   'type does not match.';
+
+create type knowledge_internal.row_scope as (
+  wanted knowledge_internal.chunk_filter,
+  first_date date,
+  end_date date,
+  viewer_id uuid,
+  viewer_groups text[],
+  public_only boolean,
+  is_restricted boolean,
+  visible text,
+  matching text
+);
+
+comment on type knowledge_internal.row_scope is
+  'Which rows a search may return, as the parameter $1 of each statement that reads rows. visible: '
+  'who may see a row; matching: this and the filters, both as SQL about chunk. is_restricted: '
+  'visible is more than status. first_date and end_date: the bounds of document_date, for its '
+  'index.';
+
+create function knowledge_internal.viewer_condition(row_name text)
+returns text
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return replace(
+    '(row.visibility = ''public'' or row.owner_id = ($1).viewer_id'
+    ' or row.allowed_groups && ($1).viewer_groups)', 'row.', row_name || '.'
+  );
+end
+$$;
+
+comment on function knowledge_internal.viewer_condition(text) is
+  'The condition that the viewer of a row_scope, $1, may see a row of chunks or documents.';
+
+create function knowledge_internal.row_scope(
+  wanted knowledge_internal.chunk_filter, viewer_id uuid, viewer_groups text[], public_only boolean
+)
+returns knowledge_internal.row_scope
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  has_viewer constant boolean := num_nonnulls(viewer_id, viewer_groups) > 0;
+  -- The index on document_date serves these bounds, not the multirange.
+  has_dates constant boolean := ('document_date' = any (wanted.or_null)) is not true;
+  first_date constant date := case when has_dates then lower(wanted.document_dates) end;
+  end_date constant date := case when has_dates then upper(wanted.document_dates) end;
+  visible text := 'chunk.status = ''active''';
+  matching text;
+begin
+  if wanted is null and not has_viewer then
+    return row(wanted, null, null, null, null, false, false, visible, visible)
+      ::knowledge_internal.row_scope;
+  end if;
+  -- Only the conditions that apply: the planner reads, and the executor checks, no others.
+  visible := concat_ws(
+    ' and ', visible,
+    case when has_viewer then knowledge_internal.viewer_condition('chunk') end,
+    case when wanted.visibilities is not null then
+      'chunk.visibility = any ((($1).wanted).visibilities)' end,
+    case when wanted.sensitivities is not null then
+      '(chunk.sensitivity = any ((($1).wanted).sensitivities)'
+      ' or chunk.sensitivity is null and ''sensitivity'' = any ((($1).wanted).or_null))' end,
+    case when wanted.owner_ids is not null then
+      '(chunk.owner_id = any ((($1).wanted).owner_ids)'
+      ' or chunk.owner_id is null and ''owner_id'' = any ((($1).wanted).or_null))' end,
+    case when wanted.hidden is not null then
+      'not (($1).wanted).hidden && array['
+      '''visibility='' || chunk.visibility,'
+      ' ''owner_id'' || coalesce(''='' || chunk.owner_id, ''''),'
+      ' ''sensitivity'' || coalesce(''='' || chunk.sensitivity, '''')]' end
+  );
+  matching := concat_ws(
+    ' and ', visible,
+    case when wanted.excluded_collections is not null then
+      'chunk.collection <> all ((($1).wanted).excluded_collections)' end,
+    case when wanted.knowledge_types is not null then
+      'chunk.knowledge_type = any ((($1).wanted).knowledge_types)' end,
+    case when wanted.source_origins is not null then
+      'chunk.source_origin = any ((($1).wanted).source_origins)' end,
+    case when wanted.collections is not null then
+      'chunk.collection = any ((($1).wanted).collections)' end,
+    case when wanted.languages is not null then
+      'chunk.language = any ((($1).wanted).languages)' end,
+    case when wanted.embedding_models is not null then
+      '(chunk.embedding_model = any ((($1).wanted).embedding_models)'
+      ' or chunk.embedding_model is null'
+      ' and ''embedding_model'' = any ((($1).wanted).or_null))' end,
+    case when wanted.document_ids is not null then
+      '(chunk.document_id = any ((($1).wanted).document_ids)'
+      ' or chunk.document_id is null and ''document_id'' = any ((($1).wanted).or_null))' end,
+    case when wanted.source_ids is not null then
+      '(chunk.source_id = any ((($1).wanted).source_ids)'
+      ' or chunk.source_id is null and ''source_id'' = any ((($1).wanted).or_null))' end,
+    case when wanted.chunk_indexes is not null then
+      '(chunk.chunk_index <@ (($1).wanted).chunk_indexes'
+      ' or chunk.chunk_index is null and ''chunk_index'' = any ((($1).wanted).or_null))' end,
+    case when wanted.document_dates is not null then
+      '(chunk.document_date <@ (($1).wanted).document_dates'
+      ' or chunk.document_date is null and ''document_date'' = any ((($1).wanted).or_null))' end,
+    case when first_date is not null then 'chunk.document_date >= ($1).first_date' end,
+    case when end_date is not null then 'chunk.document_date < ($1).end_date' end,
+    case when wanted.created is not null then 'chunk.created_at <@ (($1).wanted).created' end,
+    case when wanted.updated is not null then 'chunk.updated_at <@ (($1).wanted).updated' end,
+    case when wanted.excluded is not null then
+      'not (($1).wanted).excluded && array['
+      '''knowledge_type='' || chunk.knowledge_type, ''source_origin='' || chunk.source_origin,'
+      ' ''language='' || chunk.language,'
+      ' ''document_id'' || coalesce(''='' || chunk.document_id, ''''),'
+      ' ''embedding_model'' || coalesce(''='' || chunk.embedding_model, ''''),'
+      ' ''source_id'' || coalesce(''='' || chunk.source_id, '''')]' end,
+    case when wanted.required_metadata is not null then
+      'chunk.metadata @> (($1).wanted).required_metadata' end,
+    case when wanted.alternative_metadata is not null then
+      'chunk.metadata @> any ((($1).wanted).alternative_metadata)' end,
+    case when wanted.metadata_conditions is not null then
+      'knowledge_internal.passes(chunk.metadata, (($1).wanted).metadata_conditions)' end
+  );
+  return row(
+    wanted, first_date, end_date, viewer_id, viewer_groups, public_only,
+    visible <> 'chunk.status = ''active''', visible, matching
+  )::knowledge_internal.row_scope;
+end
+$$;
+
+comment on function knowledge_internal.row_scope is
+  'The rows that pass a filter and that a viewer may see: the one home of these conditions. No '
+  'value becomes part of the SQL.';

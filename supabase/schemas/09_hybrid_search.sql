@@ -1,6 +1,39 @@
 -- 009_hybrid_search: the search.
--- Adds: types search_question, search_plan and knowledge_search_hit, the functions that check and
--- plan a search, and hybrid_search_knowledge_chunks. Locks nothing that exists.
+-- Adds: types search_arguments, search_question, search_plan, ranked_list and knowledge_search_hit,
+-- the functions that check and plan a search and rank the rows of its legs, and
+-- hybrid_search_knowledge_chunks. Locks nothing that exists.
+
+create type knowledge_internal.search_arguments as (
+  query_embedding extensions.vector,
+  query_text text,
+  match_count integer,
+  match_threshold double precision,
+  vector_weight double precision,
+  text_weight double precision,
+  filter_type text,
+  search_mode text,
+  pool_size integer,
+  rrf_k double precision,
+  fusion text,
+  filters jsonb,
+  date_from date,
+  date_to date,
+  collections text[],
+  viewer_id uuid,
+  public_only boolean,
+  one_per_document boolean,
+  neighbor_window integer,
+  recency_half_life double precision,
+  match_offset integer,
+  snippet boolean,
+  formulations jsonb,
+  viewer_groups text[],
+  on_bad_embedding text,
+  prefix_last boolean
+);
+
+comment on type knowledge_internal.search_arguments is
+  'The arguments of hybrid_search_knowledge_chunks, in its order.';
 
 create type knowledge_internal.search_question as (
   embedding extensions.vector,
@@ -13,12 +46,20 @@ comment on type knowledge_internal.search_question is
   'where on_bad_embedding allows that.';
 
 create type knowledge_internal.search_plan as (
+  questions knowledge_internal.search_question[],
+  analyses knowledge_internal.query_analysis[],
+  scope knowledge_internal.row_scope,
+  collections text[],
+  fusion text,
+  vector_weight double precision,
+  text_weight double precision,
+  match_threshold double precision,
+  cosine_scale double precision,
   is_filtered boolean,
   is_indexed boolean,
+  is_small_corpus boolean,
+  is_empty boolean,
   pool integer,
-  best_hits integer,
-  typical_rank integer,
-  cosine_ranks integer,
   index_rows integer,
   ef_search integer,
   scan_tuples integer,
@@ -29,48 +70,54 @@ create type knowledge_internal.search_plan as (
   compared_exactly integer,
   scored_exactly integer,
   most_read_by_filter double precision,
-  is_small_corpus boolean,
-  first_date date,
-  end_date date,
-  sample uuid[],
   sample_weight double precision,
-  sampled_collections text[],
-  near_ids uuid[],
-  near_similarities float8[],
-  near_word_scores float8[],
-  text_ids uuid[],
-  text_draw integer,
-  is_empty boolean
+  sampled_collections text[]
 );
 
 comment on type knowledge_internal.search_plan is
-  'How a search finds its rows. is_filtered: not every active row may be returned (for excluded '
-  'collections only, where they have most chunks); is_indexed: an '
-  'index finds the rows that may. dimensions: those of the stored embeddings. '
-  'pool: rows that each leg returns. best_hits: how many of a leg '
-  'show what its best are like. typical_rank: the neighbour whose similarity counts as ordinary. '
-  'cosine_ranks: for so many of the best rows of the text leg, auto reads the embedding where the '
-  'vector leg missed the row. '
-  'Vector leg: index_rows are asked of the index, with '
-  'ef_search and scan_tuples as pgvector''s settings; with at most most_compared matching rows '
-  '(of chunk_count) the index is not used: compared_by_bits rows are chosen by embedding_bits '
-  '(null: all), and compared_exactly of them returned. Text leg: scored_exactly candidates get '
-  'their exact BM25; with at most most_read_by_filter matching rows (most_compared, where the '
-  'vector leg compares them too) all of them are candidates. '
-  'first_date and end_date: the bounds of document_date, for its index. sample: ids of chunks '
-  'drawn at random, each for sample_weight chunks, by which the matching rows are counted; '
-  'sampled_collections: the collections of those of them that match. near_ids and text_ids: what '
-  'with_found_rows found for the two legs, near_ids with their similarities and BM25 scores by '
-  'bm25, text_ids in text_draw, as in drawn_rows. is_empty: no row passes the filter.';
+  'A search whose arguments are checked and whose question is read. cosine_scale: what fusion auto '
+  'divides a cosine by. is_filtered: not every active row may be returned (for excluded '
+  'collections only, where they have most chunks); is_indexed: an index finds the rows that may; '
+  'is_empty: there is none. pool: rows that each leg returns. Vector leg: index_rows are asked of '
+  'the index, with ef_search and scan_tuples as pgvector''s settings; with at most most_compared '
+  'matching rows (of chunk_count) the index is not used: compared_by_bits rows are chosen by '
+  'embedding_bits (null: all), and compared_exactly of them returned. Text leg: scored_exactly '
+  'candidates get their exact BM25; with at most most_read_by_filter matching rows (most_compared, '
+  'where the vector leg compares them too) all of them are candidates. sampled_collections: the '
+  'collections of the rows of a sample that match, each for sample_weight chunks.';
 
-create type knowledge_internal.search_settings as (
-  ef_search text,
-  iterative_scan text,
-  max_scan_tuples text
+create type knowledge_internal.ranked_list as (
+  formulation integer,
+  collection text,
+  vector_strategy text,
+  vector_ids uuid[],
+  similarities double precision[],
+  text_strategy text,
+  text_ids uuid[],
+  text_scores double precision[],
+  identifier_bonus double precision,
+  relaxed_parts text[],
+  vector_milliseconds double precision,
+  text_milliseconds double precision
 );
 
-comment on type knowledge_internal.search_settings is
-  'The caller''s settings of pgvector, which a search changes and restores.';
+comment on type knowledge_internal.ranked_list is
+  'The rows that the legs found for one question in one collection (null: in all), best first. '
+  'strategy: how a leg found them, null for a leg that is not run. identifier_bonus: the least '
+  'text score of a row with an identifier that was asked for. relaxed_parts: what is required no '
+  'more, because no row has it. milliseconds: of the vector leg those of a comparison with all '
+  'rows for both legs, too.';
+
+create type knowledge_internal.score_range as (
+  least_similarity double precision,
+  best_similarity double precision,
+  least_text_score double precision,
+  best_text_score double precision,
+  identifier_bonus double precision
+);
+
+comment on type knowledge_internal.score_range is
+  'What fusion needs of a ranked_list beside the scores of a row.';
 
 -- A type and not "returns table": snippet is an argument and a column, and PL/pgSQL allows no name
 -- twice.
@@ -182,23 +229,7 @@ comment on function knowledge_internal.check_flag(text, boolean) is
   'Raises 22023 for a null where true or false is needed.';
 
 create function knowledge_internal.check_search_arguments(
-  match_count integer,
-  match_threshold double precision,
-  vector_weight double precision,
-  text_weight double precision,
-  search_mode text,
-  pool_size integer,
-  rrf_k double precision,
-  fusion text,
-  public_only boolean,
-  one_per_document boolean,
-  neighbor_window integer,
-  recency_half_life double precision,
-  match_offset integer,
-  snippet boolean,
-  viewer_groups text[],
-  on_bad_embedding text,
-  prefix_last boolean
+  given knowledge_internal.search_arguments
 )
 returns void
 language plpgsql
@@ -208,66 +239,62 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   problem text; -- begins with the name of the argument, whose value is %s
-  given text;
 begin
   -- One expression, because a connection keeps a plan for each. Weights and rrf_k beyond their
   -- bounds could make a score 0 or infinite.
   problem := case
-    when (match_count between 1 and 1000) is not true
+    when (given.match_count between 1 and 1000) is not true
       then 'match_count must be between 1 and 1000, not %s'
-    when (match_threshold between -1 and 1) is not true
+    when (given.match_threshold between -1 and 1) is not true
       then 'match_threshold must be a cosine similarity between -1 and 1, not %s'
-    when (vector_weight = 0 or vector_weight between 1e-30 and 1e30) is not true
+    when (given.vector_weight = 0 or given.vector_weight between 1e-30 and 1e30) is not true
       then 'vector_weight must be 0 or between 1e-30 and 1e30, not %s'
-    when (text_weight = 0 or text_weight between 1e-30 and 1e30) is not true
+    when (given.text_weight = 0 or given.text_weight between 1e-30 and 1e30) is not true
       then 'text_weight must be 0 or between 1e-30 and 1e30, not %s'
-    when vector_weight = 0 and text_weight = 0
+    when given.vector_weight = 0 and given.text_weight = 0
       then 'vector_weight and text_weight are both 0, one must be above'
-    when (search_mode in ('websearch', 'simple', 'phrase')) is not true
+    when (given.search_mode in ('websearch', 'simple', 'phrase')) is not true
       then 'search_mode must be one of websearch, simple, phrase, not %s'
-    when (pool_size between 1 and 1000) is not true
+    when (given.pool_size between 1 and 1000) is not true
       then 'pool_size must be between 1 and 1000, not %s'
-    when (rrf_k between 1e-30 and 1e30) is not true
+    when (given.rrf_k between 1e-30 and 1e30) is not true
       then 'rrf_k must be above 0 and at most 1e30, not %s'
-    when fusion not in ('rrf', 'relative_score', 'auto', 'stored_or_auto')
+    when given.fusion not in ('rrf', 'relative_score', 'auto', 'stored_or_auto')
       then 'fusion must be one of rrf, relative_score, auto, stored_or_auto, not %s'
-    when public_only is null
+    when given.public_only is null
       then 'public_only must be true or false, not null'
-    when one_per_document is null
+    when given.one_per_document is null
       then 'one_per_document must be true or false, not null'
-    when (neighbor_window between 0 and 5) is not true
+    when (given.neighbor_window between 0 and 5) is not true
       then 'neighbor_window must be between 0 and 5, not %s'
-    when recency_half_life not between 1e-300 and 1e300
+    when given.recency_half_life not between 1e-300 and 1e300
       then 'recency_half_life must be a number of days above 0, not %s'
-    when (match_offset between 0 and 1000) is not true
+    when (given.match_offset between 0 and 1000) is not true
       then 'match_offset must be between 0 and 1000, not %s'
-    when snippet is null
+    when given.snippet is null
       then 'snippet must be true or false, not null'
-    when (on_bad_embedding in ('error', 'text')) is not true
+    when (given.on_bad_embedding in ('error', 'text')) is not true
       then 'on_bad_embedding must be one of error, text, not %s'
-    when prefix_last is null
+    when given.prefix_last is null
       then 'prefix_last must be true or false, not null'
   end;
   if problem is not null then
-    given := jsonb_build_object(
-      'match_count', match_count::text, 'match_threshold', match_threshold::text,
-      'vector_weight', vector_weight::text, 'text_weight', text_weight::text,
-      'search_mode', search_mode, 'pool_size', pool_size::text, 'rrf_k', rrf_k::text,
-      'fusion', fusion, 'neighbor_window', neighbor_window::text,
-      'recency_half_life', recency_half_life::text, 'match_offset', match_offset::text,
-      'on_bad_embedding', on_bad_embedding
-    ) ->> split_part(problem, ' ', 1);
-    raise exception '%', format(problem, coalesce(left(given, 100), 'null'))
+    raise exception '%', format(
+                      problem,
+                      coalesce(
+                        left(to_jsonb(given) ->> split_part(problem, ' ', 1), 100), 'null'
+                      )
+                    )
       using errcode = '22023';
   end if;
-  if viewer_groups is not null then
-    perform knowledge_internal.check_viewer_groups('viewer_groups', viewer_groups);
+  if given.viewer_groups is not null then
+    perform knowledge_internal.check_viewer_groups('viewer_groups', given.viewer_groups);
   end if;
 end
 $$;
 
-comment on function knowledge_internal.check_search_arguments is
-  'Raises 22023 for an argument of the search that is out of bounds.';
+comment on function knowledge_internal.check_search_arguments(knowledge_internal.search_arguments)
+is 'Raises 22023 for an argument of the search that is out of bounds.';
 
 create function knowledge_internal.refused_embedding(
   embedding extensions.vector, argument text, dimensions integer, is_error boolean
@@ -506,88 +533,45 @@ comment on function knowledge_internal.checked_collections(text[], integer) is
   'The collections, each once. Raises 22023 for collections that are not 1 to 50 names, or too '
   'many together with the formulations.';
 
-create function knowledge_internal.analyse_questions(
-  questions knowledge_internal.search_question[],
-  search_mode text,
-  wanted knowledge_internal.chunk_filter,
-  plan knowledge_internal.search_plan,
-  viewer_id uuid,
-  viewer_groups text[],
-  collections text[],
-  prefix_last boolean
+create function knowledge_internal.analysed_question(
+  query_text text, given knowledge_internal.search_arguments, plan knowledge_internal.search_plan
 )
-returns knowledge_internal.query_analysis[]
+returns knowledge_internal.query_analysis
 language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  question knowledge_internal.search_question;
+  named constant text[] := coalesce(plan.collections, ((plan.scope).wanted).collections);
   analysis knowledge_internal.query_analysis;
-  analyses knowledge_internal.query_analysis[];
   replaced jsonb;
-  named constant text[] := coalesce(collections, wanted.collections);
 begin
-  foreach question in array questions loop
-    analysis := null;
-    replaced := null;
-    -- A search without words does not plan the call, so it works where the text leg is broken.
-    if question.query_text is not null then
-      analysis := knowledge_internal.analyse_query(
-        question.query_text, search_mode, named, prefix_last
-      );
-      replaced := case
-        when search_mode = 'websearch' then knowledge_internal.respelled_words(
-          question.query_text, analysis, wanted, plan, viewer_id, viewer_groups
-        )
-      end;
-    end if;
-    if replaced is not null then
-      analysis := knowledge_internal.analyse_query(
-        knowledge_internal.respelled(question.query_text, replaced), search_mode, named, prefix_last
-      );
-      analysis.replaced := replaced;
-    end if;
-    analyses := array_append(analyses, analysis);
-  end loop;
-  return analyses;
-end
-$$;
-
-comment on function knowledge_internal.analyse_questions is
-  'analyse_query for each question, null for one without words. Under websearch, words that no '
-  'visible chunk has are replaced by near ones.';
-
-create function knowledge_internal.best_fused_score(
-  fusion text,
-  questions knowledge_internal.search_question[],
-  vector_weight double precision,
-  text_weight double precision,
-  rrf_k double precision
-)
-returns double precision
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  if fusion = 'auto' then
-    return 1;
+  -- A search without words does not plan the call, so it works where the text leg is broken.
+  if query_text is null then
+    return null;
   end if;
-  return (
-    select sum(
-             case when asked.embedding is null then 0 else vector_weight end
-               + case when asked.query_text is null then 0 else text_weight end
-           ) / case fusion when 'rrf' then rrf_k + 1 else 1 end
-      from unnest(questions) as asked
+  analysis := knowledge_internal.analyse_query(
+    query_text, given.search_mode, named, given.prefix_last
   );
+  replaced := case
+    when given.search_mode = 'websearch'
+      then knowledge_internal.respelled_words(query_text, analysis, plan.scope)
+  end;
+  if replaced is not null then
+    analysis := knowledge_internal.analyse_query(
+      knowledge_internal.respelled(query_text, replaced), given.search_mode, named,
+      given.prefix_last
+    );
+    analysis.replaced := replaced;
+  end if;
+  return analysis;
 end
 $$;
 
-comment on function knowledge_internal.best_fused_score is
-  'The fused score of a row that is the best of every list that it can be in.';
+comment on function knowledge_internal.analysed_question is
+  'analyse_query for a question, null for one without words. Under websearch, words that no '
+  'visible chunk has are replaced by near ones.';
 
 create function knowledge_internal.search_notes(
   questions knowledge_internal.search_question[],
@@ -658,29 +642,43 @@ $$;
 comment on function knowledge_internal.has_most_chunks(text[]) is
   'Whether more than half of the chunks are in these collections, by the sample of the statistics.';
 
-create function knowledge_internal.with_sample(
-  plan knowledge_internal.search_plan,
-  wanted knowledge_internal.chunk_filter,
-  viewer_id uuid,
-  viewer_groups text[]
-)
+create function knowledge_internal.has_matching_chunk(scope knowledge_internal.row_scope)
+returns boolean
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  found boolean;
+begin
+  execute
+    'select exists (select from public.knowledge_chunks as chunk where ' || scope.matching || ')'
+    into found
+    using scope;
+  return found;
+end
+$$;
+
+comment on function knowledge_internal.has_matching_chunk(knowledge_internal.row_scope) is
+  'Whether any chunk passes the filter.';
+
+create function knowledge_internal.with_sample(plan knowledge_internal.search_plan)
 returns knowledge_internal.search_plan
 language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- The planner would plan the limit anew in each call.
-set plan_cache_mode = force_generic_plan
 as $$
 declare
-  small_corpus constant integer := 1000; -- chunks, as in plan_search
   sample_size constant integer := 100; -- chunks
+  sample uuid[];
 begin
-  plan.sample := coalesce(
+  sample := coalesce(
     (
       select corpus.sample[:sample_size]
         from public.knowledge_corpus_statistics as corpus
-       where corpus.document_count > small_corpus
+       where corpus.document_count > knowledge_internal.small_corpus_limit()
     ),
     -- A small corpus has no sample of its own.
     array(
@@ -688,28 +686,25 @@ begin
        where chunk.status = 'active' limit sample_size
     )
   );
-  plan.sample_weight := plan.chunk_count / nullif(cardinality(plan.sample), 0);
-  plan.sampled_collections := knowledge_internal.sampled_collections(
-    wanted, plan, viewer_id, viewer_groups
-  );
-  -- Without an index, this would read the table once more. A trace is that of a whole search.
-  plan.is_empty := plan.is_indexed and plan.sampled_collections = '{}'
-    and knowledge_internal.is_common_search(plan)
-    and not knowledge_internal.has_matching_chunk(wanted, plan, viewer_id, viewer_groups);
+  plan.sample_weight := plan.chunk_count / nullif(cardinality(sample), 0);
+  execute
+    'select array('
+    '  select chunk.collection from public.knowledge_chunks as chunk'
+    '   where chunk.id = any ($2) and ' || (plan.scope).matching || ')'
+    into plan.sampled_collections
+    using plan.scope, sample;
+  -- Without an index, this would read the table once more.
+  plan.is_empty := plan.is_indexed and not plan.is_small_corpus and plan.sampled_collections = '{}'
+    and not knowledge_internal.has_matching_chunk(plan.scope);
   return plan;
 end
 $$;
 
-comment on function knowledge_internal.with_sample is
-  'The plan of a filtered search with its sample, and whether no row passes the filter.';
+comment on function knowledge_internal.with_sample(knowledge_internal.search_plan) is
+  'The plan of a filtered search with what a sample of the chunks shows of the rows that match.';
 
 create function knowledge_internal.plan_search(
-  pool_size integer,
-  match_count integer,
-  wanted knowledge_internal.chunk_filter,
-  viewer_id uuid,
-  viewer_groups text[],
-  collections text[]
+  given knowledge_internal.search_arguments, wanted knowledge_internal.chunk_filter
 )
 returns knowledge_internal.search_plan
 language plpgsql
@@ -721,13 +716,16 @@ declare
   stored constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
   plan knowledge_internal.search_plan;
 begin
+  if stored.relation <> 'public.knowledge_chunks'::regclass then
+    -- Citus makes no generic plan of a distributed table.
+    perform set_config('plan_cache_mode', 'force_custom_plan', true);
+  end if;
   -- One statement, because a connection keeps a plan for each assignment.
   select chunk_count, stored.dimensions, is_small_corpus,
          is_bounded or wanted.bounds_rows is true
            or wanted.excluded_collections is not null
              and knowledge_internal.has_most_chunks(wanted.excluded_collections) as is_filtered,
-         is_indexed, pool, 5 as best_hits, typical_rank,
-         greatest(pool / 2, fewest_cosines) as cosine_ranks,
+         is_indexed, pool,
          -- The rows of a small corpus were written while its mean length still changed.
          case when is_small_corpus then 4 * pool else pool end as scored_exactly,
          case
@@ -758,35 +756,35 @@ begin
          compared_exactly,
          case when stored.dimensions >= quantized_from then 5 * compared_exactly end
            as compared_by_bits,
-         case when has_dates then lower(wanted.document_dates) end as first_date,
-         case when has_dates then upper(wanted.document_dates) end as end_date
+         knowledge_internal.row_scope(
+           wanted, given.viewer_id, given.viewer_groups, given.public_only
+         )
     into plan.chunk_count, plan.dimensions, plan.is_small_corpus, plan.is_filtered,
-         plan.is_indexed, plan.pool, plan.best_hits, plan.typical_rank, plan.cosine_ranks,
-         plan.scored_exactly, plan.most_read_by_filter, plan.index_rows, plan.ef_search,
-         plan.scan_tuples, plan.most_compared, plan.compared_exactly, plan.compared_by_bits,
-         plan.first_date, plan.end_date
+         plan.is_indexed, plan.pool, plan.scored_exactly, plan.most_read_by_filter,
+         plan.index_rows, plan.ef_search, plan.scan_tuples, plan.most_compared,
+         plan.compared_exactly, plan.compared_by_bits, plan.scope
     from (
-      select 1000 as small_corpus, -- chunks
-             50 as typical_rank,
-             25 as fewest_cosines, -- rows of the text leg
+      select 50 as fewest_compared, -- rows of the vector leg
              128 as quantized_from, -- dimensions: shorter vectors lie in their row
              20 as index_cost, -- a row of the vector index, against one that is compared
              50 as effort_per_magnitude, -- of hnsw.ef_search, for each tenfold of the table
-             1000 as candidate_rows, -- what the words of a query draw, at most
+             1000 as candidate_rows, -- what the words of a query find, at most
              350 as usual_candidates, -- the same, at least
-             3000 as soon_read, -- rows that take no longer to read than a wider draw
+             3000 as soon_read, -- rows that take no longer to read than a wider candidate pass
              20000 as most_read, -- rows by a filter
              20000 as scan_tuples -- rows
     ) as fixed
    cross join lateral (
            select stored.estimated_rows as chunk_count,
-                  stored.estimated_rows <= small_corpus as is_small_corpus,
-                  greatest(pool_size, match_count) as pool,
-                  greatest(pool_size, match_count, typical_rank) as compared_exactly,
-                  num_nonnulls(viewer_id, viewer_groups, collections) > 0 as is_bounded,
-                  num_nonnulls(viewer_id, viewer_groups, collections) > 0
-                    or wanted.is_indexed is true as is_indexed,
-                  ('document_date' = any (wanted.or_null)) is not true as has_dates
+                  stored.estimated_rows <= knowledge_internal.small_corpus_limit()
+                    as is_small_corpus,
+                  greatest(given.pool_size, given.match_count) as pool,
+                  greatest(given.pool_size, given.match_count, fewest_compared)
+                    as compared_exactly,
+                  num_nonnulls(given.viewer_id, given.viewer_groups, given.collections) > 0
+                    as is_bounded,
+                  num_nonnulls(given.viewer_id, given.viewer_groups, given.collections) > 0
+                    or wanted.is_indexed is true as is_indexed
          ) as known
    cross join lateral (
            -- More than is wanted: the index orders by half precision, and an iterative scan, which
@@ -797,7 +795,7 @@ begin
                   ) as index_rows
          ) as reading;
   if plan.is_filtered then
-    plan := knowledge_internal.with_sample(plan, wanted, viewer_id, viewer_groups);
+    plan := knowledge_internal.with_sample(plan);
   end if;
   return plan;
 end
@@ -806,6 +804,290 @@ $$;
 comment on function knowledge_internal.plan_search is
   'How a search over the present table finds its rows. A viewer and collections bound the rows '
   'beside the filter.';
+
+create function knowledge_internal.planned_search(
+  given knowledge_internal.search_arguments, needs_question boolean default true
+)
+returns knowledge_internal.search_plan
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+declare
+  deviations constant float8 := 3.5; -- of the cosine of random pairs; docs/ranking.md measures it
+  wanted knowledge_internal.chunk_filter;
+  settled record;
+  plan knowledge_internal.search_plan;
+begin
+  perform knowledge_internal.check_search_arguments(given);
+  if num_nonnulls(given.filters, given.filter_type, given.date_from, given.date_to) > 0
+     or given.public_only
+  then
+    wanted := knowledge_internal.compile_filter(
+      given.filters, given.filter_type, given.date_from, given.date_to, given.public_only
+    );
+  end if;
+  settled := knowledge_internal.settled_fusion(
+    given.fusion, given.vector_weight, given.text_weight,
+    coalesce(given.collections, wanted.collections)
+  );
+  plan := knowledge_internal.plan_search(given, wanted);
+  plan.match_threshold := given.match_threshold;
+  plan.fusion := settled.fusion;
+  plan.vector_weight := settled.vector_weight;
+  plan.text_weight := settled.text_weight;
+  if needs_question or given.query_embedding is not null or given.formulations is not null
+     or given.query_text ~ '\S'
+  then
+    plan.questions := knowledge_internal.search_questions(
+      given.query_embedding, given.query_text, given.formulations, plan.dimensions,
+      plan.vector_weight > 0, plan.text_weight > 0, given.on_bad_embedding
+    );
+  end if;
+  if given.collections is not null then
+    plan.collections := knowledge_internal.checked_collections(
+      given.collections, cardinality(plan.questions)
+    );
+  end if;
+  -- Another database may have rows, and needs the figures of the words here.
+  if plan.is_empty and not knowledge_internal.is_recording() then
+    return plan;
+  end if;
+  for place in 1 .. coalesce(cardinality(plan.questions), 0) loop
+    plan.analyses[place] := knowledge_internal.analysed_question(
+      plan.questions[place].query_text, given, plan
+    );
+  end loop;
+  if plan.fusion = 'auto' then
+    plan.cosine_scale := deviations * knowledge_internal.cosine_spread();
+  end if;
+  return plan;
+end
+$$;
+
+comment on function knowledge_internal.planned_search is
+  'The plan of a search. Without needs_question, a search without any question is one of all rows '
+  'that pass the filters. Raises 22023 naming the argument.';
+
+create function knowledge_internal.indexed_direction(embedding extensions.vector)
+returns extensions.vector
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most_indexed constant integer := 4000; -- dimensions of a halfvec
+begin
+  return extensions.l2_normalize(extensions.subvector(embedding, 1, most_indexed));
+end
+$$;
+
+comment on function knowledge_internal.indexed_direction(extensions.vector) is
+  'What a query''s embedding is compared with indexed_embedding by.';
+
+create function knowledge_internal.nearest_rows(
+  asked_embedding extensions.vector,
+  collection text,
+  plan knowledge_internal.search_plan,
+  out ids uuid[],
+  out similarities float8[]
+)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  execute
+    'select array_agg(near.id order by near.distance, near.id),'
+    '       array_agg(1 - near.distance order by near.distance, near.id)'
+    '  from ('
+    '    select chunk.id, chunk.embedding operator(extensions.<=>) $2 as distance'
+    '      from knowledge_internal.searchable_chunks as chunk'
+    '     where ' || (plan.scope).matching ||
+    case when collection is not null then ' and chunk.collection = $5' else '' end ||
+    '       and chunk.embedding is not null'
+    '     order by chunk.indexed_embedding operator(extensions.<=>) $3'
+    '     limit $4'
+    '  ) as near'
+    into ids, similarities
+    using plan.scope, asked_embedding, knowledge_internal.indexed_direction(asked_embedding),
+          plan.index_rows, collection;
+end
+$$;
+
+comment on function knowledge_internal.nearest_rows is
+  'The rows that pass the filter and that the vector index finds nearest to an embedding, nearest '
+  'first.';
+
+create function knowledge_internal.compared_rows(
+  bits bit varying,
+  analysis knowledge_internal.query_analysis,
+  query tsquery,
+  collection text,
+  plan knowledge_internal.search_plan,
+  out near_ids uuid[],
+  out text_ids uuid[]
+)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  execute
+    'with passing as '
+    -- Rows for one leg are not kept.
+    || case when bits is null or query is null then 'not ' else '' end || 'materialized ('
+    '  select chunk.id, chunk.embedding is not null as is_embedded,'
+    '         chunk.embedding_bits operator(extensions.<~>) $2 as distance,'
+    '         chunk.bm25 operator(extensions.<#>) $3 as product,'
+    '         case when not $4 then chunk.content_tsv end as content_tsv'
+    '    from public.knowledge_chunks as chunk'
+    '   where ' || (plan.scope).matching ||
+    case when collection is not null then ' and chunk.collection = $5' else '' end ||
+    '  offset 0' -- or each distance and product is computed twice
+    ')'
+    'select array('
+    '         select passing.id from passing'
+    '          where $2 is not null and passing.is_embedded'
+    '          order by passing.distance, passing.id'
+    '          limit $6'
+    '       ),'
+    '       array('
+    '         select passing.id from passing'
+    '          where $7 is not null and passing.product < 0'
+    '            and ($4 or passing.content_tsv @@ $7)'
+    '          order by passing.product, passing.id'
+    '          limit $8'
+    '       )'
+    into near_ids, text_ids
+    using plan.scope, bits, case when query is not null then analysis.weight_vector end,
+          -- A negative product shows that a row has a word.
+          analysis.is_optional is not false, collection, plan.compared_by_bits, query,
+          plan.scored_exactly;
+end
+$$;
+
+comment on function knowledge_internal.compared_rows is
+  'Compares all rows that pass the filter, which its indexes find. near_ids: the nearest by '
+  'embedding_bits, empty without bits; text_ids: the best by the words of a query, empty without '
+  'one.';
+
+create function knowledge_internal.rated_rows(
+  compared uuid[],
+  asked_embedding extensions.vector,
+  most_rows integer,
+  out ids uuid[],
+  out similarities float8[]
+)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  select array_agg(near.id order by near.distance, near.id),
+         array_agg(1 - near.distance order by near.distance, near.id)
+    into ids, similarities
+    from (
+      select chunk.id, chunk.embedding operator(extensions.<=>) asked_embedding as distance
+        from unnest(compared) as listed (id)
+       cross join lateral (
+               select stored.id, stored.embedding
+                 from public.knowledge_chunks as stored
+                where stored.id = listed.id
+               offset 0
+             ) as chunk
+       order by distance, chunk.id
+       limit most_rows
+    ) as near;
+end
+$$;
+
+comment on function knowledge_internal.rated_rows is
+  'The nearest of these rows in full precision, nearest first.';
+
+create function knowledge_internal.candidate_rows(
+  analysis knowledge_internal.query_analysis,
+  collection text,
+  is_narrow boolean,
+  takes_candidates boolean,
+  plan knowledge_internal.search_plan,
+  out pass integer,
+  out ids uuid[]
+)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most_effort constant double precision := 20; -- rows of the second pass, over those of the first
+  query tsquery := analysis.matching_query;
+  candidate_query tsquery;
+begin
+  pass := 0;
+  loop
+    if pass = 3 then
+      query := analysis.relaxed_query;
+    end if;
+    pass := case when takes_candidates or pass = 3 then pass + 1 else 3 end;
+    candidate_query := case
+      when pass = 1 then analysis.candidate_query
+      when pass = 2 or pass = 4 and not is_narrow then coalesce(
+        knowledge_internal.candidate_query(
+          analysis.lexemes, analysis.document_frequencies, analysis.weights,
+          case when pass = 2 then analysis.required_query end, analysis.document_count,
+          least(most_effort, 5 + 4 * plan.pool / (1 + cardinality(ids)))
+        ),
+        query
+      )
+      when not (analysis.is_partial and is_narrow) then query
+    end;
+    if candidate_query is null then
+      select compared.text_ids
+        into ids
+        from knowledge_internal.compared_rows(null, analysis, query, collection, plan) as compared;
+    else
+      execute
+        'select array('
+        '  select found.id'
+        '    from ('
+        '      select chunk.id, chunk.content_tsv,'
+        '             chunk.bm25 operator(extensions.<#>) $2 as product'
+        '        from public.knowledge_chunks as chunk'
+        '       where ' || (plan.scope).matching ||
+        -- Without a filter one index finds the rows, and estimating their number takes longer.
+        case when plan.is_filtered then ' and chunk.content_tsv @@ $3'
+          else ' and chunk.content_tsv @@ (select $3)' end ||
+        case when collection is not null then ' and chunk.collection = $4' else '' end ||
+        '      offset 0' -- or each product is computed twice
+        '    ) as found'
+        '   where $5 or found.content_tsv @@ $6'
+        '   order by found.product, found.id'
+        '   limit $7'
+        ')'
+        into ids
+        using plan.scope, analysis.weight_vector, candidate_query, collection,
+              analysis.is_optional or pass = 3, query, plan.scored_exactly;
+    end if;
+    exit when pass = 4 or cardinality(ids) >= plan.pool
+           or pass = 3 and (cardinality(ids) > 0 or analysis.relaxed_query is null);
+  end loop;
+end
+$$;
+
+comment on function knowledge_internal.candidate_rows is
+  'The rows of the text leg for a query with a matching_query, in one collection or in all. '
+  'Pass 1 reads the rows of candidate_query, pass 2 those of a wider one, pass 3 every row that '
+  'matches, pass 4 rows without what is required. The next pass follows if the last one found '
+  'fewer rows than the pool, pass 4 if there was no row. takes_candidates: passes 1 and 2 are '
+  'made. pass: the last one.';
 
 create function knowledge_internal.estimated_chunks(
   plan knowledge_internal.search_plan, collection text default null
@@ -828,100 +1110,297 @@ comment on function knowledge_internal.estimated_chunks(knowledge_internal.searc
   'How many chunks, of one collection or of all, may match, by the sample of the plan; null '
   'without a filter.';
 
-create function knowledge_internal.is_common_search(plan knowledge_internal.search_plan)
-returns boolean
+create function knowledge_internal.ranked_list(
+  formulation integer, collection text, plan knowledge_internal.search_plan
+)
+returns knowledge_internal.ranked_list
 language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  asked_embedding constant extensions.vector := plan.questions[formulation].embedding;
+  analysis constant knowledge_internal.query_analysis := plan.analyses[formulation];
+  has_words constant boolean := analysis.matching_query is not null;
+  matching constant float8 := knowledge_internal.estimated_chunks(plan, collection);
+  is_narrow constant boolean := coalesce(matching <= plan.most_compared, plan.is_small_corpus);
+  takes_candidates constant boolean := analysis.is_partial and coalesce(
+    matching > greatest(
+      plan.most_read_by_filter, case when asked_embedding is not null then plan.most_compared end
+    ),
+    true
+  );
+  compares_text constant boolean := has_words and is_narrow and analysis.is_partial
+    and not takes_candidates;
+  list knowledge_internal.ranked_list;
+  near record;
+  found record;
+  vector_rows integer;
+  pass integer := 3;
+  begun_at timestamptz := clock_timestamp();
 begin
-  return not plan.is_small_corpus
-    and current_setting('knowledge_internal.tracing', true) is distinct from 'on';
+  list.formulation := formulation;
+  list.collection := collection;
+  if asked_embedding is not null then
+    list.vector_strategy := 'compared: few rows';
+    if not is_narrow then
+      near := knowledge_internal.nearest_rows(asked_embedding, collection, plan);
+      list.vector_strategy := case
+        when cardinality(near.ids) >= plan.index_rows then 'index'
+        else 'compared: the index stopped early'
+      end;
+    end if;
+  end if;
+  if list.vector_strategy <> 'index' or compares_text then
+    -- In one statement, because finding the rows takes most of its time.
+    found := knowledge_internal.compared_rows(
+      case
+        when list.vector_strategy <> 'index'
+          then knowledge_internal.embedding_bits(asked_embedding)
+      end,
+      analysis, case when compares_text then analysis.matching_query end, collection, plan
+    );
+    list.text_ids := found.text_ids;
+    if list.vector_strategy <> 'index' then
+      near := knowledge_internal.rated_rows(
+        found.near_ids, asked_embedding, plan.compared_exactly
+      );
+    end if;
+  end if;
+  if list.vector_strategy is not null then
+    vector_rows := least(plan.pool, cardinality(near.ids));
+    while near.similarities[vector_rows] < plan.match_threshold loop
+      vector_rows := vector_rows - 1;
+    end loop;
+    list.vector_ids := near.ids[:vector_rows];
+    list.similarities := near.similarities[:vector_rows];
+    list.vector_milliseconds := 1000 * extract(epoch from clock_timestamp() - begun_at);
+    begun_at := clock_timestamp();
+  end if;
+  if not has_words then
+    list.text_ids := null;
+    return list;
+  end if;
+
+  if not compares_text or list.text_ids = '{}' and analysis.relaxed_query is not null then
+    found := knowledge_internal.candidate_rows(
+      analysis, collection, is_narrow, takes_candidates, plan
+    );
+    list.text_ids := found.ids;
+    pass := found.pass;
+  end if;
+  list.relaxed_parts := case when pass = 4 then analysis.relaxed_parts end;
+  list.text_strategy := case
+    when pass = 4 then 'relaxed: no row has what is required'
+    when not analysis.is_partial then 'all rows'
+    when not takes_candidates then 'all rows: few pass the filters'
+    when pass = 3 then 'all rows: too few candidates'
+    when pass = 2 then 'more candidates: too few at first'
+    else 'candidates'
+  end;
+  list.identifier_bonus := (analysis.bonuses).identifier_bonus;
+  found := knowledge_internal.exact_scores(
+    list.text_ids, plan.pool, analysis.lexemes, analysis.scored_weights, analysis.readings,
+    analysis.mean_length,
+    case when pass = 4 then analysis.relaxed_bonuses else analysis.bonuses end
+  );
+  list.text_ids := found.ids;
+  list.text_scores := found.scores;
+  list.text_milliseconds := 1000 * extract(epoch from clock_timestamp() - begun_at);
+  return list;
 end
 $$;
 
-comment on function knowledge_internal.is_common_search(knowledge_internal.search_plan) is
-  'Whether common_search answers a search of one list: the corpus is large, and nobody reads a '
-  'trace.';
+comment on function knowledge_internal.ranked_list(
+  integer, text, knowledge_internal.search_plan
+) is
+  'The rows of both legs for one question in one collection, or in all. Vector leg: the nearest by '
+  'the index, or by embedding_bits where few rows match; text leg: candidate_rows by exact BM25.';
 
-create function knowledge_internal.indexed_direction(embedding extensions.vector)
-returns extensions.vector
+create function knowledge_internal.without_relaxed(lists knowledge_internal.ranked_list[])
+returns knowledge_internal.ranked_list[]
 language plpgsql
 immutable
-parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  most_indexed constant integer := 4000; -- dimensions of a halfvec
+  formulations_met integer[];
 begin
-  return extensions.l2_normalize(extensions.subvector(embedding, 1, most_indexed));
+  if cardinality(lists) = 1 then
+    return lists;
+  end if;
+  formulations_met := array(
+    select list.formulation from unnest(lists) as list
+     where list.text_strategy is not null and list.relaxed_parts is null
+  );
+  for place in 1 .. cardinality(lists) loop
+    if lists[place].relaxed_parts is not null and lists[place].formulation = any (formulations_met) then
+      lists[place].text_ids := null;
+      lists[place].text_scores := null;
+      lists[place].relaxed_parts := null;
+    end if;
+  end loop;
+  return lists;
 end
 $$;
 
-comment on function knowledge_internal.indexed_direction(extensions.vector) is
-  'What a query''s embedding is compared with indexed_embedding by.';
+comment on function knowledge_internal.without_relaxed(knowledge_internal.ranked_list[]) is
+  'The lists of a search: where one collection has rows with what a question requires, it stays '
+  'required in all.';
 
-create function knowledge_internal.use_search_settings(plan knowledge_internal.search_plan)
-returns knowledge_internal.search_settings
+create function knowledge_internal.ranked_lists(plan knowledge_internal.search_plan)
+returns knowledge_internal.ranked_list[]
 language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
+-- Compiling a plan, or starting workers, takes longer than the search.
+set jit = off
+set max_parallel_workers_per_gather = 0
+-- The planner does not count the cost of reading long vectors and texts outside their row. Without
+-- sorts it takes the vector index for the nearest rows; without sequential scans, the text index.
+set enable_sort = off
+set enable_seqscan = off
+-- The planner overestimates how many rows the text condition matches, and would combine the text
+-- index with a scan of a filter's whole index.
+set cpu_index_tuple_cost = 0.5
 as $$
 declare
-  -- The cast loads pgvector, which defines the settings.
-  callers constant knowledge_internal.search_settings := case
-    when '[1]'::extensions.vector is not null then row(
-      current_setting('hnsw.ef_search'), current_setting('hnsw.iterative_scan'),
-      current_setting('hnsw.max_scan_tuples')
-    )
-  end;
+  callers text[];
+  lists knowledge_internal.ranked_list[] := '{}';
+  collection text;
 begin
+  if plan.is_empty then
+    return lists;
+  end if;
+  -- A set clause cannot restore the settings of pgvector: a role that is not a superuser could not
+  -- create the function in a session that has not loaded pgvector, which the cast does.
+  callers := case when '[1]'::extensions.vector is not null then array[
+    current_setting('hnsw.ef_search'), current_setting('hnsw.iterative_scan'),
+    current_setting('hnsw.max_scan_tuples')
+  ] end;
   perform set_config('hnsw.ef_search', plan.ef_search::text, true),
           -- Filters are checked after the index scan, which goes on until enough rows pass.
           set_config('hnsw.iterative_scan', 'relaxed_order', true),
           set_config('hnsw.max_scan_tuples', plan.scan_tuples::text, true),
-          -- Without filters one plan serves all calls; with filters the plan depends on their
-          -- values.
-          set_config(
-            'plan_cache_mode',
-            case when plan.is_filtered then 'force_custom_plan' else 'force_generic_plan' end,
-            true
-          ),
           -- When no index finds the matching rows, a sequential scan does.
-          set_config(
-            'enable_seqscan',
-            case when plan.is_filtered and not plan.is_indexed then 'on' else 'off' end,
-            true
-          );
-  return callers;
+          case when plan.is_filtered and not plan.is_indexed
+            then set_config('enable_seqscan', 'on', true) end;
+  for formulation in 1 .. cardinality(plan.questions) loop
+    foreach collection in array coalesce(plan.collections, array[null::text]) loop
+      lists := lists || knowledge_internal.ranked_list(formulation, collection, plan);
+    end loop;
+  end loop;
+  perform set_config('hnsw.ef_search', callers[1], true),
+          set_config('hnsw.iterative_scan', callers[2], true),
+          set_config('hnsw.max_scan_tuples', callers[3], true);
+  return knowledge_internal.without_relaxed(lists);
 end
 $$;
 
-comment on function knowledge_internal.use_search_settings(knowledge_internal.search_plan) is
-  'Sets what the statement of a search is planned and run with, and returns the caller''s settings '
-  'of pgvector. A set clause on the search cannot restore those: a role that is not a superuser '
-  'could not create the function in a session that has not loaded pgvector, so no dump could be '
-  'restored.';
+comment on function knowledge_internal.ranked_lists(knowledge_internal.search_plan) is
+  'The lists of a search: each question is ranked by itself in each collection.';
 
-create function knowledge_internal.restore_settings(callers knowledge_internal.search_settings)
-returns void
+create function knowledge_internal.around(
+  ids uuid[], neighbor_window integer, scope knowledge_internal.row_scope
+)
+returns jsonb
 language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  facts jsonb;
 begin
-  perform set_config('hnsw.ef_search', callers.ef_search, true),
-          set_config('hnsw.iterative_scan', callers.iterative_scan, true),
-          set_config('hnsw.max_scan_tuples', callers.max_scan_tuples, true);
+  execute
+    'select jsonb_object_agg(hit.id, jsonb_build_object('
+    '  ''document_chunks'', ('
+    '    select count(chunk.chunk_index) from public.knowledge_chunks as chunk'
+    '     where ' || scope.visible || ' and chunk.document_id = hit.document_id),'
+    '  ''shows_document'', exists ('
+    '    select from public.knowledge_documents as document'
+    '     where document.id = hit.document_id and ' ||
+    case
+      when num_nonnulls(scope.viewer_id, scope.viewer_groups) = 0 and not scope.public_only
+        then 'true'
+      when scope.public_only then 'document.visibility = ''public'''
+      else knowledge_internal.viewer_condition('document')
+    end || ')' ||
+    case when neighbor_window > 0 then
+    ', ''context'', ('
+    '    select string_agg(chunk.content, E''\n[CHUNK BOUNDARY]\n'''
+    '                      order by chunk.chunk_index, chunk.id)'
+    '      from public.knowledge_chunks as chunk'
+    '     where ' || scope.visible ||
+    '       and chunk.document_id = hit.document_id and chunk.collection = hit.collection'
+    '       and chunk.chunk_index between hit.chunk_index::bigint - $3'
+    '                                 and hit.chunk_index::bigint + $3)' else '' end ||
+    '  )) from public.knowledge_chunks as hit where hit.id = any ($2)'
+    into facts
+    using scope, ids, neighbor_window;
+  return facts;
 end
 $$;
 
-comment on function knowledge_internal.restore_settings(knowledge_internal.search_settings) is
-  'Restores the caller''s settings of pgvector.';
+comment on function knowledge_internal.around is
+  'What a viewer may see around hits, an object by the id of the hit: document_chunks, how many '
+  'chunks its document has; shows_document, whether its document is visible; context, with a '
+  'window, the chunks around it.';
+
+create function knowledge_internal.given_lists(ranked_lists jsonb)
+returns knowledge_internal.ranked_list[]
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most_lists constant integer := 100;
+  largest constant float8 := 1e30;
+  lists constant knowledge_internal.ranked_list[] := array(
+    select list
+      from jsonb_populate_recordset(
+             null::knowledge_internal.ranked_list, ranked_lists -> 'lists'
+           ) as list
+  );
+begin
+  if (
+    jsonb_typeof(ranked_lists -> 'lists') = 'array' and cardinality(lists) <= most_lists
+      and not exists (
+        select from unnest(lists) as list
+         where (
+                 list.formulation between 1 and most_lists
+                 and coalesce(list.identifier_bonus, 0) between 0 and largest
+                 and coalesce(cardinality(list.vector_ids), 0)
+                       = coalesce(cardinality(list.similarities), 0)
+                 and coalesce(cardinality(list.text_ids), 0)
+                       = coalesce(cardinality(list.text_scores), 0)
+                 and array_position(list.vector_ids || list.text_ids, null) is null
+                 and -1.001 <= all (coalesce(list.similarities, '{}'))
+                 and 1.001 >= all (coalesce(list.similarities, '{}'))
+                 and -largest <= all (coalesce(list.text_scores, '{}'))
+                 and largest >= all (coalesce(list.text_scores, '{}'))
+               ) is not true
+      )
+  ) is not true then
+    raise exception 'ranked_lists must be an object with at most % lists', most_lists
+      using errcode = '22023', hint = 'Send what the search of each database returned, unchanged.';
+  end if;
+  return lists;
+exception
+  when invalid_parameter_value then
+    raise;
+  when data_exception then
+    raise exception 'ranked_lists: %', left(sqlerrm, 200)
+      using errcode = '22023', hint = 'Send what the search of each database returned, unchanged.';
+end
+$$;
+
+comment on function knowledge_internal.given_lists(jsonb) is
+  'The lists of the argument ranked_lists. Raises 22023 for another form.';
 
 -- A definer: service_role has no rights on the internal schema.
 create function public.hybrid_search_knowledge_chunks(
@@ -950,7 +1429,8 @@ create function public.hybrid_search_knowledge_chunks(
   formulations jsonb default null,
   viewer_groups text[] default null,
   on_bad_embedding text default 'error',
-  prefix_last boolean default false
+  prefix_last boolean default false,
+  ranked_lists jsonb default null
 )
 returns setof public.knowledge_search_hit
 language plpgsql
@@ -958,334 +1438,108 @@ stable
 -- Callers have no grant on the tables: the arguments decide which rows they see.
 security definer
 set search_path = pg_catalog, pg_temp
--- The body sets it; with this clause the caller's value comes back at the end.
-set plan_cache_mode = auto
--- Compiling the plan, or starting workers, takes longer than the search.
+-- The statement is the same for every search; planning it takes longer than running it.
+set plan_cache_mode = force_generic_plan
 set jit = off
 set max_parallel_workers_per_gather = 0
--- The planner does not count the cost of reading long vectors and texts outside their row. Without
--- sorts it takes the vector index for the nearest rows; without sequential scans, the text index.
-set enable_sort = off
+-- Rows are looked up by their ids. There are few lists, so a hash table for each join takes more
+-- time and memory than the join.
 set enable_seqscan = off
--- The planner overestimates how many rows the text condition matches, and would combine the text
--- index with a scan of a filter's whole index.
-set cpu_index_tuple_cost = 0.5
+set enable_hashjoin = off
 as $$
 declare
-  questions knowledge_internal.search_question[];
-  analyses knowledge_internal.query_analysis[];
-  asked knowledge_internal.asked_words;
-  wanted knowledge_internal.chunk_filter;
   plan knowledge_internal.search_plan;
-  callers knowledge_internal.search_settings;
+  lists knowledge_internal.ranked_list[];
+  asked knowledge_internal.asked_words;
 begin
-  perform knowledge_internal.check_search_arguments(
-    match_count, match_threshold, vector_weight, text_weight, search_mode, pool_size, rrf_k, fusion,
-    public_only, one_per_document, neighbor_window, recency_half_life, match_offset, snippet,
-    viewer_groups, on_bad_embedding, prefix_last
+  plan := knowledge_internal.planned_search(
+    row(
+      query_embedding, query_text, match_count, match_threshold, vector_weight, text_weight,
+      filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from, date_to, collections,
+      viewer_id, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
+      snippet, formulations, viewer_groups, on_bad_embedding, prefix_last
+    )::knowledge_internal.search_arguments
   );
-  wanted := case
-    when num_nonnulls(filters, filter_type, date_from, date_to) > 0 or public_only
-      then knowledge_internal.compile_filter(filters, filter_type, date_from, date_to, public_only)
+  lists := case
+    when ranked_lists is null then knowledge_internal.ranked_lists(plan)
+    else knowledge_internal.given_lists(ranked_lists)
   end;
-  if fusion is null or fusion = 'stored_or_auto' then
-    select * into fusion, vector_weight, text_weight from knowledge_internal.settled_fusion(
-      fusion, vector_weight, text_weight, coalesce(collections, wanted.collections)
-    );
-  end if;
-  plan := knowledge_internal.plan_search(
-    pool_size, match_count, wanted, viewer_id, viewer_groups, collections
-  );
-  questions := knowledge_internal.search_questions(
-    query_embedding, query_text, formulations, plan.dimensions, vector_weight > 0, text_weight > 0,
-    on_bad_embedding
-  );
-  collections := case
-    when collections is not null
-      then knowledge_internal.checked_collections(collections, cardinality(questions))
-  end;
-  if plan.is_empty then
+  if lists = '{}' then
     return;
   end if;
-  analyses := knowledge_internal.analyse_questions(
-    questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
-  );
-  asked := knowledge_internal.asked_words(analyses);
-  callers := knowledge_internal.use_search_settings(plan);
-  if num_nonnulls(collections, formulations, recency_half_life) = 0 and neighbor_window = 0
-     and not one_per_document and knowledge_internal.is_common_search(plan) then
-    plan := knowledge_internal.with_found_rows(
-      plan, wanted, questions[1], analyses[1], viewer_id, viewer_groups
-    );
-    return query
-    select hit.*
-      from knowledge_internal.common_search(
-             questions[1], analyses[1], asked, wanted, plan, match_count, match_threshold,
-             vector_weight, text_weight, rrf_k, fusion, viewer_id, public_only, match_offset,
-             snippet, viewer_groups
-           ) as hit;
-    perform knowledge_internal.restore_settings(callers);
-    return;
-  end if;
+  asked := knowledge_internal.asked_words(plan.analyses);
 
-  return query with
-  -- Rows. Both CTEs are inlined wherever they are read, so each leg filters in its own index scan.
-  visible_chunks as not materialized (
-    select chunk.*
-      from knowledge_internal.searchable_chunks as chunk
-     where chunk.status = 'active'
-       and (
-         not plan.is_filtered
-         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'
-             or chunk.owner_id = viewer_id or chunk.allowed_groups && viewer_groups)
-           and (wanted.visibilities is null or chunk.visibility = any (wanted.visibilities))
-           and (wanted.sensitivities is null or chunk.sensitivity = any (wanted.sensitivities)
-             or chunk.sensitivity is null and 'sensitivity' = any (wanted.or_null))
-           and (wanted.owner_ids is null or chunk.owner_id = any (wanted.owner_ids)
-             or chunk.owner_id is null and 'owner_id' = any (wanted.or_null))
-           and (wanted.hidden is null or not wanted.hidden && array[
-             'visibility=' || chunk.visibility, 'owner_id' || coalesce('=' || chunk.owner_id, ''),
-             'sensitivity' || coalesce('=' || chunk.sensitivity, '')
-           ])
-       )
-  ),
-  matching_chunks as not materialized (
-    select chunk.*
-      from visible_chunks as chunk
-     where coalesce(chunk.collection <> all (wanted.excluded_collections), true)
-       and (not plan.is_filtered
-        or (wanted.knowledge_types is null or chunk.knowledge_type = any (wanted.knowledge_types))
-          and (wanted.source_origins is null or chunk.source_origin = any (wanted.source_origins))
-          and (wanted.collections is null or chunk.collection = any (wanted.collections))
-          and (wanted.languages is null or chunk.language = any (wanted.languages))
-          and (wanted.embedding_models is null
-            or chunk.embedding_model = any (wanted.embedding_models)
-            or chunk.embedding_model is null and 'embedding_model' = any (wanted.or_null))
-          and (wanted.document_ids is null or chunk.document_id = any (wanted.document_ids)
-            or chunk.document_id is null and 'document_id' = any (wanted.or_null))
-          and (wanted.source_ids is null or chunk.source_id = any (wanted.source_ids)
-            or chunk.source_id is null and 'source_id' = any (wanted.or_null))
-          and (wanted.chunk_indexes is null or chunk.chunk_index <@ wanted.chunk_indexes
-            or chunk.chunk_index is null and 'chunk_index' = any (wanted.or_null))
-          and (wanted.document_dates is null or chunk.document_date <@ wanted.document_dates
-            or chunk.document_date is null and 'document_date' = any (wanted.or_null))
-          -- The index on document_date serves these two, not the multirange above.
-          and (plan.first_date is null or chunk.document_date >= plan.first_date)
-          and (plan.end_date is null or chunk.document_date < plan.end_date)
-          and (wanted.created is null or chunk.created_at <@ wanted.created)
-          and (wanted.updated is null or chunk.updated_at <@ wanted.updated)
-          and (wanted.excluded is null or not wanted.excluded && array[
-            'knowledge_type=' || chunk.knowledge_type, 'source_origin=' || chunk.source_origin,
-            'language=' || chunk.language, 'document_id' || coalesce('=' || chunk.document_id, ''),
-            'embedding_model' || coalesce('=' || chunk.embedding_model, ''),
-            'source_id' || coalesce('=' || chunk.source_id, '')
-          ])
-          and (wanted.required_metadata is null or chunk.metadata @> wanted.required_metadata)
-          and (wanted.alternative_metadata is null
-            or chunk.metadata @> any (wanted.alternative_metadata))
-          and (wanted.metadata_conditions is null
-            or knowledge_internal.passes(chunk.metadata, wanted.metadata_conditions)))
-  ),
-  -- Lists. Each question is ranked by itself in each collection.
+  return query
+  with
+  -- The two rankings. Each question is ranked by itself in each collection.
   lists as materialized (
-    select row_number() over (order by question.ordinality, scope.collection) as list_id,
-           question.*, scope.collection,
-           knowledge_internal.indexed_direction(question.embedding) as direction,
-           knowledge_internal.embedding_bits(question.embedding) as embedding_bits,
-           coalesce(matching.chunks <= plan.most_compared, plan.is_small_corpus) as is_narrow,
-           question.is_partial and coalesce(
-             matching.chunks > greatest(
-               plan.most_read_by_filter,
-               case when question.embedding is not null then plan.most_compared end
-             ),
-             true
-           ) as is_drawn
-      from rows from (unnest(questions), unnest(analyses)) with ordinality as question
-     cross join unnest(coalesce(collections, array[null::text])) as scope (collection)
-     cross join lateral knowledge_internal.estimated_chunks(plan, scope.collection)
-             as matching (chunks)
-  ),
-  -- Vector leg.
-  nearest_by_index as materialized (
-    select lists.list_id, nearest.*
-      from lists
-     cross join lateral (
-             select chunk.id, chunk.content_tsv, chunk.bm25,
-                    chunk.embedding operator(extensions.<=>) lists.embedding as distance
-               from matching_chunks as chunk
-              where chunk.embedding is not null
-                and (collections is null or chunk.collection = lists.collection)
-              order by chunk.indexed_embedding operator(extensions.<=>) lists.direction
-              limit plan.index_rows
-           ) as nearest
-     where lists.embedding is not null and not lists.is_narrow
-  ),
-  -- Few rows match, or the index scan stopped early.
-  compared_lists as materialized (
-    select * from lists
-     where lists.embedding is not null
-       and plan.index_rows > (select count(*) from nearest_by_index where list_id = lists.list_id)
-  ),
-  nearest_by_comparison as materialized (
-    select lists.list_id, nearest.*
-      from compared_lists as lists
-     cross join lateral (
-             select near.id, near.content_tsv, near.bm25,
-                    near.embedding operator(extensions.<=>) lists.embedding as distance
-               from (
-                 select chunk.id, chunk.embedding, chunk.content_tsv, chunk.bm25
-                   from matching_chunks as chunk
-                  where chunk.embedding is not null
-                    and (collections is null or chunk.collection = lists.collection)
-                  order by chunk.embedding_bits operator(extensions.<~>) lists.embedding_bits,
-                           chunk.id
-                  limit plan.compared_by_bits
-               ) as near
-              order by distance, near.id
-              limit plan.compared_exactly
-           ) as nearest
-  ),
-  neighbours as materialized (
-    select nearest.*, 1 - nearest.distance as similarity,
-           row_number() over (
-             partition by nearest.list_id order by nearest.distance, nearest.id
-           ) as vector_rank
-      from (
-        select * from nearest_by_comparison
-        union all
-        select * from nearest_by_index where list_id not in (select list_id from compared_lists)
-      ) as nearest
+    select found.list_id, found.vector_ids, found.similarities, found.text_ids, found.text_scores,
+           row(
+             found.similarities[cardinality(found.similarities)], found.similarities[1],
+             -- In a text leg alone, the least is no word found.
+             case when found.similarities <> '{}'
+               then found.text_scores[cardinality(found.text_scores)] else 0 end,
+             found.text_scores[1], coalesce(found.identifier_bonus, 'infinity')
+           )::knowledge_internal.score_range as score_range
+      from unnest(lists) with ordinality as found (
+             formulation, collection, vector_strategy, vector_ids, similarities, text_strategy,
+             text_ids, text_scores, identifier_bonus, relaxed_parts, vector_milliseconds,
+             text_milliseconds, list_id
+           )
   ),
   vector_results as (
-    select hit.list_id, hit.id, hit.similarity, hit.vector_rank, hit.content_tsv, hit.bm25
-      from neighbours as hit
-     where hit.vector_rank <= plan.pool and hit.similarity >= match_threshold
-  ),
-  -- Text leg. Where another collection has rows with what is required, it stays required in all.
-  last_draws as materialized (
-    select lists.list_id, drawn.*,
-           case when min(drawn.draw) over (partition by lists.ordinality) = 4
-             then lists.relaxed_parts end as relaxed_parts
+    select lists.list_id, lists.score_range, hit.id, hit.similarity, hit.vector_rank
       from lists
-     cross join lateral knowledge_internal.drawn_rows(
-             analyses[lists.ordinality], lists.collection, lists.is_narrow, lists.is_drawn, wanted,
-             plan, viewer_id, viewer_groups
-           ) as drawn
-     where lists.matching_query is not null
+     cross join lateral unnest(lists.vector_ids, lists.similarities)
+             with ordinality as hit (id, similarity, vector_rank)
   ),
   text_results as (
-    select last_draws.list_id, hit.id, hit.text_score, hit.text_rank, hit.embedding,
-           hit.has_every_word
-      from last_draws
-      join lists on lists.list_id = last_draws.list_id
-     cross join lateral knowledge_internal.exact_scores(
-             last_draws.ids, plan.pool, lists.lexemes, lists.scored_weights,
-             lists.readings, lists.mean_length,
-             case when last_draws.draw = 4 then lists.relaxed_bonuses else lists.bonuses end
-           ) as hit
-     where last_draws.draw < 4 or last_draws.relaxed_parts is not null
+    select lists.list_id, lists.score_range, hit.id, hit.text_score, hit.text_rank
+      from lists
+     cross join lateral unnest(lists.text_ids, lists.text_scores)
+             with ordinality as hit (id, text_score, text_rank)
   ),
   -- Fusion.
   combined as (
     select list_id, id, vector_results.vector_rank, text_results.text_rank,
            vector_results.similarity, text_results.text_score,
-           vector_results.content_tsv, vector_results.bm25, text_results.embedding
+           coalesce(vector_results.score_range, text_results.score_range) as score_range
       from vector_results
       full outer join text_results using (list_id, id)
   ),
-  evidence as materialized (
-    select lists.list_id, leg.*
-      from lists
-      left join lateral knowledge_internal.leg_evidence(
-             array(
-               select similarity from neighbours where list_id = lists.list_id order by vector_rank
-             ),
-             array(
-               select -(bm25 operator(extensions.<#>) lists.scored_vector)
-                 from neighbours where list_id = lists.list_id and vector_rank <= plan.best_hits
-             ),
-             array(
-               select text_score from text_results where list_id = lists.list_id order by text_rank
-             ),
-             (
-               select has_every_word
-                 from text_results where list_id = lists.list_id and text_rank = 1
-             ),
-             plan.typical_rank, lists.cosine_spread, lists.mutual_neighbours, lists.coverage_weights
-           ) as leg on fusion = 'auto'
-  ),
-  -- auto adds scores, so a row needs the score of the leg that missed it too. In the lower half of
-  -- the text leg it counts as least similar: reading its embedding takes time, and nDCG at 10 and
-  -- at 50 is the same without it.
-  completed as (
-    select combined.list_id, combined.id, combined.vector_rank, combined.text_rank,
-           combined.similarity, combined.text_score,
-           vector_weight * evidence.vector_evidence as cosine_weight,
-           text_weight * evidence.text_evidence as bm25_weight,
-           coalesce(
-             combined.similarity,
-             case when combined.text_rank <= plan.cosine_ranks then coalesce(
-               1 - (combined.embedding operator(extensions.<=>) lists.embedding),
-               evidence.typical_cosine, 0
-             )
-             end
-           ) as cosine,
-           coalesce(
-             combined.text_score,
-             case when lists.is_optional or combined.content_tsv @@ last_draws.query
-               then -(combined.bm25 operator(extensions.<#>) lists.scored_vector)
-                      + case when lists.bonuses is null then 0
-                          else knowledge_internal.bonus(combined.content_tsv, lists.bonuses) end
-             end,
-             0
-           ) as bm25_score,
-           coalesce((lists.bonuses).identifier_bonus, 'infinity') as identifier_bonus
-      from combined
-      join evidence on evidence.list_id = combined.list_id
-      left join lists on fusion = 'auto' and lists.list_id = combined.list_id
-      left join last_draws on last_draws.list_id = lists.list_id
-  ),
-  ranges as (
-    select hit.list_id,
-           max(hit.bm25_score) as best_bm25_score,
-           min(hit.similarity) as least_similarity, max(hit.similarity) as best_similarity,
-           case when count(hit.similarity) = 0 then 0 else min(hit.text_score) end
-             as least_text_score, max(hit.text_score) as best_text_score,
-           min(hit.cosine) as least_cosine, max(hit.cosine) as best_cosine,
-           1 + bool_or(hit.bm25_score >= hit.identifier_bonus)::integer as tiers
-      from completed as hit
-     group by hit.list_id
-  ),
   scored as (
-    select hit.id,
-           min(hit.vector_rank) as vector_rank, min(hit.text_rank) as text_rank,
-           max(hit.similarity) as similarity, max(hit.text_score) as text_score,
+    select combined.id,
+           min(combined.vector_rank) as vector_rank, min(combined.text_rank) as text_rank,
+           max(combined.similarity) as similarity, max(combined.text_score) as text_score,
            sum(
-             case fusion
-               when 'rrf' then coalesce(vector_weight / (rrf_k + hit.vector_rank), 0)
-                 + coalesce(text_weight / (rrf_k + hit.text_rank), 0)
-               when 'relative_score' then vector_weight
-                 * knowledge_internal.min_max(hit.similarity, least_similarity, best_similarity)
-                 + text_weight
-                 * knowledge_internal.min_max(hit.text_score, least_text_score, best_text_score)
-               -- 1 is the best of both legs; rows with an identifier asked for have over 1/2.
-               else (
-                 coalesce(
-                   (
-                     cosine_weight * coalesce(cosine - least_cosine, 0) + bm25_weight * bm25_score
-                   ) / nullif(
-                     cosine_weight * (best_cosine - least_cosine) + bm25_weight * best_bm25_score, 0
-                   ),
-                   1
-                 ) + (bm25_score >= identifier_bonus)::integer
-               ) / tiers / cardinality(questions)
+             case plan.fusion
+               when 'rrf' then
+                 coalesce(plan.vector_weight / (rrf_k + combined.vector_rank), 0)
+                   + coalesce(plan.text_weight / (rrf_k + combined.text_rank), 0)
+               when 'relative_score' then
+                 plan.vector_weight * knowledge_internal.min_max(
+                   combined.similarity, (score_range).least_similarity,
+                   (score_range).best_similarity
+                 ) + plan.text_weight * knowledge_internal.min_max(
+                   combined.text_score, (score_range).least_text_score,
+                   (score_range).best_text_score
+                 )
+               -- auto. A row with an identifier that was asked for has more than others can have.
+               else
+                 plan.vector_weight / plan.cosine_scale
+                   * coalesce(combined.similarity, (score_range).least_similarity, 0)
+                 + plan.text_weight * coalesce(
+                   coalesce(combined.text_score, (score_range).least_text_score)
+                     / nullif((score_range).best_text_score, 0), 0
+                 )
+                 + case when combined.text_score >= (score_range).identifier_bonus
+                     then 2 * plan.vector_weight / plan.cosine_scale + plan.text_weight else 0 end
              end
            ) as rrf_score
-      from completed as hit
-      join ranges using (list_id)
-     group by hit.id
+      from combined
+     group by combined.id
   ),
-  -- Page.
+  -- Page. A document takes the place and the score of its best hit, and shows its best chunk.
   ordered as (
     select scored.*, chunk.chunk_index, chunk.collection, aged.score,
            coalesce(case when one_per_document then chunk.document_id end, scored.id) as unit,
@@ -1293,13 +1547,27 @@ begin
              order by aged.score desc, least(scored.vector_rank, scored.text_rank), scored.id
            ) as place
       from scored
-      left join public.knowledge_chunks as chunk
-        on (one_per_document or recency_half_life is not null) and chunk.id = scored.id
-     cross join lateral knowledge_internal.aged_score(
-             scored.rrf_score, chunk.document_date, recency_half_life
+      -- Each condition in "where" is checked once, before any row is looked up.
+      left join lateral (
+             select stored.chunk_index, stored.collection, stored.document_id, stored.document_date
+               from public.knowledge_chunks as stored
+              where (one_per_document or recency_half_life is not null) and ranked_lists is null
+                and stored.id = scored.id
+             union all
+             select sent.*
+               from jsonb_to_record(ranked_lists #> array['chunks', scored.id::text]) as sent (
+                      chunk_index integer, collection text, document_id uuid, document_date date
+                    )
+              where ranked_lists is not null
+             offset 0
+           ) as chunk on true
+     cross join lateral (
+             select case when recency_half_life is null then scored.rrf_score
+                      else knowledge_internal.aged_score(
+                        scored.rrf_score, chunk.document_date, recency_half_life
+                      ) end
            ) as aged (score)
   ),
-  -- A document takes the place and the score of its best hit, and shows its best chunk.
   units as (
     select distinct on (ordered.unit)
            ordered.*,
@@ -1309,32 +1577,18 @@ begin
       from ordered
      order by ordered.unit, ordered.chunk_index is null, ordered.place
   ),
-  page as (
+  page as materialized (
     select units.*, count(*) over () as total_count
       from units
-     order by units.unit_place, units.id
+     order by units.unit_place
      limit match_count offset match_offset
   ),
-  -- A search returns hits only, so explain_hybrid_search reads the rest from a setting.
-  trace as materialized (
-    select set_config('knowledge_internal.trace', jsonb_agg(told)::text, true)
-      from (
-        select lists.list_id, lists.ordinality as formulation, lists.collection, lists.is_narrow,
-               lists.is_partial, lists.is_drawn, last_draws.draw, last_draws.relaxed_parts,
-               plan.pool, vector_weight * coalesce(evidence.vector_evidence, 1) as vector_weight,
-               text_weight * coalesce(evidence.text_evidence, 1) as text_weight,
-               lists.embedding is not null as is_embedded,
-               lists.list_id in (select list_id from compared_lists) as is_compared,
-               (select count(*) from vector_results where list_id = lists.list_id) as vector_rows,
-               (select count(*) from text_results where list_id = lists.list_id) as text_rows
-          from lists
-          join evidence on evidence.list_id = lists.list_id
-          left join last_draws on last_draws.list_id = lists.list_id
-         where current_setting('knowledge_internal.tracing', true) = 'on'
-         order by lists.list_id
-      ) as told
+  around as materialized (
+    select knowledge_internal.around(array(select id from page), neighbor_window, plan.scope)
+             as facts
+     where (plan.scope).is_restricted or neighbor_window > 0
   )
-  select chunk.id, chunk.content, chunk.knowledge_type, chunk.document_id, chunk.chunk_index,
+  select page.id, chunk.content, chunk.knowledge_type, chunk.document_id, chunk.chunk_index,
          chunk.source_origin, chunk.metadata, page.unit_score, page.vector_rank, page.text_rank,
          page.similarity, page.text_score,
          case when page.text_rank is null then 'vector' when page.vector_rank is null then 'text'
@@ -1346,46 +1600,55 @@ begin
              chunk.content, chunk.content_tsv, chunk.language, asked
            )
          end,
-         case when neighbor_window > 0 then coalesce(
-           (
-             select string_agg(
-                      neighbour.content, E'\n[CHUNK BOUNDARY]\n'
-                      order by neighbour.chunk_index, neighbour.id
-                    )
-               from visible_chunks as neighbour
-              where neighbour.document_id = chunk.document_id
-                and neighbour.collection = chunk.collection
-                and neighbour.chunk_index between chunk.chunk_index::bigint - neighbor_window
-                                              and chunk.chunk_index::bigint + neighbor_window
-           ),
-           chunk.content
-         )
-         end,
-         page.total_count, plan.pool in (select greatest(vector_rank, text_rank) from completed),
+         case when neighbor_window > 0
+           then coalesce(surroundings.facts ->> 'context', chunk.content) end,
+         page.total_count,
+         (
+           select coalesce(
+                    bool_or(
+                      greatest(cardinality(lists.vector_ids), cardinality(lists.text_ids))
+                        = plan.pool
+                    ), false
+                  )
+             from lists
+         ),
          chunk.heading, chunk.sensitivity,
          coalesce(knowledge_internal.distinct_names(page.collections), array[chunk.collection]),
-         (
-           select count(sibling.chunk_index)::integer from visible_chunks as sibling
-            where sibling.document_id = chunk.document_id
-         ), document.external_key, document.source_row,
+         coalesce(
+           (surroundings.facts -> 'document_chunks')::integer,
+           (
+             select count(sibling.chunk_index)::integer
+               from public.knowledge_chunks as sibling
+              where sibling.status = 'active' and sibling.document_id = chunk.document_id
+                and surroundings.facts is null
+           )
+         ),
+         document.external_key, document.source_row,
          least(1, page.unit_score / (select knowledge_internal.best_fused_score( -- once, not by row
-           fusion, questions, vector_weight, text_weight, rrf_k
+           plan, rrf_k
          ))),
          (select knowledge_internal.search_notes(
-           questions, analyses, array(select distinct unnest(relaxed_parts) from last_draws)
+           plan.questions, plan.analyses,
+           array(
+             select distinct unnest(list.relaxed_parts) from unnest(lists) as list order by 1
+           )
          ))
     from page
-    join public.knowledge_chunks as chunk on chunk.id = page.id
+    left join lateral (
+           select stored.content, stored.knowledge_type, stored.document_id, stored.chunk_index,
+                  stored.source_origin, stored.metadata, stored.content_tsv, stored.collection,
+                  stored.document_date, stored.language, stored.heading, stored.sensitivity
+             from public.knowledge_chunks as stored
+            where stored.id = page.id
+           offset 0
+         ) as chunk on true
+    left join lateral (
+           select (select around.facts from around) -> page.id::text as facts
+         ) as surroundings on true
     left join public.knowledge_documents as document
       on document.id = chunk.document_id
-     and (document.visibility = 'public' or not public_only and (
-       num_nonnulls(viewer_id, viewer_groups) = 0 or document.owner_id = viewer_id
-         or document.allowed_groups && viewer_groups))
-   -- Always true: a CTE that nothing reads is not run.
-   where (select count(*) from trace) >= 0
+     and coalesce((surroundings.facts -> 'shows_document')::boolean, true)
    order by page.unit_place;
-
-  perform knowledge_internal.restore_settings(callers);
 end
 $$;
 
@@ -1398,9 +1661,10 @@ comment on function public.hybrid_search_knowledge_chunks is
   'rrf adds vector_weight / (rrf_k + vector_rank) and text_weight / (rrf_k + text_rank), '
   'where a leg that missed the chunk adds nothing and has a null rank (Cormack, Clarke and '
   'Buettcher 2009); relative_score scales each leg''s scores to 0..1, 0 being its last chunk (of a '
-  'text leg alone, no word found), and adds them, weighted; auto adds cosine similarity and BM25, '
-  'weighted for each query by what the legs show of their own reliability and by the caller''s '
-  'weights, 1 being the best that any chunk could reach. '
+  'text leg alone, no word found), and adds them, weighted; auto adds vector_weight * cosine / (3.5 s) and '
+  'text_weight * BM25 / best BM25, where s is the standard deviation of the cosine of random pairs '
+  'of chunks and a score that is missing counts as the least of its leg; chunks with an identifier '
+  'that was asked for come first. '
   'The fused score is in rrf_score. '
   'search_mode: websearch (words are optional, "a phrase" is required, -word excludes, or joins '
   'alternatives), simple (all words are required), phrase (the words in this order); it binds the '
@@ -1419,6 +1683,7 @@ comment on function public.hybrid_search_knowledge_chunks is
   'neighbor_window: context holds the chunks around the hit. snippet: an excerpt with the words '
   'found in <mark>, HTML-escaped. on_bad_embedding: text ignores an embedding of another size or '
   'without a direction where query_text is given, and says so in notes. '
+  'ranked_lists: what fuse_knowledge_candidates fuses instead of searching. '
   'Raises 22023 for an argument out of bounds.';
 
 revoke all on function public.hybrid_search_knowledge_chunks from public, anon, authenticated;

@@ -415,9 +415,6 @@ immutable
 parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
--- A search with filters uses custom plans. The statements of this function, and of the functions it
--- calls, have the same best plan for every text, and planning takes longer than running them.
-set plan_cache_mode = force_generic_plan
 set standard_conforming_strings = on
 as $$
 declare
@@ -592,8 +589,6 @@ security invoker
 set search_path = pg_catalog, pg_temp
 -- Postgres sends a NOTICE for a query of stop words only.
 set client_min_messages = warning
--- The search sets force_custom_plan; the statements here are the same for every hit.
-set plan_cache_mode = force_generic_plan
 as $$
 declare
   configuration constant regconfig := knowledge_internal.text_configuration(language);

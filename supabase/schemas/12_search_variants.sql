@@ -152,11 +152,7 @@ declare
   most_queries constant integer := 50;
   most_formulations constant integer := 11; -- the search's own query and ten formulations
   most_rows constant integer := 1000; -- PostgREST truncates larger results without an error
-  defaults constant knowledge_internal.search_arguments :=
-    knowledge_internal.default_search_arguments();
-  argument_names constant jsonb := to_jsonb(defaults);
-  arguments knowledge_internal.search_arguments;
-  argument text;
+  given knowledge_internal.search_arguments;
   item record;
   row_count integer;
   rows_so_far integer := 0;
@@ -205,23 +201,10 @@ begin
       from jsonb_array_elements(queries) with ordinality as listed (query, number)
      order by listed.number
   loop
-    begin
-      for argument in select named.name from jsonb_object_keys(item.query) as named (name) loop
-        if not argument_names ? argument then
-          raise exception 'no argument of the search has this name' using errcode = '22023';
-        end if;
-        perform jsonb_populate_record(
-          arguments, jsonb_build_object(argument, item.query -> argument)
-        );
-      end loop;
-    exception when data_exception or program_limit_exceeded then
-      raise exception 'queries[%].%: %', item.number, left(argument, 100), left(sqlerrm, 200)
-        using errcode = '22023';
-    end;
-    arguments := jsonb_populate_record(defaults, item.query);
+    given := knowledge_internal.given_arguments(item.query, format('queries[%s]', item.number));
     begin
       return query
-      select item.number::integer, hit.* from knowledge_internal.search(arguments) as hit;
+      select item.number::integer, hit.* from knowledge_internal.search(given) as hit;
       get diagnostics row_count = row_count;
     exception when data_exception then
       raise exception 'queries[%]: %', item.number, sqlerrm using errcode = '22023';

@@ -1,153 +1,96 @@
 -- 013_explain: the explanation of a search's result, and the estimate of its cost.
--- Adds: functions explained_list and explanation, which explain_hybrid_search calls; planned_rows,
--- row_costs, estimated_list and search_estimate, which estimate_hybrid_search calls.
--- Locks nothing that exists.
+-- Adds: functions explained_list and explain_hybrid_search; planned_rows, row_costs, estimated_list
+-- and estimate_hybrid_search. Locks nothing that exists.
 
-create function knowledge_internal.explained_list(list jsonb)
+create function knowledge_internal.explained_list(
+  list knowledge_internal.ranked_list, plan knowledge_internal.search_plan
+)
 returns jsonb
 language plpgsql
 immutable
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-  all_rows constant integer := 3;
-  more_candidates constant integer := 2;
-  relaxed constant integer := 4;
 begin
   return jsonb_build_object(
-    'formulation', (list ->> 'formulation')::integer - 1,
-    'collection', list -> 'collection',
+    'formulation', list.formulation - 1,
+    'collection', list.collection,
     'vector', jsonb_build_object(
-      'strategy', case
-        when not (list ->> 'is_embedded')::boolean then 'not run'
-        when (list ->> 'is_narrow')::boolean then 'compared: few rows'
-        when (list ->> 'is_compared')::boolean then 'compared: the index stopped early'
-        else 'index'
-      end,
-      'rows', list -> 'vector_rows'
+      'strategy', coalesce(list.vector_strategy, 'not run'),
+      'rows', coalesce(cardinality(list.vector_ids), 0),
+      'milliseconds', list.vector_milliseconds
     ),
     'text', jsonb_build_object(
-      'strategy', case
-        when list ->> 'draw' is null then 'not run'
-        when (list ->> 'draw')::integer = relaxed then 'relaxed: no row has what is required'
-        when not (list ->> 'is_partial')::boolean then 'all rows'
-        when not (list ->> 'is_drawn')::boolean then 'all rows: few pass the filters'
-        when (list ->> 'draw')::integer = all_rows then 'all rows: too few candidates'
-        when (list ->> 'draw')::integer = more_candidates then 'more candidates: too few at first'
-        else 'candidates'
-      end,
-      'rows', list -> 'text_rows',
-      'relaxed', list -> 'relaxed_parts'
+      'strategy', coalesce(list.text_strategy, 'not run'),
+      'rows', coalesce(cardinality(list.text_ids), 0),
+      'milliseconds', list.text_milliseconds,
+      'relaxed', list.relaxed_parts
     ),
-    'pool', list -> 'pool',
-    'weights', jsonb_build_object(
-      'vector', list -> 'vector_weight', 'text', list -> 'text_weight'
-    )
+    'pool', plan.pool,
+    'weights', jsonb_build_object('vector', plan.vector_weight, 'text', plan.text_weight)
   );
 end
 $$;
 
-comment on function knowledge_internal.explained_list(jsonb) is
-  'The part of explain_hybrid_search for one list in the trace of the search.';
+comment on function knowledge_internal.explained_list is
+  'The part of explain_hybrid_search for one list of the search.';
 
-create function knowledge_internal.explanation(arguments knowledge_internal.search_arguments)
+create function public.explain_hybrid_search(search jsonb)
 returns jsonb
 language plpgsql
 stable
-security invoker
+-- definer: service_role has no rights on the internal schema.
+security definer
 set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
 as $$
 declare
-  begun_at timestamptz;
-  hybrid_milliseconds double precision;
-  vector_milliseconds double precision;
-  text_milliseconds double precision;
+  begun_at constant timestamptz := clock_timestamp();
+  given constant knowledge_internal.search_arguments := knowledge_internal.given_arguments(search);
+  plan constant knowledge_internal.search_plan := knowledge_internal.planned_search(given);
+  reading_milliseconds constant float8 := 1000 * extract(epoch from clock_timestamp() - begun_at);
+  -- The lists that are fused below.
+  lists constant knowledge_internal.ranked_list[] := knowledge_internal.ranked_lists(plan);
+  analysis constant knowledge_internal.query_analysis := plan.analyses[1];
   hits jsonb;
-  lists jsonb;
-  pool integer;
-  leg_alone knowledge_internal.search_arguments;
+  hybrid_milliseconds float8;
   summary record;
-  analysis knowledge_internal.query_analysis;
-  replaced jsonb;
-  candidates bigint;
-  settled record;
 begin
-  -- The first call gives the result; it includes planning and cold pages. Then each leg is timed.
-  perform set_config('knowledge_internal.tracing', 'on', true);
-  perform set_config('knowledge_internal.trace', '', true);
-  begun_at := clock_timestamp();
-  select coalesce(jsonb_agg(to_jsonb(hit) - '{content,metadata,context}'::text[]), '[]')
-    into hits
-    from knowledge_internal.search(arguments) as hit;
-  hybrid_milliseconds := extract(epoch from clock_timestamp() - begun_at) * 1000;
-  lists := (
-    select jsonb_agg(knowledge_internal.explained_list(traced.list) order by traced.place)
-      from jsonb_array_elements(nullif(current_setting('knowledge_internal.trace'), '')::jsonb)
-           with ordinality as traced (list, place)
+  hits := (
+    select coalesce(jsonb_agg(to_jsonb(hit) - '{content,metadata,context}'::text[]), '[]')
+      from knowledge_internal.search(given, jsonb_build_object('lists', lists)) as hit
   );
-  perform set_config('knowledge_internal.tracing', 'off', true);
-
-  -- Keep the arguments that select a leg's rows; reset those that only change the presentation.
-  leg_alone := arguments;
-  leg_alone.formulations := null;
-  leg_alone.recency_half_life := null;
-  leg_alone.one_per_document := false;
-  leg_alone.match_offset := 0;
-  leg_alone.neighbor_window := 0;
-  leg_alone.snippet := false;
-  if arguments.query_embedding is not null and arguments.vector_weight > 0 then
-    leg_alone.query_embedding := arguments.query_embedding;
-    leg_alone.query_text := null;
-    begun_at := clock_timestamp();
-    perform from knowledge_internal.search(leg_alone);
-    vector_milliseconds := extract(epoch from clock_timestamp() - begun_at) * 1000;
-  end if;
-  if arguments.query_text ~ '\S' and arguments.text_weight > 0 then
-    leg_alone.query_embedding := null;
-    leg_alone.query_text := arguments.query_text;
-    begun_at := clock_timestamp();
-    select min(hit.notes ->> 'replaced')::jsonb
-      into replaced
-      from knowledge_internal.search(leg_alone) as hit;
-    text_milliseconds := extract(epoch from clock_timestamp() - begun_at) * 1000;
-    analysis := knowledge_internal.analyse_query(
-      coalesce(
-        knowledge_internal.respelled(arguments.query_text, replaced), arguments.query_text
-      ),
-      arguments.search_mode, arguments.collections, arguments.prefix_last
-    );
-    select count(*)
-      into candidates
-      from public.knowledge_chunks as chunk
-     where chunk.status = 'active'
-       and chunk.content_tsv @@ analysis.candidate_query;
-  end if;
-
-  select * into settled
-    from knowledge_internal.settled_fusion(
-           arguments.fusion, arguments.vector_weight, arguments.text_weight, arguments.collections
-         );
-  pool := (lists #>> '{0,pool}')::integer;
-  select string_agg(distinct list.entry #>> '{vector,strategy}', '; ') as vector_strategy,
-         string_agg(distinct list.entry #>> '{text,strategy}', '; ') as text_strategy,
-         sum((list.entry #>> '{vector,rows}')::integer) as vector_rows,
-         sum((list.entry #>> '{text,rows}')::integer) as text_rows,
-         bool_or((list.entry #>> '{vector,rows}')::integer < pool) as vector_is_short,
-         bool_or((list.entry #>> '{text,rows}')::integer < pool) as text_is_short
+  -- The question is read a second time, to show the hits.
+  hybrid_milliseconds := 1000 * extract(epoch from clock_timestamp() - begun_at)
+    - reading_milliseconds;
+  select coalesce(string_agg(distinct coalesce(list.vector_strategy, 'not run'), '; '), 'not run')
+           as vector_strategy,
+         coalesce(string_agg(distinct coalesce(list.text_strategy, 'not run'), '; '), 'not run')
+           as text_strategy,
+         coalesce(sum(cardinality(list.vector_ids)), 0) as vector_rows,
+         coalesce(sum(cardinality(list.text_ids)), 0) as text_rows,
+         bool_or(
+           list.vector_strategy is not null
+             and coalesce(cardinality(list.vector_ids), 0) < plan.pool
+         ) as vector_is_short,
+         bool_or(
+           list.text_strategy is not null and coalesce(cardinality(list.text_ids), 0) < plan.pool
+         ) as text_is_short,
+         sum(list.vector_milliseconds) as vector_milliseconds,
+         sum(list.text_milliseconds) as text_milliseconds,
+         jsonb_agg(knowledge_internal.explained_list(list, plan)) as lists
     into summary
-    from jsonb_array_elements(lists) as list (entry);
+    from unnest(lists) as list;
   return jsonb_build_object(
     'milliseconds', jsonb_build_object(
-      'hybrid', hybrid_milliseconds, 'vector', vector_milliseconds, 'text', text_milliseconds
+      'hybrid', hybrid_milliseconds, 'reading', reading_milliseconds,
+      'vector', summary.vector_milliseconds, 'text', summary.text_milliseconds
     ),
-    'pool', pool,
+    'pool', plan.pool,
     'vector', jsonb_build_object(
       'strategy', summary.vector_strategy,
       'rows', summary.vector_rows,
       'ran_dry', case
-        when summary.vector_strategy <> 'not run' and summary.vector_is_short
+        when summary.vector_is_short
           then 'fewer rows with an embedding pass the filters and match_threshold'
       end
     ),
@@ -155,10 +98,16 @@ begin
       'strategy', summary.text_strategy,
       'rows', summary.text_rows,
       'ran_dry', case
-        when summary.text_strategy <> 'not run' and summary.text_is_short
+        when summary.text_is_short
           then 'fewer rows that pass the filters have words of the query'
       end,
-      'candidates', candidates,
+      'candidates', (
+        select count(*)
+          from public.knowledge_chunks as chunk
+         where chunk.status = 'active'
+           and chunk.content_tsv @@ analysis.candidate_query
+        having analysis.candidate_query is not null
+      ),
       'chunks', analysis.document_count,
       'mean_length', analysis.mean_length,
       'query', analysis.candidate_query::text,
@@ -168,7 +117,7 @@ begin
                    'lexeme', word.lexeme,
                    'document_frequency', round(word.document_frequency),
                    'weight', word.weight,
-                   -- The candidate query has a lexeme as a word or as one of its marks.
+                   -- The candidate query has a lexeme as a word or at one of its impact levels.
                    'left_out', analysis.candidate_query::text
                      !~ format('''%s(\^\d)?''', regexp_replace(word.lexeme, '(\W)', '\\\1', 'g'))
                  )
@@ -179,28 +128,29 @@ begin
       )
     ),
     'fusion', jsonb_build_object(
-      'policy', settled.fusion,
-      'is_stored', settled.fusion is distinct from arguments.fusion
-    ) || case settled.fusion
-      when 'auto' then jsonb_build_object(
-        'weights', case when jsonb_array_length(lists) = 1 then lists #> '{0,weights}' end,
-        'cosine_spread', analysis.cosine_spread,
-        'mutual_neighbours', analysis.mutual_neighbours
-      )
-      else jsonb_build_object(
-        'weights', jsonb_build_object(
-          'vector', settled.vector_weight, 'text', settled.text_weight
-        )
-      )
-    end,
-    'lists', lists,
+      'policy', plan.fusion,
+      'is_stored', plan.fusion is distinct from given.fusion,
+      'weights', jsonb_build_object('vector', plan.vector_weight, 'text', plan.text_weight),
+      'cosine_scale', plan.cosine_scale
+    ),
+    'lists', coalesce(summary.lists, '[]'),
     'hits', hits
   );
 end
 $$;
 
-comment on function knowledge_internal.explanation(knowledge_internal.search_arguments) is
-  'The result of explain_hybrid_search.';
+comment on function public.explain_hybrid_search(jsonb) is
+  'How hybrid_search_knowledge_chunks comes to its answer, as one JSON object. search: its '
+  'arguments as an object. milliseconds: of the search, of reading the question, and of each leg. '
+  'vector and text: how the leg found its rows, how many, and why they are fewer than the pool. '
+  'text also: the candidates found by the index, and each lexeme of query_text with its document '
+  'frequency and weight; one left out finds no candidates but counts in their scores. fusion: the '
+  'weights used; cosine_scale: what auto divides a cosine by. lists: the ranked lists that were '
+  'fused, one for each formulation in each collection. hits: the answer without content, context '
+  'and metadata. Document frequencies are of all chunks, whoever owns them. Raises 22023 as the '
+  'search does, and for an unknown name.';
+revoke all on function public.explain_hybrid_search(jsonb) from public, anon, authenticated;
+grant execute on function public.explain_hybrid_search(jsonb) to service_role;
 
 create function knowledge_internal.planned_rows(query tsquery)
 returns double precision
@@ -276,10 +226,7 @@ comment on function knowledge_internal.row_costs(extensions.vector, extensions.s
   'on the sample of the statistics.';
 
 create function knowledge_internal.estimated_list(
-  question knowledge_internal.search_question,
-  analysis knowledge_internal.query_analysis,
-  plan knowledge_internal.search_plan,
-  collection text
+  formulation integer, collection text, plan knowledge_internal.search_plan
 )
 returns jsonb
 language plpgsql
@@ -288,7 +235,9 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  most_effort constant double precision := 20; -- as in drawn_rows
+  most_effort constant double precision := 20; -- as in candidate_rows
+  has_embedding constant boolean := plan.questions[formulation].embedding is not null;
+  analysis constant knowledge_internal.query_analysis := plan.analyses[formulation];
   estimated constant double precision := knowledge_internal.estimated_chunks(plan, collection);
   matching constant double precision := coalesce(estimated, plan.chunk_count);
   share constant double precision := matching / greatest(plan.chunk_count, 1);
@@ -303,10 +252,10 @@ declare
   text_strategy text;
   text_rows double precision := 0;
 begin
-  if question.embedding is not null and is_narrow then
+  if has_embedding and is_narrow then
     vector_strategy := 'compared: few rows';
     compared_rows := matching;
-  elsif question.embedding is not null then
+  elsif has_embedding then
     vector_strategy := 'index';
     index_rows := least(read_by_index, plan.scan_tuples);
     if read_by_index > plan.scan_tuples then
@@ -347,23 +296,22 @@ comment on function knowledge_internal.estimated_list is
   'How the legs would find their rows for a question in one collection or in all, and how many '
   'rows they would read.';
 
-create function knowledge_internal.search_estimate(
-  questions knowledge_internal.search_question[],
-  analyses knowledge_internal.query_analysis[],
-  plan knowledge_internal.search_plan,
-  collections text[],
-  excerpts integer,
-  begun_at timestamptz
-)
+create function public.estimate_hybrid_search(search jsonb)
 returns jsonb
 language plpgsql
+-- Postgres allows no EXPLAIN in a stable function.
 volatile
-security invoker
+-- definer: service_role has no rights on the internal schema.
+security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+  begun_at constant timestamptz := clock_timestamp();
+  given constant knowledge_internal.search_arguments := knowledge_internal.given_arguments(search);
+  plan constant knowledge_internal.search_plan := knowledge_internal.planned_search(given);
   reading_ms constant double precision :=
     extract(epoch from clock_timestamp() - begun_at) * 1000;
+  excerpts constant integer := case when given.snippet then given.match_count else 0 end;
   -- `python -m benchmarks.search_cost` compares the result with searches.
   index_row constant double precision := 8; -- of the vector index, in rows compared
   compared_row constant double precision := 1.2; -- by its bits, or its whole embedding
@@ -381,11 +329,11 @@ begin
     into costs
     from knowledge_internal.row_costs(
            (
-             select question.embedding from unnest(questions) as question
+             select question.embedding from unnest(plan.questions) as question
               where question.embedding is not null limit 1
            ),
            (
-             select analysis.weight_vector from unnest(analyses) as analysis
+             select analysis.weight_vector from unnest(plan.analyses) as analysis
               where analysis.weight_vector is not null limit 1
            )
          );
@@ -398,12 +346,10 @@ begin
          count(list.text_strategy) as text_lists,
          count(*) as lists
     into found
-    from generate_subscripts(questions, 1) as asked (place)
-   cross join unnest(coalesce(collections, array[null::text])) as scope (collection)
+    from generate_subscripts(plan.questions, 1) as asked (place)
+   cross join unnest(coalesce(plan.collections, array[null::text])) as scope (collection)
    cross join jsonb_to_record(
-           knowledge_internal.estimated_list(
-             questions[asked.place], analyses[asked.place], plan, scope.collection
-           )
+           knowledge_internal.estimated_list(asked.place, scope.collection, plan)
          ) as list (
            matching double precision, vector_strategy text, index_rows double precision,
            compared_rows double precision, text_strategy text, text_rows double precision
@@ -417,7 +363,7 @@ begin
   return jsonb_build_object(
     'milliseconds', reading_ms + statement_ms + vector_ms + text_ms + excerpt_ms,
     'chunks', plan.chunk_count,
-    'matching', found.matching / cardinality(questions),
+    'matching', found.matching / cardinality(plan.questions),
     'lists', found.lists,
     'reading', jsonb_build_object('milliseconds', reading_ms),
     'vector', jsonb_build_object(
@@ -434,6 +380,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.search_estimate is
-  'The result of estimate_hybrid_search: the time that reading the question took, and the rows of '
-  'each list times what a row costs.';
+comment on function public.estimate_hybrid_search(jsonb) is
+  'What hybrid_search_knowledge_chunks would cost with the same arguments, an object, as one JSON '
+  'object. It does not search. milliseconds: in the database, of a call whose pages are in memory. '
+  'chunks: all; matching: those that pass the filters, by a sample. vector and text: how the leg '
+  'would find its rows, and how many it would read. The rows are those of all owners, so only '
+  'service_role may call it. Raises 22023 as the search does, and for an unknown name.';
+revoke all on function public.estimate_hybrid_search(jsonb) from public, anon, authenticated;
+grant execute on function public.estimate_hybrid_search(jsonb) to service_role;
+
+notify pgrst, 'reload schema';

@@ -151,8 +151,6 @@ language plpgsql
 stable
 security invoker
 set search_path = pg_catalog, pg_temp
--- The search sets force_custom_plan; this statement is the same for every search.
-set plan_cache_mode = force_generic_plan
 as $$
 declare
   fallback constant text := case fusion when 'stored_or_auto' then 'auto' else 'rrf' end;

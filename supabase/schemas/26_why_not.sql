@@ -348,12 +348,11 @@ declare
       0
     );
   score constant float8 := (
-    select scored.text_score
-      from knowledge_internal.exact_scores(
-             array[chunk_id], 1, analysis.lexemes, analysis.scored_weights,
-             analysis.readings, analysis.mean_length, analysis.bonuses
-           ) as scored
-  );
+    knowledge_internal.exact_scores(
+      array[chunk_id], 1, analysis.lexemes, analysis.scored_weights, analysis.readings,
+      analysis.mean_length, analysis.bonuses
+    )
+  ).scores[1];
   better bigint;
   others uuid[];
   found knowledge_internal.found_place;
@@ -379,13 +378,15 @@ begin
        group by having_word.id
     ) as bounds
     join unnest(matching) as allowed (id) using (id);
-  select better + scored.text_rank, scored.text_score
-    into found.text_rank, found.text_score
-    from knowledge_internal.exact_scores(
-           others, cardinality(others), analysis.lexemes, analysis.scored_weights,
-           analysis.readings, analysis.mean_length, analysis.bonuses
-         ) as scored
-   where scored.id = chunk_id;
+  found.text_score := score;
+  found.text_rank := better + array_position(
+    (
+      knowledge_internal.exact_scores(
+        others, cardinality(others), analysis.lexemes, analysis.scored_weights,
+        analysis.readings, analysis.mean_length, analysis.bonuses
+      )
+    ).ids, chunk_id
+  );
   return found;
 end
 $$;
@@ -986,3 +987,36 @@ $$;
 
 comment on function knowledge_internal.page_cause is
   'Why a chunk that is in the list of a search is not on its page; an empty array if it is.';
+
+create function public.explain_missing_knowledge_chunk(
+  search jsonb, chunk_id uuid default null, document_key text default null
+)
+returns jsonb
+language plpgsql
+stable
+-- definer: service_role has no rights on the internal schema.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return knowledge_internal.missing_explanation(
+    knowledge_internal.given_arguments(search), chunk_id, document_key
+  );
+end
+$$;
+
+comment on function public.explain_missing_knowledge_chunk(jsonb, uuid, text) is
+  'Why hybrid_search_knowledge_chunks does not return a chunk, or a document (the chunk of it that '
+  'is nearest to the query), as one JSON object. search: its arguments as an object. is_found: it '
+  'is on the page; place: in the whole list. vector and text: rank and score in each leg alone, '
+  'without threshold and beyond the pool. causes: each with the argument and the reason. change: '
+  'the arguments with which the search returns it, found by searching (is_verified, place), or '
+  'what must change in its row. It searches up to about twenty times. It describes rows that a '
+  'viewer may not see, so only service_role may call it. Raises 22023 as the search does, for an '
+  'unknown name, and unless exactly one of chunk_id and document_key is given.';
+revoke all on function public.explain_missing_knowledge_chunk(jsonb, uuid, text)
+  from public, anon, authenticated;
+grant execute on function public.explain_missing_knowledge_chunk(jsonb, uuid, text)
+  to service_role;
+
+notify pgrst, 'reload schema';

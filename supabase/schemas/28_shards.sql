@@ -1,14 +1,16 @@
 -- 028_shards: one corpus in several databases: the data that these exchange for a search.
--- Adds: functions that sum these data, knowledge_statistics, sum_knowledge_statistics and
--- set_knowledge_statistics, and those that move documents:
--- export_knowledge_documents, import_knowledge_documents, remove_exported_knowledge_documents.
+-- Adds: the steps of such a search, read_knowledge_question, knowledge_candidates,
+-- fuse_knowledge_candidates and knowledge_candidate_hits; functions that sum statistics,
+-- knowledge_statistics, sum_knowledge_statistics and set_knowledge_statistics; and those that move
+-- documents: export_knowledge_documents, import_knowledge_documents,
+-- remove_exported_knowledge_documents.
 -- Locks nothing that exists.
 
--- A search of several databases has four steps, each a function that 11_search_arguments.sql has:
--- read_knowledge_question returns the figures of the question's words in each database, the
--- "readings", knowledge_candidates reads the candidates of each database with the readings of all,
--- fuse_knowledge_candidates ranks them in one of the databases, and knowledge_candidate_hits
--- returns the rows of a page from the databases that have them.
+-- A search of several databases has four steps: read_knowledge_question returns the figures of the
+-- question's words in each database, the "readings"; knowledge_candidates ranks the rows of each
+-- database with the readings of all; fuse_knowledge_candidates merges these lists in one of the
+-- databases, and hybrid_search_knowledge_chunks fuses them there; knowledge_candidate_hits returns
+-- the rows of a page from the databases that have them.
 -- If the setting knowledge_internal.readings is set, the parts of a search take the figures of the
 -- corpus from it. If knowledge_internal.recording is on, they write the figures of this database
 -- into knowledge_internal.recorded.
@@ -202,8 +204,7 @@ create function knowledge_internal.shared_corpus(
   readings jsonb,
   out document_count float8,
   out mean_length float8,
-  out cosine_spread float8,
-  out mutual_neighbours float8
+  out cosine_spread float8
 )
 language plpgsql
 immutable
@@ -218,10 +219,11 @@ begin
            sum(corpus.mean_length * corpus.document_count) / nullif(sum(corpus.document_count), 0),
            1
          ),
-         sum(corpus.cosine_spread * corpus.document_count) / nullif(sum(corpus.document_count), 0),
-         sum(corpus.mutual_neighbours * corpus.document_count)
-           / nullif(sum(corpus.document_count * sign(1 + corpus.mutual_neighbours)), 0)
-    into document_count, mean_length, cosine_spread, mutual_neighbours
+         sqrt(
+           sum(corpus.cosine_spread ^ 2 * corpus.document_count)
+             / nullif(sum(corpus.document_count), 0)
+         )
+    into document_count, mean_length, cosine_spread
     from (
       select answer.reading -> 'corpus' as corpus
         from jsonb_array_elements(readings) with ordinality as answer (reading, place)
@@ -230,15 +232,14 @@ begin
        limit case when shared_id is not null then 1 end
     ) as listed
    cross join jsonb_to_record(listed.corpus) as corpus (
-           document_count float8, mean_length float8, cosine_spread float8,
-           mutual_neighbours float8
+           document_count float8, mean_length float8, cosine_spread float8
          );
 end
 $$;
 
 comment on function knowledge_internal.shared_corpus(jsonb) is
-  'The result of corpus_size for the whole corpus: the statistics that were set in all databases, '
-  'or the sum of those of each.';
+  'corpus_size and cosine_spread for the whole corpus: the statistics that were set in all '
+  'databases, or the sum of those of each.';
 
 create function knowledge_internal.shared_frequencies(lexemes text[], readings jsonb)
 returns float8[]
@@ -457,14 +458,10 @@ begin
               'readings: corpus.mean_length', corpus.mean_length, 1, 1e15
             ),
             knowledge_internal.check_range(
-              'readings: corpus.cosine_spread', coalesce(corpus.cosine_spread, 0.1), 0.001, 2
-            ),
-            knowledge_internal.check_range(
-              'readings: corpus.mutual_neighbours', coalesce(corpus.mutual_neighbours, 0), 0, 1
+              'readings: corpus.cosine_spread', corpus.cosine_spread, 0.001, 2
             )
        from jsonb_to_record(reading -> 'corpus') as corpus (
-              document_count float8, mean_length float8, cosine_spread float8,
-              mutual_neighbours float8
+              document_count float8, mean_length float8, cosine_spread float8
             );
     perform knowledge_internal.check_range('readings: a count', count.value::float8, 0, 1e15)
        from unnest(array[reading -> 'listed', reading -> 'counted']) as counts (entries)
@@ -517,8 +514,7 @@ as $$
 begin
   perform knowledge_internal.check_readings(readings);
   perform set_config('knowledge_internal.readings', readings::text, true),
-          set_config('knowledge_internal.recording', 'off', true),
-          set_config('knowledge_internal.tracing', 'off', true);
+          set_config('knowledge_internal.recording', 'off', true);
   -- One fusion for all, whatever is stored in each database.
   arguments.fusion := readings #>> '{0,fusion}';
   arguments.vector_weight := readings #>> '{0,vector_weight}';
@@ -531,74 +527,108 @@ comment on function knowledge_internal.use_readings is
   'setting knowledge_internal.readings is empty again, the question is read by the answers of '
   'the databases. Raises 22023 for what check_readings refuses.';
 
-create function knowledge_internal.candidate_lists(candidates jsonb)
-returns table (
-  shard integer, list_id bigint, formulation bigint, draw integer, relaxed_parts text[],
-  coverage_weights float8[], cosine_spread float8, mutual_neighbours float8,
-  identifier_bonus float8
-)
+create function public.read_knowledge_question(search jsonb)
+returns jsonb
 language plpgsql
 stable
-security invoker
+-- definer: service_role has no rights on the internal schema.
+security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  plan knowledge_internal.search_plan;
+  corpus record;
+  recorded jsonb;
 begin
-  return query
-  select answer.shard::integer, list.list_id, list.formulation, list.draw, list.relaxed_parts,
-         list.coverage_weights, list.cosine_spread, list.mutual_neighbours, list.identifier_bonus
-    from jsonb_array_elements(candidates) with ordinality as answer (body, shard)
-   cross join jsonb_to_recordset(answer.body -> 'lists') as list (
-           list_id bigint, formulation bigint, draw integer, relaxed_parts text[],
-           coverage_weights float8[], cosine_spread float8, mutual_neighbours float8,
-           identifier_bonus float8
-         );
+  perform set_config('knowledge_internal.readings', '', true),
+          set_config(
+            'knowledge_internal.recorded',
+            '{"listed": {}, "counted": {}, "expansions": [], "unknown": {}}', true
+          ),
+          set_config('knowledge_internal.recording', 'on', true);
+  plan := knowledge_internal.planned_search(knowledge_internal.given_arguments(search));
+  recorded := current_setting('knowledge_internal.recorded');
+  perform set_config('knowledge_internal.recording', 'off', true),
+          set_config('knowledge_internal.recorded', '', true);
+  select * into corpus from knowledge_internal.corpus_size();
+  return recorded || jsonb_build_object(
+    'fusion', plan.fusion, 'vector_weight', plan.vector_weight, 'text_weight', plan.text_weight,
+    'corpus', jsonb_build_object(
+      'document_count', corpus.document_count, 'mean_length', corpus.mean_length,
+      'cosine_spread', knowledge_internal.cosine_spread()
+    ),
+    'languages', coalesce(knowledge_internal.query_configurations()::text[], '{}'),
+    'statistics', (
+      select stored.shared_id
+        from public.knowledge_corpus_statistics as stored
+       where not corpus.is_small
+    )
+  );
 end
 $$;
 
-comment on function knowledge_internal.candidate_lists(jsonb) is
-  'The lists of the answers of knowledge_candidates.';
+comment on function public.read_knowledge_question(jsonb) is
+  'The first step of a search in several databases: the figures of the words of the question in '
+  'this one. search: arguments of hybrid_search_knowledge_chunks as an object. The answers of all '
+  'databases together are the readings of the next steps. It shows how many chunks have a word, '
+  'whoever owns them, so only service_role may call it. Raises 22023 as the search does.';
+revoke all on function public.read_knowledge_question(jsonb) from public, anon, authenticated;
+grant execute on function public.read_knowledge_question(jsonb) to service_role;
 
-create function knowledge_internal.candidate_rows(candidates jsonb)
-returns table (
-  shard integer, list_id bigint, id uuid, similarity float8, nearest_score float8,
-  text_score float8, is_complete boolean, cosine float8, bm25_score float8, document_id uuid,
-  chunk_index integer, collection text, document_date date
-)
+create function public.knowledge_candidates(search jsonb, readings jsonb)
+returns jsonb
 language plpgsql
 stable
-security invoker
+-- definer: callers have no grant on the tables, the arguments decide which rows are read.
+security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  lists knowledge_internal.ranked_list[];
+  chunks jsonb;
 begin
-  -- While a document moves, two databases have it: the rows of one count, those that were written
-  -- last.
-  return query
-  select sent.shard::integer, sent.list_id, sent.id, sent.similarity, sent.nearest_score,
-         sent.text_score, sent.is_complete, sent.cosine, sent.bm25_score, sent.document_id,
-         sent.chunk_index, sent.collection, sent.document_date
-    from (
-      select answer.shard, row.*,
-             first_value(answer.shard) over (
-               partition by coalesce(row.external_key, row.id::text)
-                   order by row.written_at desc, answer.shard
-             ) as kept_shard
-        from jsonb_array_elements(candidates) with ordinality as answer (body, shard)
-       cross join jsonb_to_recordset(answer.body -> 'rows') as row (
-               list_id bigint, id uuid, similarity float8, nearest_score float8,
-               text_score float8, is_complete boolean, cosine float8, bm25_score float8,
-               document_id uuid, external_key text, chunk_index integer, collection text,
-               document_date date, written_at timestamptz
+  lists := knowledge_internal.ranked_lists(
+    knowledge_internal.planned_search(
+      knowledge_internal.use_readings(knowledge_internal.given_arguments(search), readings)
+    )
+  );
+  perform set_config('knowledge_internal.readings', '', true);
+  select coalesce(
+           jsonb_object_agg(
+             chunk.id,
+             jsonb_strip_nulls(
+               jsonb_build_object(
+                 'document_id', chunk.document_id, 'external_key', document.external_key,
+                 'chunk_index', chunk.chunk_index, 'collection', chunk.collection,
+                 'document_date', chunk.document_date,
+                 'written_at', coalesce(document.updated_at, chunk.updated_at)
+               )
              )
-    ) as sent
-   where sent.shard = sent.kept_shard;
+           ),
+           '{}'
+         )
+    into chunks
+    from (
+      select unnest(list.vector_ids || list.text_ids) as id from unnest(lists) as list
+      union
+      select null
+    ) as found
+    join public.knowledge_chunks as chunk on chunk.id = found.id
+    left join public.knowledge_documents as document on document.id = chunk.document_id;
+  return jsonb_build_object('lists', lists, 'chunks', chunks);
 end
 $$;
 
-comment on function knowledge_internal.candidate_rows(jsonb) is
-  'The rows of the answers of knowledge_candidates, each document from one database.';
+comment on function public.knowledge_candidates(jsonb, jsonb) is
+  'The second step of a search in several databases: the ranked lists of this one. search: '
+  'arguments of hybrid_search_knowledge_chunks as an object; readings: an array of what '
+  'read_knowledge_question returned in each database. Raises 22023 as the search does, and for '
+  'readings of another form.';
+revoke all on function public.knowledge_candidates(jsonb, jsonb) from public, anon, authenticated;
+grant execute on function public.knowledge_candidates(jsonb, jsonb) to service_role;
 
-create function knowledge_internal.check_candidates(candidates jsonb)
-returns void
+create function knowledge_internal.merged_lists(candidates jsonb, pool integer)
+returns jsonb
 language plpgsql
 stable
 security invoker
@@ -607,7 +637,10 @@ as $$
 declare
   most_answers constant integer := 256;
   most_rows constant integer := 200000;
-  largest constant float8 := 1e30;
+  lists knowledge_internal.ranked_list[] := '{}';
+  shards integer[] := '{}';
+  answered knowledge_internal.ranked_list[];
+  merged jsonb;
 begin
   if (
     jsonb_typeof(candidates) = 'array'
@@ -617,58 +650,96 @@ begin
                     most_answers
       using errcode = '22023';
   end if;
+  for shard in 1 .. jsonb_array_length(candidates) loop
+    answered := knowledge_internal.given_lists(candidates -> shard - 1);
+    lists := lists || answered;
+    shards := shards || array_fill(shard, array[cardinality(answered)]);
+  end loop;
   if (
-    select bool_and(
-             jsonb_typeof(answer.body -> 'lists') = 'array'
-               and jsonb_typeof(answer.body -> 'rows') = 'array'
-           )
-      from jsonb_array_elements(candidates) as answer (body)
-  ) is not true then
-    raise exception 'candidates: an answer lacks lists or rows, send what knowledge_candidates '
-                    'returned'
-      using errcode = '22023';
-  end if;
-  if (
-    select sum(jsonb_array_length(answer.body -> 'rows'))
-      from jsonb_array_elements(candidates) as answer (body)
+    select sum(coalesce(cardinality(list.vector_ids), 0) + coalesce(cardinality(list.text_ids), 0))
+      from unnest(lists) as list
   ) > most_rows then
     raise exception 'candidates must be at most % rows', most_rows using errcode = '22023';
   end if;
-  perform knowledge_internal.check_range(
-            'candidates: a cosine', coalesce(row.cosine, 0), -1.001, 1.001
-          ),
-          knowledge_internal.check_range(
-            'candidates: a similarity', coalesce(row.similarity, 0), -1.001, 1.001
-          ),
-          knowledge_internal.check_range(
-            'candidates: a score',
-            greatest(
-              abs(coalesce(row.text_score, 0)), abs(coalesce(row.bm25_score, 0)),
-              abs(coalesce(row.nearest_score, 0))
-            ),
-            0, largest
-          ),
-          knowledge_internal.check_flag(
-            'candidates: id and list_id', nullif(num_nulls(row.id, row.list_id) = 0, false)
-          )
-     from knowledge_internal.candidate_rows(candidates) as row;
-  perform knowledge_internal.check_range(
-            'candidates: list_id', list.list_id, 1, 100
-          ),
-          knowledge_internal.check_range(
-            'candidates: a weight', coalesce(weight.given, 0), 0, largest
-          ),
-          knowledge_internal.check_range(
-            'candidates: cosine_spread', coalesce(list.cosine_spread, 0.1), 0.001, 2
-          ),
-          knowledge_internal.check_range(
-            'candidates: mutual_neighbours', coalesce(list.mutual_neighbours, 0), 0, 1
-          ),
-          knowledge_internal.check_range(
-            'candidates: identifier_bonus', coalesce(list.identifier_bonus, 0), 0, largest
-          )
-     from knowledge_internal.candidate_lists(candidates) as list
-     left join unnest(list.coverage_weights) as weight (given) on true;
+  lists := knowledge_internal.without_relaxed(lists);
+  with
+  -- While a document moves, two databases have it: the rows of one count, those written last.
+  chunk as materialized (
+    select sent.*
+      from (
+        select entry.key::uuid as id, answer.shard::integer as shard, entry.value as facts,
+               first_value(answer.shard) over (
+                 partition by coalesce(entry.value ->> 'external_key', entry.key)
+                     order by (entry.value ->> 'written_at')::timestamptz desc, answer.shard
+               ) as kept_shard
+          from jsonb_array_elements(candidates) with ordinality as answer (body, shard)
+         cross join jsonb_each(answer.body -> 'chunks') as entry
+      ) as sent
+     where sent.shard = sent.kept_shard
+  ),
+  list as materialized (
+    select listed.*, shards[listed.place] as shard,
+           dense_rank() over (order by listed.formulation, listed.collection) as number
+      from unnest(lists) with ordinality as listed (
+             formulation, collection, vector_strategy, vector_ids, similarities, text_strategy,
+             text_ids, text_scores, identifier_bonus, relaxed_parts, vector_milliseconds,
+             text_milliseconds, place
+           )
+  ),
+  hit as materialized (
+    select list.number, row.leg, row.id, row.score,
+           row_number() over (
+             partition by list.number, row.leg order by row.score desc, row.id
+           ) as leg_rank
+      from list
+     cross join lateral (
+             select 'vector' as leg, near.* from unnest(list.vector_ids, list.similarities) as near
+             union all
+             select 'text', best.* from unnest(list.text_ids, list.text_scores) as best
+           ) as row (leg, id, score)
+      join chunk on chunk.id = row.id and chunk.shard = list.shard
+  )
+  select jsonb_build_object(
+           'lists', (
+             select jsonb_agg(to_jsonb(one) order by one.number)
+               from (
+                 select list.number, min(list.formulation) as formulation,
+                        min(list.collection) as collection,
+                        max(list.vector_strategy) as vector_strategy,
+                        max(list.text_strategy) as text_strategy,
+                        max(list.identifier_bonus) as identifier_bonus,
+                        max(list.relaxed_parts) as relaxed_parts,
+                        ranked.*
+                   from list
+                  cross join lateral (
+                          select array_agg(hit.id order by hit.leg_rank)
+                                   filter (where hit.leg = 'vector') as vector_ids,
+                                 array_agg(hit.score order by hit.leg_rank)
+                                   filter (where hit.leg = 'vector') as similarities,
+                                 array_agg(hit.id order by hit.leg_rank)
+                                   filter (where hit.leg = 'text') as text_ids,
+                                 array_agg(hit.score order by hit.leg_rank)
+                                   filter (where hit.leg = 'text') as text_scores
+                            from hit
+                           where hit.number = list.number and hit.leg_rank <= pool
+                        ) as ranked
+                  group by list.number, ranked.vector_ids, ranked.similarities, ranked.text_ids,
+                           ranked.text_scores
+               ) as one
+           ),
+           'chunks', (
+             select jsonb_object_agg(
+                      chunk.id,
+                      (chunk.facts - '{external_key,written_at}'::text[])
+                        || jsonb_build_object('shard', chunk.shard)
+                    )
+               from chunk
+           )
+         )
+    into merged;
+  return jsonb_build_object(
+    'lists', coalesce(merged -> 'lists', '[]'), 'chunks', merged -> 'chunks'
+  );
 exception
   when invalid_parameter_value then
     raise;
@@ -678,8 +749,114 @@ exception
 end
 $$;
 
-comment on function knowledge_internal.check_candidates(jsonb) is
-  'Raises 22023 for candidates that are not answers of knowledge_candidates.';
+comment on function knowledge_internal.merged_lists(jsonb, integer) is
+  'The lists that one database with all rows would have, from the answers of knowledge_candidates, '
+  'as ranked_lists of the search; chunks: the shard of each row, too. Raises 22023 for answers of '
+  'another form.';
+
+create function public.fuse_knowledge_candidates(search jsonb, readings jsonb, candidates jsonb)
+returns jsonb
+language plpgsql
+stable
+-- definer: service_role has no rights on the internal schema.
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  given knowledge_internal.search_arguments := knowledge_internal.use_readings(
+    knowledge_internal.given_arguments(search), readings
+  );
+  merged constant jsonb := knowledge_internal.merged_lists(
+    candidates, greatest(given.pool_size, given.match_count)
+  );
+  hits jsonb;
+begin
+  -- The last step shows the rows.
+  given.neighbor_window := 0;
+  given.snippet := false;
+  hits := (
+    select coalesce(
+             jsonb_agg(
+               jsonb_build_object(
+                 'id', hit.id, 'shard', merged #> array['chunks', hit.id::text, 'shard']
+               )
+               order by hit.ordinality
+             ),
+             '[]'
+           )
+      from knowledge_internal.search(given, merged) with ordinality as hit
+  );
+  perform set_config('knowledge_internal.readings', '', true);
+  return jsonb_build_object('hits', hits, 'ranked_lists', merged);
+end
+$$;
+
+comment on function public.fuse_knowledge_candidates(jsonb, jsonb, jsonb) is
+  'The third step of a search in several databases: the page, best hit first, from candidates, an '
+  'array of what knowledge_candidates returned in each database. shard: the place in this array of '
+  'the one that has the hit. hybrid_search_knowledge_chunks fuses the merged lists, and reads no '
+  'chunks for it, so any of the databases can do it. Raises 22023 as the search does, and for '
+  'readings or candidates of another form.';
+revoke all on function public.fuse_knowledge_candidates(jsonb, jsonb, jsonb)
+  from public, anon, authenticated;
+grant execute on function public.fuse_knowledge_candidates(jsonb, jsonb, jsonb) to service_role;
+
+create function public.knowledge_candidate_hits(search jsonb, readings jsonb, page jsonb)
+returns setof public.knowledge_search_hit
+language plpgsql
+stable
+-- definer: callers have no grant on the tables, the arguments decide which rows are read.
+security definer
+set search_path = pg_catalog, pg_temp
+-- The rows are looked up by their ids, and few.
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+  given constant knowledge_internal.search_arguments := knowledge_internal.use_readings(
+    knowledge_internal.given_arguments(search), readings
+  );
+  rows_alone knowledge_internal.search_arguments := given;
+  scope knowledge_internal.row_scope;
+  allowed uuid[];
+begin
+  if jsonb_typeof(page -> 'hits') is distinct from 'array' then
+    raise exception 'page must be an object with hits, as fuse_knowledge_candidates returned it'
+      using errcode = '22023';
+  end if;
+  rows_alone.query_embedding := null;
+  rows_alone.query_text := null;
+  rows_alone.formulations := null;
+  scope := (knowledge_internal.planned_search(rows_alone, false)).scope;
+  execute
+    'select array('
+    '  select chunk.id from jsonb_to_recordset($2) as hit (id uuid)'
+    '    join public.knowledge_chunks as chunk on chunk.id = hit.id'
+    '   where ' || scope.matching || ')'
+    into allowed using scope, page -> 'hits';
+  return query
+  select hit.*
+    from knowledge_internal.search(given, page -> 'ranked_lists') as hit
+   where hit.id = any (allowed);
+  perform set_config('knowledge_internal.readings', '', true);
+exception
+  when invalid_parameter_value then
+    raise;
+  when data_exception then
+    raise exception 'page: %', left(sqlerrm, 200)
+      using errcode = '22023', hint = 'Send what fuse_knowledge_candidates returned.';
+end
+$$;
+
+comment on function public.knowledge_candidate_hits(jsonb, jsonb, jsonb) is
+  'The last step of a search in several databases: the rows of those hits of a page that this one '
+  'has, in the order of the page, as hybrid_search_knowledge_chunks returns them. page: what '
+  'fuse_knowledge_candidates returned, hits being all of them or a part. A chunk that the '
+  'arguments do not allow is not returned. Raises 22023 as the search does, and for readings or a '
+  'page of another form.';
+revoke all on function public.knowledge_candidate_hits(jsonb, jsonb, jsonb)
+  from public, anon, authenticated;
+grant execute on function public.knowledge_candidate_hits(jsonb, jsonb, jsonb) to service_role;
 
 create function public.knowledge_statistics(lexemes text[] default null)
 returns jsonb
@@ -729,14 +906,7 @@ begin
       select coalesce(jsonb_object_agg(listed.lexeme, round(listed.frequency * chunks)), '{}')
         from knowledge_internal.listed_frequencies() as listed
     ),
-    'spread_sample', (
-      select coalesce(jsonb_agg(jsonb_build_array(sample.key, sample.direction::text)), '[]')
-        from knowledge_internal.sampled_directions(300, 0) as sample
-    ),
-    'neighbour_sample', (
-      select coalesce(jsonb_agg(jsonb_build_array(sample.key, sample.direction::text)), '[]')
-        from knowledge_internal.sampled_directions(500, 1) as sample
-    )
+    'cosine_spread', knowledge_internal.sampled_spread(200)
   );
 end
 $$;
@@ -744,31 +914,10 @@ $$;
 comment on function public.knowledge_statistics(text[]) is
   'The statistics of this database, for a corpus in several databases: number of chunks at the '
   'last ANALYZE, mean length, languages, the chunks that have each of the most common lexemes, and '
-  'random embeddings. With lexemes: only the chunks that have these, counted. Raises 22023 for '
+  'cosine_spread. With lexemes: only the chunks that have these, counted. Raises 22023 for '
   'more than 1,000,000 lexemes.';
 revoke all on function public.knowledge_statistics(text[]) from public, anon, authenticated;
 grant execute on function public.knowledge_statistics(text[]) to service_role;
-
-create function knowledge_internal.merged_sample(statistics jsonb, kind text, sample_size integer)
-returns extensions.vector[]
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  return array(
-    select (drawn.row ->> 1)::extensions.vector
-      from jsonb_array_elements(statistics) as one (database)
-     cross join jsonb_array_elements(one.database -> kind) as drawn (row)
-     order by (drawn.row ->> 0)::bigint, drawn.row ->> 1
-     limit sample_size
-  );
-end
-$$;
-
-comment on function knowledge_internal.merged_sample(jsonb, text, integer) is
-  'The sample that one database with all chunks would have drawn.';
 
 create function public.sum_knowledge_statistics(statistics jsonb)
 returns jsonb
@@ -793,13 +942,16 @@ begin
   end if;
   with one as materialized (
     select greatest((given.database ->> 'document_count')::float8, 0) as chunks,
-           (given.database ->> 'mean_length')::float8 as mean_length, given.database
+           (given.database ->> 'mean_length')::float8 as mean_length,
+           (given.database ->> 'cosine_spread')::float8 as cosine_spread, given.database
       from jsonb_array_elements(statistics) as given (database)
   ),
   total as materialized (
     select sum(one.chunks) as chunks,
            coalesce(sum(one.mean_length * one.chunks) / nullif(sum(one.chunks), 0), 1)
-             as mean_length
+             as mean_length,
+           sqrt(sum(one.cosine_spread ^ 2 * one.chunks) / nullif(sum(one.chunks), 0))
+             as cosine_spread
       from one
   ),
   listed as (
@@ -813,12 +965,7 @@ begin
   select jsonb_build_object(
            'document_count', total.chunks,
            'mean_length', total.mean_length,
-           'cosine_spread', knowledge_internal.spread_of(
-             knowledge_internal.merged_sample(statistics, 'spread_sample', 300)
-           ),
-           'mutual_neighbours', knowledge_internal.mutual_neighbours_of(
-             knowledge_internal.merged_sample(statistics, 'neighbour_sample', 500), 500
-           ),
+           'cosine_spread', coalesce(total.cosine_spread, 0.13),
            'languages', (
              select coalesce(jsonb_agg(distinct language.name), '[]')
                from one
@@ -883,8 +1030,7 @@ begin
   end if;
   select * into given
     from jsonb_to_record(statistics) as sent (
-           id text, document_count float8, mean_length float8, cosine_spread float8,
-           mutual_neighbours float8
+           id text, document_count float8, mean_length float8, cosine_spread float8
          );
   perform knowledge_internal.check_range(
             'statistics: document_count', given.document_count, 0, 1e15
@@ -892,9 +1038,6 @@ begin
           knowledge_internal.check_range('statistics: mean_length', given.mean_length, 1, 1e15),
           knowledge_internal.check_range(
             'statistics: cosine_spread', given.cosine_spread, 0.001, 2
-          ),
-          knowledge_internal.check_range(
-            'statistics: mutual_neighbours', coalesce(given.mutual_neighbours, 0), 0, 1
           );
   perform knowledge_internal.check_configurations('statistics', statistics -> 'languages');
   perform knowledge_internal.check_range('statistics: a frequency', entry.share::float8, 0, 1)
@@ -910,11 +1053,10 @@ begin
     from jsonb_each_text(statistics -> 'frequencies') as entry (lexeme, share);
   insert into public.knowledge_corpus_statistics as corpus
          (
-           document_count, mean_length, cosine_spread, mutual_neighbours, least_frequency, sample,
-           shared_id, languages
+           document_count, mean_length, cosine_spread, least_frequency, sample, shared_id, languages
          )
   values (
-           given.document_count, given.mean_length, given.cosine_spread, given.mutual_neighbours,
+           given.document_count, given.mean_length, given.cosine_spread,
            (select min(known.frequency) from public.knowledge_lexeme_statistics as known),
            '{}', given.id,
            array(select jsonb_array_elements_text(statistics -> 'languages'))
@@ -923,7 +1065,6 @@ begin
      set document_count = excluded.document_count,
          mean_length = excluded.mean_length,
          cosine_spread = excluded.cosine_spread,
-         mutual_neighbours = excluded.mutual_neighbours,
          least_frequency = excluded.least_frequency,
          shared_id = excluded.shared_id,
          languages = excluded.languages,
