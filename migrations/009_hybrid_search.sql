@@ -1614,7 +1614,8 @@ begin
              from lists
          ),
          chunk.heading, chunk.sensitivity,
-         coalesce(knowledge_internal.distinct_names(page.collections), array[chunk.collection]),
+         case when one_per_document then knowledge_internal.distinct_names(page.collections)
+           else array[chunk.collection] end,
          coalesce(
            (surroundings.facts -> 'document_chunks')::integer,
            (
@@ -1643,9 +1644,12 @@ begin
             where stored.id = page.id
            offset 0
          ) as chunk on true
-    left join lateral (
-           select (select around.facts from around) -> page.id::text as facts
-         ) as surroundings on true
+   cross join lateral (
+           select case
+                    when (plan.scope).is_restricted or neighbor_window > 0
+                      then (select around.facts from around) -> page.id::text
+                  end as facts
+         ) as surroundings
     left join public.knowledge_documents as document
       on document.id = chunk.document_id
      and coalesce((surroundings.facts -> 'shows_document')::boolean, true)
