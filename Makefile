@@ -6,7 +6,7 @@ INSTALLED := .venv/.installed
 KEEP ?= .second-brain/bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-chaos test-docker test-models stores test-layouts lint format ci variants commands cli \
+.PHONY: help install demo test test-slow test-chaos test-docker test-models stores test-layouts lint format ci commands cli \
   baseline migration check-migrations freeze release \
   bench bench-full figures soak benchmark-vector benchmark-index benchmark-text benchmark-long benchmark-quality \
   benchmark-moving benchmark-adoption benchmark-features benchmark-service benchmark-before-after benchmark-sharding benchmark-ingest benchmark-sizing clean
@@ -67,9 +67,6 @@ lint: $(INSTALLED) ## ruff, mypy, squawk, and the schemas of the workflow and th
 format: $(INSTALLED) ## format the Python code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-
-variants: $(INSTALLED) ## write what repeats the arguments of the search, after 09_hybrid_search.sql has changed
-	$(BIN)/python -m tools.variants
 
 baseline: $(INSTALLED) ## before 0.1.0: write migrations/ anew from supabase/schemas/
 	$(BIN)/python -m tools.migrations baseline

@@ -179,6 +179,24 @@ LARGEST_POOL = 1000
 
 SQL_NAMES = {"top_k": "match_count", "threshold": "match_threshold"}
 
+WITH_SEARCH = frozenset(
+    {
+        "explain_hybrid_search",
+        "estimate_hybrid_search",
+        "explain_missing_knowledge_chunk",
+        "count_matching_knowledge_chunks",
+        "count_pending_knowledge_embeddings",
+        "count_my_pending_knowledge_embeddings",
+        "facet_knowledge_chunks",
+        "facet_my_knowledge_chunks",
+        "read_knowledge_question",
+        "knowledge_candidates",
+        "fuse_knowledge_candidates",
+        "knowledge_candidate_hits",
+    }
+)
+"""The SQL functions that take the arguments of a search as one object."""
+
 
 def named(
     given: Mapping[str, object], caller: str, *, without: Collection[str] = (), filled: bool = True
@@ -196,6 +214,20 @@ def named(
     return {
         SQL_NAMES.get(name, name): value for name, value in arguments.items() if name not in without
     }
+
+
+def packed(function: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments as the SQL function takes them.
+
+    Searches have named arguments. Functions that count, explain or compare searches take those of
+    the search as one object, `search`.
+    """
+    if function not in WITH_SEARCH:
+        return arguments
+    names = {SQL_NAMES.get(name, name) for name in DEFAULTS}
+    search = {name: value for name, value in arguments.items() if name in names}
+    others = {name: value for name, value in arguments.items() if name not in names}
+    return {"search": search, **others}
 
 
 def converted(arguments: Mapping[str, object]) -> dict[str, Any]:

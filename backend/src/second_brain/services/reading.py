@@ -13,6 +13,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from second_brain.errors import ClientTimeoutError, ConnectionLostError, translate
+from second_brain.services.arguments import packed
 from second_brain.services.install import Install
 from second_brain.services.statements import SEARCHES, SET_TIMEOUT, parameters
 
@@ -49,7 +50,7 @@ class Reading:
         install: Install,
     ) -> None:
         self.statement = install.statement(SEARCHES[function])
-        self.values = parameters(arguments)
+        self.values = parameters(packed(function, arguments))
         self._is_value = function in (
             "explain_hybrid_search",
             "estimate_hybrid_search",

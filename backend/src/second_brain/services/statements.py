@@ -61,19 +61,7 @@ _ARGUMENTS = f"""{_OWN_ARGUMENTS},
   viewer_groups => %(viewer_groups)s::text[]
 """
 
-_OWN_ROWS = """
-  filter_type => %(filter_type)s::text,
-  filters => %(filters)s::jsonb,
-  date_from => %(date_from)s::date,
-  date_to => %(date_to)s::date,
-  collections => %(collections)s::text[],
-  public_only => %(public_only)s::boolean
-"""
-
-_ROWS = f"""{_OWN_ROWS},
-  viewer_id => %(viewer_id)s::uuid,
-  viewer_groups => %(viewer_groups)s::text[]
-"""
+_SEARCH = "search => %(search)s::jsonb"
 
 _FACETS = "facets => %(facets)s::text[], facet_limit => %(facet_limit)s::integer"
 
@@ -96,48 +84,48 @@ SEARCHES: dict[str, LiteralString] = {
         )
     """,  # noqa: S608
     "explain_hybrid_search": f"""
-        select public.explain_hybrid_search({_ARGUMENTS}) as explained
+        select public.explain_hybrid_search({_SEARCH}) as explained
     """,
     "estimate_hybrid_search": f"""
-        select public.estimate_hybrid_search({_ARGUMENTS}) as estimated
+        select public.estimate_hybrid_search({_SEARCH}) as estimated
     """,
     "explain_missing_knowledge_chunk": f"""
         select public.explain_missing_knowledge_chunk(
-          {_ARGUMENTS},
+          {_SEARCH},
           chunk_id => %(chunk_id)s::uuid,
           document_key => %(document_key)s::text
         ) as explained
     """,
     "count_matching_knowledge_chunks": f"""
-        select public.count_matching_knowledge_chunks({_ARGUMENTS}) as counted
+        select public.count_matching_knowledge_chunks({_SEARCH}) as counted
     """,
     "count_pending_knowledge_embeddings": f"""
-        select public.count_pending_knowledge_embeddings({_ROWS}) as counted
+        select public.count_pending_knowledge_embeddings({_SEARCH}) as counted
     """,
     "count_my_pending_knowledge_embeddings": f"""
-        select public.count_my_pending_knowledge_embeddings({_OWN_ROWS}) as counted
+        select public.count_my_pending_knowledge_embeddings({_SEARCH}) as counted
     """,
     "facet_knowledge_chunks": f"""
-        select facet, value, count from public.facet_knowledge_chunks({_ARGUMENTS}, {_FACETS})
+        select facet, value, count from public.facet_knowledge_chunks({_SEARCH}, {_FACETS})
     """,  # noqa: S608
     "facet_my_knowledge_chunks": f"""
         select facet, value, count
-        from public.facet_my_knowledge_chunks({_OWN_ARGUMENTS}, {_FACETS})
+        from public.facet_my_knowledge_chunks({_SEARCH}, {_FACETS})
     """,  # noqa: S608
     "read_knowledge_question": f"""
-        select public.read_knowledge_question({_ARGUMENTS}) as reading
+        select public.read_knowledge_question({_SEARCH}) as reading
     """,
     "knowledge_candidates": f"""
-        select public.knowledge_candidates({_ARGUMENTS}, readings => %(readings)s::jsonb) as found
+        select public.knowledge_candidates({_SEARCH}, readings => %(readings)s::jsonb) as found
     """,
     "fuse_knowledge_candidates": f"""
         select public.fuse_knowledge_candidates(
-          {_ARGUMENTS}, readings => %(readings)s::jsonb, candidates => %(candidates)s::jsonb
+          {_SEARCH}, readings => %(readings)s::jsonb, candidates => %(candidates)s::jsonb
         ) as fused
     """,
     "knowledge_candidate_hits": f"""
         select {_HIT_COLUMNS} from public.knowledge_candidate_hits(
-          {_ARGUMENTS}, readings => %(readings)s::jsonb, page => %(page)s::jsonb
+          {_SEARCH}, readings => %(readings)s::jsonb, page => %(page)s::jsonb
         )
     """,  # noqa: S608
     "match_knowledge_chunks": """
@@ -283,7 +271,15 @@ REFRESH_STATISTICS = """
     select public.refresh_knowledge_statistics()
 """
 
-_JSON_ARGUMENTS = {"filters", "formulations", "queries", "readings", "candidates", "page"}
+_JSON_ARGUMENTS = {
+    "search",
+    "filters",
+    "formulations",
+    "queries",
+    "readings",
+    "candidates",
+    "page",
+}
 
 
 def parameters(arguments: Mapping[str, Any]) -> dict[str, Any]:

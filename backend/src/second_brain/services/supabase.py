@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from second_brain.errors import ClientUnavailableError, ConfigurationError, redacted
-from second_brain.services.arguments import without_defaults
+from second_brain.services.arguments import packed, without_defaults
 from second_brain.services.calls import RETRIES, Deadline
 from second_brain.services.corpus_settings import AsyncStoredSettings, StoredSettings
 from second_brain.services.install import check_schema
@@ -86,7 +86,9 @@ class _Project(ABC, Generic[AnyClient, AnyHttp]):
         client = self._needed_client()
         # The client of a schema shares the HTTP session, and sends the schema in a header.
         api = client if self._schema is None else client.schema(self._schema)
-        request = api.rpc(function, without_defaults(arguments), count=CountMethod.exact)
+        request = api.rpc(
+            function, packed(function, without_defaults(arguments)), count=CountMethod.exact
+        )
         return request.offset(first) if first else request
 
     def _released_http(self) -> AnyHttp | None:
