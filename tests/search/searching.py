@@ -12,6 +12,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
+from calls import taken
 from conftest import Connection
 
 Row = dict[str, Any]
@@ -46,6 +47,7 @@ def call(connection: Connection, function: str, **arguments: Any) -> list[Row]:
     """Call a function by argument names, in a savepoint of its own."""
     if isinstance(arguments.get("query_embedding"), list):
         arguments["query_embedding"] = str(arguments["query_embedding"])
+    arguments = taken(function, arguments)
     statement = sql.SQL("select * from public.{}({})").format(
         sql.Identifier(function),
         sql.SQL(", ").join(

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from psycopg.types.json import Jsonb
 
 from conftest import Connection
 
@@ -25,12 +26,8 @@ def corpus(database: Connection) -> Connection:
 
 
 def explain(connection: Connection, **arguments: Any) -> dict[str, Any]:
-    call = ", ".join(f"{name} => %({name})s" for name in arguments)
     row = connection.execute(
-        f"select public.explain_hybrid_search({call})".replace(
-            "%(query_embedding)s", "%(query_embedding)s::extensions.vector"
-        ),
-        arguments,
+        "select public.explain_hybrid_search(%s)", [Jsonb(arguments)]
     ).fetchone()
     assert row is not None
     explained: dict[str, Any] = row[0]

@@ -48,7 +48,7 @@ select 'passage ' || number,
            from generate_series(1, %(dimensions)s) as place
        ) as made
 """
-EXPLAIN = "select public.explain_hybrid_search(query_embedding => %s::extensions.vector)"
+EXPLAIN = "select public.explain_hybrid_search(%s)"
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def show(dsn: str) -> dict[str, tuple[Any, ...]]:
 
 
 def explained(connection: Connection, query: str = QUERY) -> tuple[str, list[str]]:
-    ((reported,),) = connection.execute(EXPLAIN, [query]).fetchall()
+    ((reported,),) = connection.execute(EXPLAIN, [Jsonb({"query_embedding": query})]).fetchall()
     return reported["vector"]["strategy"], [hit["id"] for hit in reported["hits"]]
 
 
