@@ -574,9 +574,7 @@ comment on function knowledge_internal.analysed_question is
   'visible chunk has are replaced by near ones.';
 
 create function knowledge_internal.search_notes(
-  questions knowledge_internal.search_question[],
-  analyses knowledge_internal.query_analysis[],
-  relaxed_parts text[]
+  plan knowledge_internal.search_plan, lists knowledge_internal.ranked_list[]
 )
 returns jsonb
 language plpgsql
@@ -586,8 +584,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   -- Most searches have nothing to note.
-  if cardinality(questions) = 1 and questions[1].ignored_embedding is null
-     and analyses[1].replaced is null and relaxed_parts = '{}'
+  if cardinality(lists) = 1 and plan.questions[1].ignored_embedding is null
+     and plan.analyses[1].replaced is null and lists[1].relaxed_parts is null
   then
     return null;
   end if;
@@ -596,12 +594,16 @@ begin
       jsonb_build_object(
         'embedding', 'ignored: ' || (
           select string_agg(asked.ignored_embedding, '; ' order by asked.ordinality)
-            from unnest(questions) with ordinality as asked
+            from unnest(plan.questions) with ordinality as asked
         ),
-        'relaxed', to_jsonb(nullif(relaxed_parts, '{}')),
+        'relaxed', (
+          select jsonb_agg(distinct part.name)
+            from unnest(lists) as list
+           cross join unnest(list.relaxed_parts) as part (name)
+        ),
         'replaced', (
           select jsonb_object_agg(word.key, word.value order by read.ordinality)
-            from unnest(analyses) with ordinality as read
+            from unnest(plan.analyses) with ordinality as read
            cross join jsonb_each(read.replaced) as word
         )
       )
@@ -631,8 +633,8 @@ begin
     (
       select avg((chunk.collection = any (collections))::integer) > most
         from public.knowledge_corpus_statistics as corpus
-       cross join unnest(corpus.sample) as drawn (id)
-        join public.knowledge_chunks as chunk on chunk.id = drawn.id
+       cross join unnest(corpus.sample) as sampled (id)
+        join public.knowledge_chunks as chunk on chunk.id = sampled.id
     ),
     false
   );
@@ -816,7 +818,7 @@ set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on
 as $$
 declare
-  deviations constant float8 := 3.5; -- of the cosine of random pairs; docs/ranking.md measures it
+  deviations constant float8 := 3; -- of the cosine of random pairs; docs/ranking.md measures it
   wanted knowledge_internal.chunk_filter;
   settled record;
   plan knowledge_internal.search_plan;
@@ -1451,6 +1453,8 @@ declare
   plan knowledge_internal.search_plan;
   lists knowledge_internal.ranked_list[];
   asked knowledge_internal.asked_words;
+  notes jsonb;
+  best_score double precision;
 begin
   plan := knowledge_internal.planned_search(
     row(
@@ -1468,6 +1472,8 @@ begin
     return;
   end if;
   asked := knowledge_internal.asked_words(plan.analyses);
+  notes := knowledge_internal.search_notes(plan, lists);
+  best_score := knowledge_internal.best_fused_score(plan, rrf_k);
 
   return query
   with
@@ -1547,20 +1553,27 @@ begin
              order by aged.score desc, least(scored.vector_rank, scored.text_rank), scored.id
            ) as place
       from scored
-      -- Each condition in "where" is checked once, before any row is looked up.
       left join lateral (
-             select stored.chunk_index, stored.collection, stored.document_id, stored.document_date
-               from public.knowledge_chunks as stored
+             -- Each condition here is checked once, before any row is looked up.
+             select found.chunk_index, found.collection, found.document_id, found.document_date
+               from public.knowledge_chunks as found
               where (one_per_document or recency_half_life is not null) and ranked_lists is null
-                and stored.id = scored.id
-             union all
-             select sent.*
-               from jsonb_to_record(ranked_lists #> array['chunks', scored.id::text]) as sent (
-                      chunk_index integer, collection text, document_id uuid, document_date date
-                    )
-              where ranked_lists is not null
+                and found.id = scored.id
              offset 0
-           ) as chunk on true
+           ) as stored on true
+     cross join lateral (
+             select case when ranked_lists is not null
+                      then ranked_lists #> array['chunks', scored.id::text] end as facts
+           ) as sent
+     cross join lateral (
+             select coalesce(stored.chunk_index, (sent.facts ->> 'chunk_index')::integer)
+                      as chunk_index,
+                    coalesce(stored.collection, sent.facts ->> 'collection') as collection,
+                    coalesce(stored.document_id, (sent.facts ->> 'document_id')::uuid)
+                      as document_id,
+                    coalesce(stored.document_date, (sent.facts ->> 'document_date')::date)
+                      as document_date
+           ) as chunk
      cross join lateral (
              select case when recency_half_life is null then scored.rrf_score
                       else knowledge_internal.aged_score(
@@ -1582,11 +1595,6 @@ begin
       from units
      order by units.unit_place
      limit match_count offset match_offset
-  ),
-  around as materialized (
-    select knowledge_internal.around(array(select id from page), neighbor_window, plan.scope)
-             as facts
-     where (plan.scope).is_restricted or neighbor_window > 0
   )
   select page.id, chunk.content, chunk.knowledge_type, chunk.document_id, chunk.chunk_index,
          chunk.source_origin, chunk.metadata, page.unit_score, page.vector_rank, page.text_rank,
@@ -1603,13 +1611,8 @@ begin
          case when neighbor_window > 0
            then coalesce(surroundings.facts ->> 'context', chunk.content) end,
          page.total_count,
-         (
-           select coalesce(
-                    bool_or(
-                      greatest(cardinality(lists.vector_ids), cardinality(lists.text_ids))
-                        = plan.pool
-                    ), false
-                  )
+         plan.pool in (
+           select greatest(cardinality(lists.vector_ids), cardinality(lists.text_ids), 0)
              from lists
          ),
          chunk.heading, chunk.sensitivity,
@@ -1625,15 +1628,7 @@ begin
            )
          ),
          document.external_key, document.source_row,
-         least(1, page.unit_score / (select knowledge_internal.best_fused_score( -- once, not by row
-           plan, rrf_k
-         ))),
-         (select knowledge_internal.search_notes(
-           plan.questions, plan.analyses,
-           array(
-             select distinct unnest(list.relaxed_parts) from unnest(lists) as list order by 1
-           )
-         ))
+         least(1, page.unit_score / best_score), notes
     from page
     left join lateral (
            select stored.content, stored.knowledge_type, stored.document_id, stored.chunk_index,
@@ -1645,8 +1640,12 @@ begin
          ) as chunk on true
    cross join lateral (
            select case
-                    when (plan.scope).is_restricted or neighbor_window > 0
-                      then (select around.facts from around) -> page.id::text
+                    when (plan.scope).is_restricted or neighbor_window > 0 then (
+                      -- Once, not by row.
+                      select knowledge_internal.around(
+                               array(select id from page), neighbor_window, plan.scope
+                             )
+                    ) -> page.id::text
                   end as facts
          ) as surroundings
     left join public.knowledge_documents as document
@@ -1665,7 +1664,7 @@ comment on function public.hybrid_search_knowledge_chunks is
   'rrf adds vector_weight / (rrf_k + vector_rank) and text_weight / (rrf_k + text_rank), '
   'where a leg that missed the chunk adds nothing and has a null rank (Cormack, Clarke and '
   'Buettcher 2009); relative_score scales each leg''s scores to 0..1, 0 being its last chunk (of a '
-  'text leg alone, no word found), and adds them, weighted; auto adds vector_weight * cosine / (3.5 s) and '
+  'text leg alone, no word found), and adds them, weighted; auto adds vector_weight * cosine / (3 s) and '
   'text_weight * BM25 / best BM25, where s is the standard deviation of the cosine of random pairs '
   'of chunks and a score that is missing counts as the least of its leg; chunks with an identifier '
   'that was asked for come first. '
