@@ -172,8 +172,8 @@ comment on function knowledge_internal.short_candidate_query(
   text[], float8[], float8[], float8, float8
 ) is
   'The candidates of a query of few lexemes. The rows are divided into cells by the level of each '
-  'of the four rarest words in them (none, present, impact levels), and the cells of highest value are '
-  'read.';
+  'of the four rarest words in them (none, present, impact levels), and the cells of highest '
+  'value are read.';
 
 create function knowledge_internal.common_candidate_query(lexemes text[], expected_rows float8)
 returns tsquery
@@ -185,7 +185,8 @@ as $$
 declare
   many constant float8 := 12000; -- rows
 begin
-  -- Reading only rows at an impact level takes half the time, and finds nearly as many of the best ten.
+  -- Reading only rows at an impact level takes half the time, and finds nearly as many of the best
+  -- ten.
   if expected_rows > many then
     return concat_ws(
       ' & ', quote_literal(lexemes[1] || '^1'), quote_literal(lexemes[2] || '^1'),
@@ -202,8 +203,8 @@ $$;
 
 comment on function knowledge_internal.common_candidate_query(text[], float8) is
   'The candidates of a query of four or five common lexemes: rows that have the three rarest, one '
-  'of them at an impact level; the two rarest at a low one, if more than 12,000 rows are expected to '
-  'have the three.';
+  'of them at an impact level; the two rarest at a low one, if more than 12,000 rows are expected '
+  'to have the three.';
 
 create function knowledge_internal.long_candidate_query(
   lexemes text[],
@@ -237,7 +238,8 @@ declare
   level_weights constant float8[] := knowledge_internal.impact_levels();
   level_sizes float8[];
   level record;
-  -- By lexeme. Each candidate has at least one driver: a whole lexeme, or an impact level of another.
+  -- By lexeme. Each candidate has at least one driver: a whole lexeme, or an impact level of
+  -- another.
   drivers text[] := lexemes;
   driver_sizes float8[];
   higher_levels text[] := array_fill(null::text, array[words]);
@@ -258,8 +260,8 @@ begin
   end loop;
   driver_sizes := document_frequencies[:unmarked] || higher_sizes[unmarked + 1:];
 
-  -- Of the other lexemes, only rows at an impact level are read: those where the lexeme weighs much. The
-  -- levels that fit into the rest of the posting budget, by falling value.
+  -- Of the other lexemes, only rows at an impact level are read: those where the lexeme weighs
+  -- much. The levels that fit into the rest of the posting budget, by falling value.
   if unmarked < words and postings < posting_budget then
     level_sizes := knowledge_internal.level_sizes(
       lexemes[unmarked + 1:], document_frequencies[unmarked + 1:], document_count

@@ -68,7 +68,7 @@ stable
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
-  -- Twenty times as many pages as needed, because rows of one page are often about the same subject.
+  -- Twenty times as many pages as needed: rows of one page are often about the same subject.
   -- Materialized, so that a vector in TOAST storage is fetched only once.
   with sample as materialized (
     select extensions.l2_normalize(chunk.embedding) as direction, chunk.id
