@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.types.json import Jsonb
 from typer.testing import CliRunner
 
 from conftest import Connect, Connection, Server

@@ -6,8 +6,8 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
+from searching import taken
 
-from calls import taken
 from conftest import Connect, Connection
 from second_brain.errors import InvalidInputError
 from second_brain.services.postgres import PostgresProvider

@@ -67,20 +67,16 @@ select array(
                 ) as hit
        ),
        public.count_matching_knowledge_chunks(
-         jsonb_build_object(
-           'query_text', asked.word, 'viewer_id', asked."user", 'viewer_groups', asked.groups,
-           'public_only', asked.public_only
-         )
+         query_text => asked.word, viewer_id => asked."user", viewer_groups => asked.groups,
+         public_only => asked.public_only
        ),
        array(
          select (hit.value ->> 'id')::uuid
            from jsonb_array_elements(
                   public.explain_hybrid_search(
-                    jsonb_build_object(
-                      'query_text', asked.word, 'viewer_id', asked."user",
-                      'viewer_groups', asked.groups, 'public_only', asked.public_only,
-                      'match_count', 1000, 'pool_size', 1000
-                    )
+                    query_text => asked.word, viewer_id => asked."user",
+                    viewer_groups => asked.groups, public_only => asked.public_only,
+                    match_count => 1000, pool_size => 1000
                   ) -> 'hits'
                 ) as hit (value)
        ),
@@ -109,10 +105,8 @@ select array(
                 ) as chunk (value)
        ),
        public.count_pending_knowledge_embeddings(
-         jsonb_build_object(
-           'viewer_id', asked."user", 'viewer_groups', asked.groups,
-           'public_only', asked.public_only
-         )
+         viewer_id => asked."user", viewer_groups => asked.groups,
+         public_only => asked.public_only
        )
   from jsonb_to_recordset(%s) as asked (
          word text, document uuid, "user" uuid, groups text[], public_only boolean

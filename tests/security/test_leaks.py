@@ -15,7 +15,6 @@ from psycopg import sql
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from calls import taken
 from conftest import Connect, Connection
 from corpora import own_word, words_of
 
@@ -61,7 +60,6 @@ def me(connect: Connect) -> Connection:
 
 
 def call(connection: Connection, function: str, **arguments: Any) -> list[Row]:
-    arguments = taken(function, arguments)
     statement = sql.SQL("select * from public.{}({})").format(
         sql.Identifier(function),
         sql.SQL(", ").join(
