@@ -235,7 +235,7 @@ def test_a_chunk_with_the_identifier_asked_for_is_first(
     assert numbers(rows)[0] == 13
     scores = [row["rrf_score"] for row in rows]
     assert scores == sorted(scores, reverse=True)
-    assert 0 <= scores[-1] <= scores[0] <= 1
+    assert all(0 <= row["confidence"] <= 1 for row in rows)
 
 
 def test_inner_words_do_not_lengthen_a_chunk(knowledge: Connection) -> None:
