@@ -59,8 +59,8 @@ comment on column public.knowledge_chunks.content_hash is
 comment on column public.knowledge_chunks.version is
   'Increases by 1 each time the chunk at this position of its document is replaced.';
 comment on column public.knowledge_chunks.content_tsv is
-  'Lexemes of heading and content with their positions, and marks '
-  '(knowledge_internal.mark_levels), set by the database.';
+  'Lexemes of heading and content with their positions, and impact '
+  'levels (knowledge_internal.impact_levels), set by the database.';
 comment on column public.knowledge_chunks.text_length is
   'Words in content_tsv, counted with repetition: the dl of BM25.';
 comment on column public.knowledge_chunks.bm25 is

@@ -145,7 +145,7 @@ begin
     side := knowledge_internal.document_side(new.content_tsv, mean_length);
     new.text_length := side.text_length;
     new.bm25 := side.bm25;
-    new.content_tsv := new.content_tsv || array_to_tsvector(side.marks);
+    new.content_tsv := new.content_tsv || array_to_tsvector(side.impacts);
   else
     new.content_hash := old.content_hash;
     new.content_tsv := old.content_tsv;

@@ -737,7 +737,7 @@ declare
   most_words constant integer := 512;
   most_readings constant integer := 3000; -- of words, each once in every configuration
   most_lexemes constant integer := 256;
-  drawing_factor constant float8 := 3; -- in a long chunk a word has a third of its usual score
+  candidate_factor constant float8 := 3; -- in a long chunk a word has a third of its usual score
   operands constant knowledge_internal.query_operand[] := knowledge_internal.query_operands(
     left(
       knowledge_internal.normalised(
@@ -828,7 +828,7 @@ begin
            array(
              select listed.weight + case
                       when bonuses.identifier_query @> listed.query
-                        then drawing_factor * identifier.bonus
+                        then candidate_factor * identifier.bonus
                       else 0
                     end
                from unnest(analysis.lexeme_queries, analysis.scored_weights)

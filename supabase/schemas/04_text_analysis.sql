@@ -574,7 +574,7 @@ comment on function knowledge_internal.inverse_document_frequency(float8, float8
   'idf as Lucene defines it, ln(1 + (N - df + 0.5) / (df + 0.5)), for N documents of which df have '
   'the word.';
 
-create function knowledge_internal.mark_levels()
+create function knowledge_internal.impact_levels()
 returns float8[]
 language plpgsql
 immutable
@@ -587,17 +587,17 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.mark_levels() is
-  'Term weights from which content_tsv also contains a lexeme as a mark (cell^1 to cell^4). With '
-  'marks, a search for a common word finds the chunks with the highest weights without reading '
-  'all chunks that have the word.';
+comment on function knowledge_internal.impact_levels() is
+  'Term weights from which content_tsv also contains a lexeme at an impact level (cell^1 to '
+  'cell^4). With these, a search for a common word finds the chunks with the highest weights '
+  'without reading all chunks that have the word.';
 
 create function knowledge_internal.document_side(
   content_tsv tsvector,
   mean_length float8,
   out text_length integer,
   out bm25 extensions.sparsevec,
-  out marks text[]
+  out impacts text[]
 )
 language plpgsql
 immutable
@@ -605,7 +605,7 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  levels constant float8[] := knowledge_internal.mark_levels();
+  levels constant float8[] := knowledge_internal.impact_levels();
   most_weight constant float8 := knowledge_internal.bm25_k1() + 1;
   -- Inner words have label C.
   words constant tsvector := ts_filter(content_tsv, '{a,b,d}');
@@ -617,7 +617,7 @@ begin
   length_factor := knowledge_internal.bm25_length_factor(
     text_length, greatest(coalesce(mean_length, text_length), 1)
   );
-  -- An aggregate for each level: a second statement over the marked lexemes takes longer.
+  -- An aggregate for each level: a second statement over these lexemes takes longer.
   select string_agg(term.dimension || ':' || term.weight::real, ','),
          coalesce(
            array_agg(term.lexeme || '^1') filter (where term.weight >= levels[1])
@@ -626,7 +626,7 @@ begin
              || array_agg(term.lexeme || '^4') filter (where term.weight >= levels[4]),
            '{}'
          )
-    into elements, marks
+    into elements, impacts
     from (
       -- The dimension is lexeme_dimension, without the time of a call for each lexeme.
       select posting.lexeme,
@@ -659,8 +659,8 @@ $$;
 comment on function knowledge_internal.document_side(tsvector, float8) is
   'What BM25 stores of a chunk: the number of its words, without inner words (label C); the weight '
   'of each lexeme, without its idf (knowledge_internal.bm25_length_factor), with the length '
-  'factor in the last dimension, from which exact_scores computes the occurrences; its marks '
-  '(knowledge_internal.mark_levels). mean_length is the average text_length of the corpus; null: '
+  'factor in the last dimension, from which exact_scores computes the occurrences; its impacts '
+  '(knowledge_internal.impact_levels). mean_length is the average text_length of the corpus; null: '
   'that of this chunk.';
 
 notify pgrst, 'reload schema';

@@ -633,8 +633,8 @@ begin
     (
       select avg((chunk.collection = any (collections))::integer) > most
         from public.knowledge_corpus_statistics as corpus
-       cross join unnest(corpus.sample) as drawn (id)
-        join public.knowledge_chunks as chunk on chunk.id = drawn.id
+       cross join unnest(corpus.sample) as sampled (id)
+        join public.knowledge_chunks as chunk on chunk.id = sampled.id
     ),
     false
   );
@@ -818,7 +818,7 @@ set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on
 as $$
 declare
-  deviations constant float8 := 3.5; -- of the cosine of random pairs; docs/ranking.md measures it
+  deviations constant float8 := 3; -- of the cosine of random pairs; docs/ranking.md measures it
   wanted knowledge_internal.chunk_filter;
   settled record;
   plan knowledge_internal.search_plan;
@@ -1664,7 +1664,7 @@ comment on function public.hybrid_search_knowledge_chunks is
   'rrf adds vector_weight / (rrf_k + vector_rank) and text_weight / (rrf_k + text_rank), '
   'where a leg that missed the chunk adds nothing and has a null rank (Cormack, Clarke and '
   'Buettcher 2009); relative_score scales each leg''s scores to 0..1, 0 being its last chunk (of a '
-  'text leg alone, no word found), and adds them, weighted; auto adds vector_weight * cosine / (3.5 s) and '
+  'text leg alone, no word found), and adds them, weighted; auto adds vector_weight * cosine / (3 s) and '
   'text_weight * BM25 / best BM25, where s is the standard deviation of the cosine of random pairs '
   'of chunks and a score that is missing counts as the least of its leg; chunks with an identifier '
   'that was asked for come first. '

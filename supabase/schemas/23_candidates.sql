@@ -1,9 +1,9 @@
 -- 023_candidates: the rows that the text leg scores first.
--- Adds: functions mark_sizes, short_candidate_query, common_candidate_query,
+-- Adds: functions level_sizes, short_candidate_query, common_candidate_query,
 -- long_candidate_query and candidate_query.
 -- Locks nothing that exists.
 
-create function knowledge_internal.mark_sizes(
+create function knowledge_internal.level_sizes(
   lexemes text[], document_frequencies float8[], document_count float8
 )
 returns float8[]
@@ -24,14 +24,14 @@ begin
                select document_count * coalesce(
                         listed.frequency,
                         least(
-                          asked.document_frequency / document_count * mark.usual_share,
+                          asked.document_frequency / document_count * level.usual_share,
                           least_listed
                         )
                       )
-                 from unnest(usual_shares) with ordinality as mark (usual_share, level)
+                 from unnest(usual_shares) with ordinality as level (usual_share, number)
                  left join public.knowledge_lexeme_statistics as listed
-                   on listed.lexeme = asked.lexeme || '^' || mark.level
-                order by mark.level
+                   on listed.lexeme = asked.lexeme || '^' || level.number
+                order by level.number
              )
              order by asked.place
            )
@@ -41,8 +41,8 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.mark_sizes(text[], float8[], float8) is
-  'The number of rows that have each mark of each lexeme, by lexeme and level: from the '
+comment on function knowledge_internal.level_sizes(text[], float8[], float8) is
+  'The number of rows that have each impact level of each lexeme, by lexeme and level: from the '
   'statistics, or estimated.';
 
 create function knowledge_internal.short_candidate_query(
@@ -64,29 +64,29 @@ declare
   -- Each condition costs time at each index entry that is read.
   most_conditions constant integer := 10;
   words constant integer := least(cardinality(lexemes), 4);
-  lowest_mark constant integer := (array[1, 1, 1, 2])[words];
-  highest_mark constant integer := (array[4, 3, 1, 2])[words];
-  usual_weight constant float8 := 0.85; -- of a word without a mark
-  mark_weights constant float8[] := knowledge_internal.mark_levels();
-  mark_sizes constant float8[] := knowledge_internal.mark_sizes(
+  lowest_level constant integer := (array[1, 1, 1, 2])[words];
+  highest_level constant integer := (array[4, 3, 1, 2])[words];
+  usual_weight constant float8 := 0.85; -- of a word without an impact level
+  level_weights constant float8[] := knowledge_internal.impact_levels();
+  level_sizes constant float8[] := knowledge_internal.level_sizes(
     lexemes[:words], document_frequencies[:words], document_count
   );
   candidate_query tsquery;
 begin
   with step as (
-    -- Level 0: without the word; 1: with the word; 2 and more: with a mark.
+    -- Level 0: without the word; 1: with the word; 2 and more: at an impact level.
     select asked.place, level.number as level,
            case level.number
              when 0 then document_count
              when 1 then document_frequencies[asked.place]
-             else mark_sizes[asked.place][level.number - 1]
+             else level_sizes[asked.place][level.number - 1]
            end as size
       from generate_series(1, 4) as asked (place)
-     cross join generate_series(0, highest_mark + 1) as level (number)
+     cross join generate_series(0, highest_level + 1) as level (number)
      where level.number = 0
         or (level.number = 1 and asked.place <= words)
        -- All rows with a rare word are read.
-        or (level.number > lowest_mark and document_frequencies[asked.place] > fewest_rows)
+        or (level.number > lowest_level and document_frequencies[asked.place] > fewest_rows)
   ),
   -- With the share of rows at this level, and at this or a higher one.
   part as materialized (
@@ -99,7 +99,7 @@ begin
            case step.level
              when 0 then 0
              when 1 then usual_weight * weights[step.place]
-             else (mark_weights[step.level - 1] + 0.1) * weights[step.place]
+             else (level_weights[step.level - 1] + 0.1) * weights[step.place]
            end as value,
            case when step.level > 0 then
              quote_literal(lexemes[step.place] || coalesce('^' || nullif(step.level - 1, 0), ''))
@@ -127,13 +127,13 @@ begin
         select cell.*,
                sum(cell.size) over (
                  order by cell.value desc, cell.first, cell.second, cell.third, cell.fourth
-               ) as rows_drawn
+               ) as rows_found
           from cell
          where cell.value > 0
       ) as ordered
-     where ordered.rows_drawn <= greatest(row_budget, ordered.size)
+     where ordered.rows_found <= greatest(row_budget, ordered.size)
         or (
-          ordered.rows_drawn - ordered.size < fewest_rows and ordered.size <= 10 * row_budget
+          ordered.rows_found - ordered.size < fewest_rows and ordered.size <= 10 * row_budget
         )
   ),
   -- A cell's condition holds in the cells of higher levels too.
@@ -171,8 +171,8 @@ comment on function knowledge_internal.short_candidate_query(
   text[], float8[], float8[], float8, float8
 ) is
   'The candidates of a query of few lexemes. The rows are divided into cells by the level of each '
-  'of the four rarest words in them (none, present, marks), and the cells of highest value are '
-  'drawn.';
+  'of the four rarest words in them (none, present, impact levels), and the cells of highest value are '
+  'read.';
 
 create function knowledge_internal.common_candidate_query(lexemes text[], expected_rows float8)
 returns tsquery
@@ -184,7 +184,7 @@ as $$
 declare
   many constant float8 := 12000; -- rows
 begin
-  -- Reading only rows with marks takes half the time, and finds nearly as many of the best ten.
+  -- Reading only rows at an impact level takes half the time, and finds nearly as many of the best ten.
   if expected_rows > many then
     return concat_ws(
       ' & ', quote_literal(lexemes[1] || '^1'), quote_literal(lexemes[2] || '^1'),
@@ -201,7 +201,7 @@ $$;
 
 comment on function knowledge_internal.common_candidate_query(text[], float8) is
   'The candidates of a query of four or five common lexemes: rows that have the three rarest, one '
-  'of them with a mark; the two rarest with a low mark, if more than 12,000 rows are expected to '
+  'of them at an impact level; the two rarest at a low one, if more than 12,000 rows are expected to '
   'have the three.';
 
 create function knowledge_internal.long_candidate_query(
@@ -233,13 +233,13 @@ declare
   partners constant integer := width_bucket(most_common_partner, document_frequencies);
   unmarked integer := 0;
   postings float8 := 0;
-  mark_weights constant float8[] := knowledge_internal.mark_levels();
-  mark_sizes float8[];
-  mark record;
-  -- By lexeme. Each row drawn has at least one driver: an unmarked lexeme, or a mark of another.
+  level_weights constant float8[] := knowledge_internal.impact_levels();
+  level_sizes float8[];
+  level record;
+  -- By lexeme. Each candidate has at least one driver: a whole lexeme, or an impact level of another.
   drivers text[] := lexemes;
   driver_sizes float8[];
-  higher_marks text[] := array_fill(null::text, array[words]);
+  higher_levels text[] := array_fill(null::text, array[words]);
   higher_sizes float8[] := array_fill(null::float8, array[words]);
   candidate_query tsquery;
 begin
@@ -257,27 +257,28 @@ begin
   end loop;
   driver_sizes := document_frequencies[:unmarked] || higher_sizes[unmarked + 1:];
 
-  -- Of the other lexemes, only rows with a mark are read: those where the lexeme weighs much. The
-  -- marks that fit into the rest of the posting budget, by falling value.
+  -- Of the other lexemes, only rows at an impact level are read: those where the lexeme weighs much. The
+  -- levels that fit into the rest of the posting budget, by falling value.
   if unmarked < words and postings < posting_budget then
-    mark_sizes := knowledge_internal.mark_sizes(
+    level_sizes := knowledge_internal.level_sizes(
       lexemes[unmarked + 1:], document_frequencies[unmarked + 1:], document_count
     );
-    for mark in
-      select asked.place, level.number, mark_sizes[asked.place - unmarked][level.number] as size
+    for level in
+      select asked.place, impact.number,
+             level_sizes[asked.place - unmarked][impact.number] as size
         from generate_series(unmarked + 1, words) as asked (place)
-       cross join unnest(mark_weights) with ordinality as level (weight, number)
-       order by weights[asked.place] * level.weight desc, asked.place
+       cross join unnest(level_weights) with ordinality as impact (weight, number)
+       order by weights[asked.place] * impact.weight desc, asked.place
     loop
-      postings := postings + mark.size - coalesce(driver_sizes[mark.place], 0);
+      postings := postings + level.size - coalesce(driver_sizes[level.place], 0);
       exit when postings > posting_budget and num_nonnulls(variadic driver_sizes) > 0;
-      -- A mark that is too common alone is used alone at a higher level.
-      if driver_sizes[mark.place] <= row_budget / 2 then
-        higher_marks[mark.place] := drivers[mark.place];
-        higher_sizes[mark.place] := driver_sizes[mark.place];
+      -- A level that is too common alone is used alone at a higher level.
+      if driver_sizes[level.place] <= row_budget / 2 then
+        higher_levels[level.place] := drivers[level.place];
+        higher_sizes[level.place] := driver_sizes[level.place];
       end if;
-      drivers[mark.place] := lexemes[mark.place] || '^' || mark.number;
-      driver_sizes[mark.place] := mark.size;
+      drivers[level.place] := lexemes[level.place] || '^' || level.number;
+      driver_sizes[level.place] := level.size;
     end loop;
   end if;
 
@@ -287,7 +288,7 @@ begin
      where listed.size is not null
     union all
     select listed.lexeme, listed.size, listed.place, false
-      from unnest(higher_marks, higher_sizes) with ordinality as listed (lexeme, size, place)
+      from unnest(higher_levels, higher_sizes) with ordinality as listed (lexeme, size, place)
      where listed.size is not null
   ),
   -- A driver alone (place 0 is no partner), with one partner, and in a short query with two, by
@@ -315,12 +316,12 @@ begin
                sum(combination.size) over (
                  order by combination.value desc, combination.size, combination.lexeme,
                           combination.partner, combination.third
-               ) as rows_drawn
+               ) as rows_found
           from combination
       ) as ordered
-     where ordered.rows_drawn <= greatest(row_budget, ordered.size)
+     where ordered.rows_found <= greatest(row_budget, ordered.size)
         or (
-          ordered.rows_drawn - ordered.size < row_budget / 10 and ordered.size <= 3 * row_budget
+          ordered.rows_found - ordered.size < row_budget / 10 and ordered.size <= 3 * row_budget
         )
   ),
   -- Each condition costs time at each index entry, so what another one implies is left out.
@@ -360,8 +361,8 @@ $$;
 comment on function knowledge_internal.long_candidate_query(
   text[], float8[], float8[], float8, float8
 ) is
-  'The candidates of a query of more lexemes: rows with a driver, which is a rare lexeme or a mark '
-  'of a common one, alone or together with other lexemes.';
+  'The candidates of a query of more lexemes: rows with a driver, which is a rare lexeme or an '
+  'impact level of a common one, alone or together with other lexemes.';
 
 create function knowledge_internal.candidate_query(
   lexemes text[],
