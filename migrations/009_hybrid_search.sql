@@ -1536,8 +1536,7 @@ begin
                  plan.vector_weight / plan.cosine_scale
                    * coalesce(combined.similarity, (score_range).least_similarity, 0)
                  + plan.text_weight * coalesce(
-                   coalesce(combined.text_score, (score_range).least_text_score)
-                     / nullif((score_range).best_text_score, 0), 0
+                   combined.text_score / nullif((score_range).best_text_score, 0), 0
                  )
                  + case when combined.text_score >= (score_range).identifier_bonus
                      then 2 * plan.vector_weight / plan.cosine_scale + plan.text_weight else 0 end
@@ -1667,8 +1666,8 @@ comment on function public.hybrid_search_knowledge_chunks is
   'Buettcher 2009); relative_score scales each leg''s scores to 0..1, 0 being its last chunk (of a '
   'text leg alone, no word found), and adds them, weighted; auto adds vector_weight * cosine / (3 s) and '
   'text_weight * BM25 / best BM25, where s is the standard deviation of the cosine of random pairs '
-  'of chunks and a score that is missing counts as the least of its leg; chunks with an identifier '
-  'that was asked for come first. '
+  'of chunks, a missing cosine counts as the least of its leg, and a missing BM25 as 0; chunks with '
+  'an identifier that was asked for come first. '
   'The fused score is in rrf_score. '
   'search_mode: websearch (words are optional, "a phrase" is required, -word excludes, or joins '
   'alternatives), simple (all words are required), phrase (the words in this order); it binds the '
