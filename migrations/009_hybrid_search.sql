@@ -114,11 +114,13 @@ create type knowledge_internal.score_range as (
   best_similarity double precision,
   least_text_score double precision,
   best_text_score double precision,
+  missing_text_score double precision,
   identifier_bonus double precision
 );
 
 comment on type knowledge_internal.score_range is
-  'What fusion needs of a ranked_list beside the scores of a row.';
+  'What fusion needs of a ranked_list beside the scores of a row. missing_text_score: of a row that '
+  'the text leg missed, the least of a full pool, else 0: then it has no word.';
 
 -- A type and not "returns table": snippet is an argument and a column, and PL/pgSQL allows no name
 -- twice.
@@ -1483,7 +1485,10 @@ begin
              -- In a text leg alone, the least is no word found.
              case when found.similarities <> '{}'
                then found.text_scores[cardinality(found.text_scores)] else 0 end,
-             found.text_scores[1], coalesce(found.identifier_bonus, 'infinity')
+             found.text_scores[1],
+             case when cardinality(found.text_scores) = plan.pool
+               then found.text_scores[plan.pool] else 0 end,
+             coalesce(found.identifier_bonus, 'infinity')
            )::knowledge_internal.score_range as score_range
       from unnest(lists) with ordinality as found (
              formulation, collection, vector_strategy, vector_ids, similarities, text_strategy,
@@ -1533,7 +1538,7 @@ begin
                  plan.vector_weight / plan.cosine_scale
                    * coalesce(combined.similarity, (score_range).least_similarity, 0)
                  + plan.text_weight * coalesce(
-                   coalesce(combined.text_score, (score_range).least_text_score)
+                   coalesce(combined.text_score, (score_range).missing_text_score)
                      / nullif((score_range).best_text_score, 0), 0
                  )
                  + case when combined.text_score >= (score_range).identifier_bonus
@@ -1664,8 +1669,9 @@ comment on function public.hybrid_search_knowledge_chunks is
   'Buettcher 2009); relative_score scales each leg''s scores to 0..1, 0 being its last chunk (of a '
   'text leg alone, no word found), and adds them, weighted; auto adds '
   'vector_weight * cosine / (3 s) and text_weight * BM25 / best BM25, where s is the standard '
-  'deviation of the cosine of random pairs of chunks, and a score that is missing counts as the '
-  'least of its leg; chunks with an identifier that was asked for come first. '
+  'deviation of the cosine of random pairs of chunks; a score that is missing counts as the least '
+  'of its leg, BM25 as 0 where the pool is not full; chunks with an identifier that was asked for '
+  'come first. '
   'The fused score is in rrf_score. '
   'search_mode: websearch (words are optional, "a phrase" is required, -word excludes, or joins '
   'alternatives), simple (all words are required), phrase (the words in this order); it binds the '

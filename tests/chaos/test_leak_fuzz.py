@@ -5,12 +5,14 @@ has a word of its own in each of its texts, so a leak names its row. Where the q
 enough to be answered here, the answer must also have each row that it should, and the right total.
 """
 
+import json
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, LiteralString, cast
+from functools import partial
+from typing import LiteralString, cast
 from uuid import UUID
 
 import psycopg
@@ -36,6 +38,7 @@ from corpora import (
     store,
     words_of,
 )
+from second_brain.services.arguments import packed
 from trials import Trial
 
 pytestmark = pytest.mark.chaos(share=0.45)
@@ -49,6 +52,7 @@ TYPES: dict[str, LiteralString] = {
     "filters": "::jsonb",
     "formulations": "::jsonb",
     "queries": "::jsonb",
+    "search": "::jsonb",
     "document": "::uuid",
 }
 REFUSED = ("22023",)
@@ -66,7 +70,8 @@ TRIED = {
 # What is asked.
 
 
-def call(connection: Connection, function: str, arguments: Mapping[str, Any]) -> list[Row]:
+def call(connection: Connection, function: str, arguments: Row) -> list[Row]:
+    arguments = packed(function, arguments)
     statement = sql.SQL("select * from public.{}({})").format(
         sql.Identifier(function),
         sql.SQL(", ").join(
@@ -77,7 +82,9 @@ def call(connection: Connection, function: str, arguments: Mapping[str, Any]) ->
         ),
     )
     given = {
-        name: Jsonb(value) if TYPES.get(name) == "::jsonb" else value
+        name: Jsonb(value, partial(json.dumps, default=str))
+        if TYPES.get(name) == "::jsonb"
+        else value
         for name, value in arguments.items()
     }
     if "query_embedding" in given:

@@ -171,12 +171,11 @@ def share_samples(source: str, target: str) -> None:
     """Copy what is measured on a sample of pages: the rows are in another order there."""
     with psycopg.connect(source) as plain, psycopg.connect(target) as tenant:
         sampled = plain.execute(
-            "select mean_length, cosine_spread, mutual_neighbours"
-            "  from plain.knowledge_corpus_statistics"
+            "select mean_length, cosine_spread from plain.knowledge_corpus_statistics"
         ).fetchone()
         tenant.execute(
             "update tenant_a.knowledge_corpus_statistics"
-            "   set mean_length = %s, cosine_spread = %s, mutual_neighbours = %s",
+            "   set mean_length = %s, cosine_spread = %s",
             sampled,
         )
 
@@ -201,7 +200,7 @@ def test_a_distributed_tenant_answers_as_a_plain_schema_does(cluster: Cluster) -
         theirs, _ = plain.hybrid_search(embedding, question, top_k=10, **options)
         assert "error_message" not in details
         if options["fusion"] == "auto":
-            # Its weights depend on the 50th neighbour, and HNSW draws the levels of its graph.
+            # A missing score counts as that of the 50th hit, and HNSW may miss some.
             assert len(set(ranks(ours)) & set(ranks(theirs))) >= len(theirs) - 1 > 0
         else:
             assert ranks(ours) == ranks(theirs) != []

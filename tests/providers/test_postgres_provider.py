@@ -161,7 +161,7 @@ class RestOverDatabase:
         if params.get("query_embedding") is not None:
             params = {**params, "query_embedding": str(params["query_embedding"])}
             names = names.replace("%(query_embedding)s", "%(query_embedding)s::extensions.vector")
-        for name in ("filters", "formulations", "queries"):
+        for name in ("filters", "formulations", "queries", "search"):
             if name in params:
                 params = {**params, name: Jsonb(params[name])}
         self.query = f"select coalesce(json_agg(hit), '[]') from public.{function}({names}) as hit"

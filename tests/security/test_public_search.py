@@ -98,7 +98,7 @@ def test_a_visitor_finds_public_rows_only(visitor: Connection) -> None:
 
 
 def test_a_visitor_cannot_name_a_viewer_or_ask_for_private_rows(visitor: Connection) -> None:
-    for argument in ("viewer_id", "public_only"):
+    for argument in ("viewer_id", "public_only", "ranked_lists"):
         with pytest.raises(psycopg.errors.UndefinedFunction):
             call(visitor, PUBLIC, query_text="kiwi", **{argument: None})
     private = [{"field": "visibility", "op": "eq", "value": "private"}]
@@ -108,15 +108,6 @@ def test_a_visitor_cannot_name_a_viewer_or_ask_for_private_rows(visitor: Connect
 def test_a_visitor_may_not_call_the_search_itself(visitor: Connection) -> None:
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         call(visitor, "hybrid_search_knowledge_chunks", query_text="kiwi")
-
-
-def test_a_visitor_leaves_no_trace_of_the_search(visitor: Connection) -> None:
-    with visitor.transaction():
-        visitor.execute("set local knowledge_internal.tracing = 'on'")
-        assert call(visitor, PUBLIC, query_text="kiwi")
-        row = visitor.execute("select current_setting('knowledge_internal.trace', true)").fetchone()
-    assert row
-    assert not row[0]
 
 
 FORMULATION = {"query_text": "kiwi"}
