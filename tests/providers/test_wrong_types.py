@@ -25,12 +25,14 @@ from second_brain.services.corpus_settings import CorpusSettings
 from second_brain.services.embedding_queue import EmbeddingResult, PostgresEmbeddingQueue
 from second_brain.services.judgments import Judgment
 from second_brain.services.postgres import PostgresProvider
+from second_brain.services.sharded_write import ShardedWriter
 from second_brain.services.supabase import SupabaseProvider
 from second_brain.services.write import KnowledgeWriter
 from supabase import create_client
 
 CLIENTS: tuple[type[object], ...] = (
     KnowledgeWriter,
+    ShardedWriter,
     PostgresProvider,
     SupabaseProvider,
     PostgresEmbeddingQueue,
@@ -154,6 +156,7 @@ def clients(connection: psycopg.Connection[Any]) -> Iterator[dict[type[object], 
         provider = PostgresProvider(connection)
         yield {
             KnowledgeWriter: KnowledgeWriter(connection),
+            ShardedWriter: ShardedWriter({"east": connection, "west": connection}),
             PostgresProvider: provider,
             SupabaseProvider: SupabaseProvider(client=project),
             PostgresEmbeddingQueue: PostgresEmbeddingQueue(connection),
