@@ -299,7 +299,7 @@ begin
         select
           from public.knowledge_chunks as chunk
          where chunk.status = 'active'
-           and chunk.content_tsv @@ quote_literal(lexeme)::tsquery
+           and chunk.content_tsv @@ knowledge_internal.quoted_lexeme(lexeme)::tsquery
          limit counted_at_most
       ) as matching_chunk
   );
