@@ -20,9 +20,13 @@ FIRST_REST, LONGEST_REST = 0.5, 15.0
 
 
 class Reachability:
-    """What the last calls of a server showed. Threads may share it."""
+    """What the last calls of a server showed. Threads may share it.
 
-    def __init__(self) -> None:
+    After many failures in a row it rests for `longest_rest` seconds each time.
+    """
+
+    def __init__(self, longest_rest: float = LONGEST_REST) -> None:
+        self._longest_rest = longest_rest
         self.answered = self.failed = 0
         self._answered_at = self._rests_until = -1e9
         self._failures_in_row = 0
@@ -70,7 +74,7 @@ class Reachability:
             if self._is_tested or not self.is_resting:
                 self._failures_in_row += 1
             self._is_tested = False
-            rest = min(FIRST_REST * 2 ** (self._failures_in_row - 1), LONGEST_REST)
+            rest = min(FIRST_REST * 2 ** (self._failures_in_row - 1), self._longest_rest)
             self._rests_until = time.monotonic() + rest
 
     def has_answered_since(self, begun: float) -> bool:

@@ -47,6 +47,9 @@ from second_brain.services.searches import (
 TIMEOUT = 10.0
 """Seconds: the default timeout of a search."""
 
+LONGEST_REST = 4.0
+"""Seconds after which a database that fails is tested again. No search waits for the test."""
+
 OnMissing = Literal["partial", "error"]
 """What a search does without a database: answer without it and say so, or fail."""
 
@@ -101,7 +104,7 @@ class _Sharded(Searches):
             raise InvalidInputError(f"on_missing must be partial or error, not {on_missing!r:.100}")
         self._shards = named
         self._on_missing = on_missing
-        self._states = {name: Reachability() for name in named}
+        self._states = {name: Reachability(LONGEST_REST) for name in named}
         self._turn = count()
 
     def _secrets(self) -> Iterable[object]:
@@ -361,7 +364,7 @@ class ShardedProvider(_Sharded, SearchProvider):
     are asked at the same time. `timeout` is in seconds for the whole search. A database that gave
     no answer in its part of the time is named in `details["missing_shards"]`, and the hits are
     those of the others; with `on_missing="error"` the search fails. A database that failed is not
-    asked for half a second, up to 15 seconds after several failures; then a single call tests it
+    asked for half a second, up to 4 seconds after several failures; then a single call tests it
     beside the searches. Thread-safe; close it after use.
     """
 
