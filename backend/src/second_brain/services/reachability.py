@@ -28,7 +28,7 @@ class Reachability:
     def __init__(self, longest_rest: float = LONGEST_REST) -> None:
         self._longest_rest = longest_rest
         self.answered = self.failed = 0
-        self._answered_at = self._rests_until = -1e9
+        self._failed_at = self._rests_until = -1e9
         self._failures_in_row = 0
         self._is_tested = False
         self._connected = 0
@@ -57,11 +57,15 @@ class Reachability:
                 self._rests_until = time.monotonic() + seconds
             return True
 
-    def has_answered(self) -> None:
-        """Record a call that did not fail."""
+    def has_answered(self, begun: float = float("inf")) -> None:
+        """Record a call that did not fail.
+
+        A call that was `begun`, in `time.monotonic`, before the last failure does not end the rest.
+        """
         with self._lock:
             self.answered += 1
-            self._answered_at = time.monotonic()
+            if begun < self._failed_at:
+                return
             self._failures_in_row = 0
             self._is_tested = False
             self._rests_until = -1e9
@@ -70,16 +74,13 @@ class Reachability:
         """Record a failure; the server rests, longer each time."""
         with self._lock:
             self.failed += 1
+            self._failed_at = time.monotonic()
             # A concurrent call that fails with the server is the same failure.
             if self._is_tested or not self.is_resting:
                 self._failures_in_row += 1
             self._is_tested = False
             rest = min(FIRST_REST * 2 ** (self._failures_in_row - 1), self._longest_rest)
             self._rests_until = time.monotonic() + rest
-
-    def has_answered_since(self, begun: float) -> bool:
-        """Say whether a call succeeded after a time of `time.monotonic`."""
-        return self._answered_at > begun
 
     @contextmanager
     def connected(self) -> Iterator[None]:

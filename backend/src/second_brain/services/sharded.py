@@ -16,6 +16,8 @@ from functools import partial
 from itertools import count
 from typing import Any, ClassVar, Literal, TypeAlias, cast
 
+from psycopg_pool import PoolTimeout
+
 from second_brain.errors import (
     InvalidInputError,
     SearchTimeoutError,
@@ -105,6 +107,8 @@ class _Sharded(Searches):
         self._shards = named
         self._on_missing = on_missing
         self._states = {name: Reachability(LONGEST_REST) for name in named}
+        # The last answers of each function: a search can hang in one of its steps.
+        self._answered_at: dict[tuple[str, str], float] = {}
         self._turn = count()
 
     def _secrets(self) -> Iterable[object]:
@@ -128,26 +132,31 @@ class _Sharded(Searches):
     async def _ask(self, call: _Call, function: str, calls: Calls, share: float) -> Answers:
         """Return the answers; note the databases that gave none. Raise where no one is left."""
         answers, failures = await self._everywhere(function, calls, call.deadline.left(share))
+        for name in answers:
+            self._answered_at[name, function] = time.monotonic()
         for name, error in failures.items():
             known = translate(error)
             if isinstance(known, InvalidInputError):
                 # The call is wrong, not the database.
                 raise error
             call.missing[name] = error
-            self._note(name, error, call.begun)
+            self._note(name, function, error, call.begun)
         if failures and (self._on_missing == "error" or not call.present):
             raise _named(*next(iter(failures.items())))
         # In the order of the databases, not in that of their answers.
         return {name: answers[name] for name in calls if name in answers}
 
-    def _note(self, name: str, error: Exception, begun: float) -> None:
-        """Let a database rest that does not answer."""
+    def _note(self, name: str, function: str, error: Exception, begun: float) -> None:
+        """Let a database rest if the error means that it does not answer."""
         state, known = self._states[name], translate(error)
-        if not state.is_failing(error) and not isinstance(known, SearchTimeoutError):
-            state.has_answered()
-        # With answers to other calls meanwhile, it is only busy.
-        elif not state.has_answered_since(begun):
+        is_wait = isinstance(error, PoolTimeout) or isinstance(known, SearchTimeoutError)
+        if is_wait and self._answered_at.get((name, function), begun) > begun:
+            # It has answered another call meanwhile: it is busy.
+            return
+        if is_wait or state.is_failing(error):
             state.has_failed()
+        else:
+            state.has_answered()
 
     async def _present(self, function: str, arguments: dict[str, Any], call: _Call) -> None:
         """Leave out the databases that rest after a failure; see whether they answer again."""
@@ -246,7 +255,7 @@ class _Sharded(Searches):
     async def _run(self, function: str, arguments: dict[str, Any], call: _Call) -> object:
         answer = await self._summed(function, arguments, call)
         for name in call.present:
-            self._states[name].has_answered()
+            self._states[name].has_answered(call.begun)
         return answer
 
     async def _summed(self, function: str, arguments: dict[str, Any], call: _Call) -> object:
@@ -409,8 +418,11 @@ class ShardedProvider(_Sharded, SearchProvider):
     async def _everywhere(
         self, function: str, calls: Calls, timeout: float | None
     ) -> tuple[Answers, Failures]:
+        # From now on, not from when a thread is free.
+        deadline = Deadline(timeout)
+
         def one(name: str, arguments: dict[str, Any]) -> object:
-            return finished(self._shards[name]._call(function, arguments, timeout))
+            return finished(self._shards[name]._call(function, arguments, deadline.left()))
 
         futures = {
             name: self._threads[name].submit(one, name, arguments)
