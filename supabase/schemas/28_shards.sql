@@ -186,19 +186,15 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   return (
-    select answer.reading ->> 'statistics'
+    select max((answer.reading ->> 'statistics') collate "C")
       from jsonb_array_elements(readings) as answer (reading)
-     where answer.reading ->> 'statistics' is not null
-     order by (answer.reading #>> '{corpus,document_count}')::float8 desc,
-              answer.reading ->> 'statistics'
-     limit 1
   );
 end
 $$;
 
 comment on function knowledge_internal.shared_statistics_id(jsonb) is
-  'The statistics of the whole corpus that the databases use; where they differ, those of the '
-  'largest one. Null where none has any.';
+  'The statistics of the whole corpus that the databases use; where they differ, the newest: an id '
+  'begins with its time. Null where none has any.';
 
 create function knowledge_internal.shared_corpus(
   readings jsonb,
@@ -981,7 +977,9 @@ begin
          )
     into summed
     from total;
-  return summed || jsonb_build_object('id', md5(summed::text));
+  return summed || jsonb_build_object(
+    'id', to_char(now() at time zone 'utc', 'YYYYMMDD"T"HH24MISS.US ') || left(md5(summed::text), 8)
+  );
 exception
   when invalid_parameter_value then
     raise;
@@ -993,8 +991,9 @@ $$;
 
 comment on function public.sum_knowledge_statistics(jsonb) is
   'The statistics of a corpus in several databases, from what knowledge_statistics returned in '
-  'each, as an array. A lexeme that one of them lists should be counted in all. id: names them. '
-  'Raises 22023 for statistics of another form.';
+  'each, as an array. A lexeme that one of them lists should be counted in all. id: names them and '
+  'begins with the time, in UTC: of two, the databases use the greater. Raises 22023 for '
+  'statistics of another form.';
 revoke all on function public.sum_knowledge_statistics(jsonb) from public, anon, authenticated;
 grant execute on function public.sum_knowledge_statistics(jsonb) to service_role;
 
