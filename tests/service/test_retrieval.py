@@ -38,8 +38,8 @@ from second_brain.errors import (
 from second_brain.filters import FilterBuilder
 from second_brain.models import CallableEmbedder
 from second_brain.retrieval.answer import SearchResponse, SearchResult
+from second_brain.retrieval.earlier_names import QUERY_FIELDS
 from second_brain.retrieval.query import (
-    OTHER_NAMES,
     Access,
     AccessOptions,
     QueryOptions,
@@ -226,7 +226,7 @@ def test_what_is_given_by_name_are_the_fields_of_a_request_and_what_the_server_d
     decided = Access.model_fields.keys()
     assert get_type_hints(AccessOptions).keys() == decided
     assert (
-        get_type_hints(QueryOptions).keys() - decided - OTHER_NAMES.keys() | {"query"}
+        get_type_hints(QueryOptions).keys() - decided - QUERY_FIELDS.keys() | {"query"}
         == SearchQuery.model_fields.keys()
     )
     schema = json.dumps(SearchQuery.model_json_schema())

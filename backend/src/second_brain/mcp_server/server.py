@@ -93,7 +93,7 @@ def create_server(
                     title=tool.title,
                     description=tool.description,
                     input_schema=tool.model_json_schema(),
-                    output_schema=tool.output.model_json_schema(mode="serialization"),
+                    output_schema=tool.output.model_json_schema(),
                     annotations=tool.annotations,
                 )
                 for name, tool in tools(allowed).items()
@@ -123,7 +123,8 @@ def create_server(
             return _error(tool.failed, safe_message(failure), failure.remedy)
         return types.CallToolResult(
             content=[types.TextContent(text=answer.text), *answer.links],
-            structured_content=answer.content.model_dump(mode="json"),
+            # Without other names of the same fields, which an assistant would read twice.
+            structured_content=answer.content.model_dump(mode="json", exclude_computed_fields=True),
         )
 
     async def resource(

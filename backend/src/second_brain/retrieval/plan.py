@@ -179,7 +179,7 @@ def search_options(
         # A leg that is alone has no other to be weighed against.
         "vector_weight": vector_weight if is_hybrid else 1.0,
         "text_weight": text_weight if is_hybrid else 1.0,
-        "search_mode": query.search_mode,
+        "search_mode": query.text_mode,
         "pool_size": plan.pool
         or min(
             max(

@@ -320,7 +320,6 @@ class Retrieval(ABC):
                 result(
                     hits[place],
                     rank,
-                    found.used,
                     rerank_score=scores[place] if scores else None,
                     original_rank=place + 1 if scores else None,
                 )

@@ -35,14 +35,15 @@ LIMIT_BOUND = 100
 _ALIASES = {"bm25": "text"}
 
 
-def _without_alias(mode: object) -> object:
+def without_alias(mode: object) -> object:
+    """Return the mode that another name of it stands for."""
     return _ALIASES.get(mode, mode) if isinstance(mode, str) else mode
 
 
 Mode = Literal[Leg, "rerank"]
 """How the service runs a search: `rerank` is hybrid search with reranking."""
 
-ModeField = Annotated[Mode, BeforeValidator(_without_alias)]
+ModeField = Annotated[Mode, BeforeValidator(without_alias)]
 """A field of type Mode that accepts `bm25` for `text`."""
 
 Fusion = Literal["stored_or_auto", "auto", "relative_score", "rrf"]
