@@ -61,7 +61,7 @@ def test_an_answer_says_what_was_asked_what_ran_and_what_it_took(make: Make, cor
     assert (response.mode, response.mode_used) == ("hybrid", "hybrid")
     assert response.total_count == 5
     assert (response.limit, response.offset) == (2, 0)
-    assert response.applied_filters == {"include_memory": False}
+    assert response.applied_filters == {"left_out": ["memory", "history"]}
     assert response.embedding_model == "by-hand"
     assert response.degraded is None
     assert not response.cached
@@ -329,7 +329,7 @@ def test_filters_reach_the_database_and_the_answer_names_them(
     response = make(corpus)("leaked key", **asked)
     assert set(contents(response)) == found
     if applied is not None:
-        response.applied_filters.pop("include_memory", None)
+        response.applied_filters.pop("left_out", None)
         assert response.applied_filters == applied
 
 

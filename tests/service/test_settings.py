@@ -348,8 +348,8 @@ EFFECTS: dict[str, tuple[dict[str, Any], Any, Callable[[Trial], Any], Any, Any]]
         {},
         True,
         lambda at: at.search().applied_filters,
-        {"include_memory": False},
-        {},
+        {"left_out": ["memory", "history"]},
+        {"left_out": ["history"]},
     ),
     "search_on_bad_embedding": (
         {},

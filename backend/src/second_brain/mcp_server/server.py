@@ -45,6 +45,9 @@ _TOOLS: Mapping[str, type[Tool]] = {
     "search": FindDocuments,
     "fetch": Fetch,
 }
+_OTHER_NAMES: Mapping[str, type[Tool]] = {"perform_rag_query": SearchKnowledgeBase}
+"""Names of earlier systems for tools, which are not listed but can be called."""
+
 _NOTES: Mapping[str, type[Tool]] = {"remember": Remember, "forget": Forget}
 
 
@@ -104,7 +107,7 @@ def create_server(
         request: ServerRequestContext[Any], params: types.CallToolRequestParams
     ) -> types.CallToolResult:
         known = tools(_scope_of_token(request) if scope is None else scope)
-        tool = known.get(params.name)
+        tool = known.get(params.name, _OTHER_NAMES.get(params.name))
         if tool is None:
             raise MCPError(
                 types.INVALID_PARAMS,

@@ -162,6 +162,7 @@ class SearchSettings(BaseModel):
     search_cache_max_entries: int = Field(default=1000, ge=1, le=1_000_000)
 
     search_log_queries: bool = False
+    search_log_json: bool = False
     query_log: LoggedSearches = "off"
     query_log_max_rows: int = Field(default=10_000, ge=1, le=100_000)
     query_log_max_days: int = Field(default=30, ge=1, le=3650)
