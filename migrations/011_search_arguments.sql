@@ -1206,7 +1206,7 @@ begin
   end if;
   if num_nonnulls(question.ignored_embedding, analysis.replaced, analysis.relaxed_parts) > 0 then
     notes := knowledge_internal.search_notes(
-      questions, array[analysis], array(select distinct unnest(analysis.relaxed_parts))
+      questions, array[analysis], array(select distinct unnest(analysis.relaxed_parts)), 0
     );
   end if;
   while plan.near_similarities[vector_rows] < match_threshold loop
@@ -2950,12 +2950,14 @@ begin
            ordered.*,
            max(ordered.score) over (partition by ordered.unit) as unit_score,
            array_agg(ordered.collection) over (partition by ordered.unit) as collections,
+           count(*) over (partition by ordered.unit) as hits,
            min(ordered.place) over (partition by ordered.unit) as unit_place
       from ordered
      order by ordered.unit, ordered.chunk_index is null, ordered.place
   ),
   page as (
-    select units.*, count(*) over () as total_count
+    select units.*, count(*) over () as total_count,
+           (sum(units.hits) over () - count(*) over ())::bigint as deduplicated
       from units
      order by units.unit_place, units.id
      limit match_count offset match_offset
@@ -2972,7 +2974,7 @@ begin
                             'vector_rank', shown.vector_rank, 'text_rank', shown.text_rank,
                             'similarity', shown.similarity, 'text_score', shown.text_score,
                             'score', shown.unit_score, 'collections', shown.collections,
-                            'total_count', shown.total_count
+                            'total_count', shown.total_count, 'deduplicated', shown.deduplicated
                           )
                           order by shown.unit_place
                         ),
@@ -3138,10 +3140,12 @@ begin
   ),
   page as (
     select hit.id, hit.place as unit_place, hit.vector_rank, hit.text_rank, hit.similarity,
-           hit.text_score, hit.score as unit_score, hit.collections, hit.total_count
+           hit.text_score, hit.score as unit_score, hit.collections, hit.total_count,
+           coalesce(hit.deduplicated, 0) as deduplicated
       from jsonb_to_recordset(fused -> 'hits') as hit (
              id uuid, place bigint, vector_rank bigint, text_rank bigint, similarity float8,
-             text_score float8, score float8, collections text[], total_count bigint
+             text_score float8, score float8, collections text[], total_count bigint,
+             deduplicated bigint
            )
       join matching_chunks as allowed on allowed.id = hit.id
   ),
@@ -3191,7 +3195,8 @@ begin
            fusion, questions, vector_weight, text_weight, rrf_k
          ))),
          (select knowledge_internal.search_notes(
-           questions, analyses, array(select distinct unnest(relaxed_parts) from last_draws)
+           questions, analyses, array(select distinct unnest(relaxed_parts) from last_draws),
+           (select max(page.deduplicated) from page)
          ))
     from page
     join public.knowledge_chunks as chunk on chunk.id = page.id

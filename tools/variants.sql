@@ -770,7 +770,7 @@ begin
   end if;
   if num_nonnulls(question.ignored_embedding, analysis.replaced, analysis.relaxed_parts) > 0 then
     notes := knowledge_internal.search_notes(
-      questions, array[analysis], array(select distinct unnest(analysis.relaxed_parts))
+      questions, array[analysis], array(select distinct unnest(analysis.relaxed_parts)), 0
     );
   end if;
   while plan.near_similarities[vector_rows] < match_threshold loop
@@ -1602,7 +1602,7 @@ begin
                             'vector_rank', shown.vector_rank, 'text_rank', shown.text_rank,
                             'similarity', shown.similarity, 'text_score', shown.text_score,
                             'score', shown.unit_score, 'collections', shown.collections,
-                            'total_count', shown.total_count
+                            'total_count', shown.total_count, 'deduplicated', shown.deduplicated
                           )
                           order by shown.unit_place
                         ),
@@ -1657,10 +1657,12 @@ begin
 @copy "  visible_chunks as" before "  -- Lists."
   page as (
     select hit.id, hit.place as unit_place, hit.vector_rank, hit.text_rank, hit.similarity,
-           hit.text_score, hit.score as unit_score, hit.collections, hit.total_count
+           hit.text_score, hit.score as unit_score, hit.collections, hit.total_count,
+           coalesce(hit.deduplicated, 0) as deduplicated
       from jsonb_to_recordset(fused -> 'hits') as hit (
              id uuid, place bigint, vector_rank bigint, text_rank bigint, similarity float8,
-             text_score float8, score float8, collections text[], total_count bigint
+             text_score float8, score float8, collections text[], total_count bigint,
+             deduplicated bigint
            )
       join matching_chunks as allowed on allowed.id = hit.id
   ),

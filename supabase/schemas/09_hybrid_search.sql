@@ -118,7 +118,7 @@ comment on type public.knowledge_search_hit is
   'of an adopted table that the document is made of. confidence: the fused score over the highest '
   'possible one, 0 to 1. notes: what the search did beside what was asked, null for nothing; '
   'embedding: why the embedding was ignored; replaced: the words that no visible chunk has, and '
-  'what was searched instead.';
+  'what was searched instead; deduplicated: how many hits one_per_document merged into others.';
 
 create function knowledge_internal.check_range(
   argument text, given double precision, lowest double precision, highest double precision,
@@ -144,25 +144,6 @@ comment on function knowledge_internal.check_range(
   text, double precision, double precision, double precision, text
 ) is
   'Raises 22023 for null and for a number out of its bounds; allowed says these in words.';
-
-create function knowledge_internal.check_choice(argument text, given text, choices text[])
-returns void
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  if (given = any (choices)) is not true then
-    raise exception '% must be one of %, not %',
-                    argument, array_to_string(choices, ', '), coalesce(left(given, 100), 'null')
-      using errcode = '22023';
-  end if;
-end
-$$;
-
-comment on function knowledge_internal.check_choice(text, text, text[]) is
-  'Raises 22023 for a text that is none of the choices.';
 
 create function knowledge_internal.check_flag(argument text, given boolean)
 returns void
@@ -592,7 +573,8 @@ comment on function knowledge_internal.best_fused_score is
 create function knowledge_internal.search_notes(
   questions knowledge_internal.search_question[],
   analyses knowledge_internal.query_analysis[],
-  relaxed_parts text[]
+  relaxed_parts text[],
+  deduplicated bigint
 )
 returns jsonb
 language plpgsql
@@ -603,7 +585,7 @@ as $$
 begin
   -- Most searches have nothing to note.
   if cardinality(questions) = 1 and questions[1].ignored_embedding is null
-     and analyses[1].replaced is null and relaxed_parts = '{}'
+     and analyses[1].replaced is null and relaxed_parts = '{}' and deduplicated = 0
   then
     return null;
   end if;
@@ -615,6 +597,7 @@ begin
             from unnest(questions) with ordinality as asked
         ),
         'relaxed', to_jsonb(nullif(relaxed_parts, '{}')),
+        'deduplicated', nullif(deduplicated, 0),
         'replaced', (
           select jsonb_object_agg(word.key, word.value order by read.ordinality)
             from unnest(analyses) with ordinality as read
@@ -1305,12 +1288,14 @@ begin
            ordered.*,
            max(ordered.score) over (partition by ordered.unit) as unit_score,
            array_agg(ordered.collection) over (partition by ordered.unit) as collections,
+           count(*) over (partition by ordered.unit) as hits,
            min(ordered.place) over (partition by ordered.unit) as unit_place
       from ordered
      order by ordered.unit, ordered.chunk_index is null, ordered.place
   ),
   page as (
-    select units.*, count(*) over () as total_count
+    select units.*, count(*) over () as total_count,
+           (sum(units.hits) over () - count(*) over ())::bigint as deduplicated
       from units
      order by units.unit_place, units.id
      limit match_count offset match_offset
@@ -1372,7 +1357,8 @@ begin
            fusion, questions, vector_weight, text_weight, rrf_k
          ))),
          (select knowledge_internal.search_notes(
-           questions, analyses, array(select distinct unnest(relaxed_parts) from last_draws)
+           questions, analyses, array(select distinct unnest(relaxed_parts) from last_draws),
+           (select max(page.deduplicated) from page)
          ))
     from page
     join public.knowledge_chunks as chunk on chunk.id = page.id
