@@ -39,7 +39,7 @@ RRF_ROW = {
 def dsn_of_keys(shared_dsn: str) -> str:
     with psycopg.connect(shared_dsn, autocommit=True) as connection:
         KnowledgeWriter(connection).upsert_document(
-            {"external_key": "keys", "title": "API keys", "source_origin": "notion"},
+            {"external_key": "keys", "title": "Security", "source_origin": "notion"},
             [
                 {"content": KEYS, "embedding": [0.1, 0.2, 0.9]},
                 {"content": LEAK, "embedding": [0.0, 0.1, 0.9]},
@@ -151,7 +151,7 @@ def test_sqlparse_and_pgvector_are_used(provider: PostgresProvider) -> None:
 
 def test_websearch_requires_all_words(provider: PostgresProvider) -> None:
     # Differs: a chunk with some of the words is found too; "simple" requires all.
-    results, _ = provider.fulltext_search("which leaked key or which server")
+    results, _ = provider.fulltext_search("leaked key server")
     assert {one.content for one in results} == {LEAK, KEYS}
     results, _ = provider.fulltext_search("leaked key server", search_mode="simple")
     assert results == []
