@@ -286,7 +286,7 @@ def listed_conditions(filters: Mapping[str, object]) -> list[dict[str, object]]:
             raise InvalidInputError(
                 f"filters: {key!r:.100} has a dot, and further conditions are given too",
                 remedy="Give a string, a number or a boolean for this key, or this key alone "
-                "(include_memory=True: without the condition of the service).",
+                "(with collections=[...]: without the condition of the service).",
             )
     return listed
 
