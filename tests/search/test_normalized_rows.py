@@ -50,6 +50,8 @@ def test_fulltext_search_compares_ranks_with_the_best(rank: object, confidence: 
     client = client_with([{**ROW, "rank": 4.0}, {**ROW, "rank": rank}])
     (best, other), details = SupabaseProvider(client=client).fulltext_search("x")
     assert (best.confidence, other.confidence) == (1, confidence)
+    alone = client_with([{**ROW, "rank": -1.0}])
+    assert SupabaseProvider(client=alone).fulltext_search("x")[0][0].confidence == 0
     assert details["mode"] == "fulltext"
 
 

@@ -215,7 +215,7 @@ def normalize_rows(
         row if isinstance(row, Mapping) else {}
         for row in rows[: None if most is None else max(most, 0)]
     ]
-    best = max((_finite(_text_score(row)) or 0 for row in kept), default=0)
+    best = max([0.0, *(_finite(_text_score(row)) or 0.0 for row in kept)])
     return [
         _normalize(row, position, method=method, source=source, best_text_score=best)
         for position, row in enumerate(kept)
