@@ -283,7 +283,6 @@ def test_add_category_on_a_type_that_nobody_declared(dsn: str) -> None:
         ({"to_date": "2024-12-31"}, {INVOICE}),
         ({"from_date": "2024-01-01", "to_date": "2025-12-31"}, {LEAK, ROTATION, INVOICE}),
     ],
-    ids=str,
 )
 def test_add_date_range_from_date_to_date(
     service: RetrievalService, given: Any, found: set[str]

@@ -219,7 +219,6 @@ def test_result_fields(service: RetrievalService) -> None:
         ({"sensitivity": "internal", "collection": "artifacts"}, {WHOLE}),
         ({"time_range": {"start": date(2025, 3, 1), "end": "2025-03-31"}}, {CAMERAS}),
     ],
-    ids=str,
 )
 def test_filters_artifact_type_sensitivity_and_time_range(
     service: RetrievalService, filters: Any, found: set[str]
