@@ -1,8 +1,29 @@
 -- 013_explain: the explanation of a search's result, and the estimate of its cost.
--- Adds: functions explained_list and explanation, which explain_hybrid_search calls; planned_rows,
+-- Adds: functions access_of, explained_list and explanation, which explain_hybrid_search calls; planned_rows,
 -- row_costs, estimated_list and search_estimate, which estimate_hybrid_search calls.
 -- Locks nothing that exists.
 -- Written from supabase/schemas/13_explain.sql by `make baseline`: edit that file.
+
+create function knowledge_internal.access_of(arguments knowledge_internal.search_arguments)
+returns knowledge_internal.chunk_access
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return knowledge_internal.restricted_access(
+    knowledge_internal.compile_filter(
+      arguments.filters, arguments.filter_type, arguments.date_from, arguments.date_to,
+      arguments.public_only
+    ),
+    arguments.viewer_id, arguments.viewer_groups
+  );
+end
+$$;
+
+comment on function knowledge_internal.access_of(knowledge_internal.search_arguments) is
+  'restricted_access of a search with these arguments.';
 
 create function knowledge_internal.explained_list(list jsonb)
 returns jsonb
@@ -117,7 +138,8 @@ begin
       coalesce(
         knowledge_internal.respelled(arguments.query_text, replaced), arguments.query_text
       ),
-      arguments.search_mode, arguments.collections, arguments.prefix_last
+      arguments.search_mode, arguments.collections, arguments.prefix_last,
+      knowledge_internal.access_of(arguments)
     );
     select count(*)
       into candidates

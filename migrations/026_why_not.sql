@@ -453,7 +453,8 @@ begin
     ranks.text_score := found.text_score;
     if found.text_rank is null and is_countable then
       analysis := knowledge_internal.analyse_query(
-        arguments.query_text, arguments.search_mode, arguments.collections, arguments.prefix_last
+        arguments.query_text, arguments.search_mode, arguments.collections, arguments.prefix_last,
+        knowledge_internal.access_of(arguments)
       );
       matching := array(
         select allowed.id from knowledge_internal.matching_chunks(alone, true) as allowed
@@ -544,7 +545,7 @@ begin
       is_matching := chunk.content_tsv @@ (
         knowledge_internal.analyse_query(
           arguments.query_text, arguments.search_mode, arguments.collections,
-          arguments.prefix_last
+          arguments.prefix_last, knowledge_internal.access_of(arguments)
         )
       ).matching_query;
       if is_matching is not true then
@@ -688,7 +689,8 @@ as $$
 declare
   matching_query constant tsquery := (
     knowledge_internal.analyse_query(
-      arguments.query_text, arguments.search_mode, arguments.collections, arguments.prefix_last
+      arguments.query_text, arguments.search_mode, arguments.collections, arguments.prefix_last,
+      knowledge_internal.access_of(arguments)
     )
   ).matching_query;
   nearest public.knowledge_chunks;

@@ -1,6 +1,6 @@
 -- 007_filters: the filters of a search.
--- Adds: types filter_condition, metadata_condition and chunk_filter, functions that parse the
--- filters of a search, and functions that compare the metadata of a chunk with them.
+-- Adds: types filter_condition, metadata_condition, chunk_filter and chunk_access, functions that
+-- parse the filters of a search, and functions that compare the metadata of a chunk with them.
 -- Locks nothing that exists.
 
 create type knowledge_internal.filter_condition as (
@@ -1018,3 +1018,36 @@ comment on function knowledge_internal.passes is
   'Whether metadata meets every condition. A missing key and a null both count as no value. A '
   'range compares numbers with numbers, and strings with strings by code point; a value of another '
   'type does not match.';
+
+create type knowledge_internal.chunk_access as (
+  wanted knowledge_internal.chunk_filter,
+  viewer_id uuid,
+  viewer_groups text[]
+);
+
+comment on type knowledge_internal.chunk_access is
+  'Who searches, where this restricts the chunks that may be seen. Words that are looked up for '
+  'the question then come from these chunks only.';
+
+create function knowledge_internal.restricted_access(
+  wanted knowledge_internal.chunk_filter, viewer_id uuid, viewer_groups text[]
+)
+returns knowledge_internal.chunk_access
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if num_nonnulls(
+    viewer_id, viewer_groups, wanted.visibilities, wanted.owner_ids, wanted.sensitivities,
+    wanted.hidden
+  ) > 0 then
+    return row(wanted, viewer_id, viewer_groups)::knowledge_internal.chunk_access;
+  end if;
+  return null;
+end
+$$;
+
+comment on function knowledge_internal.restricted_access is
+  'The access of a search; null where it may see every active chunk.';

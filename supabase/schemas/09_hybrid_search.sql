@@ -510,7 +510,6 @@ create function knowledge_internal.analyse_questions(
   questions knowledge_internal.search_question[],
   search_mode text,
   wanted knowledge_internal.chunk_filter,
-  plan knowledge_internal.search_plan,
   viewer_id uuid,
   viewer_groups text[],
   collections text[],
@@ -528,6 +527,8 @@ declare
   analyses knowledge_internal.query_analysis[];
   replaced jsonb;
   named constant text[] := coalesce(collections, wanted.collections);
+  access constant knowledge_internal.chunk_access :=
+    knowledge_internal.restricted_access(wanted, viewer_id, viewer_groups);
 begin
   foreach question in array questions loop
     analysis := null;
@@ -535,17 +536,18 @@ begin
     -- A search without words does not plan the call, so it works where the text leg is broken.
     if question.query_text is not null then
       analysis := knowledge_internal.analyse_query(
-        question.query_text, search_mode, named, prefix_last
+        question.query_text, search_mode, named, prefix_last, access
       );
       replaced := case
         when search_mode = 'websearch' then knowledge_internal.respelled_words(
-          question.query_text, analysis, wanted, plan, viewer_id, viewer_groups
+          question.query_text, analysis, access
         )
       end;
     end if;
     if replaced is not null then
       analysis := knowledge_internal.analyse_query(
-        knowledge_internal.respelled(question.query_text, replaced), search_mode, named, prefix_last
+        knowledge_internal.respelled(question.query_text, replaced), search_mode, named,
+        prefix_last, access
       );
       analysis.replaced := replaced;
     end if;
@@ -1008,7 +1010,7 @@ begin
     return;
   end if;
   analyses := knowledge_internal.analyse_questions(
-    questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
+    questions, search_mode, wanted, viewer_id, viewer_groups, collections, prefix_last
   );
   asked := knowledge_internal.asked_words(analyses);
   callers := knowledge_internal.use_search_settings(plan);

@@ -494,7 +494,7 @@ begin
       then knowledge_internal.checked_collections(collections, cardinality(questions))
   end;
   analyses := knowledge_internal.analyse_questions(
-    questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
+    questions, search_mode, wanted, viewer_id, viewer_groups, collections, prefix_last
   );
   return knowledge_internal.search_estimate(
     questions, analyses, plan, collections, case when snippet then match_count else 0 end, begun_at
@@ -1510,7 +1510,7 @@ begin
     return;
   end if;
   analyses := knowledge_internal.analyse_questions(
-    questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
+    questions, search_mode, wanted, viewer_id, viewer_groups, collections, prefix_last
   );
   return query
   with
@@ -2123,7 +2123,7 @@ begin
           ),
           set_config('knowledge_internal.recording', 'on', true);
   analyses := knowledge_internal.analyse_questions(
-    questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
+    questions, search_mode, wanted, viewer_id, viewer_groups, collections, prefix_last
   );
   recorded := current_setting('knowledge_internal.recorded');
   perform set_config('knowledge_internal.recording', 'off', true),
@@ -2478,7 +2478,7 @@ begin
       then knowledge_internal.checked_collections(collections, cardinality(questions))
   end;
   analyses := knowledge_internal.analyse_questions(
-    questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
+    questions, search_mode, wanted, viewer_id, viewer_groups, collections, prefix_last
   );
   callers := knowledge_internal.use_search_settings(plan);
   with recursive
@@ -3074,7 +3074,7 @@ begin
     return;
   end if;
   analyses := knowledge_internal.analyse_questions(
-    questions, search_mode, wanted, plan, viewer_id, viewer_groups, collections, prefix_last
+    questions, search_mode, wanted, viewer_id, viewer_groups, collections, prefix_last
   );
   asked := knowledge_internal.asked_words(analyses);
   return query
