@@ -24,8 +24,9 @@ $(INSTALLED): pyproject.toml
 demo: $(INSTALLED) ## hybrid search over the standard library's documentation, side by side with each leg
 	$(BIN)/second-brain demo
 
-test: $(INSTALLED) ## the test suite, on an embedded Postgres
+test: $(INSTALLED) ## the test suite, on an embedded Postgres; security and writing also with every corpus searched as a large one
 	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 tests/security tests/writing --small-corpus-limit 0
 
 test-slow: $(INSTALLED) ## what takes minutes
 	$(BIN)/pytest -n 2 -m slow

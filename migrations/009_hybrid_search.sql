@@ -676,14 +676,13 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 as $$
 declare
-  small_corpus constant integer := 1000; -- chunks, as in plan_search
   sample_size constant integer := 100; -- chunks
 begin
   plan.sample := coalesce(
     (
       select corpus.sample[:sample_size]
         from public.knowledge_corpus_statistics as corpus
-       where corpus.document_count > small_corpus
+       where corpus.document_count > knowledge_internal.small_corpus_limit()
     ),
     -- A small corpus has no sample of its own.
     array(
@@ -769,8 +768,7 @@ begin
          plan.scan_tuples, plan.most_compared, plan.compared_exactly, plan.compared_by_bits,
          plan.first_date, plan.end_date
     from (
-      select 1000 as small_corpus, -- chunks
-             50 as typical_rank,
+      select 50 as typical_rank,
              25 as fewest_cosines, -- rows of the text leg
              128 as quantized_from, -- dimensions: shorter vectors lie in their row
              20 as index_cost, -- a row of the vector index, against one that is compared
@@ -783,7 +781,8 @@ begin
     ) as fixed
    cross join lateral (
            select stored.estimated_rows as chunk_count,
-                  stored.estimated_rows <= small_corpus as is_small_corpus,
+                  stored.estimated_rows <= knowledge_internal.small_corpus_limit()
+                    as is_small_corpus,
                   greatest(pool_size, match_count) as pool,
                   greatest(pool_size, match_count, typical_rank) as compared_exactly,
                   num_nonnulls(viewer_id, viewer_groups, collections) > 0 as is_bounded,

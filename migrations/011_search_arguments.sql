@@ -1,5 +1,5 @@
 -- 011_search_arguments: what repeats the arguments of the search.
--- Adds: type search_arguments, functions default_search_arguments, search,
+-- Adds: type search_arguments, functions default_search_arguments, search, check_candidate_limit,
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
 -- explain_hybrid_search, estimate_hybrid_search, explain_missing_knowledge_chunk,
 -- sampled_collections, visible_conditions, present_conditions, has_matching_chunk, compared_rows,
@@ -133,6 +133,36 @@ $$;
 comment on function knowledge_internal.search(knowledge_internal.search_arguments) is
   'Calls hybrid_search_knowledge_chunks.';
 
+create function knowledge_internal.check_candidate_limit(
+  arguments knowledge_internal.search_arguments, most_candidates integer
+)
+returns void
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  pool constant bigint := greatest(arguments.pool_size, arguments.match_count);
+  formulations constant integer := 1 + case jsonb_typeof(arguments.formulations)
+    when 'array' then jsonb_array_length(arguments.formulations)
+    else 0
+  end;
+  lists constant integer := formulations * greatest(cardinality(arguments.collections), 1);
+begin
+  perform knowledge_internal.check_range(
+    'pool_size (at least match_count) times collections times questions', lists * pool, 0,
+    most_candidates, format('at most %s', most_candidates)
+  );
+end
+$$;
+
+comment on function knowledge_internal.check_candidate_limit(
+  knowledge_internal.search_arguments, integer
+) is
+  'Raises 22023 for a search whose lists, one for each question in each collection, have more '
+  'candidates together. Their number bounds the time of a call.';
+
 create function public.search_my_knowledge_chunks(
   query_embedding extensions.vector default null,
   query_text text default null,
@@ -167,6 +197,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+  most_candidates constant integer := 5000;
   arguments knowledge_internal.search_arguments;
 begin
   arguments.viewer_id := knowledge_internal.signed_in_viewer('search_my_knowledge_chunks');
@@ -195,6 +226,7 @@ begin
   arguments.formulations := search_my_knowledge_chunks.formulations;
   arguments.on_bad_embedding := search_my_knowledge_chunks.on_bad_embedding;
   arguments.prefix_last := search_my_knowledge_chunks.prefix_last;
+  perform knowledge_internal.check_candidate_limit(arguments, most_candidates);
   -- A user may not read the trace that explain_hybrid_search reads.
   perform set_config('knowledge_internal.tracing', 'off', true),
           set_config('knowledge_internal.recording', 'off', true),
@@ -206,8 +238,9 @@ $$;
 comment on function public.search_my_knowledge_chunks is
   'hybrid_search_knowledge_chunks for the signed-in user: public rows, rows whose owner is '
   'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. The document '
-  'frequencies of BM25 are those of all chunks. Raises 42501 if nobody is signed in or the user id '
-  'is not a UUID, and 22023 for an argument out of bounds.';
+  'frequencies of BM25 are those of all chunks. pool_size (at least match_count) times collections '
+  'times questions is at most 5,000. Raises 42501 if nobody is signed in or the user id is not a '
+  'UUID, and 22023 for an argument out of bounds.';
 revoke all on function public.search_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function public.search_my_knowledge_chunks to authenticated;
@@ -230,6 +263,7 @@ declare
   most_formulations constant integer := 2;
   longest_text constant integer := 1000; -- characters
   longest_filters constant integer := 2000; -- characters of the JSON
+  most_candidates constant integer := 750;
 begin
   perform knowledge_internal.check_range('match_count', arguments.match_count, 1, most_rows),
           knowledge_internal.check_range('match_offset', arguments.match_offset, 0, last_offset),
@@ -261,6 +295,7 @@ begin
        from jsonb_path_query(arguments.formulations, 'lax $[*].query_text') as asked (query_text)
       where jsonb_typeof(asked.query_text) = 'string';
   end if;
+  perform knowledge_internal.check_candidate_limit(arguments, most_candidates);
 end
 $$;
 
@@ -339,9 +374,10 @@ $$;
 comment on function public.search_public_knowledge_chunks is
   'hybrid_search_knowledge_chunks for visitors: public rows only. Nobody may call it until a '
   'project grants it, as to anon. Its limits bound the cost of a call: match_count 50, '
-  'match_offset 200, pool_size 100, neighbor_window 2, 5 collections, 2 formulations, texts of '
-  '1,000 characters, filters of 2,000. The document frequencies of BM25 are those of all chunks. '
-  'Raises 22023 for an argument out of bounds.';
+  'match_offset 200, pool_size 100, neighbor_window 2, 5 collections, 2 formulations, pool_size '
+  'times collections times questions 750, texts of 1,000 characters, filters of 2,000. The '
+  'document frequencies of BM25 are those of all chunks. Raises 22023 for an argument out of '
+  'bounds.';
 revoke all on function public.search_public_knowledge_chunks
   from public, anon, authenticated, service_role;
 

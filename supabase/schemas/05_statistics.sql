@@ -304,6 +304,22 @@ comment on function public.refresh_knowledge_statistics() is
 revoke all on function public.refresh_knowledge_statistics() from public, anon, authenticated;
 grant execute on function public.refresh_knowledge_statistics() to service_role;
 
+create function knowledge_internal.small_corpus_limit()
+returns integer
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return 1000; -- chunks
+end
+$$;
+
+comment on function knowledge_internal.small_corpus_limit() is
+  'A search counts the statistics of a corpus of at most so many chunks and compares all its '
+  'embeddings. The tests lower it to 0, to run their few rows through the rest of the search.';
+
 create function knowledge_internal.corpus_size(
   out document_count float8,
   out mean_length float8,
@@ -319,7 +335,8 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = on
 as $$
 declare
-  small constant integer := 1000;
+  small constant integer := knowledge_internal.small_corpus_limit();
+  most_counted constant integer := 1001; -- chunks
   readings constant jsonb := knowledge_internal.shard_readings();
 begin
   if readings is not null then
@@ -344,7 +361,7 @@ begin
       select active.text_length
         from public.knowledge_chunks as active
        where active.status = 'active'
-       limit small + 1
+       limit most_counted
     ) as chunk;
   select corpus.cosine_spread, corpus.mutual_neighbours
     into cosine_spread, mutual_neighbours
