@@ -151,7 +151,7 @@ declare
   lists constant integer := formulations * greatest(cardinality(arguments.collections), 1);
 begin
   perform knowledge_internal.check_range(
-    'pool_size (at least match_count) times collections times questions', lists * pool, 0,
+    'pool_size (at least match_count) times collections times questions', coalesce(lists * pool, 0), 0,
     most_candidates, format('at most %s', most_candidates)
   );
 end

@@ -18,7 +18,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from conftest import Connection, Server, copy_of
+from conftest import Connect, Connection, Server, copy_of
 from corpora import GROUPS, TAGS, USERS, Corpus, Viewer, ask_groups_of_token, drawn, sign_in, store
 
 CALLS = 1200
@@ -277,3 +277,28 @@ def test_hidden_rows_change_no_answer(sides: tuple[Side, Side], viewer: Viewer) 
         assert with_hidden == without, f"{differences(with_hidden, without)} of {call}"
         answered += with_hidden not in ([], "")
     assert answered > CALLS / 4 / 2
+
+
+@pytest.mark.parametrize("way", ["viewer_id", "viewer_groups", "public_only"])
+def test_a_prefix_tells_no_letter_of_a_hidden_word(connect: Connect, way: str) -> None:
+    service = connect("service_role")
+    store_text = (
+        "insert into public.knowledge_chunks (content, owner_id, visibility) values (%s, %s, %s)"
+    )
+    service.execute(store_text, ["2026", USERS[0], "public"])
+    service.execute(store_text, ["quixotronics", USERS[1], "private"])
+    viewer = {"viewer_id": USERS[0], "viewer_groups": ["staff"], "public_only": True}[way]
+    search = sql.SQL(
+        "select hit.rrf_score, hit.text_score, hit.matched_terms[1], hit.notes, hit.total_count"
+        "  from public.hybrid_search_knowledge_chunks("
+        "         query_text => %s, prefix_last => true, {} => %s"
+        "       ) as hit"
+    ).format(sql.Identifier(way))
+    for place in range(len("quixotronics") - 1):
+        known = "quixotronics"[:place]
+        answers = {
+            letter: service.execute(search, [f"2026 {known}{letter}", viewer]).fetchall()
+            for letter in "abcdefghijklmnopqrstuvwxyz"
+        }
+        assert answers["a"]
+        assert [one for one in answers if answers[one] != answers["z"]] == []
