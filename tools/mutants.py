@@ -156,8 +156,8 @@ SEARCH = [
     Mutant(
         "a user's lists are not bounded",
         "11_search_arguments.sql",
-        "  most_candidates constant integer := 5000;",
-        "  most_candidates constant integer := 500000;",
+        "  most_candidates integer default 2500,",
+        "  most_candidates integer default 250000,",
         "tests/security/test_public_search.py",
     ),
     Mutant(

@@ -1,5 +1,5 @@
 -- 011_search_arguments: what repeats the arguments of the search.
--- Adds: type search_arguments, functions default_search_arguments, search, check_candidate_limit,
+-- Adds: type search_arguments, functions default_search_arguments, search, check_cost,
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
 -- explain_hybrid_search, estimate_hybrid_search, explain_missing_knowledge_chunk,
 -- sampled_collections, visible_conditions, present_conditions, has_matching_chunk, compared_rows,
@@ -132,8 +132,10 @@ $$;
 comment on function knowledge_internal.search(knowledge_internal.search_arguments) is
   'Calls hybrid_search_knowledge_chunks.';
 
-create function knowledge_internal.check_candidate_limit(
-  arguments knowledge_internal.search_arguments, most_candidates integer
+create function knowledge_internal.check_cost(
+  arguments knowledge_internal.search_arguments,
+  most_candidates integer default 2500,
+  longest_texts integer default 8192
 )
 returns void
 language plpgsql
@@ -142,25 +144,39 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  pool constant bigint := greatest(arguments.pool_size, arguments.match_count);
-  formulations constant integer := 1 + case jsonb_typeof(arguments.formulations)
-    when 'array' then jsonb_array_length(arguments.formulations)
-    else 0
+  characters_read constant integer := 4096; -- of each question
+  formulations constant jsonb := case jsonb_typeof(arguments.formulations)
+    when 'array' then arguments.formulations
+    else '[]'
   end;
-  lists constant integer := formulations * greatest(cardinality(arguments.collections), 1);
+  lists constant bigint := (1 + jsonb_array_length(formulations))
+    * greatest(cardinality(arguments.collections), 1);
+  characters constant bigint := (
+    select sum(least(length(asked.query_text), characters_read))
+      from (
+        select arguments.query_text
+        union all
+        select formulation.asked ->> 'query_text'
+          from jsonb_array_elements(formulations) as formulation (asked)
+         where jsonb_typeof(formulation.asked) = 'object'
+      ) as asked (query_text)
+  );
 begin
   perform knowledge_internal.check_range(
-    'pool_size (at least match_count) times collections times questions', coalesce(lists * pool, 0), 0,
-    most_candidates, format('at most %s', most_candidates)
-  );
+            'pool_size (at least match_count) times collections times questions',
+            coalesce(lists * greatest(arguments.pool_size, arguments.match_count), 0), 0,
+            most_candidates, format('at most %s', most_candidates)
+          ),
+          knowledge_internal.check_range(
+            'query_text and those of formulations', coalesce(characters, 0), 0, longest_texts,
+            format('at most %s characters together', longest_texts)
+          );
 end
 $$;
 
-comment on function knowledge_internal.check_candidate_limit(
-  knowledge_internal.search_arguments, integer
-) is
-  'Raises 22023 for a search whose lists, one for each question in each collection, have more '
-  'candidates together. Their number bounds the time of a call.';
+comment on function knowledge_internal.check_cost is
+  'Raises 22023 for a search of a user or visitor that could take long: by its candidates (each '
+  'question has a list in each collection) or by the texts of its questions.';
 
 create function public.search_my_knowledge_chunks(
   query_embedding extensions.vector default null,
@@ -196,7 +212,6 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  most_candidates constant integer := 5000;
   arguments knowledge_internal.search_arguments;
 begin
   arguments.viewer_id := knowledge_internal.signed_in_viewer('search_my_knowledge_chunks');
@@ -225,7 +240,7 @@ begin
   arguments.formulations := search_my_knowledge_chunks.formulations;
   arguments.on_bad_embedding := search_my_knowledge_chunks.on_bad_embedding;
   arguments.prefix_last := search_my_knowledge_chunks.prefix_last;
-  perform knowledge_internal.check_candidate_limit(arguments, most_candidates);
+  perform knowledge_internal.check_cost(arguments);
   -- A user may not read the trace that explain_hybrid_search reads.
   perform set_config('knowledge_internal.tracing', 'off', true),
           set_config('knowledge_internal.recording', 'off', true),
@@ -237,9 +252,10 @@ $$;
 comment on function public.search_my_knowledge_chunks is
   'hybrid_search_knowledge_chunks for the signed-in user: public rows, rows whose owner is '
   'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. The document '
-  'frequencies of BM25 are those of all chunks. pool_size (at least match_count) times collections '
-  'times questions is at most 5,000. Raises 42501 if nobody is signed in or the user id is not a '
-  'UUID, and 22023 for an argument out of bounds.';
+  'frequencies of BM25 are those of all chunks. Two limits bound the cost of a call: pool_size (at '
+  'least match_count) times collections times questions 2,500, and 8,192 characters of all '
+  'questions. Raises 42501 if nobody is signed in or the user id is not a UUID, and 22023 for an '
+  'argument out of bounds.';
 revoke all on function public.search_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function public.search_my_knowledge_chunks to authenticated;
@@ -294,7 +310,7 @@ begin
        from jsonb_path_query(arguments.formulations, 'lax $[*].query_text') as asked (query_text)
       where jsonb_typeof(asked.query_text) = 'string';
   end if;
-  perform knowledge_internal.check_candidate_limit(arguments, most_candidates);
+  perform knowledge_internal.check_cost(arguments, most_candidates);
 end
 $$;
 
@@ -1871,6 +1887,7 @@ begin
   arguments.formulations := facet_my_knowledge_chunks.formulations;
   arguments.on_bad_embedding := facet_my_knowledge_chunks.on_bad_embedding;
   arguments.prefix_last := facet_my_knowledge_chunks.prefix_last;
+  perform knowledge_internal.check_cost(arguments);
   -- A user may not read how many chunks have a word.
   perform set_config('knowledge_internal.recording', 'off', true),
           set_config('knowledge_internal.readings', '', true);
@@ -1881,8 +1898,9 @@ $$;
 
 comment on function public.facet_my_knowledge_chunks is
   'facet_knowledge_chunks for the signed-in user: counts public rows, rows whose owner is '
-  'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. Raises 42501 if '
-  'nobody is signed in or the user id is not a UUID, and 22023 for an argument out of bounds.';
+  'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. The limits are those '
+  'of search_my_knowledge_chunks. Raises 42501 if nobody is signed in or the user id is not a '
+  'UUID, and 22023 for an argument out of bounds.';
 revoke all on function public.facet_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function public.facet_my_knowledge_chunks to authenticated;

@@ -189,10 +189,20 @@ def test_a_visitors_search_is_bounded(
 def test_the_lists_of_a_users_search_are_bounded_together(connect: Connect, name: str) -> None:
     user = connect("authenticated", uid=ME)
     lists: dict[str, Any] = {"collections": "{a,b,c,d,knowledge}", "formulations": [FORMULATION]}
-    within, beyond = ({"query_text": "kiwi", **lists, name: rows} for rows in (500, 501))
+    within, beyond = ({"query_text": "kiwi", **lists, name: rows} for rows in (250, 251))
     assert contents(call(user, "search_my_knowledge_chunks", **within)) == {OPEN, MINE}
-    with pytest.raises(psycopg.errors.InvalidParameterValue, match=r"at most 5000, not 5010"):
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=r"at most 2500, not 2510"):
         call(user, "search_my_knowledge_chunks", **beyond)
+
+
+@pytest.mark.parametrize("function", ["search_my_knowledge_chunks", "facet_my_knowledge_chunks"])
+def test_the_texts_of_a_users_call_are_bounded_together(connect: Connect, function: str) -> None:
+    user = connect("authenticated", uid=ME)
+    # Of a longer text, 4096 characters are read.
+    call(user, function, query_text="a" * 9000, formulations=[{"query_text": "b" * 9000}])
+    three = [{"query_text": "b" * 4090}] * 2
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=r"at most 8192 .*, not 12270"):
+        call(user, function, query_text="a" * 4090, formulations=three)
 
 
 LEGS = {
