@@ -59,6 +59,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         help="search a corpus of more chunks than this as a large one; 0 for every corpus",
     )
+    parser.addoption(
+        "--no-shrinking",
+        action="store_true",
+        help="report the first example that fails a property, and look for no smaller one",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -68,6 +73,11 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile(
         "suite",
         derandomize=not is_slow,
+        phases=[
+            phase
+            for phase in hypothesis.Phase
+            if phase.name != "shrink" or not config.getoption("--no-shrinking")
+        ],
         # How fast examples are drawn depends on the load of the machine.
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
     )

@@ -20,6 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 LEFT_OUT = (".*", "node_modules", "__pycache__", "results")
 LARGE = "--small-corpus-limit 0"  # every corpus is searched as a large one
+OPTIONS = ("-x", "-q", "--tb=no", "--no-shrinking")
 SECONDS = 900  # for one suite
 
 
@@ -289,7 +290,7 @@ def outcome(mutant: Mutant) -> tuple[str, str, float]:
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*LEFT_OUT), symlinks=True)
         mutant.apply(copy)
         done = subprocess.run(  # noqa: S603
-            [sys.executable, "-m", "pytest", *mutant.suite.split(), "-x", "-q", "--tb=no"],
+            [sys.executable, "-m", "pytest", *mutant.suite.split(), *OPTIONS],
             cwd=copy,
             env={**os.environ, "PYTHONPATH": str(copy / "backend" / "src")},
             capture_output=True,
