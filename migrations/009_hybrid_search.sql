@@ -536,7 +536,7 @@ begin
     return null;
   end if;
   analysis := knowledge_internal.analyse_query(
-    query_text, given.search_mode, named, given.prefix_last
+    query_text, given.search_mode, named, given.prefix_last, plan.scope
   );
   replaced := case
     when given.search_mode = 'websearch'
@@ -545,7 +545,7 @@ begin
   if replaced is not null then
     analysis := knowledge_internal.analyse_query(
       knowledge_internal.respelled(query_text, replaced), given.search_mode, named,
-      given.prefix_last
+      given.prefix_last, plan.scope
     );
     analysis.replaced := replaced;
   end if;

@@ -112,7 +112,11 @@ comment on function knowledge_internal.recorded_frequencies(text[], boolean, flo
   'database.';
 
 create function knowledge_internal.recorded_expansions(
-  wanted text, configurations regconfig[], collections text[], prefix text
+  wanted text,
+  configurations regconfig[],
+  collections text[],
+  prefix text,
+  scope knowledge_internal.row_scope
 )
 returns knowledge_internal.expansion[]
 language plpgsql
@@ -124,14 +128,14 @@ declare
   found knowledge_internal.expansion[];
 begin
   perform set_config('knowledge_internal.recording', 'off', true);
-  found := knowledge_internal.expansions(wanted, configurations, collections, prefix);
+  found := knowledge_internal.expansions(wanted, configurations, collections, prefix, scope);
   perform set_config('knowledge_internal.recording', 'on', true);
   perform knowledge_internal.record_figures('expansions', to_jsonb(found));
   return found;
 end
 $$;
 
-comment on function knowledge_internal.recorded_expansions(text, regconfig[], text[], text) is
+comment on function knowledge_internal.recorded_expansions is
   'expansions, recorded.';
 
 create function knowledge_internal.record_unknown_word(
@@ -339,7 +343,11 @@ comment on function knowledge_internal.shared_expansions(text, jsonb) is
   'The expansions of the words of a text in all databases of the corpus.';
 
 create function knowledge_internal.exchanged_expansions(
-  wanted text, configurations regconfig[], collections text[], prefix text
+  wanted text,
+  configurations regconfig[],
+  collections text[],
+  prefix text,
+  scope knowledge_internal.row_scope
 )
 returns knowledge_internal.expansion[]
 language plpgsql
@@ -353,11 +361,13 @@ begin
   if readings is not null then
     return knowledge_internal.shared_expansions(wanted, readings);
   end if;
-  return knowledge_internal.recorded_expansions(wanted, configurations, collections, prefix);
+  return knowledge_internal.recorded_expansions(
+    wanted, configurations, collections, prefix, scope
+  );
 end
 $$;
 
-comment on function knowledge_internal.exchanged_expansions(text, regconfig[], text[], text) is
+comment on function knowledge_internal.exchanged_expansions is
   'The expansions of a search of several databases: from the readings, or recorded for them.';
 
 create function knowledge_internal.shared_respelling(typed text[], readings jsonb)
