@@ -24,7 +24,7 @@ from benchmarks.corpus import passages
 from benchmarks.scratch import database
 from second_brain.evaluation import collection as collections
 from second_brain.models import WordLlamaEmbedder
-from second_brain.services.arguments import converted, named
+from second_brain.services.arguments import converted, named, packed
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.statements import SEARCHES, parameters
 
@@ -97,8 +97,9 @@ def compared(
 
     embedding = None if given[0] is None else str(given[0].tolist())
     arguments = {**options, "query_embedding": embedding, "query_text": given[1]}
-    values = parameters(converted(named(arguments, "compared()")))
-    statement = SEARCHES["read_knowledge_question"].encode()
+    reader = "read_knowledge_question"
+    values = parameters(packed(reader, converted(named(arguments, "compared()"))))
+    statement = SEARCHES[reader].encode()
     reading = cpu(lambda: connection.execute(statement, values))
     actual = cpu(lambda: provider.find(*given, **options))
     estimates = [provider.estimate_hybrid_search(*given, **options) for _ in range(ROUNDS)]

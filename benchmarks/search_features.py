@@ -35,7 +35,8 @@ SEARCH: LiteralString = """
 """
 FACETS: LiteralString = """
     select count(*) from public.facet_knowledge_chunks(
-      query_text => %s, facets => array['knowledge_type', 'collection', 'metadata.team']
+      search => jsonb_build_object('query_text', %s::text),
+      facets => array['knowledge_type', 'collection', 'metadata.team']
     )
 """
 

@@ -103,7 +103,9 @@ begin
              else (level_weights[step.level - 1] + 0.1) * weights[step.place]
            end as value,
            case when step.level > 0 then
-             quote_literal(lexemes[step.place] || coalesce('^' || nullif(step.level - 1, 0), ''))
+             knowledge_internal.quoted_lexeme(
+               lexemes[step.place] || coalesce('^' || nullif(step.level - 1, 0), '')
+             )
            end as condition
       from step
   ),
@@ -189,13 +191,14 @@ begin
   -- ten.
   if expected_rows > many then
     return concat_ws(
-      ' & ', quote_literal(lexemes[1] || '^1'), quote_literal(lexemes[2] || '^1'),
-      quote_literal(lexemes[3])
+      ' & ', knowledge_internal.quoted_lexeme(lexemes[1] || '^1'),
+      knowledge_internal.quoted_lexeme(lexemes[2] || '^1'),
+      knowledge_internal.quoted_lexeme(lexemes[3])
     )::tsquery;
   end if;
   return (
-    select string_agg(quote_literal(asked.lexeme), ' & ')
-             || ' & (' || string_agg(quote_literal(asked.lexeme || '^2'), ' | ') || ')'
+    select string_agg(knowledge_internal.quoted_lexeme(asked.lexeme), ' & ') || ' & ('
+             || string_agg(knowledge_internal.quoted_lexeme(asked.lexeme || '^2'), ' | ') || ')'
       from unnest(lexemes[:3]) as asked (lexeme)
   )::tsquery;
 end
@@ -342,14 +345,15 @@ begin
   by_lexeme as (
     select needed.lexeme,
            string_agg(
-             quote_literal(needed.partner) || coalesce(' & ' || quote_literal(needed.third), ''),
+             knowledge_internal.quoted_lexeme(needed.partner)
+               || coalesce(' & ' || knowledge_internal.quoted_lexeme(needed.third), ''),
              ' | ' order by needed.partner, needed.third
            ) as partners
       from needed
      group by needed.lexeme
   ),
   by_partners as (
-    select '(' || string_agg(quote_literal(by_lexeme.lexeme), ' | ') || ')'
+    select '(' || string_agg(knowledge_internal.quoted_lexeme(by_lexeme.lexeme), ' | ') || ')'
              || coalesce(' & (' || by_lexeme.partners || ')', '') as condition
       from by_lexeme
      group by by_lexeme.partners

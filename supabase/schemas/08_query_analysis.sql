@@ -262,7 +262,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   return (
-    select string_agg(distinct quote_literal(listed.lexeme), ' | ')::tsquery
+    select string_agg(distinct knowledge_internal.quoted_lexeme(listed.lexeme), ' | ')::tsquery
       from unnest(expansions) as listed
      where listed.typed = lower(word)
   );
@@ -719,7 +719,8 @@ create function knowledge_internal.full_reading(
   search_mode text,
   collections text[],
   prefix_last boolean,
-  configurations regconfig[]
+  configurations regconfig[],
+  scope knowledge_internal.row_scope default null
 )
 returns knowledge_internal.query_analysis
 language plpgsql
@@ -758,7 +759,8 @@ declare
     else knowledge_internal.expansions(
       wanted, configurations, collections,
       -- A word that is followed by a space is complete.
-      case when prefix_last then substring(query_text from '(?:^|\s)([[:alpha:]]+)$') end
+      case when prefix_last then substring(query_text from '(?:^|\s)([[:alpha:]]+)$') end,
+      scope
     )
   end;
   conditions record;
@@ -790,7 +792,7 @@ begin
     -- In a very long query, the words that weigh least change the order least.
     select ordered.*,
            min(ordered.place) over (partition by ordered.reading) as number,
-           quote_literal(ordered.lexeme)::tsquery as query
+           knowledge_internal.quoted_lexeme(ordered.lexeme)::tsquery as query
       from ordered
      order by ordered.weight desc, ordered.lexeme
      limit most_lexemes
@@ -960,7 +962,7 @@ begin
                analysis.document_count, least(asked.document_frequency, analysis.document_count)
              ) as weight,
              row_number() over (order by asked.document_frequency, asked.lexeme) as place,
-             quote_literal(asked.lexeme)::tsquery as query
+             knowledge_internal.quoted_lexeme(asked.lexeme)::tsquery as query
         from rows from (
                unnest(lexemes),
                unnest(
@@ -988,7 +990,8 @@ create function knowledge_internal.analyse_query(
   query_text text,
   search_mode text,
   collections text[] default null,
-  prefix_last boolean default false
+  prefix_last boolean default false,
+  scope knowledge_internal.row_scope default null
 )
 returns knowledge_internal.query_analysis
 language plpgsql
@@ -1010,7 +1013,7 @@ begin
   end if;
   if analysis.lexemes is null then
     analysis := knowledge_internal.full_reading(
-      query_text, search_mode, collections, prefix_last, configurations
+      query_text, search_mode, collections, prefix_last, configurations, scope
     );
   end if;
   if analysis.lexemes is null then
@@ -1031,7 +1034,7 @@ $$;
 comment on function knowledge_internal.analyse_query is
   'Reads a query''s text in every language of the corpus and weighs its words by idf. collections: '
   'those whose synonyms are used beside the general ones; prefix_last: the last word may be the '
-  'beginning of a word. Of a long '
+  'beginning of a word; scope: null for words of all chunks. Of a long '
   'text it reads the first 4,096 characters, 512 words (3,000 divided by the number of languages, '
   'where these are more than 5), and the 256 lexemes that weigh most.';
 

@@ -113,11 +113,13 @@ create type knowledge_internal.score_range as (
   best_similarity double precision,
   least_text_score double precision,
   best_text_score double precision,
+  missing_text_score double precision,
   identifier_bonus double precision
 );
 
 comment on type knowledge_internal.score_range is
-  'What fusion needs of a ranked_list beside the scores of a row.';
+  'What fusion needs of a ranked_list beside the scores of a row. missing_text_score: of a row that '
+  'the text leg missed, the least of a full pool, else 0: then it has no word.';
 
 -- A type and not "returns table": snippet is an argument and a column, and PL/pgSQL allows no name
 -- twice.
@@ -165,7 +167,7 @@ comment on type public.knowledge_search_hit is
   'of an adopted table that the document is made of. confidence: the fused score over the highest '
   'possible one, 0 to 1. notes: what the search did beside what was asked, null for nothing; '
   'embedding: why the embedding was ignored; replaced: the words that no visible chunk has, and '
-  'what was searched instead.';
+  'what was searched instead; deduplicated: how many hits one_per_document merged into others.';
 
 create function knowledge_internal.check_range(
   argument text, given double precision, lowest double precision, highest double precision,
@@ -191,25 +193,6 @@ comment on function knowledge_internal.check_range(
   text, double precision, double precision, double precision, text
 ) is
   'Raises 22023 for null and for a number out of its bounds; allowed says these in words.';
-
-create function knowledge_internal.check_choice(argument text, given text, choices text[])
-returns void
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  if (given = any (choices)) is not true then
-    raise exception '% must be one of %, not %',
-                    argument, array_to_string(choices, ', '), coalesce(left(given, 100), 'null')
-      using errcode = '22023';
-  end if;
-end
-$$;
-
-comment on function knowledge_internal.check_choice(text, text, text[]) is
-  'Raises 22023 for a text that is none of the choices.';
 
 create function knowledge_internal.check_flag(argument text, given boolean)
 returns void
@@ -552,7 +535,7 @@ begin
     return null;
   end if;
   analysis := knowledge_internal.analyse_query(
-    query_text, given.search_mode, named, given.prefix_last
+    query_text, given.search_mode, named, given.prefix_last, plan.scope
   );
   replaced := case
     when given.search_mode = 'websearch'
@@ -561,7 +544,7 @@ begin
   if replaced is not null then
     analysis := knowledge_internal.analyse_query(
       knowledge_internal.respelled(query_text, replaced), given.search_mode, named,
-      given.prefix_last
+      given.prefix_last, plan.scope
     );
     analysis.replaced := replaced;
   end if;
@@ -1482,7 +1465,10 @@ begin
              -- In a text leg alone, the least is no word found.
              case when found.similarities <> '{}'
                then found.text_scores[cardinality(found.text_scores)] else 0 end,
-             found.text_scores[1], coalesce(found.identifier_bonus, 'infinity')
+             found.text_scores[1],
+             case when cardinality(found.text_scores) = plan.pool
+               then found.text_scores[plan.pool] else 0 end,
+             coalesce(found.identifier_bonus, 'infinity')
            )::knowledge_internal.score_range as score_range
       from unnest(lists) with ordinality as found (
              formulation, collection, vector_strategy, vector_ids, similarities, text_strategy,
@@ -1532,7 +1518,7 @@ begin
                  plan.vector_weight / plan.cosine_scale
                    * coalesce(combined.similarity, (score_range).least_similarity, 0)
                  + plan.text_weight * coalesce(
-                   coalesce(combined.text_score, (score_range).least_text_score)
+                   coalesce(combined.text_score, (score_range).missing_text_score)
                      / nullif((score_range).best_text_score, 0), 0
                  )
                  + case when combined.text_score >= (score_range).identifier_bonus
@@ -1583,12 +1569,14 @@ begin
            ordered.*,
            max(ordered.score) over (partition by ordered.unit) as unit_score,
            array_agg(ordered.collection) over (partition by ordered.unit) as collections,
+           count(*) over (partition by ordered.unit) as hits,
            min(ordered.place) over (partition by ordered.unit) as unit_place
       from ordered
      order by ordered.unit, ordered.chunk_index is null, ordered.place
   ),
   page as materialized (
-    select units.*, count(*) over () as total_count
+    select units.*, count(*) over () as total_count,
+           sum(units.hits) over () - count(*) over () as merged_hits
       from units
      order by units.unit_place
      limit match_count offset match_offset
@@ -1625,7 +1613,10 @@ begin
            )
          ),
          document.external_key, document.source_row,
-         least(1, page.unit_score / best_score), notes
+         least(1, page.unit_score / best_score),
+         case when page.merged_hits > 0
+           then coalesce(notes, '{}') || jsonb_build_object('deduplicated', page.merged_hits)
+           else notes end
     from page
     left join lateral (
            select stored.content, stored.knowledge_type, stored.document_id, stored.chunk_index,
@@ -1663,8 +1654,9 @@ comment on function public.hybrid_search_knowledge_chunks is
   'Buettcher 2009); relative_score scales each leg''s scores to 0..1, 0 being its last chunk (of a '
   'text leg alone, no word found), and adds them, weighted; auto adds '
   'vector_weight * cosine / (3 s) and text_weight * BM25 / best BM25, where s is the standard '
-  'deviation of the cosine of random pairs of chunks, and a score that is missing counts as the '
-  'least of its leg; chunks with an identifier that was asked for come first. '
+  'deviation of the cosine of random pairs of chunks; a score that is missing counts as the least '
+  'of its leg, BM25 as 0 where the pool is not full; chunks with an identifier that was asked for '
+  'come first. '
   'The fused score is in rrf_score. '
   'search_mode: websearch (words are optional, "a phrase" is required, -word excludes, or joins '
   'alternatives), simple (all words are required), phrase (the words in this order); it binds the '

@@ -30,6 +30,7 @@ from trials import Trial
 
 pytestmark = pytest.mark.chaos(share=0.07)
 
+SEARCH = "hybrid_search_knowledge_chunks"
 SLOW = 5  # seconds
 LONGEST_MESSAGE = 2_000
 FUNCTIONS = """
@@ -169,6 +170,17 @@ class Hostile:
             made = self.text
         return made().replace("\0", "").encode("utf-8", "surrogatepass")
 
+    def search(self, arguments: Sequence[tuple[str, str, bool]]) -> bytes | None:
+        """Draw arguments of a search as one object, mostly with values of their types."""
+        if self.draw.random() < 0.2:
+            return self.of_type("jsonb")
+        given = {}
+        for name, type_, _ in self.draw.sample(arguments, self.draw.choice([1, 2, 4])):
+            of_type = (self.of_type(type_) or b"").decode("utf-8", "replace")
+            is_text = type_ not in ("jsonb", "text[]") and self.draw.random() < 0.8
+            given[name] = of_type if is_text else self.json()
+        return json.dumps(given).replace("\\u0000", "").encode()
+
     def value(self) -> Any:
         """Draw a Python value."""
         return self.draw.choice(
@@ -244,7 +256,10 @@ def fuzz_sql(trial: Trial, connect: Connect, share: float) -> None:
                 chosen = [one for one in chosen if not one[2]] + hostile.draw.sample(chosen, 1)
                 chosen = list(dict.fromkeys(chosen))
             arguments = [(name, type_) for name, type_, _ in chosen]
-            values = [hostile.of_type(type_) for _, type_ in arguments]
+            values = [
+                hostile.search(functions[SEARCH]) if name == "search" else hostile.of_type(type_)
+                for name, type_ in arguments
+            ]
             connection = hostile.draw.choice(roles)
             if function.endswith(
                 ("my_knowledge_chunks", "my_knowledge_documents", "my_knowledge_document")
@@ -334,6 +349,7 @@ def fuzz_providers(trial: Trial, service: Connection, share: float) -> None:
 
 
 def test_only_documented_codes_come_back(trial: Trial, dsn: str, connect: Connect) -> None:
+    trial.needs("calls of SQL functions", "calls of Python methods", "answered")
     service = connect("service_role")
     chunks: list[dict[str, object]] = [
         {"content": f"cat dog w{number}", "embedding": [1, number, 1]} for number in range(100)
@@ -342,4 +358,4 @@ def test_only_documented_codes_come_back(trial: Trial, dsn: str, connect: Connec
     fuzz_sql(trial, connect, 0.6)
     service.execute("set statement_timeout = '10s'")
     fuzz_providers(trial, service, 1)
-    trial.finish("calls of SQL functions", "calls of Python methods", "answered")
+    trial.finish()

@@ -63,7 +63,7 @@ ARGUMENTS = {
     "hybrid_search_knowledge_chunks": {*OWN_ARGUMENTS, "viewer_id"},
     "search_my_knowledge_chunks": OWN_ARGUMENTS,
     "search_public_knowledge_chunks": OWN_ARGUMENTS - {"public_only"},
-    "explain_hybrid_search": {*OWN_ARGUMENTS, "viewer_id"},
+    "explain_hybrid_search": {"search"},
     "hybrid_search_knowledge_chunks_batch": {"queries", "fuse"},
     "knowledge_embedding_models": set(),
     "list_knowledge_settings": set(),
@@ -142,6 +142,7 @@ class Gateway(ThreadingHTTPServer):
         self.connections = 0
         self.most_rows: int | None = None
         self.offsets: list[int] = []
+        self.counted: list[bool] = []
         self.schemas: list[str | None] = []
 
     @property
@@ -206,11 +207,13 @@ class _Request(BaseHTTPRequestHandler):
         path, _, parameters = self.path.partition("?")
         name = path.removeprefix(f"{PREFIX}/rpc/")
         self.server.offsets.append(int(dict(parse_qsl(parameters)).get("offset", 0)))
+        self.server.counted.append("count=exact" in self.headers.get("Prefer", ""))
         self.server.schemas.append(self.headers.get("Content-Profile"))
         body = json.loads(content)
         self.server.bodies.append(body)
         known = ARGUMENTS.get(name)
-        if known is None or not set(body) <= known:
+        in_search = set(body.get("search", ())) - {*OWN_ARGUMENTS, "viewer_id"}
+        if known is None or not set(body) <= known or in_search:
             self.server.complaints.append(f"unknown call {self.path} {sorted(body)}")
             message = f"Could not find the function public.{name} in the schema cache"
             return error(404, "PGRST202", message)

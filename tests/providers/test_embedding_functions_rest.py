@@ -28,8 +28,8 @@ FUNCTIONS: dict[str, dict[str, Any]] = {
     "pending_knowledge_embeddings": {},
     "failed_knowledge_embeddings": {},
     "retry_knowledge_embeddings": {},
-    "count_pending_knowledge_embeddings": {},
-    MINE: {},
+    "count_pending_knowledge_embeddings": {"search": {}},
+    MINE: {"search": {}},
 }
 
 
@@ -57,9 +57,9 @@ class Api:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    def count_mine(self, user: UUID, **arguments: Any) -> Any:
+    def count_mine(self, user: UUID, **search: Any) -> Any:
         """Count as a signed-in user."""
-        answer = self.call(MINE, arguments, role="authenticated", sub=str(user))
+        answer = self.call(MINE, {"search": search}, role="authenticated", sub=str(user))
         assert answer.status_code == 200, answer.text
         return answer.json()
 
@@ -156,8 +156,12 @@ def test_a_user_counts_what_they_may_see(api: Api) -> None:
 
 def test_a_user_cannot_name_another_viewer(api: Api) -> None:
     for argument in ({"viewer_id": str(BEN)}, {"viewer_groups": ["board"]}):
-        answer = api.call(MINE, argument, role="authenticated", sub=str(ANA))
-        assert (answer.status_code, answer.json()["code"]) == (404, "PGRST202")
+        for arguments, refusal in (
+            (argument, (404, "PGRST202")),
+            ({"search": argument}, (400, "22023")),
+        ):
+            answer = api.call(MINE, arguments, role="authenticated", sub=str(ANA))
+            assert (answer.status_code, answer.json()["code"]) == refusal
 
 
 def test_a_token_without_a_user_counts_nothing(api: Api) -> None:
@@ -175,7 +179,10 @@ def test_a_token_without_a_user_counts_nothing(api: Api) -> None:
         ("store_knowledge_embeddings", {"model": "a", "results": {}}, "results"),
         ("store_knowledge_embeddings", {"model": "a", "results": [{"a": 1}]}, "results[0]"),
         ("failed_knowledge_embeddings", {"max_rows": 1001}, "max_rows"),
-        ("count_pending_knowledge_embeddings", {"filter_type": "poem"}, "filter_type"),
+        *(
+            ("count_pending_knowledge_embeddings", {"search": {name: "poem"}}, name)
+            for name in ("filter_type", "no_such_argument")
+        ),
     ],
 )
 def test_a_wrong_argument_is_refused_by_name(

@@ -383,7 +383,7 @@ def test_hybrid_search_returns_tuple() -> None:
         "mode": "hybrid",
         "real_provider": True,
         "raw_count": 1,
-        "total_count": 12,
+        "total_count": 1,
     }
 
 
@@ -528,7 +528,7 @@ def test_hybrid_search_includes_rank_metadata() -> None:
             "document_date": "2026-01-31",
             "snippet": "How to <mark>rotate</mark> the signing <mark>keys</mark>.",
             "context": "Before.\n[CHUNK BOUNDARY]\nHow to rotate the signing keys.",
-            "total_count": 12,
+            "total_count": 1,
             "real_provider": True,
         },
     )

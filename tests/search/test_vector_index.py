@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -300,7 +301,10 @@ def test_a_time_limit_that_cancels_the_build_names_the_pooler(filled: str) -> No
     assert "5432, not 6543" in (refused.value.remedy or "")
 
 
-def test_a_second_run_at_the_same_time_is_refused(dsn: str) -> None:
+def test_a_second_run_at_the_same_time_is_refused(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "HOLDER_PATIENCE", 0.1)
     with maintenance.session(dsn) as first:
         with pytest.raises(
             ConflictError, match=f"process {first.connection.info.backend_pid}"
@@ -312,6 +316,21 @@ def test_a_second_run_at_the_same_time_is_refused(dsn: str) -> None:
         with pytest.raises(ConflictError):
             vector_index.drop(dsn)
     vector_index.build(dsn)
+
+
+def test_a_run_waits_for_one_that_has_just_ended(
+    dsn: str, database: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_met_the_first = threading.Event()
+    monkeypatch.setattr(maintenance, "HOLDER_PATIENCE", 60.0)
+    monkeypatch.setattr(maintenance, "pause", lambda seconds: has_met_the_first.set())
+    with ThreadPoolExecutor(1) as threads:
+        with maintenance.session(dsn):
+            second = threads.submit(vector_index.drop, dsn)
+            assert has_met_the_first.wait(60)
+        second.result(60)
+    stored = database.execute("select to_regclass('public.knowledge_chunks_embedding')")
+    assert stored.fetchone() == (None,)
 
 
 def test_a_session_that_a_pooler_reset_is_noticed(dsn: str) -> None:
@@ -426,6 +445,16 @@ def test_building_brings_back_a_view_that_is_gone(filled: str, connect: Connect)
     connection.execute("drop view knowledge_internal.searchable_chunks")
     vector_index.build(filled)
     assert explained(connection) == before
+
+
+def test_superseded_chunks_do_not_make_a_corpus_large(filled: str, connect: Connect) -> None:
+    connection = connect()
+    assert explained(connection)[0] == "index"
+    connection.execute(
+        "update public.knowledge_chunks set status = 'superseded' where content like '%7%'"
+    )
+    connection.execute("analyze public.knowledge_chunks")
+    assert explained(connection)[0] == "compared: few rows"
 
 
 def test_missing_settings_come_from_the_current_index(filled: str) -> None:

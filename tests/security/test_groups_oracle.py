@@ -67,16 +67,15 @@ select array(
                 ) as hit
        ),
        public.count_matching_knowledge_chunks(
-         query_text => asked.word, viewer_id => asked."user", viewer_groups => asked.groups,
-         public_only => asked.public_only
+         search => viewer.rows || jsonb_build_object('query_text', asked.word)
        ),
        array(
          select (hit.value ->> 'id')::uuid
            from jsonb_array_elements(
                   public.explain_hybrid_search(
-                    query_text => asked.word, viewer_id => asked."user",
-                    viewer_groups => asked.groups, public_only => asked.public_only,
-                    match_count => 1000, pool_size => 1000
+                    search => viewer.rows || jsonb_build_object(
+                      'query_text', asked.word, 'match_count', 1000, 'pool_size', 1000
+                    )
                   ) -> 'hits'
                 ) as hit (value)
        ),
@@ -104,13 +103,16 @@ select array(
                   ) -> 'chunks'
                 ) as chunk (value)
        ),
-       public.count_pending_knowledge_embeddings(
-         viewer_id => asked."user", viewer_groups => asked.groups,
-         public_only => asked.public_only
-       )
+       public.count_pending_knowledge_embeddings(search => viewer.rows)
   from jsonb_to_recordset(%s) as asked (
          word text, document uuid, "user" uuid, groups text[], public_only boolean
        )
+ cross join lateral (
+         select jsonb_build_object(
+                  'viewer_id', asked."user", 'viewer_groups', asked.groups,
+                  'public_only', asked.public_only
+                ) as rows
+       ) as viewer
 """
 AS_USER: tuple[LiteralString, ...] = (
     "select array(select hit.id from public.search_my_knowledge_chunks("

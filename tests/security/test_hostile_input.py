@@ -27,11 +27,12 @@ CHUNKS = 300
 LANGUAGES = ("english", "german", "simple")
 ME = UUID(int=1)
 SEARCH = "hybrid_search_knowledge_chunks"
+EXPLAIN = "explain_hybrid_search"
 LONGEST_REFUSAL = 2_000  # characters
 
 TYPES: dict[str, LiteralString] = {
     **dict.fromkeys(("query_text", "filter_type", "search_mode", "fusion"), "text"),
-    **dict.fromkeys(("filters", "formulations", "queries"), "jsonb"),
+    **dict.fromkeys(("filters", "formulations", "queries", "search"), "jsonb"),
     **dict.fromkeys(("match_count", "pool_size", "neighbor_window", "match_offset"), "integer"),
     **dict.fromkeys(
         ("match_threshold", "vector_weight", "text_weight", "rrf_k", "recency_half_life"), "float8"
@@ -206,18 +207,19 @@ def answered(
     True when answered, False when refused as it should be: the refusal names `named`, or the value
     of `named` has no such type.
     """
+    sent = as_search(arguments) if function == EXPLAIN else arguments
     statement = sql.SQL("select * from public.{}({})").format(
         sql.Identifier(function),
         sql.SQL(", ").join(
             sql.SQL("{} => {}::{}").format(
                 sql.Identifier(name), sql.Placeholder(name), sql.SQL(TYPES[name])
             )
-            for name in arguments
+            for name in sent
         ),
     )
     try:
         with connection.transaction():
-            connection.execute(statement, arguments).fetchall()
+            connection.execute(statement, sent).fetchall()
     except (psycopg.Error, UnicodeEncodeError) as error:
         refusal: Exception = error
     else:
@@ -231,6 +233,15 @@ def answered(
         assert named in message
         assert len(message) <= LONGEST_REFUSAL
     return False
+
+
+def as_search(arguments: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Return the arguments as one object, written as JSON."""
+    members = [
+        f"{json.dumps(name)}: {value if TYPES[name] == 'jsonb' else json.dumps(value)}"
+        for name, value in arguments.items()
+    ]
+    return {"search": "{" + ", ".join(members) + "}"}
 
 
 # Text.
@@ -254,7 +265,7 @@ def test_any_query_text_is_answered_with_a_thousand_hits(hostile: Connection, na
 
 
 @pytest.mark.parametrize("name", mostly(TEXTS))
-@pytest.mark.parametrize("function", ["search_knowledge_chunks_fulltext", "explain_hybrid_search"])
+@pytest.mark.parametrize("function", ["search_knowledge_chunks_fulltext", EXPLAIN])
 def test_any_query_text_is_answered_by_the_other_searches(
     hostile: Connection, function: str, name: str
 ) -> None:
@@ -286,7 +297,7 @@ def test_any_text_in_json_is_answered(hostile: Connection, name: str) -> None:
 @pytest.mark.parametrize("argument", ["filter_type", "search_mode", "fusion"])
 @pytest.mark.parametrize("name", mostly(TEXTS))
 def test_no_hostile_text_is_a_choice(hostile: Connection, name: str, argument: str) -> None:
-    for function in (SEARCH, "explain_hybrid_search"):
+    for function in (SEARCH, EXPLAIN):
         given = {"query_text": "cat", argument: TEXTS[name]}
         assert not answered(hostile, function, argument, given)
 
@@ -364,7 +375,7 @@ def test_any_value_of_a_condition_is_answered_or_refused(hostile: Connection, na
     ],
 )
 def test_any_filters_are_answered_or_refused(hostile: Connection, form: str, name: str) -> None:
-    for function in (SEARCH, "explain_hybrid_search"):
+    for function in (SEARCH, EXPLAIN):
         answered(
             hostile,
             function,
@@ -545,7 +556,7 @@ unhurried = settings(
 @given(
     text=texts,
     mode=st.sampled_from(["websearch", "simple", "phrase"]),
-    function=st.sampled_from([SEARCH, "explain_hybrid_search"]),
+    function=st.sampled_from([SEARCH, EXPLAIN]),
 )
 def test_every_text_is_answered(hostile: Connection, text: str, mode: str, function: str) -> None:
     given_ = {
@@ -596,7 +607,8 @@ def test_every_batch_is_answered_or_refused(hostile: Connection, queries: Any, f
 
 @settings(unhurried, max_examples=80)
 @given(
-    argument=st.sampled_from(sorted(TYPES.keys() - {"queries", "fuse", "query_text"})), text=texts
+    argument=st.sampled_from(sorted(TYPES.keys() - {"queries", "fuse", "query_text", "search"})),
+    text=texts,
 )
 def test_every_text_for_another_type_is_answered_or_refused(
     hostile: Connection, argument: str, text: str

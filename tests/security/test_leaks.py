@@ -3,7 +3,9 @@
 Every stored row has a word of its own in each of its texts, so that a leak names its row.
 """
 
+import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 from uuid import UUID
 
@@ -17,6 +19,7 @@ from psycopg.types.json import Jsonb
 
 from conftest import Connect, Connection
 from corpora import own_word, words_of
+from second_brain.services.arguments import packed
 
 Row = dict[str, Any]
 
@@ -38,6 +41,7 @@ TYPES = {
     "filters": "jsonb",
     "formulations": "jsonb",
     "queries": "jsonb",
+    "search": "jsonb",
 }
 
 
@@ -60,6 +64,7 @@ def me(connect: Connect) -> Connection:
 
 
 def call(connection: Connection, function: str, **arguments: Any) -> list[Row]:
+    arguments = packed(function, arguments) if "search" not in arguments else arguments
     statement = sql.SQL("select * from public.{}({})").format(
         sql.Identifier(function),
         sql.SQL(", ").join(
@@ -72,7 +77,9 @@ def call(connection: Connection, function: str, **arguments: Any) -> list[Row]:
         ),
     )
     given = {
-        name: Jsonb(value) if TYPES.get(name) == "jsonb" else value
+        name: Jsonb(value, partial(json.dumps, default=str))
+        if TYPES.get(name) == "jsonb"
+        else value
         for name, value in arguments.items()
     }
     if "query_embedding" in given:
@@ -575,15 +582,27 @@ def test_a_user_names_no_other_viewer(me: Connection, owner: Connection) -> None
     assert call(me, "search_my_knowledge_chunks", query_text="alpha") == []
 
 
-def test_a_user_cannot_have_a_search_traced(me: Connection, owner: Connection) -> None:
+@pytest.mark.parametrize(
+    "function", ["facet_my_knowledge_chunks", "count_my_pending_knowledge_embeddings"]
+)
+def test_a_user_names_no_other_viewer_among_the_arguments_of_a_search(
+    me: Connection, owner: Connection, function: str
+) -> None:
     only_yours(owner)
-    with me.transaction():
-        me.execute("set local knowledge_internal.tracing = 'on'")
-        call(me, "search_my_knowledge_chunks", query_text="alpha", query_embedding=[1, 0, 0])
-        ((trace,),) = me.execute(
-            "select coalesce(current_setting('knowledge_internal.trace', true), '')"
-        ).fetchall()
-    assert trace == ""
+    for viewer in ({"viewer_id": YOU}, {"viewer_groups": ["board"]}, {"viewer_id": None}):
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match="viewer_"):
+            call(me, function, **viewer)
+
+
+def test_a_user_cannot_give_the_lists_that_a_search_fuses(
+    me: Connection, owner: Connection
+) -> None:
+    only_yours(owner)
+    lists = Jsonb({"lists": [], "chunks": {}})
+    with pytest.raises(psycopg.errors.UndefinedFunction, match="ranked_lists"):
+        call(me, "search_my_knowledge_chunks", query_text="alpha", ranked_lists=lists)
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="ranked_lists"):
+        call(me, "facet_my_knowledge_chunks", search={"query_text": "alpha", "ranked_lists": []})
 
 
 @pytest.mark.parametrize("function", ["search_my_knowledge_chunks", "facet_my_knowledge_chunks"])
@@ -611,17 +630,6 @@ def test_a_user_cannot_change_what_a_search_reads_of_the_corpus(
     with me.transaction():
         me.execute("set local knowledge_internal.readings = '[{}]'")
         assert call(me, function, query_text="alpha") == expected
-
-
-def test_a_failed_explanation_leaves_no_trace_on(service_role: Connection) -> None:
-    with service_role.transaction():
-        with pytest.raises(psycopg.errors.InvalidParameterValue), service_role.transaction():
-            call(service_role, "explain_hybrid_search", query_text="alpha", match_count=0)
-        call(service_role, "explain_hybrid_search", query_text="alpha")
-        ((tracing,),) = service_role.execute(
-            "select current_setting('knowledge_internal.tracing', true)"
-        ).fetchall()
-    assert tracing != "on"
 
 
 # Objects of the caller's own that stand in for those of the search.

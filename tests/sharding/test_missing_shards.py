@@ -226,7 +226,6 @@ def test_frequent_words_weigh_by_the_statistics_of_the_whole_corpus(server: Serv
         "document_count": 5000,
         "mean_length": 10,
         "cosine_spread": 0.2,
-        "mutual_neighbours": 0.9,
         "languages": ["english"],
         "frequencies": {"amber": 0.5},
     }
@@ -256,8 +255,51 @@ def test_frequent_words_weigh_by_the_statistics_of_the_whole_corpus(server: Serv
     assert details["uneven_statistics"] is True
 
 
-ROW = {"list_id": 1, "id": "00000000-0000-0000-0000-000000000001", "text_score": 1, "bm25_score": 1}
-LIST = {"list_id": 1, "formulation": 1, "draw": 3, "coverage_weights": [1]}
+def test_the_newest_statistics_count_where_databases_have_different_ones(server: Server) -> None:
+    now = {
+        "document_count": 2000,
+        "mean_length": 10,
+        "cosine_spread": 0.2,
+        "languages": ["english"],
+        "frequencies": {"amber": 0.01},
+    }
+    newer = {**now, "id": "20260201T000000.000000 b"}
+    # Those of a database that was restored, from when the corpus had more chunks.
+    older = {
+        **now,
+        "id": "20260101T000000.000000 c",
+        "document_count": 5000,
+        "frequencies": {"amber": 0.5},
+    }
+    with databases(server, *NAMES) as corpus, corpus.provider() as provider:
+        fill(corpus, 10)
+
+        def scores(**sets: dict[str, Any]) -> list[float | None]:
+            for name, statistics in sets.items():
+                corpus.shards[name].execute(
+                    "select public.set_knowledge_statistics(%s)", [Jsonb(statistics)]
+                )
+            return [hit.metadata["text_score"] for hit in provider.find(None, "amber")[0]]
+
+        expected = scores(east=newer, west=newer)
+        assert scores(east=older, west=older) != expected
+        assert scores(east=newer) == scores(east=older, west=newer) == expected != []
+
+
+def test_later_statistics_have_a_greater_id(corpus: Corpus) -> None:
+    ids = [refresh_shared_statistics(corpus.shards).id for _ in range(2)]
+    assert ids == sorted(set(ids))
+    assert len(ids) == 2
+
+
+LIST = {
+    "formulation": 1,
+    "text_strategy": "all rows",
+    "text_ids": ["00000000-0000-0000-0000-000000000001"],
+    "text_scores": [1],
+    "identifier_bonus": 5,
+}
+AMBER = Jsonb({"query_text": "amber"})
 
 
 @pytest.mark.parametrize(
@@ -266,17 +308,20 @@ LIST = {"list_id": 1, "formulation": 1, "draw": 3, "coverage_weights": [1]}
         (None, "candidates"),
         ({}, "candidates"),
         ([], "candidates"),
-        ([{"lists": [LIST]}], "lists or rows"),
-        ([{"lists": [LIST], "rows": [{**ROW, "text_score": "NaN"}]}], "a score"),
-        ([{"lists": [LIST], "rows": [{**ROW, "cosine": 7}]}], "a cosine"),
-        ([{"lists": [LIST], "rows": [{**ROW, "bm25_score": 1e300}]}], "a score"),
-        ([{"lists": [LIST], "rows": [{**ROW, "id": "x'; select 1"}]}], "uuid"),
-        ([{"lists": [LIST], "rows": [{**ROW, "id": None}]}], "id and list_id"),
-        ([{"lists": [{**LIST, "coverage_weights": ["a"]}], "rows": [ROW]}], "candidates"),
-        ([{"lists": [{**LIST, "cosine_spread": 0}], "rows": [ROW]}], "cosine_spread"),
-        ([{"lists": [{**LIST, "list_id": 0}], "rows": []}], "list_id"),
-        ([{"lists": 3, "rows": [ROW]}], "lists or rows"),
-        ([{"lists": [LIST], "rows": [3]}], "candidates"),
+        ([{"lists": 3}], "ranked_lists"),
+        ([{"lists": [3]}], "ranked_lists"),
+        ([{"lists": [{**LIST, "text_scores": ["NaN"]}]}], "ranked_lists"),
+        ([{"lists": [{**LIST, "text_scores": [1e300]}]}], "ranked_lists"),
+        ([{"lists": [{**LIST, "text_scores": ["a"]}]}], "ranked_lists"),
+        ([{"lists": [{**LIST, "text_scores": [1, 1]}]}], "ranked_lists"),
+        ([{"lists": [{**LIST, "similarities": [7], "vector_ids": LIST["text_ids"]}]}], "lists"),
+        ([{"lists": [{**LIST, "text_ids": ["x'; select 1"]}]}], "uuid"),
+        ([{"lists": [{**LIST, "text_ids": [None]}]}], "ranked_lists"),
+        ([{"lists": [{**LIST, "formulation": 0}]}], "ranked_lists"),
+        ([{"lists": [{**LIST, "identifier_bonus": -1}]}], "ranked_lists"),
+        ([{"lists": [LIST] * 101}], "at most 100 lists"),
+        ([{"lists": [LIST], "chunks": {"x": {}}}], "candidates"),
+        ([{"lists": [LIST], "chunks": 3}], "candidates"),
     ],
     ids=str,
 )
@@ -284,14 +329,11 @@ def test_candidates_that_no_database_made_are_refused(
     corpus: Corpus, candidates: Any, said: str
 ) -> None:
     east = corpus.shards["east"]
-    ((reading,),) = east.execute(
-        "select public.read_knowledge_question(query_text => 'amber')"
-    ).fetchall()
+    ((reading,),) = east.execute("select public.read_knowledge_question(%s)", [AMBER]).fetchall()
     with pytest.raises(psycopg.errors.InvalidParameterValue, match=said):
         east.execute(
-            "select public.fuse_knowledge_candidates("
-            "query_text => 'amber', fusion => 'auto', readings => %s, candidates => %s)",
-            [Jsonb([reading]), Jsonb(candidates)],
+            "select public.fuse_knowledge_candidates(%s, %s, %s)",
+            [Jsonb({"query_text": "amber", "fusion": "auto"}), Jsonb([reading]), Jsonb(candidates)],
         )
 
 
@@ -317,42 +359,42 @@ def test_readings_that_no_database_made_are_refused(
     corpus: Corpus, change: dict[str, Any], said: str
 ) -> None:
     east = corpus.shards["east"]
-    ((reading,),) = east.execute(
-        "select public.read_knowledge_question(query_text => 'amber')"
-    ).fetchall()
+    ((reading,),) = east.execute("select public.read_knowledge_question(%s)", [AMBER]).fetchall()
     with pytest.raises(psycopg.errors.InvalidParameterValue, match=said):
         east.execute(
-            "select public.knowledge_candidates(query_text => 'amber', readings => %s)",
-            [Jsonb([{**reading, **change}])],
+            "select public.knowledge_candidates(%s, %s)",
+            [AMBER, Jsonb([{**reading, **change}])],
         )
 
 
 def test_a_page_gives_no_chunk_that_the_viewer_may_not_see(corpus: Corpus) -> None:
     east = corpus.shards["east"]
-    ((reading,),) = east.execute(
-        "select public.read_knowledge_question(query_text => 'amber', public_only => true)"
-    ).fetchall()
+    search = Jsonb({"query_text": "amber", "public_only": True})
+    ((reading,),) = east.execute("select public.read_knowledge_question(%s)", [search]).fetchall()
     visible, hidden = (
         [
-            id_
+            str(id_)
             for (id_,) in east.execute(
                 "select id from public.knowledge_chunks where visibility = %s", [visibility]
             )
         ]
         for visibility in ("public", "private")
     )
-    page = {"hits": [{"id": str(id_), "place": 1} for id_ in (*visible, *hidden)]}
-    returned = east.execute(
-        "select id from public.knowledge_candidate_hits("
-        "query_text => 'amber', public_only => true, readings => %s, page => %s)",
-        [Jsonb([reading]), Jsonb(page)],
-    ).fetchall()
+    listed = [*visible, *hidden]
+    scores = [1.0] * len(listed)
+    page: dict[str, Any] = {
+        "hits": [{"id": id_} for id_ in listed],
+        "ranked_lists": {
+            "lists": [{**LIST, "text_ids": listed, "text_scores": scores}],
+            "chunks": {id_: {} for id_ in listed},
+        },
+    }
+    shown = "select id::text from public.knowledge_candidate_hits(%s, %s, %s)"
+    wide = Jsonb({"query_text": "amber", "public_only": True, "match_count": 1000})
+    returned = east.execute(shown, [wide, Jsonb([reading]), Jsonb(page)]).fetchall()
     assert {id_ for (id_,) in returned} == set(visible)
     assert visible
     assert hidden
-    with pytest.raises(psycopg.errors.InvalidParameterValue, match="page"):
-        east.execute(
-            "select from public.knowledge_candidate_hits(query_text => 'a', readings => %s,"
-            ' page => \'{"hits": [{"id": 5}]}\')',
-            [Jsonb([reading])],
-        )
+    for wrong in ({"hits": 5}, {**page, "hits": [{"id": 5}]}, {**page, "ranked_lists": {}}):
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match=r"page|ranked_lists"):
+            east.execute(shown, [search, Jsonb([reading]), Jsonb(wrong)])
