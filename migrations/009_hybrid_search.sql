@@ -1615,7 +1615,7 @@ begin
            )
          ),
          document.external_key, document.source_row,
-         least(1, page.unit_score / best_score),
+         greatest(0, least(1, page.unit_score / best_score)),
          case when page.merged_hits > 0
            then coalesce(notes, '{}') || jsonb_build_object('deduplicated', page.merged_hits)
            else notes end
