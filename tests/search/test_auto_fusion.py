@@ -31,13 +31,15 @@ def spread(connection: Connection) -> float:
     return float(value)
 
 
-def formula(rows: list[Row], scale: float, vector_weight: float, text_weight: float) -> list[float]:
-    """Score rows by their scores in the two legs; a missing one counts as the least of its leg."""
+def formula(
+    rows: list[Row], scale: float, vector_weight: float, text_weight: float, missing: float
+) -> list[float]:
+    """Score rows; no cosine counts as the least of its leg, no BM25 as `missing`."""
     cosines = [row["similarity"] for row in rows if row["vector_rank"]]
-    bm25s = [row["text_score"] for row in rows if row["text_rank"]]
+    best = max(row["text_score"] for row in rows if row["text_rank"])
     return [
         vector_weight * (row["similarity"] if row["vector_rank"] else min(cosines)) / scale
-        + text_weight * (row["text_score"] if row["text_rank"] else min(bm25s)) / max(bm25s)
+        + text_weight * (row["text_score"] if row["text_rank"] else missing) / best
         for row in rows
     ]
 
@@ -51,9 +53,24 @@ def test_a_score_is_the_weighted_sum_of_the_formula(
     weights = {"vector_weight": vector_weight, "text_weight": text_weight}
     rows = search(knowledge, match_threshold=match_threshold, **weights)
     assert {row["match_type"] for row in rows} == {"both", "vector", "text"}
-    expected = formula(rows, 3 * spread(knowledge), vector_weight, text_weight)
+    # The pool of the text leg is not full: who is not in it has no word.
+    expected = formula(rows, 3 * spread(knowledge), vector_weight, text_weight, missing=0)
     assert [row["rrf_score"] for row in rows] == pytest.approx(expected)
     assert expected == sorted(expected, reverse=True)
+
+
+def test_bm25_beyond_a_full_pool_is_the_least_of_the_pool(knowledge: Connection) -> None:
+    far: list[dict[str, Any]] = [{"content": f"alpha {'long ' * n}", "embedding": UP} for n in range(3)]
+    near: list[dict[str, Any]] = [
+        {"content": f"alpha {'long ' * 9}", "embedding": [1, 0.1 * n, 0]} for n in range(3)
+    ]
+    store(knowledge, *far, *near)
+    rows = search(knowledge, query_text="alpha", pool_size=3, match_count=3)
+    whole = search(knowledge, query_text="alpha", pool_size=3, match_count=3, match_offset=3)
+    least = min(row["text_score"] for row in (*rows, *whole) if row["text_rank"])
+    expected = formula([*rows, *whole], 3 * spread(knowledge), 1, 1, missing=least)
+    assert [row["rrf_score"] for row in (*rows, *whole)] == pytest.approx(expected)
+    assert {row["match_type"] for row in (*rows, *whole)} == {"vector", "text"}
 
 
 def test_without_words_in_any_chunk_the_cosine_decides(knowledge: Connection) -> None:
