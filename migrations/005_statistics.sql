@@ -69,7 +69,7 @@ stable
 security invoker
 set search_path = pg_catalog, pg_temp
 as $$
-  -- Twenty times as many pages as needed, because rows of one page are often about the same subject.
+  -- Twenty times as many pages as needed: rows of one page are often about the same subject.
   -- Materialized, so that a vector in TOAST storage is fetched only once.
   with sample as materialized (
     select extensions.l2_normalize(chunk.embedding) as direction, chunk.id
@@ -300,7 +300,7 @@ begin
         select
           from public.knowledge_chunks as chunk
          where chunk.status = 'active'
-           and chunk.content_tsv @@ quote_literal(lexeme)::tsquery
+           and chunk.content_tsv @@ knowledge_internal.quoted_lexeme(lexeme)::tsquery
          limit counted_at_most
       ) as matching_chunk
   );

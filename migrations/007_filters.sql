@@ -1,6 +1,6 @@
 -- 007_filters: the rows that a search may return.
--- Adds: types filter_condition, metadata_condition, chunk_filter and row_scope, functions that parse
--- the filters of a search, and row_scope, the one home of the conditions on rows.
+-- Adds: types filter_condition, metadata_condition, chunk_filter and row_scope, functions that
+-- parse the filters of a search, and row_scope, the one home of the conditions on rows.
 -- Locks nothing that exists.
 -- Written from supabase/schemas/07_filters.sql by `make baseline`: edit that file.
 
@@ -1152,3 +1152,23 @@ $$;
 comment on function knowledge_internal.row_scope is
   'The rows that pass a filter and that a viewer may see: the one home of these conditions. No '
   'value becomes part of the SQL.';
+
+create function knowledge_internal.document_condition(scope knowledge_internal.row_scope)
+returns text
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return case
+    when scope.public_only then 'document.visibility = ''public'''
+    when num_nonnulls(scope.viewer_id, scope.viewer_groups) > 0
+      then knowledge_internal.viewer_condition('document')
+    else 'true'
+  end;
+end
+$$;
+
+comment on function knowledge_internal.document_condition(knowledge_internal.row_scope) is
+  'Who may see a document, as SQL about document; $1 is the scope.';

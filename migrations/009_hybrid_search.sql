@@ -114,11 +114,13 @@ create type knowledge_internal.score_range as (
   best_similarity double precision,
   least_text_score double precision,
   best_text_score double precision,
+  missing_text_score double precision,
   identifier_bonus double precision
 );
 
 comment on type knowledge_internal.score_range is
-  'What fusion needs of a ranked_list beside the scores of a row.';
+  'What fusion needs of a ranked_list beside the scores of a row. missing_text_score: of a row that '
+  'the text leg missed, the least of a full pool, else 0: then it has no word.';
 
 -- A type and not "returns table": snippet is an argument and a column, and PL/pgSQL allows no name
 -- twice.
@@ -1229,17 +1231,19 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  formulations_met integer[];
+  strict_formulations integer[];
 begin
   if cardinality(lists) = 1 then
     return lists;
   end if;
-  formulations_met := array(
+  strict_formulations := array(
     select list.formulation from unnest(lists) as list
      where list.text_strategy is not null and list.relaxed_parts is null
   );
   for place in 1 .. cardinality(lists) loop
-    if lists[place].relaxed_parts is not null and lists[place].formulation = any (formulations_met) then
+    if lists[place].relaxed_parts is not null
+       and lists[place].formulation = any (strict_formulations)
+    then
       lists[place].text_ids := null;
       lists[place].text_scores := null;
       lists[place].relaxed_parts := null;
@@ -1325,13 +1329,8 @@ begin
     '     where ' || scope.visible || ' and chunk.document_id = hit.document_id),'
     '  ''shows_document'', exists ('
     '    select from public.knowledge_documents as document'
-    '     where document.id = hit.document_id and ' ||
-    case
-      when num_nonnulls(scope.viewer_id, scope.viewer_groups) = 0 and not scope.public_only
-        then 'true'
-      when scope.public_only then 'document.visibility = ''public'''
-      else knowledge_internal.viewer_condition('document')
-    end || ')' ||
+    '     where document.id = hit.document_id and '
+    || knowledge_internal.document_condition(scope) || ')' ||
     case when neighbor_window > 0 then
     ', ''context'', ('
     '    select string_agg(chunk.content, E''\n[CHUNK BOUNDARY]\n'''
@@ -1486,7 +1485,10 @@ begin
              -- In a text leg alone, the least is no word found.
              case when found.similarities <> '{}'
                then found.text_scores[cardinality(found.text_scores)] else 0 end,
-             found.text_scores[1], coalesce(found.identifier_bonus, 'infinity')
+             found.text_scores[1],
+             case when cardinality(found.text_scores) = plan.pool
+               then found.text_scores[plan.pool] else 0 end,
+             coalesce(found.identifier_bonus, 'infinity')
            )::knowledge_internal.score_range as score_range
       from unnest(lists) with ordinality as found (
              formulation, collection, vector_strategy, vector_ids, similarities, text_strategy,
@@ -1536,7 +1538,8 @@ begin
                  plan.vector_weight / plan.cosine_scale
                    * coalesce(combined.similarity, (score_range).least_similarity, 0)
                  + plan.text_weight * coalesce(
-                   combined.text_score / nullif((score_range).best_text_score, 0), 0
+                   coalesce(combined.text_score, (score_range).missing_text_score)
+                     / nullif((score_range).best_text_score, 0), 0
                  )
                  + case when combined.text_score >= (score_range).identifier_bonus
                      then 2 * plan.vector_weight / plan.cosine_scale + plan.text_weight else 0 end
@@ -1664,10 +1667,11 @@ comment on function public.hybrid_search_knowledge_chunks is
   'rrf adds vector_weight / (rrf_k + vector_rank) and text_weight / (rrf_k + text_rank), '
   'where a leg that missed the chunk adds nothing and has a null rank (Cormack, Clarke and '
   'Buettcher 2009); relative_score scales each leg''s scores to 0..1, 0 being its last chunk (of a '
-  'text leg alone, no word found), and adds them, weighted; auto adds vector_weight * cosine / (3 s) and '
-  'text_weight * BM25 / best BM25, where s is the standard deviation of the cosine of random pairs '
-  'of chunks, a missing cosine counts as the least of its leg, and a missing BM25 as 0; chunks with '
-  'an identifier that was asked for come first. '
+  'text leg alone, no word found), and adds them, weighted; auto adds '
+  'vector_weight * cosine / (3 s) and text_weight * BM25 / best BM25, where s is the standard '
+  'deviation of the cosine of random pairs of chunks; a score that is missing counts as the least '
+  'of its leg, BM25 as 0 where the pool is not full; chunks with an identifier that was asked for '
+  'come first. '
   'The fused score is in rrf_score. '
   'search_mode: websearch (words are optional, "a phrase" is required, -word excludes, or joins '
   'alternatives), simple (all words are required), phrase (the words in this order); it binds the '

@@ -24,6 +24,34 @@ comment on type public.knowledge_own_document is
   'A document of list_my_knowledge_documents and list_visible_knowledge_documents. is_own: the '
   'user owns it. chunk_count: the number of its active chunks that are visible to the user.';
 
+create function knowledge_internal.visible_chunk_counts(
+  documents uuid[], scope knowledge_internal.row_scope
+)
+returns jsonb
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  counts jsonb;
+begin
+  execute
+    'select coalesce(jsonb_object_agg(counted.document_id, counted.chunks), ''{}'')'
+    '  from ('
+    '    select chunk.document_id, count(*) as chunks from public.knowledge_chunks as chunk'
+    '     where chunk.document_id = any ($2) and ' || scope.visible ||
+    '     group by chunk.document_id'
+    '  ) as counted'
+    into counts
+    using scope, documents;
+  return counts;
+end
+$$;
+
+comment on function knowledge_internal.visible_chunk_counts is
+  'How many chunks of each document a viewer may see, an object by the id of the document.';
+
 create function knowledge_internal.listed_documents(
   viewer uuid,
   viewer_groups text[],
@@ -42,6 +70,12 @@ set search_path = pg_catalog, pg_temp
 -- With a custom plan, a condition whose argument is null is not part of the query.
 set plan_cache_mode = force_custom_plan
 as $$
+declare
+  -- Whom the chunks that are counted are visible to.
+  scope constant knowledge_internal.row_scope := knowledge_internal.row_scope(
+    null, case when not include_all then viewer end,
+    case when not include_all then coalesce(viewer_groups, '{}') end, false
+  );
 begin
   return query
   -- Each list is read from an index in the order of its keys, and ends with the page.
@@ -103,20 +137,14 @@ begin
   )
   select page.id, page.external_key, page.title, page.knowledge_type, page.collection,
          page.source_origin, page.source_url, page.document_date, page.visibility,
-         coalesce(page.owner_id = viewer, false), chunks.visible, page.created_at, page.updated_at
+         coalesce(page.owner_id = viewer, false),
+         coalesce((counts.by_document -> page.id::text)::bigint, 0), page.created_at,
+         page.updated_at
     from page
-   cross join lateral (
-     select count(*) as visible
-       from public.knowledge_chunks as chunk
-      where chunk.document_id = page.id
-        and chunk.status = 'active'
-        and (
-          include_all
-          or chunk.visibility = 'public'
-          or chunk.owner_id = viewer
-          or chunk.allowed_groups && viewer_groups
-        )
-   ) as chunks
+   cross join (
+           select knowledge_internal.visible_chunk_counts(array(select page.id from page), scope)
+                    as by_document
+         ) as counts
    order by page.external_key;
 end
 $$;
@@ -184,35 +212,46 @@ as $$
 declare
   most_chunks constant integer := 500;
   last_offset constant integer := 1000000;
+  scope constant knowledge_internal.row_scope := knowledge_internal.row_scope(
+    knowledge_internal.compile_filter(null, null, null, null, public_only), viewer, viewer_groups,
+    public_only
+  );
+  shown jsonb;
 begin
   if target is null then
     raise exception 'document must be the id of a document, not null' using errcode = '22023';
   end if;
   perform knowledge_internal.check_range('chunk_count', chunk_count, 1, most_chunks);
   perform knowledge_internal.check_range('chunk_offset', chunk_offset, 0, last_offset);
+  execute
+    'with visible_chunks as materialized ('
+    '  select chunk.id, chunk.chunk_index, chunk.heading, chunk.content, chunk.collection,'
+    '         chunk.metadata'
+    '    from public.knowledge_chunks as chunk'
+    '   where chunk.document_id = $2 and ' || scope.visible ||
+    '     and ($3 is null or chunk.collection = any ($3))'
+    '),'
+    'page as ('
+    '  select visible.* from visible_chunks as visible'
+    '   order by visible.chunk_index, visible.id limit $4 offset $5'
+    ')'
+    'select jsonb_build_object('
+    '         ''chunk_count'', (select count(*) from visible_chunks),'
+    '         ''chunks'', ('
+    '           select coalesce('
+    '                    jsonb_agg(to_jsonb(page.*) order by page.chunk_index, page.id), ''[]'''
+    '                  )'
+    '             from page'
+    '         )'
+    '       )'
+    '  from public.knowledge_documents as document'
+    ' where document.id = $2 and ' || knowledge_internal.document_condition(scope) ||
+    '   and ('
+    '     $3 is null or document.collection = any ($3) or exists (select from visible_chunks)'
+    '   )'
+    into shown
+    using scope, target, collections, chunk_count, chunk_offset;
   return (
-    with visible_chunks as materialized (
-      select chunk.id, chunk.chunk_index, chunk.heading, chunk.content, chunk.collection,
-             chunk.metadata
-        from public.knowledge_chunks as chunk
-       where chunk.document_id = target
-         and chunk.status = 'active'
-         and (
-           num_nonnulls(viewer, viewer_groups) = 0
-           or chunk.visibility = 'public'
-           or chunk.owner_id = viewer
-           or chunk.allowed_groups && viewer_groups
-         )
-         and (not public_only or chunk.visibility = 'public')
-         and (collections is null or chunk.collection = any (collections))
-    ),
-    page as (
-      select visible.*
-        from visible_chunks as visible
-       order by visible.chunk_index, visible.id
-       limit chunk_count
-      offset chunk_offset
-    )
     select jsonb_build_object(
              'id', stored.id,
              'external_key', stored.external_key,
@@ -231,29 +270,11 @@ begin
              'is_own', coalesce(stored.owner_id = viewer, false),
              'metadata', stored.metadata,
              'created_at', stored.created_at,
-             'updated_at', stored.updated_at,
-             'chunk_count', (select count(*) from visible_chunks),
-             'chunks', coalesce(
-               (
-                 select jsonb_agg(to_jsonb(page.*) order by page.chunk_index, page.id) from page
-               ),
-               '[]'
-             )
-           )
+             'updated_at', stored.updated_at
+           ) || shown
       from public.knowledge_documents as stored
      where stored.id = target
-       and (
-         num_nonnulls(viewer, viewer_groups) = 0
-         or stored.visibility = 'public'
-         or stored.owner_id = viewer
-         or stored.allowed_groups && viewer_groups
-       )
-       and (not public_only or stored.visibility = 'public')
-       and (
-         collections is null
-         or stored.collection = any (collections)
-         or exists (select from visible_chunks)
-       )
+       and shown is not null
   );
 end
 $$;

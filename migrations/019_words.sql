@@ -224,7 +224,7 @@ begin
              select other.id
                from public.knowledge_chunks as other
               where other.status = 'active'
-                and other.content_tsv @@ released.word::tsquery
+                and other.content_tsv @@ knowledge_internal.quoted_lexeme(released.word)::tsquery
               limit 1
            ) as found on true
   ),

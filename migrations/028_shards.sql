@@ -888,7 +888,7 @@ begin
                  select count(*) as chunks
                    from public.knowledge_chunks as chunk
                   where chunk.status = 'active'
-                    and chunk.content_tsv @@ quote_literal(asked.name)::tsquery
+                    and chunk.content_tsv @@ knowledge_internal.quoted_lexeme(asked.name)::tsquery
                  offset 0
                ) as found
       )

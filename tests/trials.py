@@ -16,6 +16,7 @@ import pytest
 
 SECONDS = 300.0
 MOST_SHOWN = 20
+PATIENCE = 120  # seconds beyond its time in which a trial waits for what it needs
 
 _trials = pytest.StashKey["list[Trial]"]()
 _seed = pytest.StashKey[str]()
@@ -31,6 +32,7 @@ class Trial:
     tried: Counter[str] = field(default_factory=Counter)
     survived: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
+    needed: tuple[str, ...] = ()
     skipped: str | None = None
     is_finished: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -41,12 +43,25 @@ class Trial:
         """Return random numbers that follow from the run's seed, the part and `who` draws them."""
         return random.Random(f"{self.seed} {self.part} {who}")
 
+    def needs(self, *what: str) -> None:
+        """Go on until these were tried, or have survived; the trial fails without them."""
+        self.needed = what
+
     def is_on(self, share: float = 1) -> bool:
-        """Whether this share of the trial's time is not over; it begins with the first call."""
+        """Whether this share of the trial's time is not over; it begins with the first call.
+
+        On a busy machine the time is over when what the trial needs has happened.
+        """
         with self._lock:
             if self._begun is None:
                 self._begun = time.monotonic()
-        return time.monotonic() - self._begun < self.seconds * share
+            passed = time.monotonic() - self._begun
+        if share < 1 or self.violations or not self._missing():
+            return passed < self.seconds * share
+        return passed < self.seconds + PATIENCE
+
+    def _missing(self) -> list[str]:
+        return [what for what in self.needed if not self.tried[what] and not self.survived[what]]
 
     def note(self, what: str, *, survived: str | None = None, count: int = 1) -> None:
         """Count something that was tried, and, under its name, that it survived."""
@@ -70,12 +85,10 @@ class Trial:
         self.skipped = reason
         pytest.skip(reason)
 
-    def finish(self, *needed: str) -> None:
-        """Fail for a violation, and when something of `needed` was never tried or survived."""
+    def finish(self) -> None:
+        """Fail for a violation, and when something that the trial needs was never tried."""
         self.is_finished = True
-        for what in needed:
-            if not self.tried[what] and not self.survived[what]:
-                self.violations.append(f"not tried: {what}")
+        self.violations += [f"not tried: {what}" for what in self._missing()]
         if self.violations:
             shown = "\n".join(self.violations[:MOST_SHOWN])
             pytest.fail(f"{len(self.violations)} violations, the first:\n{shown}", pytrace=False)

@@ -193,9 +193,10 @@ create type knowledge_internal.chunk_table as (
 );
 
 comment on type knowledge_internal.chunk_table is
-  'The table of chunks in the system catalogues. estimated_rows: the planner''s estimate from the '
-  'current number of pages. analysed_rows: knowledge_internal.analysed_rows. '
-  'dimensions: those of the column embedding.';
+  'The table of chunks in the system catalogues. estimated_rows: the active rows, estimated from '
+  'the current number of pages and from what the last ANALYZE or VACUUM counted. analysed_rows: '
+  'knowledge_internal.analysed_rows, with superseded rows. dimensions: those of the column '
+  'embedding.';
 
 create function knowledge_internal.chunk_table()
 returns knowledge_internal.chunk_table
@@ -207,20 +208,32 @@ as $$
 declare
   facts knowledge_internal.chunk_table;
   density float8; -- rows on a page
+  inactive_rows float8;
 begin
   select class.oid, pg_relation_size(class.oid) / current_setting('block_size')::bigint,
          nullif(class.reltuples, -1), nullif(class.reltuples, -1) / nullif(class.relpages, 0),
+         -- With Citus, the index of a shard has the shard's number in its name, too.
+         (
+           select greatest(index.reltuples, 0)
+             from pg_catalog.pg_class as index
+            where index.relnamespace = class.relnamespace
+              and index.relname
+                    = replace(class.relname, 'knowledge_chunks', 'knowledge_chunks_status')
+         ),
          (
            select nullif(attribute.atttypmod, -1)
              from pg_catalog.pg_attribute as attribute
             where attribute.attrelid = class.oid
               and attribute.attname = 'embedding'
          )
-    into facts.relation, facts.pages, facts.analysed_rows, density, facts.dimensions
+    into facts.relation, facts.pages, facts.analysed_rows, density, inactive_rows,
+         facts.dimensions
     from pg_catalog.pg_class as class
    where class.oid = knowledge_internal.physical_table();
   -- Five, in a table that was never analysed.
-  facts.estimated_rows := facts.pages * coalesce(density, 5);
+  facts.estimated_rows := greatest(
+    facts.pages * coalesce(density, 5) - coalesce(inactive_rows, 0), 0
+  );
   return facts;
 end
 $$;

@@ -439,6 +439,23 @@ comment on function knowledge_internal.lexemes(regconfig, text, text) is
   'Lexemes of a heading and its content with their positions; the heading counts twice. Inner '
   'words have label C.';
 
+create function knowledge_internal.quoted_lexeme(lexeme text)
+returns text
+language plpgsql
+immutable
+parallel safe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  -- A tsquery escapes quotes and backslashes as a string constant does, but has no prefix E.
+  return ltrim(quote_literal(nullif(lexeme, '')), 'E');
+end
+$$;
+
+comment on function knowledge_internal.quoted_lexeme(text) is
+  'A lexeme as it is written in a tsquery; null for the empty text, which is no lexeme.';
+
 create function knowledge_internal.lexeme_dimension(lexeme text)
 returns bigint
 language plpgsql

@@ -262,7 +262,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   return (
-    select string_agg(distinct quote_literal(listed.lexeme), ' | ')::tsquery
+    select string_agg(distinct knowledge_internal.quoted_lexeme(listed.lexeme), ' | ')::tsquery
       from unnest(expansions) as listed
      where listed.typed = lower(word)
   );
@@ -790,7 +790,7 @@ begin
     -- In a very long query, the words that weigh least change the order least.
     select ordered.*,
            min(ordered.place) over (partition by ordered.reading) as number,
-           quote_literal(ordered.lexeme)::tsquery as query
+           knowledge_internal.quoted_lexeme(ordered.lexeme)::tsquery as query
       from ordered
      order by ordered.weight desc, ordered.lexeme
      limit most_lexemes
@@ -960,7 +960,7 @@ begin
                analysis.document_count, least(asked.document_frequency, analysis.document_count)
              ) as weight,
              row_number() over (order by asked.document_frequency, asked.lexeme) as place,
-             quote_literal(asked.lexeme)::tsquery as query
+             knowledge_internal.quoted_lexeme(asked.lexeme)::tsquery as query
         from rows from (
                unnest(lexemes),
                unnest(

@@ -102,7 +102,9 @@ begin
              else (level_weights[step.level - 1] + 0.1) * weights[step.place]
            end as value,
            case when step.level > 0 then
-             quote_literal(lexemes[step.place] || coalesce('^' || nullif(step.level - 1, 0), ''))
+             knowledge_internal.quoted_lexeme(
+               lexemes[step.place] || coalesce('^' || nullif(step.level - 1, 0), '')
+             )
            end as condition
       from step
   ),
@@ -171,8 +173,8 @@ comment on function knowledge_internal.short_candidate_query(
   text[], float8[], float8[], float8, float8
 ) is
   'The candidates of a query of few lexemes. The rows are divided into cells by the level of each '
-  'of the four rarest words in them (none, present, impact levels), and the cells of highest value are '
-  'read.';
+  'of the four rarest words in them (none, present, impact levels), and the cells of highest '
+  'value are read.';
 
 create function knowledge_internal.common_candidate_query(lexemes text[], expected_rows float8)
 returns tsquery
@@ -184,16 +186,18 @@ as $$
 declare
   many constant float8 := 12000; -- rows
 begin
-  -- Reading only rows at an impact level takes half the time, and finds nearly as many of the best ten.
+  -- Reading only rows at an impact level takes half the time, and finds nearly as many of the best
+  -- ten.
   if expected_rows > many then
     return concat_ws(
-      ' & ', quote_literal(lexemes[1] || '^1'), quote_literal(lexemes[2] || '^1'),
-      quote_literal(lexemes[3])
+      ' & ', knowledge_internal.quoted_lexeme(lexemes[1] || '^1'),
+      knowledge_internal.quoted_lexeme(lexemes[2] || '^1'),
+      knowledge_internal.quoted_lexeme(lexemes[3])
     )::tsquery;
   end if;
   return (
-    select string_agg(quote_literal(asked.lexeme), ' & ')
-             || ' & (' || string_agg(quote_literal(asked.lexeme || '^2'), ' | ') || ')'
+    select string_agg(knowledge_internal.quoted_lexeme(asked.lexeme), ' & ') || ' & ('
+             || string_agg(knowledge_internal.quoted_lexeme(asked.lexeme || '^2'), ' | ') || ')'
       from unnest(lexemes[:3]) as asked (lexeme)
   )::tsquery;
 end
@@ -201,8 +205,8 @@ $$;
 
 comment on function knowledge_internal.common_candidate_query(text[], float8) is
   'The candidates of a query of four or five common lexemes: rows that have the three rarest, one '
-  'of them at an impact level; the two rarest at a low one, if more than 12,000 rows are expected to '
-  'have the three.';
+  'of them at an impact level; the two rarest at a low one, if more than 12,000 rows are expected '
+  'to have the three.';
 
 create function knowledge_internal.long_candidate_query(
   lexemes text[],
@@ -236,7 +240,8 @@ declare
   level_weights constant float8[] := knowledge_internal.impact_levels();
   level_sizes float8[];
   level record;
-  -- By lexeme. Each candidate has at least one driver: a whole lexeme, or an impact level of another.
+  -- By lexeme. Each candidate has at least one driver: a whole lexeme, or an impact level of
+  -- another.
   drivers text[] := lexemes;
   driver_sizes float8[];
   higher_levels text[] := array_fill(null::text, array[words]);
@@ -257,8 +262,8 @@ begin
   end loop;
   driver_sizes := document_frequencies[:unmarked] || higher_sizes[unmarked + 1:];
 
-  -- Of the other lexemes, only rows at an impact level are read: those where the lexeme weighs much. The
-  -- levels that fit into the rest of the posting budget, by falling value.
+  -- Of the other lexemes, only rows at an impact level are read: those where the lexeme weighs
+  -- much. The levels that fit into the rest of the posting budget, by falling value.
   if unmarked < words and postings < posting_budget then
     level_sizes := knowledge_internal.level_sizes(
       lexemes[unmarked + 1:], document_frequencies[unmarked + 1:], document_count
@@ -339,14 +344,15 @@ begin
   by_lexeme as (
     select needed.lexeme,
            string_agg(
-             quote_literal(needed.partner) || coalesce(' & ' || quote_literal(needed.third), ''),
+             knowledge_internal.quoted_lexeme(needed.partner)
+               || coalesce(' & ' || knowledge_internal.quoted_lexeme(needed.third), ''),
              ' | ' order by needed.partner, needed.third
            ) as partners
       from needed
      group by needed.lexeme
   ),
   by_partners as (
-    select '(' || string_agg(quote_literal(by_lexeme.lexeme), ' | ') || ')'
+    select '(' || string_agg(knowledge_internal.quoted_lexeme(by_lexeme.lexeme), ' | ') || ')'
              || coalesce(' & (' || by_lexeme.partners || ')', '') as condition
       from by_lexeme
      group by by_lexeme.partners

@@ -148,6 +148,9 @@ def check(trial: Trial, owner: Connection) -> None:
 
 
 def test_no_caller_sees_a_deadlock(trial: Trial, dsn: str, connect: Connect) -> None:
+    trial.needs(
+        "upserts", "purges", "deletions of an owner", "refreshed statistics", "re-embeddings"
+    )
     owner, before = connect(), deadlocks(connect())
     steps: list[Step] = [upsert, upsert, upsert, delete, delete, purge, refresh]
     while trial.is_on() and not trial.violations:
@@ -173,6 +176,4 @@ def test_no_caller_sees_a_deadlock(trial: Trial, dsn: str, connect: Connect) -> 
                 trial.violated(f"{thread.name} waits for ever")
         check(trial, owner)
     trial.held("deadlocks, repeated by whoever met them", deadlocks(owner) - before)
-    trial.finish(
-        "upserts", "purges", "deletions of an owner", "refreshed statistics", "re-embeddings"
-    )
+    trial.finish()

@@ -106,6 +106,7 @@ def database_on(disk: Path, server: EmbeddedPostgres) -> Iterator[str]:
 def test_a_full_disk_of_the_tables_refuses_writes_and_nothing_else(
     trial: Trial, pytestconfig: pytest.Config
 ) -> None:
+    trial.needs("writes refused with 53100", "searches answered", "times that writes went on")
     with (
         small_disk(trial, 64) as disk,
         temporary_server(pytestconfig) as server,
@@ -131,7 +132,7 @@ def test_a_full_disk_of_the_tables_refuses_writes_and_nothing_else(
                 connection.execute("truncate public.knowledge_documents, public.knowledge_chunks")
                 ledger.possible.clear()
                 traffic.go_on()
-    trial.finish("writes refused with 53100", "searches answered", "times that writes went on")
+    trial.finish()
 
 
 def move_log(server: EmbeddedPostgres, disk: Path) -> None:
@@ -157,6 +158,7 @@ def use_up_log(server: EmbeddedPostgres) -> None:
 
 
 def test_a_full_disk_of_the_log_loses_nothing(trial: Trial, pytestconfig: pytest.Config) -> None:
+    trial.needs("recoveries")
     with (
         temporary_folder() as folder,
         small_disk(trial, 100) as disk,
@@ -178,4 +180,4 @@ def test_a_full_disk_of_the_log_loses_nothing(trial: Trial, pytestconfig: pytest
                     check(trial, ledger, connection, "after a full disk")
                     trial.held("recoveries")
                 traffic.go_on()
-    trial.finish("recoveries")
+    trial.finish()

@@ -7,7 +7,8 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -19,7 +20,7 @@ from conftest import Connect, Connection
 from second_brain.services.connections import async_connection_pool, connection_pool
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
 from second_brain.services.write import KnowledgeWriter
-from trials import Trial
+from trials import PATIENCE, Trial
 
 pytestmark = pytest.mark.chaos(share=0.05)
 
@@ -88,13 +89,26 @@ async def search_async(trial: Trial, pool: AsyncConnectionPool[Any], name: str) 
 
 def end_sessions(trial: Trial, owner: Connection, end: threading.Event) -> None:
     while not end.wait(0.5):
-        owner.execute(
+        ended = owner.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity"
             " where application_name = %s and datname = current_database()"
             " order by random() limit 1",
             [APPLICATION],
         )
-        trial.note("ended sessions")
+        trial.note("ended sessions", count=ended.rowcount)
+
+
+@contextmanager
+def ended_sessions(trial: Trial, owner: Connection) -> Iterator[None]:
+    """End sessions within the block; afterwards none is being ended."""
+    end = threading.Event()
+    thread = threading.Thread(target=end_sessions, args=(trial, owner, end))
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
 
 
 def sessions(owner: Connection) -> list[str]:
@@ -109,7 +123,7 @@ def sessions(owner: Connection) -> list[str]:
 
 
 def check_sessions(trial: Trial, owner: Connection) -> None:
-    give_up = time.monotonic() + 20
+    give_up = time.monotonic() + PATIENCE
     while True:
         states = sessions(owner)
         if len(states) <= CONNECTIONS and set(states) <= {"idle"}:
@@ -121,7 +135,7 @@ def check_sessions(trial: Trial, owner: Connection) -> None:
 
 
 def check_pool(trial: Trial, stats: Callable[[], dict[str, int]]) -> None:
-    give_up = time.monotonic() + 20
+    give_up = time.monotonic() + PATIENCE
     while True:
         now = stats()
         if now.get("requests_waiting", 0) == 0 and now["pool_available"] == now["pool_size"]:
@@ -140,18 +154,21 @@ def check_connection(trial: Trial, status: object, autocommit: bool, timeout: ob
         trial.violated(f"a pooled connection is {status}, {autocommit}, {timeout}")
 
 
-def in_threads(trial: Trial, dsn: str) -> None:
+def in_threads(trial: Trial, dsn: str, owner: Connection) -> None:
     with connection_pool(dsn, max_size=CONNECTIONS, timeout=1.0) as pool:
         threads = [
             threading.Thread(target=search, args=(trial, pool, f"client{number}"))
             for number in range(CLIENTS)
         ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(timeout=60)
-            if thread.is_alive():
-                trial.violated(f"{thread.name} waits for ever")
+        with ended_sessions(trial, owner):
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(timeout=trial.seconds + PATIENCE)
+                if thread.is_alive():
+                    trial.violated(f"{thread.name} waits for ever")
+        # No search has met the session that was ended last.
+        pool.check()
         check_pool(trial, pool.get_stats)
         for _ in range(CONNECTIONS):
             with pool.connection(timeout=10) as connection:
@@ -160,11 +177,12 @@ def in_threads(trial: Trial, dsn: str) -> None:
                 check_connection(trial, status, connection.autocommit, timeout)
 
 
-async def on_a_loop(trial: Trial, dsn: str) -> None:
+async def on_a_loop(trial: Trial, dsn: str, owner: Connection) -> None:
     async with async_connection_pool(dsn, max_size=CONNECTIONS, timeout=1.0) as pool:
         tasks = [search_async(trial, pool, f"task{number}") for number in range(CLIENTS)]
-        await asyncio.wait_for(asyncio.gather(*tasks), trial.seconds + 60)
-        await asyncio.sleep(0.1)
+        with ended_sessions(trial, owner):
+            await asyncio.wait_for(asyncio.gather(*tasks), trial.seconds + 2 * PATIENCE)
+        await pool.check()
         await asyncio.to_thread(check_pool, trial, pool.get_stats)
         for _ in range(CONNECTIONS):
             async with pool.connection(timeout=10) as connection:
@@ -176,18 +194,14 @@ async def on_a_loop(trial: Trial, dsn: str) -> None:
 def test_a_small_pool_under_load_loses_no_connection(
     trial: Trial, dsn: str, connect: Connect
 ) -> None:
+    trial.needs("answered", "cancelled", "ended sessions", "pools without a lost connection")
     fill(connect("service_role"))
-    owner, end = connect(), threading.Event()
-    ending = threading.Thread(target=end_sessions, args=(trial, connect(), end))
-    ending.start()
+    owner = connect()
     try:
-        in_threads(trial, dsn)
+        in_threads(trial, dsn, owner)
         check_sessions(trial, owner)
-        asyncio.run(on_a_loop(trial, dsn))
+        asyncio.run(on_a_loop(trial, dsn, owner))
         check_sessions(trial, owner)
     except psycopg.Error as error:
         trial.violated(f"the pool afterwards: {error}")
-    finally:
-        end.set()
-        ending.join()
-    trial.finish("answered", "cancelled", "ended sessions", "pools without a lost connection")
+    trial.finish()

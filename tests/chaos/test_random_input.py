@@ -349,6 +349,7 @@ def fuzz_providers(trial: Trial, service: Connection, share: float) -> None:
 
 
 def test_only_documented_codes_come_back(trial: Trial, dsn: str, connect: Connect) -> None:
+    trial.needs("calls of SQL functions", "calls of Python methods", "answered")
     service = connect("service_role")
     chunks: list[dict[str, object]] = [
         {"content": f"cat dog w{number}", "embedding": [1, number, 1]} for number in range(100)
@@ -357,4 +358,4 @@ def test_only_documented_codes_come_back(trial: Trial, dsn: str, connect: Connec
     fuzz_sql(trial, connect, 0.6)
     service.execute("set statement_timeout = '10s'")
     fuzz_providers(trial, service, 1)
-    trial.finish("calls of SQL functions", "calls of Python methods", "answered")
+    trial.finish()

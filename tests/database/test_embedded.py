@@ -184,6 +184,26 @@ def test_a_killed_server_is_stopped_and_starts_again(local: EmbeddedPostgres) ->
     assert keeps_its_data(local)
 
 
+def refusal(server: EmbeddedPostgres) -> str:
+    try:
+        psycopg.connect(server.dsn()).close()
+    except psycopg.OperationalError as error:
+        return str(error)
+    return ""
+
+
+def test_starting_a_server_that_recovers_from_a_crash_waits_for_it(
+    local: EmbeddedPostgres,
+) -> None:
+    with psycopg.connect(local.dsn()) as killed, psycopg.connect(local.dsn()) as hanging:
+        # The server ends all sessions before it recovers, and kills a stopped one after 5 seconds.
+        os.kill(hanging.info.backend_pid, signal.SIGSTOP)
+        os.kill(killed.info.backend_pid, signal.SIGKILL)
+        assert any("recovery mode" in refusal(local) for _ in range(10_000))
+        local.start()
+        assert keeps_its_data(local)
+
+
 def test_a_lock_file_with_the_number_of_another_process_is_stale(local: EmbeddedPostgres) -> None:
     kill(local)
     lock_file = local.log.parent / "postmaster.pid"

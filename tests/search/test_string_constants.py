@@ -1,9 +1,11 @@
-"""The functions mean the same whatever standard_conforming_strings is in the caller's session."""
+"""Quotes and backslashes: in string constants, whatever the session has set, and in lexemes."""
 
 import json
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from conftest import Connect, Connection
 
@@ -67,3 +69,22 @@ def test_a_function_with_a_backslash_sets_how_it_is_read(database: Connection, s
         [schema],
     ).fetchall()
     assert rows == []
+
+
+@given(lexeme=st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1))
+@example(lexeme="\\")
+@example(lexeme="E'\\'")
+def test_any_lexeme_can_be_asked_for(shared: Connection, lexeme: str) -> None:
+    ((is_found,),) = shared.execute(
+        "select array_to_tsvector(array[%(lexeme)s])"
+        "       @@ knowledge_internal.quoted_lexeme(%(lexeme)s)::tsquery",
+        {"lexeme": lexeme},
+    ).fetchall()
+    assert is_found
+
+
+def test_the_statistics_of_a_text_that_is_no_lexeme_are_zero(database: Connection) -> None:
+    ((counted,),) = database.execute(
+        "select public.knowledge_statistics(%s) -> 'frequencies'", [["", "\\", "it's"]]
+    ).fetchall()
+    assert counted == {"": 0, "\\": 0, "it's": 0}

@@ -427,6 +427,16 @@ def test_building_brings_back_a_view_that_is_gone(filled: str, connect: Connect)
     assert explained(connection) == before
 
 
+def test_superseded_chunks_do_not_make_a_corpus_large(filled: str, connect: Connect) -> None:
+    connection = connect()
+    assert explained(connection)[0] == "index"
+    connection.execute(
+        "update public.knowledge_chunks set status = 'superseded' where content like '%7%'"
+    )
+    connection.execute("analyze public.knowledge_chunks")
+    assert explained(connection)[0] == "compared: few rows"
+
+
 def test_missing_settings_come_from_the_current_index(filled: str) -> None:
     def built(*options: str) -> tuple[str, int | None, int | None]:
         command("index", "build", *options, "--dsn", filled)

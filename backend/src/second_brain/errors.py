@@ -4,10 +4,13 @@ An error here names what went wrong, the code that PostgreSQL (SQLSTATE) or Post
 gave, and what to do about it. It is not a place for retrying or logging.
 """
 
+import inspect
 import json
 import re
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import aclosing, contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 if TYPE_CHECKING:
     import psycopg
@@ -201,6 +204,10 @@ class MissingExtraError(ConfigurationError):
         )
 
 
+class UnknownArgumentError(TypeError):
+    """A call with an argument that the method does not have: a mistake in the program."""
+
+
 _INVALID_INPUT_CODES = (
     "22023",  # the functions' own refusals
     # What a value meets before or while it becomes the argument's type.
@@ -362,6 +369,70 @@ def translate(error: Exception) -> SecondBrainError:
     if isinstance(error, ValueError | TypeError | OverflowError | RecursionError):
         return InvalidInputError(safe_message(error))
     return SecondBrainError(safe_message(error) or type(error).__name__)
+
+
+Client = TypeVar("Client", bound=type)
+
+# What a value of a wrong type raises where it is used first.
+_WRONG_VALUE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
+
+def documented(client: Client) -> Client:
+    """Make the public methods of a class raise an InvalidInputError for a value of a wrong type.
+
+    A call with missing or unknown arguments stays a TypeError.
+    """
+    for name, method in list(vars(client).items()):
+        if inspect.isfunction(method) and not name.startswith("_"):
+            setattr(client, name, _documented(method))
+    return client
+
+
+def _documented(method: Callable[..., Any]) -> Callable[..., Any]:
+    # The arguments are bound before the block, so that only the method's body is inside.
+    if inspect.isasyncgenfunction(method):
+
+        @wraps(method)
+        async def iterate(*args: object, **kwargs: object) -> AsyncIterator[Any]:
+            with _as_documented(method):
+                async with aclosing(method(*args, **kwargs)) as results:
+                    async for result in results:
+                        yield result
+
+        return iterate
+    if inspect.iscoroutinefunction(method):
+
+        @wraps(method)
+        async def wait(*args: object, **kwargs: object) -> object:
+            running = method(*args, **kwargs)
+            with _as_documented(method):
+                return await running
+
+        return wait
+
+    signature = inspect.signature(method)
+
+    @wraps(method)
+    def call(*args: object, **kwargs: object) -> object:
+        bound = signature.bind(*args, **kwargs)
+        with _as_documented(method):
+            return method(*bound.args, **bound.kwargs)
+
+    return call
+
+
+@contextmanager
+def _as_documented(method: Callable[..., Any]) -> Iterator[None]:
+    try:
+        yield
+    except (SecondBrainError, UnknownArgumentError):
+        raise
+    except _WRONG_VALUE as error:
+        known = translate(error)
+        if type(known) is SecondBrainError:
+            known = InvalidInputError(str(known))
+        known.args = (f"{method.__name__}(): {known}",)
+        raise known from redacted(error)
 
 
 def http_status(error: Exception, *, has_users_token: bool = False) -> int:

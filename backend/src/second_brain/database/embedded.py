@@ -18,6 +18,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
@@ -30,7 +31,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from second_brain.errors import ConfigurationError
+from second_brain.errors import ConfigurationError, UnavailableError, redacted, translate
 
 ADMIN = "supabase_admin"
 OWNER = "postgres"
@@ -54,6 +55,7 @@ _SETTINGS = {
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
+_START_SECONDS = 120
 # Postgres refuses to start if any process of its account has the process id in postmaster.pid. No
 # process can have this id.
 _NO_PROCESS = 2**31 - 1
@@ -179,9 +181,22 @@ class EmbeddedPostgres:
                 )
             if state is None or not self._data(state).exists():
                 state = self._create()
-            if self._pid(state) is None:
-                state = self._launch(state)
-            self._prepare(state)
+            give_up = time.monotonic() + _START_SECONDS
+            while True:
+                if self._pid(state) is None:
+                    state = self._launch(state)
+                try:
+                    return self._prepare(state)
+                except psycopg.OperationalError as error:
+                    known = translate(error)
+                    # A running server that recovers from a crash, or that is being stopped.
+                    if not isinstance(known, UnavailableError):
+                        raise known from redacted(error)
+                    if time.monotonic() > give_up:
+                        raise EmbeddedServerError(
+                            f"the server does not answer: {known}", remedy=f"Read {self.log}."
+                        ) from redacted(error)
+                time.sleep(0.05)
 
     def _prepare(self, state: _State) -> None:
         """Give the running server the prelude and the owner's password."""
@@ -316,7 +331,8 @@ class EmbeddedPostgres:
                 state.major,
                 "pg_ctl",
                 "start",
-                *("--pgdata", str(data), "--log", str(log), "--wait", "--timeout", "120"),
+                *("--pgdata", str(data), "--log", str(log)),
+                *("--wait", "--timeout", str(_START_SECONDS)),
                 *("--options", shlex.join(options)),
             )
             if started.returncode == 0:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from second_brain.errors import (
     ConfigurationError,
     SearchTimeoutError,
+    documented,
 )
 from second_brain.models import Embedder, Encoder, is_async
 from second_brain.models.rerankers import Reranker
@@ -45,6 +46,7 @@ _REMEDY_OF_OFFSET = (
 )
 
 
+@documented
 class AsyncRetrievalService(Retrieval):
     """Search by a question, over a provider, with the embedder of the corpus's model.
 

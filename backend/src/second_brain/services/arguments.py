@@ -11,7 +11,7 @@ from uuid import UUID
 
 from pgvector import Vector
 
-from second_brain.errors import InvalidInputError
+from second_brain.errors import InvalidInputError, UnknownArgumentError
 from second_brain.filters import Filters, conditions, json_form
 
 Leg = Literal["hybrid", "vector", "text"]
@@ -203,13 +203,13 @@ def named(
 ) -> dict[str, object]:
     """Return the arguments under their SQL names, with defaults for missing ones.
 
-    With `filled=False`, no defaults are added. Raises TypeError for an unknown argument.
+    With `filled=False`, no defaults are added. Raises UnknownArgumentError.
     """
     if not isinstance(given, Mapping):
-        raise TypeError(f"{caller} must be a dict, not {type(given).__name__}")
+        raise InvalidInputError(f"{caller} must be a dict, not {type(given).__name__}")
     for name in given:
         if name not in DEFAULTS or name in without:
-            raise TypeError(f"{caller} got an unexpected argument {name!r}")
+            raise UnknownArgumentError(f"{caller} got an unexpected argument {name!r:.100}")
     arguments = {**DEFAULTS, **given} if filled else given
     return {
         SQL_NAMES.get(name, name): value for name, value in arguments.items() if name not in without

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from second_brain.errors import documented
 from second_brain.services.blocking import blocking
 from second_brain.services.searches import Searches
 
@@ -33,6 +34,7 @@ class CorpusSettings(BaseModel):
         return self.model_dump(exclude={"updated_at"})
 
 
+@documented
 class AsyncStoredSettings(Searches):
     """The settings of a corpus, for a provider over REST; every method raises on failure."""
 

@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict
 from second_brain.errors import (
     SecondBrainError,
     UnavailableError,
+    documented,
     redacted,
     translate,
 )
@@ -149,6 +150,7 @@ def vector_literal(vector: Iterable[float]) -> str:
     return "[" + ",".join([f"{number:.9g}" for number in map(float, vector)]) + "]"
 
 
+@documented
 class EmbeddingQueue(ABC):
     """The texts that wait for an embedding; every method raises a SecondBrainError.
 

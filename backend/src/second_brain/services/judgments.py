@@ -11,6 +11,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
 
+from second_brain.errors import documented
 from second_brain.services.blocking import blocking
 from second_brain.services.searches import Searches
 
@@ -68,6 +69,7 @@ def batches(
         yield [one.model_dump(mode="json") | update for one in judgments[first : first + _MOST]]
 
 
+@documented
 class AsyncStoredJudgments(Searches):
     """The judgments of a corpus, for a provider over REST; every method raises on failure."""
 

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
 
+from second_brain.errors import documented
 from second_brain.services.blocking import blocking
 from second_brain.services.calls import call, checked_timeout
 from second_brain.services.searches import Searches
@@ -60,6 +61,7 @@ class OwnDocumentContent(OwnDocument):
     chunks: tuple[OwnChunk, ...]
 
 
+@documented
 class AsyncOwnDocuments(Searches):
     """What a client with a user's token may do with documents; every method raises on failure."""
 

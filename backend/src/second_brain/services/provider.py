@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, Literal, Unpack, cast, overload
 from uuid import UUID
 
-from second_brain.errors import InvalidInputError
+from second_brain.errors import InvalidInputError, documented
 from second_brain.services.arguments import (
     DEFAULTS,
     LARGEST_POOL,
@@ -63,6 +63,7 @@ from second_brain.services.searches import (
 )
 
 
+@documented
 class AsyncSearchProvider(Searches):
     """Hybrid, vector and full-text search for an event loop; every call is one round trip.
 
@@ -317,16 +318,16 @@ class AsyncSearchProvider(Searches):
         With `fuse=True`, the queries are formulations of one query and the result is one list. The
         first query may have all arguments, the others only query_text and query_embedding.
         """
-        queries = list(queries)
-        details = self._details("hybrid")
+        details, asked = self._details("hybrid"), list[BatchQuery]()
         try:
-            hits, totals, all_notes, rows = await self._batch(queries, fuse, timeout)
+            asked = list(queries)
+            hits, totals, all_notes, rows = await self._batch(asked, fuse, timeout)
         # The contract: every failure becomes details, not an exception.
         except Exception as error:  # noqa: BLE001
             failed: Details = {**details, **self._failure(BATCH, error)}
             if fuse:
                 return [], failed
-            no_hits: list[list[MemorySearchResult]] = [[] for _ in queries]
+            no_hits: list[list[MemorySearchResult]] = [[] for _ in asked]
             return no_hits, cast(BatchDetails, {**failed, "total_count": None})
         details["real_provider"] = True
         details["raw_count"] = len(rows)

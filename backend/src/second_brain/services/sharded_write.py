@@ -15,7 +15,7 @@ from uuid import UUID
 import psycopg
 from psycopg.types.json import Jsonb
 
-from second_brain.errors import InvalidInputError
+from second_brain.errors import InvalidInputError, documented
 from second_brain.services.install import SCHEMA, Install
 from second_brain.services.sharded import TIMEOUT
 from second_brain.services.write import DeletedCounts, KnowledgeWriter, UpsertCounts
@@ -50,6 +50,7 @@ def place(key: str, shards: Iterable[str]) -> str:
     return max(shards, key=lambda name: (sha256(f"{name}\0{key}".encode()).digest(), name))
 
 
+@documented
 class ShardedWriter:
     """Writes each document into its database; each method is as in `KnowledgeWriter`.
 

@@ -17,7 +17,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import AsyncRowFactory, RowFactory, class_row, kwargs_row, scalar_row
 from psycopg.types.json import Jsonb
 
-from second_brain.errors import UncertainWriteError, redacted, safe_message, translate
+from second_brain.errors import UncertainWriteError, documented, redacted, safe_message, translate
 from second_brain.filters import json_default
 from second_brain.services import judgments as judging
 from second_brain.services import statements
@@ -99,7 +99,7 @@ class _Writes(ABC):
             except _LostCommitError as lost:
                 known = _uncertain(lost, arguments) if is_write else translate(lost.error)
                 raise known from redacted(lost.error)
-            except (psycopg.Error, ValueError, TypeError) as error:
+            except psycopg.Error as error:
                 known = translate(error)
                 if (
                     not is_own
@@ -122,6 +122,7 @@ class _Writes(ABC):
         return row
 
 
+@documented
 class AsyncKnowledgeWriter(_Writes):
     """The writing side, for an event loop: each method is one SQL function in its own transaction.
 
