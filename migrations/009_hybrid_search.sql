@@ -1542,7 +1542,7 @@ begin
              select found.chunk_index, found.collection, found.document_id, found.document_date
                from public.knowledge_chunks as found
               where (one_per_document or recency_half_life is not null)
-                and ranked_lists -> 'chunks' is null
+                and ranked_lists -> 'chunks' is null -- the lists of explain have none
                 and found.id = scored.id
              offset 0
            ) as stored on true

@@ -84,7 +84,8 @@ def answer(provider: Any, asked: Asked) -> Any:
     except SecondBrainError as error:
         return type(error), str(error), error.code, error.remedy
     if method == "explain_hybrid_search":
-        del found["milliseconds"]
+        for timed in (found, *(one[leg] for one in found["lists"] for leg in ("vector", "text"))):
+            del timed["milliseconds"]
     return found
 
 

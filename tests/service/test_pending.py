@@ -70,7 +70,7 @@ def replace_count(connection: Connection, body: str) -> None:
     """Replace the database's count, as a slow or a broken database."""
     connection.execute(
         "create or replace function knowledge_internal.pending_embeddings("
-        " arguments knowledge_internal.search_arguments) returns integer language plpgsql stable"
+        " given knowledge_internal.search_arguments) returns integer language plpgsql stable"
         f" set search_path = pg_catalog as $$ begin {body} end $$".encode()
     )
 

@@ -312,7 +312,7 @@ AMBER = Jsonb({"query_text": "amber"})
         ([{"lists": [3]}], "ranked_lists"),
         ([{"lists": [{**LIST, "text_scores": ["NaN"]}]}], "ranked_lists"),
         ([{"lists": [{**LIST, "text_scores": [1e300]}]}], "ranked_lists"),
-        ([{"lists": [{**LIST, "text_scores": ["a"]}]}], "ranked_lists"),
+        ([{"lists": [{**LIST, "text_scores": ["a"]}]}], "candidates"),
         ([{"lists": [{**LIST, "text_scores": [1, 1]}]}], "ranked_lists"),
         ([{"lists": [{**LIST, "similarities": [7], "vector_ids": LIST["text_ids"]}]}], "lists"),
         ([{"lists": [{**LIST, "text_ids": ["x'; select 1"]}]}], "uuid"),

@@ -35,6 +35,8 @@ def corpus(server: Server) -> Iterator[Corpus]:
         made.one.execute("analyze public.knowledge_chunks")
         made.one.execute("select public.refresh_knowledge_statistics()")
         for database in (*made.shards.values(), made.one):
+            # Each draws its own pairs of chunks.
+            database.execute("update public.knowledge_corpus_statistics set cosine_spread = 0.6")
             # The texts were weighed by the mean length at the time.
             database.execute("update public.knowledge_chunks set content_tsv = null")
         yield made

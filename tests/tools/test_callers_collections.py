@@ -166,7 +166,7 @@ def test_mcp_hybrid_search_gives_one_hit_for_each_artifact(brain: str) -> None:
     assert results[0]["context"].split("\n[CHUNK BOUNDARY]\n") == [LEAK, ROTATION]
 
 
-def test_mcp_text(brain: str) -> None:
+def test_mcp_text(brain: str, dsn: str) -> None:
     text = ask(brain, "hybrid_search", query="leaked key", limit=1).content[0].text
     header, best, *_ = text.split("\n\n")
     assert header == "1 result of 2, hybrid search:"
@@ -183,6 +183,13 @@ def test_mcp_text(brain: str) -> None:
     wrong = ask(brain, "hybrid_search", query="leaked key", filters={"artifact_type": "poem"})
     assert wrong.is_error
     assert wrong.content[0].text.startswith("Search failed: ")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        KnowledgeWriter(connection).upsert_document(
+            {"external_key": "long"}, [{"content": "Keys are rotated. " + "Nothing else. " * 99}]
+        )
+    *_, shown = ask(dsn, "hybrid_search", query="keys rotated").content[0].text.splitlines()
+    assert shown.startswith("> Keys are rotated. Nothing")
+    assert len(shown) <= len("> ") + 200 + len(" …")
 
 
 def test_mcp_memory_search(brain: str) -> None:

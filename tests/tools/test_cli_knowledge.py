@@ -350,7 +350,7 @@ def test_an_explanation_of_several_collections_has_all_lists(zoo: Run) -> None:
     assert lines[4] == "fusion auto"
     assert lines[7] == "collection vector leg text leg vector weight text weight"
     listed = {line.split()[0]: line for line in lines[8:10]}
-    assert listed["archive"].startswith("history 0, not run 1, ")
+    assert listed["archive"].startswith("archive 0, not run 1, ")
     assert listed["knowledge"].startswith("knowledge 0, not run 3, ")
     told = json.loads(zoo("search", "zebra", "--explain", "--json", *options).out)
     assert told["question"] == "zebra"

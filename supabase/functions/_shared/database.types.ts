@@ -205,7 +205,6 @@ export type Database = {
           "languages": (string)[];
           "least_frequency": number | null;
           "mean_length": number;
-          "mutual_neighbours": number | null;
           "refreshed_at": string;
           "sample": (string)[];
           "shared_id": string | null;
@@ -220,7 +219,6 @@ export type Database = {
           "languages"?: (string)[];
           "least_frequency"?: number | null;
           "mean_length": number;
-          "mutual_neighbours"?: number | null;
           "refreshed_at"?: string;
           "sample": (string)[];
           "shared_id"?: string | null;
@@ -234,7 +232,6 @@ export type Database = {
           "languages"?: (string)[];
           "least_frequency"?: number | null;
           "mean_length"?: number;
-          "mutual_neighbours"?: number | null;
           "refreshed_at"?: string;
           "sample"?: (string)[];
           "shared_id"?: string | null;
@@ -659,61 +656,9 @@ export type Database = {
           "dimensions": number;
         }[];
       };
-      "count_matching_knowledge_chunks": {
-        Args: {
-          "collections"?: (string)[];
-          "date_from"?: string;
-          "date_to"?: string;
-          "filter_type"?: string;
-          "filters"?: Json;
-          "formulations"?: Json;
-          "fusion"?: string;
-          "match_count"?: number;
-          "match_offset"?: number;
-          "match_threshold"?: number;
-          "neighbor_window"?: number;
-          "on_bad_embedding"?: string;
-          "one_per_document"?: boolean;
-          "pool_size"?: number;
-          "prefix_last"?: boolean;
-          "public_only"?: boolean;
-          "query_embedding"?: string;
-          "query_text"?: string;
-          "recency_half_life"?: number;
-          "rrf_k"?: number;
-          "search_mode"?: string;
-          "snippet"?: boolean;
-          "text_weight"?: number;
-          "vector_weight"?: number;
-          "viewer_groups"?: (string)[];
-          "viewer_id"?: string;
-        };
-        Returns: number;
-      };
-      "count_my_pending_knowledge_embeddings": {
-        Args: {
-          "collections"?: (string)[];
-          "date_from"?: string;
-          "date_to"?: string;
-          "filter_type"?: string;
-          "filters"?: Json;
-          "public_only"?: boolean;
-        };
-        Returns: number;
-      };
-      "count_pending_knowledge_embeddings": {
-        Args: {
-          "collections"?: (string)[];
-          "date_from"?: string;
-          "date_to"?: string;
-          "filter_type"?: string;
-          "filters"?: Json;
-          "public_only"?: boolean;
-          "viewer_groups"?: (string)[];
-          "viewer_id"?: string;
-        };
-        Returns: number;
-      };
+      "count_matching_knowledge_chunks": { Args: { "search": Json }; Returns: number };
+      "count_my_pending_knowledge_embeddings": { Args: { "search"?: Json }; Returns: number };
+      "count_pending_knowledge_embeddings": { Args: { "search"?: Json }; Returns: number };
       "delete_knowledge_document": { Args: { "document_key": string }; Returns: number };
       "delete_knowledge_judgments": {
         Args: {
@@ -742,133 +687,15 @@ export type Database = {
         };
         Returns: Json;
       };
-      "estimate_hybrid_search": {
-        Args: {
-          "collections"?: (string)[];
-          "date_from"?: string;
-          "date_to"?: string;
-          "filter_type"?: string;
-          "filters"?: Json;
-          "formulations"?: Json;
-          "fusion"?: string;
-          "match_count"?: number;
-          "match_offset"?: number;
-          "match_threshold"?: number;
-          "neighbor_window"?: number;
-          "on_bad_embedding"?: string;
-          "one_per_document"?: boolean;
-          "pool_size"?: number;
-          "prefix_last"?: boolean;
-          "public_only"?: boolean;
-          "query_embedding"?: string;
-          "query_text"?: string;
-          "recency_half_life"?: number;
-          "rrf_k"?: number;
-          "search_mode"?: string;
-          "snippet"?: boolean;
-          "text_weight"?: number;
-          "vector_weight"?: number;
-          "viewer_groups"?: (string)[];
-          "viewer_id"?: string;
-        };
-        Returns: Json;
-      };
-      "explain_hybrid_search": {
-        Args: {
-          "collections"?: (string)[];
-          "date_from"?: string;
-          "date_to"?: string;
-          "filter_type"?: string;
-          "filters"?: Json;
-          "formulations"?: Json;
-          "fusion"?: string;
-          "match_count"?: number;
-          "match_offset"?: number;
-          "match_threshold"?: number;
-          "neighbor_window"?: number;
-          "on_bad_embedding"?: string;
-          "one_per_document"?: boolean;
-          "pool_size"?: number;
-          "prefix_last"?: boolean;
-          "public_only"?: boolean;
-          "query_embedding"?: string;
-          "query_text"?: string;
-          "recency_half_life"?: number;
-          "rrf_k"?: number;
-          "search_mode"?: string;
-          "snippet"?: boolean;
-          "text_weight"?: number;
-          "vector_weight"?: number;
-          "viewer_groups"?: (string)[];
-          "viewer_id"?: string;
-        };
-        Returns: Json;
-      };
+      "estimate_hybrid_search": { Args: { "search": Json }; Returns: Json };
+      "explain_hybrid_search": { Args: { "search": Json }; Returns: Json };
       "explain_missing_knowledge_chunk": {
-        Args: {
-          "chunk_id"?: string;
-          "collections"?: (string)[];
-          "date_from"?: string;
-          "date_to"?: string;
-          "document_key"?: string;
-          "filter_type"?: string;
-          "filters"?: Json;
-          "formulations"?: Json;
-          "fusion"?: string;
-          "match_count"?: number;
-          "match_offset"?: number;
-          "match_threshold"?: number;
-          "neighbor_window"?: number;
-          "on_bad_embedding"?: string;
-          "one_per_document"?: boolean;
-          "pool_size"?: number;
-          "prefix_last"?: boolean;
-          "public_only"?: boolean;
-          "query_embedding"?: string;
-          "query_text"?: string;
-          "recency_half_life"?: number;
-          "rrf_k"?: number;
-          "search_mode"?: string;
-          "snippet"?: boolean;
-          "text_weight"?: number;
-          "vector_weight"?: number;
-          "viewer_groups"?: (string)[];
-          "viewer_id"?: string;
-        };
+        Args: { "chunk_id"?: string; "document_key"?: string; "search": Json };
         Returns: Json;
       };
       "export_knowledge_documents": { Args: { "document_ids": (string)[] }; Returns: Json };
       "facet_knowledge_chunks": {
-        Args: {
-          "collections"?: (string)[];
-          "date_from"?: string;
-          "date_to"?: string;
-          "facet_limit"?: number;
-          "facets"?: (string)[];
-          "filter_type"?: string;
-          "filters"?: Json;
-          "formulations"?: Json;
-          "fusion"?: string;
-          "match_count"?: number;
-          "match_offset"?: number;
-          "match_threshold"?: number;
-          "neighbor_window"?: number;
-          "on_bad_embedding"?: string;
-          "one_per_document"?: boolean;
-          "pool_size"?: number;
-          "prefix_last"?: boolean;
-          "public_only"?: boolean;
-          "query_embedding"?: string;
-          "query_text"?: string;
-          "recency_half_life"?: number;
-          "rrf_k"?: number;
-          "search_mode"?: string;
-          "snippet"?: boolean;
-          "text_weight"?: number;
-          "vector_weight"?: number;
-          "viewer_groups"?: (string)[];
-          "viewer_id"?: string;
-        };
+        Args: { "facet_limit"?: number; "facets"?: (string)[]; "search"?: Json };
         Returns: {
           "count": number;
           "facet": string;
@@ -876,34 +703,7 @@ export type Database = {
         }[];
       };
       "facet_my_knowledge_chunks": {
-        Args: {
-          "collections"?: (string)[];
-          "date_from"?: string;
-          "date_to"?: string;
-          "facet_limit"?: number;
-          "facets"?: (string)[];
-          "filter_type"?: string;
-          "filters"?: Json;
-          "formulations"?: Json;
-          "fusion"?: string;
-          "match_count"?: number;
-          "match_offset"?: number;
-          "match_threshold"?: number;
-          "neighbor_window"?: number;
-          "on_bad_embedding"?: string;
-          "one_per_document"?: boolean;
-          "pool_size"?: number;
-          "prefix_last"?: boolean;
-          "public_only"?: boolean;
-          "query_embedding"?: string;
-          "query_text"?: string;
-          "recency_half_life"?: number;
-          "rrf_k"?: number;
-          "search_mode"?: string;
-          "snippet"?: boolean;
-          "text_weight"?: number;
-          "vector_weight"?: number;
-        };
+        Args: { "facet_limit"?: number; "facets"?: (string)[]; "search"?: Json };
         Returns: {
           "count": number;
           "facet": string;
@@ -923,36 +723,7 @@ export type Database = {
         }[];
       };
       "fuse_knowledge_candidates": {
-        Args: {
-          "candidates"?: Json;
-          "collections"?: (string)[];
-          "date_from"?: string;
-          "date_to"?: string;
-          "filter_type"?: string;
-          "filters"?: Json;
-          "formulations"?: Json;
-          "fusion"?: string;
-          "match_count"?: number;
-          "match_offset"?: number;
-          "match_threshold"?: number;
-          "neighbor_window"?: number;
-          "on_bad_embedding"?: string;
-          "one_per_document"?: boolean;
-          "pool_size"?: number;
-          "prefix_last"?: boolean;
-          "public_only"?: boolean;
-          "query_embedding"?: string;
-          "query_text"?: string;
-          "readings"?: Json;
-          "recency_half_life"?: number;
-          "rrf_k"?: number;
-          "search_mode"?: string;
-          "snippet"?: boolean;
-          "text_weight"?: number;
-          "vector_weight"?: number;
-          "viewer_groups"?: (string)[];
-          "viewer_id"?: string;
-        };
+        Args: { "candidates": Json; "readings": Json; "search": Json };
         Returns: Json;
       };
       "hybrid_search_knowledge_chunks": {
@@ -975,6 +746,7 @@ export type Database = {
           "public_only"?: boolean;
           "query_embedding"?: string;
           "query_text"?: string;
+          "ranked_lists"?: Json;
           "recency_half_life"?: number;
           "rrf_k"?: number;
           "search_mode"?: string;
@@ -1030,36 +802,7 @@ export type Database = {
       };
       "import_knowledge_documents": { Args: { "exported": Json }; Returns: number };
       "knowledge_candidate_hits": {
-        Args: {
-          "collections"?: (string)[];
-          "date_from"?: string;
-          "date_to"?: string;
-          "filter_type"?: string;
-          "filters"?: Json;
-          "formulations"?: Json;
-          "fusion"?: string;
-          "match_count"?: number;
-          "match_offset"?: number;
-          "match_threshold"?: number;
-          "neighbor_window"?: number;
-          "on_bad_embedding"?: string;
-          "one_per_document"?: boolean;
-          "page"?: Json;
-          "pool_size"?: number;
-          "prefix_last"?: boolean;
-          "public_only"?: boolean;
-          "query_embedding"?: string;
-          "query_text"?: string;
-          "readings"?: Json;
-          "recency_half_life"?: number;
-          "rrf_k"?: number;
-          "search_mode"?: string;
-          "snippet"?: boolean;
-          "text_weight"?: number;
-          "vector_weight"?: number;
-          "viewer_groups"?: (string)[];
-          "viewer_id"?: string;
-        };
+        Args: { "page": Json; "readings": Json; "search": Json };
         Returns: Database["public"]["CompositeTypes"]["knowledge_search_hit"][];
         SetofOptions: {
           from: "*";
@@ -1068,38 +811,7 @@ export type Database = {
           isSetofReturn: true;
         };
       };
-      "knowledge_candidates": {
-        Args: {
-          "collections"?: (string)[];
-          "date_from"?: string;
-          "date_to"?: string;
-          "filter_type"?: string;
-          "filters"?: Json;
-          "formulations"?: Json;
-          "fusion"?: string;
-          "match_count"?: number;
-          "match_offset"?: number;
-          "match_threshold"?: number;
-          "neighbor_window"?: number;
-          "on_bad_embedding"?: string;
-          "one_per_document"?: boolean;
-          "pool_size"?: number;
-          "prefix_last"?: boolean;
-          "public_only"?: boolean;
-          "query_embedding"?: string;
-          "query_text"?: string;
-          "readings"?: Json;
-          "recency_half_life"?: number;
-          "rrf_k"?: number;
-          "search_mode"?: string;
-          "snippet"?: boolean;
-          "text_weight"?: number;
-          "vector_weight"?: number;
-          "viewer_groups"?: (string)[];
-          "viewer_id"?: string;
-        };
-        Returns: Json;
-      };
+      "knowledge_candidates": { Args: { "readings": Json; "search": Json }; Returns: Json };
       "knowledge_content_hash": { Args: { "content": string; "heading": string }; Returns: string };
       "knowledge_corpus_overview": { Args: Record<PropertyKey, never>; Returns: Json };
       "knowledge_embedding_models": {
@@ -1241,37 +953,7 @@ export type Database = {
         };
         Returns: Json;
       };
-      "read_knowledge_question": {
-        Args: {
-          "collections"?: (string)[];
-          "date_from"?: string;
-          "date_to"?: string;
-          "filter_type"?: string;
-          "filters"?: Json;
-          "formulations"?: Json;
-          "fusion"?: string;
-          "match_count"?: number;
-          "match_offset"?: number;
-          "match_threshold"?: number;
-          "neighbor_window"?: number;
-          "on_bad_embedding"?: string;
-          "one_per_document"?: boolean;
-          "pool_size"?: number;
-          "prefix_last"?: boolean;
-          "public_only"?: boolean;
-          "query_embedding"?: string;
-          "query_text"?: string;
-          "recency_half_life"?: number;
-          "rrf_k"?: number;
-          "search_mode"?: string;
-          "snippet"?: boolean;
-          "text_weight"?: number;
-          "vector_weight"?: number;
-          "viewer_groups"?: (string)[];
-          "viewer_id"?: string;
-        };
-        Returns: Json;
-      };
+      "read_knowledge_question": { Args: { "search": Json }; Returns: Json };
       "read_my_knowledge_document": {
         Args: { "chunk_count"?: number; "chunk_offset"?: number; "document": string };
         Returns: Json;

@@ -473,9 +473,9 @@ def _chunk_metadata(chunks: Sequence[Chunk], stored: _Stored) -> list[dict[str, 
     }
     return [
         {
+            "token_count": estimate_tokens(chunk.content, "content"),
             **own.get(_content_hash(chunk), {}),
             **chunk.metadata,
-            "token_count": estimate_tokens(chunk.content, "content"),
         }
         for chunk in chunks
     ]

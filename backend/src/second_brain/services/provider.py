@@ -113,7 +113,7 @@ class AsyncSearchProvider(Searches):
         cosine similarity (-1 to 1) in the vector leg, `pool_size` the candidates per leg,
         `search_mode` one of websearch, simple and phrase, `filter_type` one knowledge_type.
         `fusion`: `rrf` (weighted reciprocal rank, constant `rrf_k`), `relative_score` (each leg
-        scaled to 0..1) or `auto` (the weights of the legs depend on their scores for the query).
+        scaled to 0..1) or `auto` (the cosine in units of its spread, plus BM25 over the best one).
         None is the setting stored for the collection, else `rrf`; `stored_or_auto` is that setting,
         else `auto`. `on_bad_embedding="text"` ignores an embedding of another size than the stored
         ones or of length 0 when there is a text, and the details say so. With `prefix_last`, the

@@ -134,9 +134,8 @@ def _timed(asked: Asked, step: str) -> Iterator[None]:
 def _complete(database: Database, asked: Asked, options: SearchOptions) -> None:
     """Add the vector leg's part of each fused score, and the snippets of that leg's hits.
 
-    The same search is asked again with almost no weight for one leg: a fused score is a sum of the
-    two scores, each times a factor that is the same for all hits (1 for rrf and relative_score).
-    Where it is not, because a document shows another chunk, there are no parts.
+    The same search is asked again with almost no weight for one leg: a fused score is the sum of
+    the two scores. Where it is not, because a document shows another chunk, there are no parts.
     """
     by_vector, by_text = options.copy(), options.copy()
     by_vector["text_weight"] = by_text["vector_weight"] = _ALMOST_NONE
@@ -160,12 +159,11 @@ def _complete(database: Database, asked: Asked, options: SearchOptions) -> None:
         return
     parts = np.array([[_score(vector[hit.id]), _score(text[hit.id])] for hit in both])
     fused = np.array([_score(hit) for hit in both])
-    factors = np.linalg.lstsq(parts, fused, rcond=None)[0]
-    if not np.allclose(parts @ factors, fused, rtol=_TOLERANCE, atol=_TOLERANCE * fused.max()):
+    if not np.allclose(parts.sum(1), fused, rtol=_TOLERANCE, atol=_TOLERANCE * fused.max()):
         return
     for hit in shown:
         if hit.id in vector and _score(hit) > 0:
-            share = factors[0] * _score(vector[hit.id]) / _score(hit)
+            share = _score(vector[hit.id]) / _score(hit)
             asked.shares[hit.id] = float(np.clip(share, 0, 1))
 
 
