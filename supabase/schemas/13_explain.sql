@@ -77,7 +77,10 @@ begin
          ) as text_is_short,
          sum(list.vector_milliseconds) as vector_milliseconds,
          sum(list.text_milliseconds) as text_milliseconds,
-         jsonb_agg(knowledge_internal.explained_list(list, plan)) as lists
+         jsonb_agg(
+           knowledge_internal.explained_list(list, plan)
+           order by list.formulation, list.collection
+         ) as lists
     into summary
     from unnest(lists) as list;
   return jsonb_build_object(
