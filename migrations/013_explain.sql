@@ -1,6 +1,6 @@
 -- 013_explain: the explanation of a search's result, and the estimate of its cost.
--- Adds: functions access_of, explained_list and explanation, which explain_hybrid_search calls; planned_rows,
--- row_costs, estimated_list and search_estimate, which estimate_hybrid_search calls.
+-- Adds: functions access_of, explained_list and explanation, which explain_hybrid_search calls;
+-- planned_rows, row_costs, estimated_list and search_estimate, which estimate_hybrid_search calls.
 -- Locks nothing that exists.
 -- Written from supabase/schemas/13_explain.sql by `make baseline`: edit that file.
 
