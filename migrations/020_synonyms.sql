@@ -145,11 +145,12 @@ as $$
 declare
   most_words constant integer := 20;
   most_read constant integer := 200; -- chunks
-  letters_for_other_lexemes constant integer := 3; -- fewer begin too many words
+  letters_for_rare_words constant integer := 3; -- fewer begin too many words
   last_letter constant text := chr(1114111);
   beginning constant text := knowledge_internal.without_accents(lower(prefix));
   -- As typed, or without accents.
   beginnings constant text[] := array[beginning, lower(prefix)];
+  has_few_words constant boolean := length(beginning) >= letters_for_rare_words;
   other_words text[];
 begin
   return query execute
@@ -172,8 +173,8 @@ begin
                    )::tsquery
               from unnest(beginnings) as listed (beginning)
           ),
-          most_read, beginnings, 2 * most_words;
-  if length(beginning) < letters_for_other_lexemes then
+          most_read, beginnings, case when has_few_words then 2 * most_words else most_words end;
+  if not has_few_words then
     return;
   end if;
 
@@ -209,9 +210,9 @@ end
 $$;
 
 comment on function knowledge_internal.visible_completions is
-  'Lexemes of the words that begin with a prefix and that a chunk has which may be seen: the 40 '
-  'that most of the first 200 such chunks have, and, if the prefix has three letters, those of the '
-  '20 shortest words whose lexeme does not begin so.';
+  'Lexemes of the words that begin with a prefix and that a chunk has which may be seen: the 20 '
+  'that most of the first 200 such chunks have. If the prefix has three letters, the 40, and those '
+  'of the 20 shortest words whose lexeme does not begin so.';
 
 create function knowledge_internal.other_spellings(
   typed text, folded text, scope knowledge_internal.row_scope

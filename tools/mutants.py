@@ -93,7 +93,7 @@ SEARCH = [
         "09_hybrid_search.sql",
         "vector_weight / (rrf_k + hit.vector_rank)",
         "vector_weight / (rrf_k + hit.vector_rank - 1)",
-        "tests/search/test_hybrid_search.py",
+        "tests/search/test_search.py",
     ),
     Mutant(
         "the pool is one row short",

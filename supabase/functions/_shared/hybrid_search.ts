@@ -330,7 +330,7 @@ export async function* searchPages<F extends SearchFunction = "search_my_knowled
 ): AsyncGenerator<SearchPage, void, undefined> {
   const { pool, candidates } = BOUNDS[options.function ?? DEFAULT_FUNCTION];
   // Each question has a list in each collection, and all lists together have that many candidates.
-  const { formulations, collections } = options as { formulations?: unknown; collections?: unknown };
+  const { formulations, collections } = options as Record<string, unknown>;
   const [further, scopes] = [formulations, collections].map((one) =>
     Array.isArray(one) ? one.length : 0
   );
