@@ -60,7 +60,9 @@ def test_a_score_is_the_weighted_sum_of_the_formula(
 
 
 def test_bm25_beyond_a_full_pool_is_the_least_of_the_pool(knowledge: Connection) -> None:
-    far: list[dict[str, Any]] = [{"content": f"alpha {'long ' * n}", "embedding": UP} for n in range(3)]
+    far: list[dict[str, Any]] = [
+        {"content": f"alpha {'long ' * n}", "embedding": UP} for n in range(3)
+    ]
     near: list[dict[str, Any]] = [
         {"content": f"alpha {'long ' * 9}", "embedding": [1, 0.1 * n, 0]} for n in range(3)
     ]
