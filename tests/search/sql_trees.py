@@ -184,13 +184,10 @@ def statements(name: str) -> tuple[Query, ...]:
         if kind == "stmt_dynexecute":
             made = parse_sql("select " + tree["query"]["PLpgSQL_expr"]["query"])[0].stmt
             values = [one["PLpgSQL_expr"]["query"] for one in tree["params"]]
-            found.append(
-                re.sub(
-                    r"\$(\d+)",
-                    lambda place: f"({values[int(place[1]) - 1]})",
-                    spelled(made.targetList[0].val),
-                )
-            )
+            text = spelled(made.targetList[0].val)
+            for number in range(len(values), 0, -1):
+                text = text.replace(f"${number}", f"({values[number - 1]})")
+            found.append(text)
     return tuple(parse_sql(query)[0].stmt for query in found)
 
 
