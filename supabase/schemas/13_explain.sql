@@ -42,6 +42,7 @@ stable
 -- definer: service_role has no rights on the internal schema.
 security definer
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 declare
   begun_at constant timestamptz := clock_timestamp();
