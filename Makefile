@@ -6,7 +6,7 @@ INSTALLED := .venv/.installed
 KEEP ?= .second-brain/bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-chaos test-docker test-models stores test-layouts lint format ci commands cli \
+.PHONY: help install demo test test-slow test-chaos test-mutants test-docker test-models stores test-layouts lint format ci commands cli \
   baseline migration check-migrations freeze release \
   bench bench-full figures soak benchmark-vector benchmark-index benchmark-text benchmark-long benchmark-quality \
   benchmark-moving benchmark-adoption benchmark-features benchmark-service benchmark-before-after benchmark-sharding benchmark-ingest benchmark-sizing clean
@@ -24,14 +24,18 @@ $(INSTALLED): pyproject.toml
 demo: $(INSTALLED) ## hybrid search over the standard library's documentation, side by side with each leg
 	$(BIN)/second-brain demo
 
-test: $(INSTALLED) ## the test suite, on an embedded Postgres
+test: $(INSTALLED) ## the test suite, on an embedded Postgres; security and writing also with every corpus searched as a large one
 	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 tests/security tests/writing --small-corpus-limit 0
 
 test-slow: $(INSTALLED) ## what takes minutes
 	$(BIN)/pytest -n 2 -m slow
 
 test-chaos: $(INSTALLED) ## minutes of kills, full disks, deadlocks and leak fuzz; CHAOS='--chaos-seconds 900'
 	$(BIN)/pytest tests/chaos -m chaos --show-capture=no $(CHAOS)
+
+test-mutants: $(INSTALLED) ## half an hour: break the SQL in 30 places, each of which a suite must notice; ONLY='words of names'
+	$(BIN)/python -m tools.mutants $(ONLY)
 
 test-docker: $(INSTALLED) ## the test suite on Supabase's own Postgres image (needs Docker)
 	$(BIN)/pytest --postgres-image $${POSTGRES_IMAGE:-supabase/postgres:17.4.1.054}

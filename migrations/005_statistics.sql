@@ -119,19 +119,6 @@ comment on function knowledge_internal.cosine_spread() is
   'The standard deviation of the cosine of random pairs of chunks, from '
   'refresh_knowledge_statistics; before its first run, of a small sample.';
 
-create function knowledge_internal.small_corpus_limit()
-returns float8
-language sql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-  select 1000::float8
-$$;
-
-comment on function knowledge_internal.small_corpus_limit() is
-  'Up to so many chunks, statistics are counted in each search, and all rows are compared.';
-
 -- Security definer, because service_role has no rights on the internal tables.
 create function public.refresh_knowledge_statistics()
 returns boolean
@@ -235,6 +222,22 @@ comment on function public.refresh_knowledge_statistics() is
 revoke all on function public.refresh_knowledge_statistics() from public, anon, authenticated;
 grant execute on function public.refresh_knowledge_statistics() to service_role;
 
+create function knowledge_internal.small_corpus_limit()
+returns integer
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return 1000; -- chunks
+end
+$$;
+
+comment on function knowledge_internal.small_corpus_limit() is
+  'A search counts the statistics of a corpus of at most so many chunks and compares all its '
+  'embeddings. The tests lower it to 0, to run their few rows through the rest of the search.';
+
 create function knowledge_internal.corpus_size(
   out document_count float8, out mean_length float8, out is_small boolean
 )
@@ -246,7 +249,8 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = on
 as $$
 declare
-  small constant float8 := knowledge_internal.small_corpus_limit();
+  small constant integer := knowledge_internal.small_corpus_limit();
+  most_counted constant integer := 1001; -- chunks
   readings constant jsonb := knowledge_internal.shard_readings();
 begin
   if readings is not null then
@@ -270,7 +274,7 @@ begin
       select active.text_length
         from public.knowledge_chunks as active
        where active.status = 'active'
-       limit small + 1
+       limit most_counted
     ) as chunk;
   if not is_small then
     select greatest(facts.analysed_rows, document_count)

@@ -107,6 +107,35 @@ $$;
 comment on function knowledge_internal.known_values(text) is
   'The allowed values of a field; null for a field that allows any value.';
 
+create function knowledge_internal.how_to_add(field text, elements jsonb)
+returns text
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  known constant text := case field
+    when 'knowledge_type' then 'public.knowledge_types'
+    when 'source_origin' then 'public.knowledge_source_origins'
+  end;
+begin
+  return coalesce(
+    (
+      select format('To add it: insert into %s (name) values (%L)', known, left(listed.name, 60))
+        from jsonb_array_elements_text(elements) as listed (name)
+       where known is not null and listed.name <> all (knowledge_internal.known_values(field))
+       limit 1
+    ),
+    ''
+  );
+end
+$$;
+
+comment on function knowledge_internal.how_to_add(text, jsonb) is
+  'The statement that adds the first unknown one of these names of a type or an origin; empty for '
+  'other fields.';
+
 create function knowledge_internal.filter_columns()
 returns jsonb
 language plpgsql
@@ -539,7 +568,9 @@ begin
       else knowledge_internal.wrong_value(condition, elements, place)
     end;
     if problem is not null then
-      raise exception '%', problem using errcode = '22023';
+      raise exception '%', problem
+        using errcode = '22023',
+              hint = knowledge_internal.how_to_add(condition.field, elements);
     end if;
     condition.op := case
       when condition.op = 'eq' or condition.op = 'exists' and condition.value = 'false' then 'in'
@@ -900,9 +931,13 @@ declare
   compiled knowledge_internal.chunk_filter;
 begin
   if filter_type <> all (knowledge_internal.knowledge_type_names()) then
-    perform knowledge_internal.check_choice(
-      'filter_type', filter_type, knowledge_internal.knowledge_type_names()
-    );
+    raise exception 'filter_type must be one of %, not %',
+                    array_to_string(knowledge_internal.knowledge_type_names(), ', '),
+                    left(filter_type, 100)
+      using errcode = '22023',
+            hint = knowledge_internal.how_to_add(
+              'knowledge_type', jsonb_build_array(filter_type)
+            );
   end if;
   compiled := case
     when filters <> 'null' then knowledge_internal.compiled_conditions(filters)

@@ -720,7 +720,8 @@ create function knowledge_internal.full_reading(
   search_mode text,
   collections text[],
   prefix_last boolean,
-  configurations regconfig[]
+  configurations regconfig[],
+  scope knowledge_internal.row_scope default null
 )
 returns knowledge_internal.query_analysis
 language plpgsql
@@ -759,7 +760,8 @@ declare
     else knowledge_internal.expansions(
       wanted, configurations, collections,
       -- A word that is followed by a space is complete.
-      case when prefix_last then substring(query_text from '(?:^|\s)([[:alpha:]]+)$') end
+      case when prefix_last then substring(query_text from '(?:^|\s)([[:alpha:]]+)$') end,
+      scope
     )
   end;
   conditions record;
@@ -989,7 +991,8 @@ create function knowledge_internal.analyse_query(
   query_text text,
   search_mode text,
   collections text[] default null,
-  prefix_last boolean default false
+  prefix_last boolean default false,
+  scope knowledge_internal.row_scope default null
 )
 returns knowledge_internal.query_analysis
 language plpgsql
@@ -1011,7 +1014,7 @@ begin
   end if;
   if analysis.lexemes is null then
     analysis := knowledge_internal.full_reading(
-      query_text, search_mode, collections, prefix_last, configurations
+      query_text, search_mode, collections, prefix_last, configurations, scope
     );
   end if;
   if analysis.lexemes is null then
@@ -1032,7 +1035,7 @@ $$;
 comment on function knowledge_internal.analyse_query is
   'Reads a query''s text in every language of the corpus and weighs its words by idf. collections: '
   'those whose synonyms are used beside the general ones; prefix_last: the last word may be the '
-  'beginning of a word. Of a long '
+  'beginning of a word; scope: null for words of all chunks. Of a long '
   'text it reads the first 4,096 characters, 512 words (3,000 divided by the number of languages, '
   'where these are more than 5), and the 256 lexemes that weigh most.';
 

@@ -1,5 +1,5 @@
 -- 011_search_arguments: the search for users and visitors, and what takes its arguments as JSON.
--- Adds: functions default_search_arguments, given_arguments, own_arguments, search,
+-- Adds: functions default_search_arguments, given_arguments, own_arguments, search, check_cost,
 -- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
 -- matching_chunks, count_matching_knowledge_chunks, pending_embeddings,
 -- count_pending_knowledge_embeddings and count_my_pending_knowledge_embeddings.
@@ -119,6 +119,52 @@ $$;
 comment on function knowledge_internal.search(knowledge_internal.search_arguments, jsonb) is
   'Calls hybrid_search_knowledge_chunks.';
 
+create function knowledge_internal.check_cost(
+  arguments knowledge_internal.search_arguments,
+  most_candidates integer default 2500,
+  longest_texts integer default 8192
+)
+returns void
+language plpgsql
+immutable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  characters_read constant integer := 4096; -- of each question
+  formulations constant jsonb := case jsonb_typeof(arguments.formulations)
+    when 'array' then arguments.formulations
+    else '[]'
+  end;
+  lists constant bigint := (1 + jsonb_array_length(formulations))
+    * greatest(cardinality(arguments.collections), 1);
+  characters constant bigint := (
+    select sum(least(length(asked.query_text), characters_read))
+      from (
+        select arguments.query_text
+        union all
+        select formulation.asked ->> 'query_text'
+          from jsonb_array_elements(formulations) as formulation (asked)
+         where jsonb_typeof(formulation.asked) = 'object'
+      ) as asked (query_text)
+  );
+begin
+  perform knowledge_internal.check_range(
+            'pool_size (at least match_count) times collections times questions',
+            coalesce(lists * greatest(arguments.pool_size, arguments.match_count), 0), 0,
+            most_candidates, format('at most %s', most_candidates)
+          ),
+          knowledge_internal.check_range(
+            'query_text and those of formulations', coalesce(characters, 0), 0, longest_texts,
+            format('at most %s characters together', longest_texts)
+          );
+end
+$$;
+
+comment on function knowledge_internal.check_cost is
+  'Raises 22023 for a search of a user or visitor that could take long: by its candidates (each '
+  'question has a list in each collection) or by the texts of its questions.';
+
 create function public.search_my_knowledge_chunks(
   query_embedding extensions.vector default null,
   query_text text default null,
@@ -152,30 +198,30 @@ stable
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  given constant knowledge_internal.search_arguments := row(
+    query_embedding, query_text, match_count, match_threshold, vector_weight, text_weight,
+    filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from, date_to, collections,
+    knowledge_internal.signed_in_viewer('search_my_knowledge_chunks'), public_only,
+    one_per_document, neighbor_window, recency_half_life, match_offset, snippet, formulations,
+    knowledge_internal.current_viewer_groups(), on_bad_embedding, prefix_last
+  )::knowledge_internal.search_arguments;
 begin
-  -- A user may not choose the statistics that a search of several databases uses.
-  perform set_config('knowledge_internal.recording', 'off', true),
+  perform knowledge_internal.check_cost(given),
+          -- A user may not choose the statistics that a search of several databases uses.
+          set_config('knowledge_internal.recording', 'off', true),
           set_config('knowledge_internal.readings', '', true);
-  return query
-  select hit.*
-    from knowledge_internal.search(
-           row(
-             query_embedding, query_text, match_count, match_threshold, vector_weight, text_weight,
-             filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from, date_to,
-             collections, knowledge_internal.signed_in_viewer('search_my_knowledge_chunks'),
-             public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-             snippet, formulations, knowledge_internal.current_viewer_groups(), on_bad_embedding,
-             prefix_last
-           )::knowledge_internal.search_arguments
-         ) as hit;
+  return query select hit.* from knowledge_internal.search(given) as hit;
 end
 $$;
 
 comment on function public.search_my_knowledge_chunks is
   'hybrid_search_knowledge_chunks for the signed-in user: public rows, rows whose owner is '
   'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. The document '
-  'frequencies of BM25 are those of all chunks. Raises 42501 if nobody is signed in or the user id '
-  'is not a UUID, and 22023 for an argument out of bounds.';
+  'frequencies of BM25 are those of all chunks. Two limits bound the cost of a call: pool_size (at '
+  'least match_count) times collections times questions 2,500, and 8,192 characters of all '
+  'questions. Raises 42501 if nobody is signed in or the user id is not a UUID, and 22023 for an '
+  'argument out of bounds.';
 revoke all on function public.search_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function public.search_my_knowledge_chunks to authenticated;
@@ -198,6 +244,7 @@ declare
   most_formulations constant integer := 2;
   longest_text constant integer := 1000; -- characters
   longest_filters constant integer := 2000; -- characters of the JSON
+  most_candidates constant integer := 750;
 begin
   perform knowledge_internal.check_range('match_count', arguments.match_count, 1, most_rows),
           knowledge_internal.check_range('match_offset', arguments.match_offset, 0, last_offset),
@@ -229,6 +276,7 @@ begin
        from jsonb_path_query(arguments.formulations, 'lax $[*].query_text') as asked (query_text)
       where jsonb_typeof(asked.query_text) = 'string';
   end if;
+  perform knowledge_internal.check_cost(arguments, most_candidates);
 end
 $$;
 
@@ -287,9 +335,10 @@ $$;
 comment on function public.search_public_knowledge_chunks is
   'hybrid_search_knowledge_chunks for visitors: public rows only. Nobody may call it until a '
   'project grants it, as to anon. Its limits bound the cost of a call: match_count 50, '
-  'match_offset 200, pool_size 100, neighbor_window 2, 5 collections, 2 formulations, texts of '
-  '1,000 characters, filters of 2,000. The document frequencies of BM25 are those of all chunks. '
-  'Raises 22023 for an argument out of bounds.';
+  'match_offset 200, pool_size 100, neighbor_window 2, 5 collections, 2 formulations, pool_size '
+  'times collections times questions 750, texts of 1,000 characters, filters of 2,000. The '
+  'document frequencies of BM25 are those of all chunks. Raises 22023 for an argument out of '
+  'bounds.';
 revoke all on function public.search_public_knowledge_chunks
   from public, anon, authenticated, service_role;
 

@@ -1,6 +1,6 @@
 -- 020_synonyms: synonyms, spellings with accents, and completions of the words of a query.
--- Adds: table knowledge_synonyms with its trigger, functions completions, known_expansions and
--- expansions. Locks nothing that exists.
+-- Adds: table knowledge_synonyms with its trigger, functions completions, visible_completions,
+-- other_spellings, known_expansions and expansions. Locks nothing that exists.
 -- Written from supabase/schemas/20_synonyms.sql by `make baseline`: edit that file.
 
 create table public.knowledge_synonyms (
@@ -69,7 +69,7 @@ create trigger complete_synonym
   before insert or update on public.knowledge_synonyms
   for each row execute function knowledge_internal.complete_synonym();
 
-create function knowledge_internal.completions(prefix text)
+create function knowledge_internal.completions(prefix text, configurations regconfig[])
 returns setof text
 language plpgsql
 stable
@@ -101,9 +101,9 @@ begin
     return;
   end if;
   return query
-  select found.word
+  select lexeme.name
     from (
-      select distinct known.word
+      select known.word
         from (
           select listed.word
             from public.knowledge_words as listed
@@ -111,18 +111,150 @@ begin
              and listed.folded < beginning || last_letter
            limit most_read
         ) as known
+       group by known.word
+       order by length(known.word), known.word
+       limit most_words
     ) as found
-   order by length(found.word), found.word
-   limit most_words;
+   cross join unnest(configurations) as language (configuration)
+   cross join unnest(
+           tsvector_to_array(to_tsvector(language.configuration, found.word))
+         ) as lexeme (name);
 end
 $$;
 
-comment on function knowledge_internal.completions(text) is
-  'Words and lexemes that begin with a prefix: the 20 most common ones, and the 20 shortest known '
-  'words if the prefix has three letters or there are fewer common ones.';
+comment on function knowledge_internal.completions(text, regconfig[]) is
+  'Lexemes of the words that begin with a prefix: the 20 most common ones, and those of the 20 '
+  'shortest known words if the prefix has three letters or there are fewer common ones.';
+
+create function knowledge_internal.visible_completions(
+  prefix text, configurations regconfig[], scope knowledge_internal.row_scope
+)
+returns setof text
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+-- The calling search forbids a sequential scan, which soon finds enough rows for a short prefix.
+set enable_seqscan = on
+set cpu_index_tuple_cost = 0.005
+-- Which rows are read first must not depend on the plan, and so on hidden rows.
+set enable_indexscan = off
+set synchronize_seqscans = off
+set standard_conforming_strings = on
+as $$
+declare
+  most_words constant integer := 20;
+  most_read constant integer := 200; -- chunks
+  letters_for_rare_words constant integer := 3; -- fewer begin too many words
+  last_letter constant text := chr(1114111);
+  beginning constant text := knowledge_internal.without_accents(lower(prefix));
+  -- As typed, or without accents.
+  beginnings constant text[] := array[beginning, lower(prefix)];
+  has_few_words constant boolean := length(beginning) >= letters_for_rare_words;
+  other_words text[];
+begin
+  return query execute
+    'select found.lexeme'
+    '  from ('
+    '    select chunk.content_tsv'
+    '      from public.knowledge_chunks as chunk'
+    '     where ' || scope.visible || ' and chunk.content_tsv @@ $2'
+    '     limit $3'
+    '  ) as visible'
+    ' cross join unnest(tsvector_to_array(visible.content_tsv)) as found (lexeme)'
+    ' where found.lexeme ^@ any ($4) and found.lexeme ~ ''^[[:alpha:]]+$'''
+    ' group by found.lexeme'
+    ' order by count(*) desc, length(found.lexeme), found.lexeme collate "C"'
+    ' limit $5'
+    using scope,
+          (
+            select string_agg(
+                     knowledge_internal.quoted_lexeme(listed.beginning) || ':*', ' | '
+                   )::tsquery
+              from unnest(beginnings) as listed (beginning)
+          ),
+          most_read, beginnings, case when has_few_words then 2 * most_words else most_words end;
+  if not has_few_words then
+    return;
+  end if;
+
+  -- A lexeme may be shorter than the prefix, or have accents.
+  other_words := array(
+    select known.word
+      from (
+        select distinct listed.word
+          from public.knowledge_words as listed
+         where listed.folded >= beginning
+           and listed.folded < beginning || last_letter
+      ) as known
+     where not exists (
+             select
+               from unnest(configurations) as language (configuration)
+              cross join unnest(
+                      tsvector_to_array(to_tsvector(language.configuration, known.word))
+                    ) as lexeme (name)
+              where lexeme.name ^@ any (beginnings)
+           )
+     order by length(known.word), known.word
+  );
+  return query
+  select lexeme.name
+    from unnest(
+           (knowledge_internal.first_visible_words(other_words, most_words, scope)).words
+         ) as visible (word)
+   cross join unnest(configurations) as language (configuration)
+   cross join unnest(
+           tsvector_to_array(to_tsvector(language.configuration, visible.word))
+         ) as lexeme (name);
+end
+$$;
+
+comment on function knowledge_internal.visible_completions is
+  'Lexemes of the words that begin with a prefix and that a chunk has which may be seen: the 20 '
+  'that most of the first 200 such chunks have. If the prefix has three letters, the 40, and those '
+  'of the 20 shortest words whose lexeme does not begin so.';
+
+create function knowledge_internal.other_spellings(
+  typed text, folded text, scope knowledge_internal.row_scope
+)
+returns setof text
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most_spellings constant integer := 8;
+  known_words constant text[] := array(
+    select distinct known.word
+      from public.knowledge_words as known
+     where known.folded = other_spellings.folded
+       and known.word <> typed
+     order by known.word
+     limit case when scope.is_restricted is not true then most_spellings end
+  );
+begin
+  return query
+  select unnest(
+           case
+             when scope.is_restricted is not true or known_words = '{}' then known_words
+             else (
+               knowledge_internal.first_visible_words(known_words, most_spellings, scope)
+             ).words
+           end
+         );
+end
+$$;
+
+comment on function knowledge_internal.other_spellings is
+  'The known words that differ from a word by accents only, of those that may be seen.';
 
 create function knowledge_internal.known_expansions(
-  words text[], configurations regconfig[], collections text[], prefix text
+  words text[],
+  configurations regconfig[],
+  collections text[],
+  prefix text,
+  scope knowledge_internal.row_scope
 )
 returns knowledge_internal.expansion[]
 language plpgsql
@@ -133,7 +265,12 @@ as $$
 declare
   accent_share constant float8 := 0.8;
   completion_share constant float8 := 0.9;
-  most_spellings constant integer := 8; -- of one word
+  completed constant text[] := case
+    when prefix is null then '{}'
+    when scope.is_restricted is not true
+      then array(select knowledge_internal.completions(prefix, configurations))
+    else array(select knowledge_internal.visible_completions(prefix, configurations, scope))
+  end;
 begin
   return array(
     with typed as materialized (
@@ -149,17 +286,8 @@ begin
       select distinct on (word.typed, spelling.word)
              word.typed, spelling.word, accent_share as share
         from (select distinct typed.typed, typed.folded from typed) as word
-       cross join lateral (
-               select distinct known.word
-                 from public.knowledge_words as known
-                where known.folded = word.folded
-                  and known.word <> word.typed
-                limit most_spellings
-             ) as spelling
-      union all
-      select lower(prefix), completion.word, completion_share
-        from knowledge_internal.completions(prefix) as completion (word)
-       where prefix is not null
+       cross join lateral knowledge_internal.other_spellings(word.typed, word.folded, scope)
+               as spelling (word)
       union all
       select typed.typed, stored.synonym, stored.weight
         from typed
@@ -181,19 +309,24 @@ begin
          and (stored.collection = '' or stored.collection = any (collections))
     ),
     reading as (
-      select other.typed, lexeme.name as lexeme, max(other.share) as share
-        from other
-       cross join unnest(configurations) as language (configuration)
-       cross join unnest(
-               tsvector_to_array(to_tsvector(language.configuration, other.word))
-             ) as lexeme (name)
+      select listed.typed, listed.lexeme, max(listed.share) as share
+        from (
+          select other.typed, lexeme.name as lexeme, other.share
+            from other
+           cross join unnest(configurations) as language (configuration)
+           cross join unnest(
+                   tsvector_to_array(to_tsvector(language.configuration, other.word))
+                 ) as lexeme (name)
+          union all
+          select lower(prefix), unnest(completed), completion_share
+        ) as listed
        where not exists (
                select
                  from typed
-                where typed.typed = other.typed
-                  and typed.name = lexeme.name
+                where typed.typed = listed.typed
+                  and typed.name = listed.lexeme
              )
-       group by other.typed, lexeme.name
+       group by listed.typed, listed.lexeme
     )
     select row(
              reading.typed,
@@ -206,11 +339,15 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.known_expansions(text[], regconfig[], text[], text) is
+comment on function knowledge_internal.known_expansions is
   'The expansions that this database has for the words, which are in lower case, and for prefix.';
 
 create function knowledge_internal.expansions(
-  wanted text, configurations regconfig[], collections text[], prefix text
+  wanted text,
+  configurations regconfig[],
+  collections text[],
+  prefix text,
+  scope knowledge_internal.row_scope
 )
 returns knowledge_internal.expansion[]
 language plpgsql
@@ -225,7 +362,9 @@ declare
   words text[];
 begin
   if knowledge_internal.shard_readings() is not null or knowledge_internal.is_recording() then
-    return knowledge_internal.exchanged_expansions(wanted, configurations, collections, prefix);
+    return knowledge_internal.exchanged_expansions(
+      wanted, configurations, collections, prefix, scope
+    );
   end if;
   words := array(
     select distinct lower(token.parts[1])
@@ -251,12 +390,13 @@ begin
   then
     return '{}';
   end if;
-  return knowledge_internal.known_expansions(words, configurations, collections, prefix);
+  return knowledge_internal.known_expansions(words, configurations, collections, prefix, scope);
 end
 $$;
 
-comment on function knowledge_internal.expansions(text, regconfig[], text[], text) is
+comment on function knowledge_internal.expansions is
   'The other readings of the words of a text that have letters only: their spellings with other '
-  'accents, their synonyms in general and in the collections, and completions of prefix.';
+  'accents, their synonyms in general and in the collections, and completions of prefix. Spellings '
+  'and completions are words of chunks that may be seen (scope null: all known words).';
 
 notify pgrst, 'reload schema';

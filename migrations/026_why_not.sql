@@ -19,6 +19,26 @@ comment on type knowledge_internal.found_place is
   'Where a chunk stands in the list that match_offset pages through; place is null if it is not in '
   'it. page_score: the score of the last hit on the page that was asked for.';
 
+create function knowledge_internal.given_scope(given knowledge_internal.search_arguments)
+returns knowledge_internal.row_scope
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return knowledge_internal.row_scope(
+    knowledge_internal.compile_filter(
+      given.filters, given.filter_type, given.date_from, given.date_to, given.public_only
+    ),
+    given.viewer_id, given.viewer_groups, given.public_only
+  );
+end
+$$;
+
+comment on function knowledge_internal.given_scope(knowledge_internal.search_arguments) is
+  'The rows that a search with these arguments may return.';
+
 create function knowledge_internal.place_of(
   arguments knowledge_internal.search_arguments, chunk_ids uuid[]
 )
@@ -454,7 +474,8 @@ begin
     ranks.text_score := found.text_score;
     if found.text_rank is null and is_countable then
       analysis := knowledge_internal.analyse_query(
-        arguments.query_text, arguments.search_mode, arguments.collections, arguments.prefix_last
+        arguments.query_text, arguments.search_mode, arguments.collections, arguments.prefix_last,
+        knowledge_internal.given_scope(arguments)
       );
       matching := array(
         select allowed.id from knowledge_internal.matching_chunks(alone, true) as allowed
@@ -545,7 +566,7 @@ begin
       is_matching := chunk.content_tsv @@ (
         knowledge_internal.analyse_query(
           arguments.query_text, arguments.search_mode, arguments.collections,
-          arguments.prefix_last
+          arguments.prefix_last, knowledge_internal.given_scope(arguments)
         )
       ).matching_query;
       if is_matching is not true then
@@ -689,7 +710,8 @@ as $$
 declare
   matching_query constant tsquery := (
     knowledge_internal.analyse_query(
-      arguments.query_text, arguments.search_mode, arguments.collections, arguments.prefix_last
+      arguments.query_text, arguments.search_mode, arguments.collections, arguments.prefix_last,
+      knowledge_internal.given_scope(arguments)
     )
   ).matching_query;
   nearest public.knowledge_chunks;

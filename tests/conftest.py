@@ -54,6 +54,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--install-schema",
         help="run on an install in this schema, beside one of another size in schema public",
     )
+    parser.addoption(
+        "--small-corpus-limit",
+        type=int,
+        help="search a corpus of more chunks than this as a large one; 0 for every corpus",
+    )
+    parser.addoption(
+        "--no-shrinking",
+        action="store_true",
+        help="report the first example that fails a property, and look for no smaller one",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -63,6 +73,11 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile(
         "suite",
         derandomize=not is_slow,
+        phases=[
+            phase
+            for phase in hypothesis.Phase
+            if phase.name != "shrink" or not config.getoption("--no-shrinking")
+        ],
         # How fast examples are drawn depends on the load of the machine.
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
     )
@@ -80,6 +95,7 @@ class Server:
     admin: str
     owner: str
     rendering: Rendering | None = None
+    small_corpus: int | None = None
 
     def admin_dsn(self, database: str = "postgres") -> str:
         """Return the superuser's DSN."""
@@ -107,7 +123,7 @@ class Server:
 
     def template(self, dimensions: int | None) -> str:
         """Name a database with the prelude and, given dimensions, the migrations; make it once."""
-        name = f"second_brain_template_{dimensions or 'empty'}"
+        name = f"second_brain_template_{dimensions or 'empty'}_{self.small_corpus}".lower()
         with psycopg.connect(self.admin_dsn(), autocommit=True) as connection:
             # Workers share the server: the first one makes it, the others wait.
             connection.execute("select pg_advisory_lock(hashtext('second_brain tests'))")
@@ -119,6 +135,7 @@ class Server:
                     apply_prelude(admin)
                 if dimensions is not None:
                     self._migrate(making, dimensions)
+                    self._limit_small_corpora(making)
                 connection.execute(
                     sql.SQL("alter database {} rename to {}").format(
                         sql.Identifier(making), sql.Identifier(name)
@@ -134,6 +151,15 @@ class Server:
         with self.rendering.switched_off():
             migrations.apply(dsn, dimensions=dimensions + 1)
             migrations.apply(dsn, dimensions=dimensions, schema=self.rendering.schema)
+
+    def _limit_small_corpora(self, database: str) -> None:
+        if self.small_corpus is not None:
+            statement = sql.SQL(
+                "create or replace function knowledge_internal.small_corpus_limit() returns integer"
+                " language sql immutable set search_path = pg_catalog, pg_temp as 'select {}'"
+            )
+            with psycopg.connect(self.owner_dsn(database)) as owner:
+                owner.execute(statement.format(sql.Literal(self.small_corpus)))
 
 
 class _Running:
@@ -230,7 +256,11 @@ def _server(config: pytest.Config) -> Server:
         if _running not in config.stash:
             config.stash[_running] = _Running(config)
         found = config.stash[_running].server
-    return replace(found, rendering=config.stash.get(_rendering, None))
+    return replace(
+        found,
+        rendering=config.stash.get(_rendering, None),
+        small_corpus=config.getoption("--small-corpus-limit"),
+    )
 
 
 @pytest.hookimpl(optionalhook=True)

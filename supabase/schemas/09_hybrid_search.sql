@@ -167,7 +167,7 @@ comment on type public.knowledge_search_hit is
   'of an adopted table that the document is made of. confidence: the fused score over the highest '
   'possible one, 0 to 1. notes: what the search did beside what was asked, null for nothing; '
   'embedding: why the embedding was ignored; replaced: the words that no visible chunk has, and '
-  'what was searched instead.';
+  'what was searched instead; deduplicated: how many hits one_per_document merged into others.';
 
 create function knowledge_internal.check_range(
   argument text, given double precision, lowest double precision, highest double precision,
@@ -193,25 +193,6 @@ comment on function knowledge_internal.check_range(
   text, double precision, double precision, double precision, text
 ) is
   'Raises 22023 for null and for a number out of its bounds; allowed says these in words.';
-
-create function knowledge_internal.check_choice(argument text, given text, choices text[])
-returns void
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  if (given = any (choices)) is not true then
-    raise exception '% must be one of %, not %',
-                    argument, array_to_string(choices, ', '), coalesce(left(given, 100), 'null')
-      using errcode = '22023';
-  end if;
-end
-$$;
-
-comment on function knowledge_internal.check_choice(text, text, text[]) is
-  'Raises 22023 for a text that is none of the choices.';
 
 create function knowledge_internal.check_flag(argument text, given boolean)
 returns void
@@ -554,7 +535,7 @@ begin
     return null;
   end if;
   analysis := knowledge_internal.analyse_query(
-    query_text, given.search_mode, named, given.prefix_last
+    query_text, given.search_mode, named, given.prefix_last, plan.scope
   );
   replaced := case
     when given.search_mode = 'websearch'
@@ -563,7 +544,7 @@ begin
   if replaced is not null then
     analysis := knowledge_internal.analyse_query(
       knowledge_internal.respelled(query_text, replaced), given.search_mode, named,
-      given.prefix_last
+      given.prefix_last, plan.scope
     );
     analysis.replaced := replaced;
   end if;
@@ -1589,12 +1570,14 @@ begin
            ordered.*,
            max(ordered.score) over (partition by ordered.unit) as unit_score,
            array_agg(ordered.collection) over (partition by ordered.unit) as collections,
+           count(*) over (partition by ordered.unit) as hits,
            min(ordered.place) over (partition by ordered.unit) as unit_place
       from ordered
      order by ordered.unit, ordered.chunk_index is null, ordered.place
   ),
   page as materialized (
-    select units.*, count(*) over () as total_count
+    select units.*, count(*) over () as total_count,
+           sum(units.hits) over () - count(*) over () as merged_hits
       from units
      order by units.unit_place
      limit match_count offset match_offset
@@ -1631,7 +1614,10 @@ begin
            )
          ),
          document.external_key, document.source_row,
-         least(1, page.unit_score / best_score), notes
+         greatest(0, least(1, page.unit_score / best_score)),
+         case when page.merged_hits > 0
+           then coalesce(notes, '{}') || jsonb_build_object('deduplicated', page.merged_hits)
+           else notes end
     from page
     left join lateral (
            select stored.content, stored.knowledge_type, stored.document_id, stored.chunk_index,

@@ -746,9 +746,6 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
--- The plans are the same for every document. To plan the statements again takes a sixth of the time
--- of a document with one chunk.
-set plan_cache_mode = force_generic_plan
 as $$
 declare
   stored_document public.knowledge_documents;

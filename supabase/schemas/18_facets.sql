@@ -181,23 +181,24 @@ stable
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  given constant knowledge_internal.search_arguments :=
+    knowledge_internal.own_arguments(search, 'facet_my_knowledge_chunks');
 begin
-  -- A user may not choose the statistics that a search of several databases uses.
-  perform set_config('knowledge_internal.recording', 'off', true),
+  perform knowledge_internal.check_cost(given),
+          -- A user may not choose the statistics that a search of several databases uses.
+          set_config('knowledge_internal.recording', 'off', true),
           set_config('knowledge_internal.readings', '', true);
   return query
-  select counted.*
-    from knowledge_internal.facet_counts(
-           knowledge_internal.own_arguments(search, 'facet_my_knowledge_chunks'), facets,
-           facet_limit
-         ) as counted;
+  select counted.* from knowledge_internal.facet_counts(given, facets, facet_limit) as counted;
 end
 $$;
 
 comment on function public.facet_my_knowledge_chunks(jsonb, text[], integer) is
   'facet_knowledge_chunks for the signed-in user: counts public rows, rows whose owner is '
-  'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. Raises 42501 if '
-  'nobody is signed in or the user id is not a UUID, and 22023 for an argument out of bounds.';
+  'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. The limits are those '
+  'of search_my_knowledge_chunks. Raises 42501 if nobody is signed in or the user id is not a '
+  'UUID, and 22023 for an argument out of bounds.';
 revoke all on function public.facet_my_knowledge_chunks(jsonb, text[], integer)
   from public, anon, authenticated, service_role;
 grant execute on function public.facet_my_knowledge_chunks(jsonb, text[], integer)

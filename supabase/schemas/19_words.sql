@@ -434,7 +434,61 @@ $$;
 
 comment on function knowledge_internal.near_words(text, integer) is
   'The known words that differ from a word by one letter more, less or other, or by two '
-  'neighbouring letters exchanged; accents do not count. At most most_words, in their order.';
+  'neighbouring letters exchanged; accents do not count. At most most_words (null: all), in their '
+  'order.';
+
+create function knowledge_internal.first_visible_words(
+  listed text[],
+  most_words integer,
+  scope knowledge_internal.row_scope,
+  out words text[],
+  out chunk_counts bigint[]
+)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  configurations constant regconfig[] := knowledge_internal.query_configurations();
+  forms tsquery[] := array(
+    select knowledge_internal.word_query(one.word, configurations)
+      from unnest(listed) with ordinality as one (word, place)
+     order by one.place
+  );
+begin
+  words := '{}';
+  chunk_counts := '{}';
+  if cardinality(listed) > most_words then
+    -- Hidden words, of which there may be many, need no look at a text.
+    select coalesce(array_agg(listed[seen.place] order by seen.place), '{}'),
+           array_agg(forms[seen.place] order by seen.place)
+      into listed, forms
+      from knowledge_internal.visible_words(
+             listed, forms, scope, false
+           ) as seen
+     where seen.has_form;
+  end if;
+  for start in 1 .. cardinality(listed) by most_words loop
+    select words || array_agg(listed[start - 1 + seen.place] order by seen.place),
+           chunk_counts || array_agg(seen.chunks order by seen.place)
+      into words, chunk_counts
+      from knowledge_internal.visible_words(
+             listed[start : start + most_words - 1], forms[start : start + most_words - 1],
+             scope, true
+           ) as seen
+     where seen.chunks > 0;
+    exit when cardinality(words) >= most_words;
+  end loop;
+  -- Which words count must not depend on where a part ends, and so on hidden words.
+  words := words[:most_words];
+  chunk_counts := chunk_counts[:most_words];
+end
+$$;
+
+comment on function knowledge_internal.first_visible_words is
+  'The first of the listed words that a chunk has which may be seen (scope null: any chunk), and '
+  'how many of the first 20 chunks with a form of the word have it.';
 
 create function knowledge_internal.visible_words(
   words text[], forms tsquery[], scope knowledge_internal.row_scope, counts_chunks boolean
@@ -466,7 +520,7 @@ begin
     '           from ('
     '             select chunk.id'
     '               from public.knowledge_chunks as chunk'
-    '              where ' || scope.visible ||
+    '              where ' || coalesce(scope.visible, 'chunk.status = ''active''') ||
     '                and chunk.content_tsv @@ asked.form'
     '              limit $5'
     '           ) as visible'
@@ -491,57 +545,41 @@ security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  configurations constant regconfig[] := knowledge_internal.query_configurations();
-  most_near constant integer := 200; -- for each word, of which the first visible ones count
+  most_near constant integer := 200; -- for each word, where no word is hidden
   most_visible constant integer := 12;
   asked text;
-  near text[];
-  visible_near text[];
-  chunk_counts bigint[];
+  visible record;
   replaced jsonb;
 begin
-  if scope.is_restricted then
+  if scope.is_restricted is true then
     -- Whether a word is known must not depend on chunks that the viewer may not see.
     typed := array(
-      select typed[visible.place]
-        from knowledge_internal.visible_words(typed, forms, scope, false) as visible
-       where not visible.has_form
+      select typed[seen.place]
+        from knowledge_internal.visible_words(
+               typed, forms, scope, false
+             ) as seen
+       where not seen.has_form
     );
   end if;
   foreach asked in array typed loop
-    near := array(select knowledge_internal.near_words(lower(asked), most_near));
-    visible_near := '{}';
-    chunk_counts := '{}';
-    -- In parts, so that hidden words do not crowd out visible ones, at a bounded cost.
-    for start in 1 .. cardinality(near) by most_visible loop
-      select visible_near || array_agg(part.words[seen.place] order by seen.place),
-             chunk_counts || array_agg(seen.chunks order by seen.place)
-        into visible_near, chunk_counts
-        from (
-          select array_agg(listed.word order by listed.place) as words,
-                 array_agg(
-                   knowledge_internal.word_query(listed.word, configurations)
-                   order by listed.place
-                 ) as forms
-            from unnest(near[start : start + most_visible - 1]) with ordinality
-                 as listed (word, place)
-        ) as part
-       cross join knowledge_internal.visible_words(part.words, part.forms, scope, true) as seen
-       where seen.chunks > 0;
-      exit when cardinality(visible_near) >= most_visible;
-    end loop;
+    visible := knowledge_internal.first_visible_words(
+      array(
+        select knowledge_internal.near_words(
+                 lower(asked), case when scope.is_restricted is not true then most_near end
+               )
+      ),
+      most_visible, scope
+    );
     if knowledge_internal.is_recording() then
       perform knowledge_internal.record_unknown_word(
-        asked, visible_near[:most_visible], chunk_counts[:most_visible], configurations
+        asked, visible.words, visible.chunk_counts, knowledge_internal.query_configurations()
       );
     end if;
-    -- Which words count must not depend on the parts, and so on hidden words.
     replaced := coalesce(
       (
-        select coalesce(replaced, '{}') || jsonb_build_object(asked, visible.word)
-          from unnest(visible_near[:most_visible], chunk_counts[:most_visible])
-               as visible (word, chunks)
-         order by visible.chunks desc, visible.word
+        select coalesce(replaced, '{}') || jsonb_build_object(asked, near.word)
+          from unnest(visible.words, visible.chunk_counts) as near (word, chunks)
+         order by near.chunks desc, near.word
          limit 1
       ),
       replaced
@@ -552,7 +590,7 @@ end
 $$;
 
 comment on function knowledge_internal.nearest_words is
-  'For typed words that no chunk has, or in a restricted scope none that the viewer may see: the '
+  'For typed words that no chunk has, or under a restricted scope no chunk that may be seen: the '
   'word by which each is replaced, as an object; null for none. forms: the words'' conditions. '
   'Of the first 12 near words that the viewer may see, the one is taken that most of the first 20 '
   'chunks have.';
@@ -570,7 +608,7 @@ set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on
 as $$
 declare
-  is_restricted constant boolean := scope.is_restricted;
+  is_restricted constant boolean := scope.is_restricted is true;
   readings constant jsonb := knowledge_internal.shard_readings();
   typed text[];
   forms tsquery[];

@@ -43,7 +43,6 @@ from trials import Trial
 
 pytestmark = pytest.mark.chaos(share=0.45)
 
-WORKERS = 2
 CALLS = 500  # of a corpus, whose first calls are slow: each session plans anew
 STRANGER = UUID(int=9)
 SEARCH = "hybrid_search_knowledge_chunks"
@@ -57,8 +56,13 @@ TYPES: dict[str, LiteralString] = {
 }
 REFUSED = ("22023",)
 
-# Functions that a signed-in user may call. A new one has to be tried here as well.
+PUBLIC = "search_public_knowledge_chunks"
+# What a visitor may ask for at most.
+VISITORS = {"match_count": 50, "pool_size": 100, "neighbor_window": 2}
+
+# Functions that a signed-in user or a visitor may call. A new one has to be tried here as well.
 TRIED = {
+    PUBLIC,
     "count_my_pending_knowledge_embeddings",
     "facet_my_knowledge_chunks",
     "search_my_knowledge_chunks",
@@ -190,10 +194,14 @@ def any_question(draw: random.Random, corpus: Corpus) -> Question:
             {"query_text": some_words(draw, corpus)} for _ in range(draw.randint(1, 3))
         ],
         "vector_weight": draw.choice([0.0, 2.0]),
+        "prefix_last": True,
     }
     if arguments.get("query_text") is None or arguments.get("query_embedding") is None:
         del more["vector_weight"]
     arguments |= {name: value for name, value in more.items() if draw.random() < 0.25}
+    if "prefix_last" in arguments and "query_text" in arguments:
+        word = own_word("row", draw.choice(list(corpus.chunks)))
+        arguments["query_text"] += f" {word[: draw.randint(1, len(word))]}"
     return Question(arguments)
 
 
@@ -209,6 +217,7 @@ class Fuzz:
         self.service, self.anon, self.signed_in = (
             self._role(dsn, role, stack) for role in ("service_role", "anon", "authenticated")
         )
+        self.owner.execute(f"grant execute on function public.{PUBLIC} to anon".encode())
         self.reachable = {
             name
             for (name,) in self.owner.execute(
@@ -236,7 +245,8 @@ class Fuzz:
     def run(self) -> None:
         """Call until the time is over."""
         ways = [self.search] * 8 + [self.batch, self.explain, self.table, self.visitor]
-        ways += [self.list_own] * 2 + [self.read_own] * 3 + [self.count_own, self.facet_own]
+        ways += [self.list_own] * 2 + [self.read_own] * 3 + [self.count_own]
+        ways += [self.facet_own, self.facet_found]
         while self.trial.is_on():
             self.corpus = drawn(self.draw)
             store(self.owner, self.corpus)
@@ -325,12 +335,18 @@ class Fuzz:
         if viewer.public_only:
             arguments["public_only"] = True
         routes = ["viewer_id", "viewer_id", "token", "token", "public", "service", "groups"]
+        routes += ["visitor"]
         route = self.draw.choice(routes)
         if route == "token":
             rows = self.ask(self.as_user(viewer), "search_my_knowledge_chunks", arguments)
         elif route == "public":
             viewer = Viewer(None, public_only=True)
             rows = self.ask(self.service, SEARCH, {**arguments, "public_only": True})
+        elif route == "visitor":
+            viewer, question = Viewer(None, public_only=True), Question({})
+            bounded = {name: min(arguments.get(name, 1), most) for name, most in VISITORS.items()}
+            arguments.pop("public_only", None)
+            rows = self.ask(self.anon, PUBLIC, arguments | bounded)
         elif route == "service":
             viewer = replace(viewer, user=None, groups=None)
             rows = self.ask(self.service, SEARCH, arguments)
@@ -440,6 +456,25 @@ class Fuzz:
         if rows is not None:
             self.check(viewer, rows)
 
+    def facet_found(self) -> None:
+        """Count the rows that a question finds, as a user."""
+        viewer, question = self.viewer(), self.question()
+        arguments: Row = {
+            **question.arguments,
+            "facets": ["metadata.word"],
+            "facet_limit": 1000,
+            "public_only": viewer.public_only,
+        }
+        rows = self.ask(self.as_user(viewer), "facet_my_knowledge_chunks", arguments)
+        if rows is None:
+            return
+        self.check(viewer, rows)
+        if question.finds is not None:
+            seen = self.corpus.seen(viewer)
+            expected = {one.word for one in seen if question.finds(one)}
+            if {row["value"] for row in rows} != expected:
+                self.trial.violated(f"not {expected} but {rows}: {self.statement}")
+
     def read_own(self) -> None:
         """Read a document as a user."""
         viewer, number = replace(self.viewer(), public_only=False), self.draw.randrange(9)
@@ -534,9 +569,12 @@ def fuzz(trial: Trial, name: str, server: Server) -> Iterator[Fuzz]:
 
 def test_no_answer_holds_what_its_viewer_may_not_see(trial: Trial, server: Server) -> None:
     trial.needs("calls", "rows looked at", "exact answers")
-    with ExitStack() as stack, ThreadPoolExecutor(WORKERS) as threads:
+    # One worker's corpora are searched as they are, the other's as large ones.
+    servers = [server, replace(server, small_corpus=0)]
+    with ExitStack() as stack, ThreadPoolExecutor(len(servers)) as threads:
         workers = [
-            stack.enter_context(fuzz(trial, f"worker{one}", server)) for one in range(WORKERS)
+            stack.enter_context(fuzz(trial, f"worker{number}", one))
+            for number, one in enumerate(servers)
         ]
         for running in [threads.submit(one.run) for one in workers]:
             running.result()

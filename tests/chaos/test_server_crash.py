@@ -21,12 +21,36 @@ from trials import Trial
 pytestmark = pytest.mark.chaos(share=0.12)
 
 
-@pytest.fixture
-def embedded(pytestconfig: pytest.Config) -> Iterator[EmbeddedPostgres]:
-    """A server of this test's own."""
-    # What a killed server has written is in the page cache, so fsync changes only the time.
-    with temporary_server(pytestconfig, fsync="off") as server:
+@pytest.fixture(params=["off", "on"])
+def embedded(request: pytest.FixtureRequest) -> Iterator[EmbeddedPostgres]:
+    """A server of this test's own, without and with fsync."""
+    with temporary_server(request.config, fsync=request.param) as server:
         yield server
+
+
+def commits_without_sync(connection: Connection) -> int:
+    """Commit some writes, and return how many were acknowledged before the log was on the disk.
+
+    What a killed server has written is in the page cache, so no kill shows this.
+    """
+    commits = 20
+
+    def synced() -> int:
+        connection.execute("select pg_stat_force_next_flush()")
+        ((count,),) = connection.execute(
+            "select sum(fsyncs)::integer from pg_stat_io where object = 'wal'"
+            if connection.info.server_version >= 180000
+            else "select wal_sync from pg_stat_wal"
+        ).fetchall()
+        return int(count)
+
+    before = synced()
+    for _ in range(commits):
+        connection.execute(
+            "insert into public.knowledge_sources (name, origin) values ('s', 'text')"
+        )
+        connection.execute("delete from public.knowledge_sources")
+    return max(0, before + 2 * commits - synced())
 
 
 def processes(server: EmbeddedPostgres, how: str, probe: Connection) -> list[int]:
@@ -85,6 +109,10 @@ def test_no_acknowledged_write_is_lost_when_the_server_is_killed(
                 for difference in ledger.differences(connection):
                     trial.violated(f"after a kill of the {how}: {difference}")
                 check_searches(trial, ledger, connection)
+                if connection.execute("show fsync").fetchone() == ("on",):
+                    if lost := commits_without_sync(connection):
+                        trial.violated(f"{lost} commits were acknowledged without a sync")
+                    trial.held("synced recoveries")
                 trial.held("recoveries")
             traffic.go_on()
     trial.held("ms for the slowest recovery", round(slowest * 1000))

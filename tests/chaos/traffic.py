@@ -198,6 +198,15 @@ class Traffic:
                         self._acknowledged(key, version)
 
     def _search(self, name: str) -> None:
+        if not self._searches_survive:
+            # A server that starts again may have another port.
+            self._search_with(name, lambda: PostgresProvider(self._dsn(), retries=0))
+            return
+        # On a full disk, Postgres may refuse a new session, which writes a file of its own.
+        with psycopg.connect(self._dsn(), autocommit=True) as connection:
+            self._search_with(name, lambda: PostgresProvider(connection))
+
+    def _search_with(self, name: str, provider: Callable[[], PostgresProvider]) -> None:
         draw = self._trial.random(name)
         while not self._end.is_set():
             self._stand(1)
@@ -205,9 +214,7 @@ class Traffic:
             self._stand(-1)
             while self._may_go_on():
                 text = f"thread{draw.randrange(3)}k{draw.randrange(KEYS)} keeps {draw.randrange(4)}"
-                _, details = PostgresProvider(self._dsn(), retries=0).hybrid_search(
-                    [draw.random(), 1, 1], text, 5, snippet=True
-                )
+                _, details = provider().hybrid_search([draw.random(), 1, 1], text, 5, snippet=True)
                 self._trial.note("searches")
                 if "fallback_reason" not in details:
                     self._trial.held("searches answered")

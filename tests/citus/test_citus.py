@@ -210,6 +210,42 @@ def ranks(hits: list[MemorySearchResult]) -> list[tuple[str, int | None, int | N
     return [(hit.id, hit.metadata["vector_rank"], hit.metadata["text_rank"]) for hit in hits]
 
 
+def test_what_else_reads_a_tenant_answers_as_in_a_plain_schema(cluster: Cluster) -> None:
+    """Each function with a plan for all values is one that Citus must be able to plan."""
+    answers = []
+    for dsn, schema in (
+        (cluster.dsn(cluster.ports[0]), "plain"),
+        (cluster.dsn(cluster.holder()), "tenant_a"),
+    ):
+        provider = PostgresProvider(dsn, schema=schema)
+        hits, details = provider.find(None, "alna bero", exact_total=True)
+        answers.append(
+            (
+                [hit.id for hit in hits],
+                details["exact_total"],
+                [hit.id for hit in provider.find(None, "alnna bero")[0]],
+                [hit.id for hit in provider.find(None, "bero al", prefix_last=True)[0]],
+                [hit.id for hit in provider.find(None, "alna", collections=["knowledge"])[0]],
+                [
+                    [hit.id for hit in one]
+                    for one in provider.hybrid_search_batch(
+                        [{"query_text": "alna"}, {"query_text": "bero"}]
+                    )[0]
+                ],
+                provider.count_facets(None, "alna", ["collection", "knowledge_type"]),
+                provider.read_document(hits[0].metadata["document_id"] or ""),
+                provider.embedding_models(),
+                provider.count_pending_embeddings(),
+                [one.external_key for one in provider.list_documents()],
+                sorted(provider.explain_hybrid_search(None, "alna")),
+            )
+        )
+        with psycopg.connect(dsn) as connection:
+            for function in ("list_knowledge_documents", "knowledge_search_health"):
+                assert connection.execute(f"select {schema}.{function}()".encode()).fetchall()
+    assert answers[0] == answers[1]
+
+
 def test_a_search_on_another_node_names_the_node_that_has_the_tenant(cluster: Cluster) -> None:
     holder = cluster.holder()
     for port in set(cluster.ports) - {holder}:

@@ -142,6 +142,7 @@ class Gateway(ThreadingHTTPServer):
         self.connections = 0
         self.most_rows: int | None = None
         self.offsets: list[int] = []
+        self.counted: list[bool] = []
         self.schemas: list[str | None] = []
 
     @property
@@ -206,6 +207,7 @@ class _Request(BaseHTTPRequestHandler):
         path, _, parameters = self.path.partition("?")
         name = path.removeprefix(f"{PREFIX}/rpc/")
         self.server.offsets.append(int(dict(parse_qsl(parameters)).get("offset", 0)))
+        self.server.counted.append("count=exact" in self.headers.get("Prefer", ""))
         self.server.schemas.append(self.headers.get("Content-Profile"))
         body = json.loads(content)
         self.server.bodies.append(body)

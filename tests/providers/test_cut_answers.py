@@ -98,6 +98,25 @@ def test_an_answer_that_is_not_cut_is_one_request(cut: Rest) -> None:
     assert cut.gateway.offsets == [0]
 
 
+def test_the_number_of_rows_is_asked_for_only_where_an_answer_may_be_cut(cut: Rest) -> None:
+    cut.given(Answer(body=hits(150)))
+    cut.provider().hybrid_search(None, "zebra", top_k=MOST_ROWS)
+    cut.provider().hybrid_search(None, "zebra", top_k=MOST_ROWS + 1)
+    assert cut.gateway.counted == [False, True, True]
+
+
+@SIDES
+def test_a_short_answer_that_is_cut_is_said(gateway: Gateway, side: Any) -> None:
+    gateway.most_rows = 10
+    gateway.answer = Answer(body=hits(150))
+    found, details = side(
+        gateway, lambda provider: provider.hybrid_search(None, "zebra", top_k=20, match_offset=5)
+    )
+    assert len(found) == 10
+    assert details["truncated"] is True
+    assert "Max rows" in details["remedy"]
+
+
 def asked(provider: Any) -> Any:
     return provider.hybrid_search(None, "zebra", top_k=150)
 

@@ -461,8 +461,7 @@ def test_a_single_leg_takes_a_viewer_too(library: Connection) -> None:
     hits, details = provider.fulltext_search("zebra", public_only=True)
     assert contents(hits) == {"note"}
     assert details["mode"] == "fulltext"
-    rank = hits[0].metadata["text_score"] or 0.0
-    assert hits[0].confidence == pytest.approx(rank / (1 + rank))
+    assert hits[0].confidence == 1
     # As without a viewer, but for what the other function does not return.
     (alone,), _ = PostgresProvider(library).fulltext_search("note")
     (seen,), _ = provider.fulltext_search("note", viewer_id=OWNER)

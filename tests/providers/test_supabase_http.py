@@ -186,9 +186,7 @@ def test_a_single_leg_takes_a_viewer(rest: Rest) -> None:
     rest.given(Answer(body=[{**ROW, "rank": 1.4}]))
     (result,), details = rest.provider().fulltext_search("grass", viewer_id=VIEWER)
     assert details["mode"] == "fulltext"
-    rank = result.metadata["text_score"]
-    assert rank is not None
-    assert result.confidence == pytest.approx(rank / (1 + rank))
+    assert result.confidence == 1
     (body,) = rest.gateway.bodies
     assert (body["viewer_id"], body["query_text"], body["match_count"]) == (str(VIEWER), "grass", 5)
     assert "query_embedding" not in body
@@ -358,7 +356,7 @@ def test_fulltext_search_finds_a_row(rest: Rest) -> None:
     (result,), details = rest.provider().fulltext_search("grass")
     assert details["mode"] == "fulltext"
     assert result.content == ROW["content"]
-    assert 0 < result.confidence < 1
+    assert result.confidence == 1
 
 
 def test_no_hit_is_an_empty_answer_and_no_failure(rest: Rest) -> None:

@@ -24,7 +24,7 @@ ROW: dict[str, Any] = {
     "document_date": "2026-01-31",
     "snippet": "How to <mark>rotate</mark> the signing <mark>keys</mark>.",
     "context": "Before.\n[CHUNK BOUNDARY]\nHow to rotate the signing keys.",
-    "total_count": 12,
+    "total_count": 1,
 }
 SECRET = "sb_secret_hunter2hunter2"
 
@@ -32,7 +32,6 @@ SECRET = "sb_secret_hunter2hunter2"
 def client_with(rows: object) -> MagicMock:
     client = MagicMock(name="supabase client")
     client.rpc.return_value.execute.return_value.data = rows
-    client.rpc.return_value.execute.return_value.count = None
     return client
 
 

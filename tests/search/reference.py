@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from itertools import chain, product
-from statistics import mean
 from typing import Any
 from uuid import UUID
 
@@ -224,10 +223,6 @@ def best_first(scores: Mapping[int, float]) -> list[int]:
     return sorted(scores, key=lambda number: (-scores[number], number))
 
 
-def inverse(value: float) -> float:
-    return 1 / value if value else 0
-
-
 def passes(one: Chunk, arguments: Arguments) -> bool:
     dated = one.document_date
     first, last = arguments.get("date_from"), arguments.get("date_to")
@@ -278,6 +273,9 @@ def ranked_list(
     for rank, number in enumerate(worded, 1):
         hits[number].text_rank, hits[number].text_score = rank, bm25s[number]
 
+    if fusion == "auto":
+        add_scores(hits, 3 * corpus.cosine_spread, weights)
+        return hits
     for leg, scores, weight in ((near, cosines, weights[0]), (worded, bm25s, weights[1])):
         for rank, number in enumerate(leg, 1):
             if fusion == "rrf":
@@ -286,59 +284,22 @@ def ranked_list(
                 best, last = scores[leg[0]], scores[leg[-1]] if near else 0.0
                 share = (scores[number] - last) / (best - last) if best > last else 1
                 hits[number].rrf_score += weight * share
-    if fusion == "auto" and hits:
-        highest = 2.2 * sum(idf(active, word) for word in text.split())
-        nearest = best_first(cosines)[:5]
-        supporting = [bm25(active, text, None).get(number, 0.0) for number in nearest]
-        words = set(text.split())
-        if worded and words <= set(active[worded[0]].words):
-            highest /= math.sqrt(5)
-        text_scores = [bm25s[number] for number in worded]
-        factors = evidence(list(cosines.values()), supporting, text_scores, highest, corpus)
-        weigh(hits, cosines, bm25s, (weights[0] * factors[0], weights[1] * factors[1]), pool)
     return hits
 
 
-def evidence(
-    cosines: list[float],
-    supporting: list[float],
-    bm25s: list[float],
-    highest: float,
-    corpus: Corpus,
-) -> tuple[float, float]:
-    """Return the factors of fusion auto; supporting are the BM25 scores of the nearest chunks."""
-    nearest = sorted(cosines, reverse=True) or [0.0]
-    ordinary = nearest[:50][-1]
-    if len(cosines) < 10:
-        return inverse(nearest[0] - ordinary), inverse(max(bm25s, default=0))
-    excess = (mean(nearest[:5]) - ordinary) / corpus.cosine_spread
-    support = mean(supporting) / mean(bm25s[:5]) if bm25s else 1
-    vector = 0.04 * 8 * max(excess, 0) ** 1.5 / corpus.cosine_spread * min(max(support, 0.1), 1)
-    text = ((bm25s[0] - (bm25s[49] if len(bm25s) > 49 else 0)) / highest) ** 2 if bm25s else 0
-    return vector, text
-
-
-def weigh(
-    hits: dict[int, Hit],
-    cosines: Mapping[int, float],
-    bm25s: Mapping[int, float],
-    weights: tuple[float, float],
-    pool: int,
-) -> None:
-    """Score hits as fusion auto does, with the weights of the legs."""
-    vector, text = weights
-    ordinary = sorted(cosines.values(), reverse=True)[:50][-1] if cosines else 0.0
-    similarities = {
-        number: cosines.get(number, ordinary)
-        for number, hit in hits.items()
-        if hit.vector_rank or (hit.text_rank or 0) <= max(pool // 2, 25)
-    }
-    least, most = min(similarities.values()), max(similarities.values())
-    full = vector * (most - least) + text * max(bm25s.get(number, 0) for number in hits)
-    for number, hit in hits.items():
-        similarity = similarities.get(number, least)
-        score = vector * (similarity - least) + text * bm25s.get(number, 0)
-        hit.rrf_score = score / full if full else 1
+def add_scores(hits: Mapping[int, Hit], scale: float, weights: tuple[float, float]) -> None:
+    """Score hits as fusion auto does: a score that is missing counts as the least of its leg."""
+    cosines = known(hit.similarity for hit in hits.values())
+    bm25s = known(hit.text_score for hit in hits.values())
+    # In a text leg alone, no word found counts as 0.
+    least_cosine = min(cosines, default=0.0)
+    least_bm25 = min(bm25s, default=0.0) if cosines else 0.0
+    for hit in hits.values():
+        cosine = least_cosine if hit.similarity is None else hit.similarity
+        score = least_bm25 if hit.text_score is None else hit.text_score
+        hit.rrf_score = weights[0] * cosine / scale
+        if bm25s:
+            hit.rrf_score += weights[1] * score / max(bm25s)
 
 
 def known(values: Iterable[Any]) -> list[Any]:
@@ -362,9 +323,8 @@ def reference(corpus: Corpus, **arguments: Any) -> dict[int, Hit]:
     fused = {}
     for number, hits in found.items():
         score = sum(hit.rrf_score for hit in hits)
-        if arguments.get("fusion") == "auto":
-            score /= len(ways)
-        if half_life := arguments.get("recency_half_life"):
+        # A score below 0 would rise with its age.
+        if score > 0 and (half_life := arguments.get("recency_half_life")):
             score *= 0.5 ** min(corpus.age(number) / half_life, 1000)
         fused[number] = Hit(
             score,
@@ -424,6 +384,6 @@ def stored(connection: Connection, chunks: Sequence[Chunk]) -> Corpus:
         [as_json(rows)],
     )
     ((today, cosine_spread),) = connection.execute(
-        "select (now() at time zone 'UTC')::date, knowledge_internal.cosine_spread(48)"
+        "select (now() at time zone 'UTC')::date, knowledge_internal.cosine_spread()"
     ).fetchall()
     return Corpus(dict(enumerate(chunks, 1)), today, cosine_spread)

@@ -1,8 +1,10 @@
 """Chunks to search, searches by argument names, and BM25 in Python."""
 
+import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +15,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from conftest import Connection
+from second_brain.services.arguments import packed
 
 Row = dict[str, Any]
 
@@ -42,10 +45,23 @@ def store(connection: Connection, *chunks: Mapping[str, Any]) -> None:
         )
 
 
+def taken(function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call; those of a search as `search` where the function has that."""
+    given = packed(function, dict(arguments))
+    if "search" in given:
+        plain = {
+            name: value.obj if isinstance(value, Jsonb) else value
+            for name, value in given["search"].items()
+        }
+        given["search"] = Jsonb(plain, dumps=partial(json.dumps, default=str))
+    return given
+
+
 def call(connection: Connection, function: str, **arguments: Any) -> list[Row]:
     """Call a function by argument names, in a savepoint of its own."""
     if isinstance(arguments.get("query_embedding"), list):
         arguments["query_embedding"] = str(arguments["query_embedding"])
+    arguments = taken(function, arguments)
     statement = sql.SQL("select * from public.{}({})").format(
         sql.Identifier(function),
         sql.SQL(", ").join(

@@ -104,8 +104,11 @@ def plpgsql(definition: Function) -> list[tuple[str, Any]]:
     # The parser has no catalog: types from other schemas stand in its way.
     text = RawStream()(definition)
     text = re.sub(r"\bextensions\.(vector|sparsevec)\b", "text", text)
-    text = re.sub(r"(?m)^(  \w+ (?:constant )?)knowledge_internal\.\w+\[\]", r"\1text[]", text)
+    text = re.sub(r"\bknowledge_internal\.\w+\[\]", "text[]", text)
     text = re.sub(r"(?m)^(  \w+ (?:constant )?)knowledge_internal\.\w+(?=;| :=)", r"\1record", text)
+    # A parameter may not be a record.
+    text = re.sub(r"\b(\w+ )knowledge_internal\.\w+(?=,|\))", r"\1text", text)
+    text = re.sub(r"(?i)\breturns knowledge_internal\.\w+", "RETURNS text", text)
     text = re.sub(r"\bSETOF public\.\w+", "SETOF record", text, flags=re.IGNORECASE)
 
     def walk(tree: Any) -> Iterator[tuple[str, Any]]:
@@ -121,17 +124,13 @@ def plpgsql(definition: Function) -> list[tuple[str, Any]]:
 
 @cache
 def retrieval() -> Query:
-    """Return the query whose rows the RPC returns: the only one with CTEs.
-
-    The other one calls common_search, which repeats parts of this one.
-    """
-    queries = [
-        parse_sql(tree["query"]["PLpgSQL_expr"]["query"])[0].stmt
+    """Return the only query whose rows the RPC returns."""
+    (query,) = (
+        tree["query"]["PLpgSQL_expr"]["query"]
         for kind, tree in plpgsql(function(RPC))
         if kind == "stmt_return_query"
-    ]
-    (query,) = (one for one in queries if isinstance(one, ast.SelectStmt) and one.withClause)
-    return query
+    )
+    return parse_sql(query)[0].stmt
 
 
 def ctes() -> dict[str, Query]:
@@ -142,27 +141,61 @@ def tables(root: Any) -> set[str]:
     return {node.relname for node in nodes(root, ast.RangeVar)}
 
 
-def drawn_rows() -> Query:
-    """Return the query of drawn_rows, the function by which the text leg finds its rows."""
-    (query,) = re.findall(
-        r"ids := array\((.+?)\n      \);",
-        body(function("drawn_rows", "knowledge_internal")),
-        re.DOTALL,
-    )
-    return parse_sql(query)[0].stmt
-
-
 def lineage(name: str) -> tuple[Query, ...]:
-    """Return a CTE with every CTE that it reads, directly or not, and the query of drawn_rows."""
+    """Return a CTE with every CTE that it reads, directly or not."""
     known = ctes()
     reached, ahead = {name}, [name]
     while ahead:
         new = (tables(known[ahead.pop()]) & known.keys()) - reached
         reached |= new
         ahead += new
-    read = tuple(known[one] for one in known if one in reached)
-    called = {dotted(call.funcname) for call in nodes(read, ast.FuncCall)}
-    return (*read, drawn_rows()) if "knowledge_internal.drawn_rows" in called else read
+    return tuple(known[one] for one in known if one in reached)
+
+
+# The functions by whose statements each leg finds and rates its rows; compared_rows serves both.
+LEGS = {
+    "vector_results": ("nearest_rows", "rated_rows"),
+    "text_results": ("candidate_rows", "exact_scores"),
+}
+SHARED_BY_THE_LEGS = "compared_rows"
+ROWS_IN_SCOPE = "chunk.status = 'active'"
+
+
+def spelled(text: Any) -> str:
+    """Return the statement that an expression makes, with every condition that it can have."""
+    if isinstance(text, ast.A_Const):
+        return cast(str, text.val.sval)
+    if isinstance(text, ast.A_Expr):
+        assert dotted(text.name) == "||"
+        return spelled(text.lexpr) + spelled(text.rexpr)
+    if isinstance(text, ast.CaseExpr):
+        return spelled(text.args[0].result)
+    assert RawStream()(text).endswith(".matching")
+    return ROWS_IN_SCOPE
+
+
+@cache
+def statements(name: str) -> tuple[Query, ...]:
+    """Return the statements of a function: its queries, and those that it makes from text."""
+    found = []
+    for kind, tree in plpgsql(function(name, "knowledge_internal")):
+        if kind == "stmt_execsql":
+            found.append(tree["sqlstmt"]["PLpgSQL_expr"]["query"])
+        if kind == "stmt_dynexecute":
+            made = parse_sql("select " + tree["query"]["PLpgSQL_expr"]["query"])[0].stmt
+            values = [one["PLpgSQL_expr"]["query"] for one in tree["params"]]
+            found.append(
+                re.sub(
+                    r"\$(\d+)",
+                    lambda place: f"({values[int(place[1]) - 1]})",
+                    spelled(made.targetList[0].val),
+                )
+            )
+    return tuple(parse_sql(query)[0].stmt for query in found)
+
+
+def leg_statements(leg: str) -> tuple[Query, ...]:
+    return tuple(one for name in (*LEGS[leg], SHARED_BY_THE_LEGS) for one in statements(name))
 
 
 def outputs(query: Query) -> set[str]:

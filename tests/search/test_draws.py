@@ -1,6 +1,7 @@
 """Queries whose first candidates do not match: the text leg draws again until it has the rows."""
 
 import pytest
+from psycopg.types.json import Jsonb
 
 from conftest import Connection
 
@@ -30,8 +31,8 @@ def common_words(shared: Connection) -> Connection:
 def test_candidates_without_a_match_are_followed_by_more(common_words: Connection) -> None:
     explained, hits = common_words.execute(
         "select explained #>> '{text,strategy}', explained -> 'hits'"
-        "  from public.explain_hybrid_search(query_text => %s) as explained",
-        [QUESTION],
+        "  from public.explain_hybrid_search(%s) as explained",
+        [Jsonb({"query_text": QUESTION})],
     ).fetchone() or ("", [])
     assert explained != "candidates"
     assert [hit["matched_terms"] for hit in hits] == [["beta", "alpha"]]

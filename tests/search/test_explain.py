@@ -1,8 +1,9 @@
-"""explain_hybrid_search: its statements agree with the search."""
+"""explain_hybrid_search: what it tells of a search is what the search did."""
 
 from typing import Any
 
 import pytest
+from psycopg.types.json import Jsonb
 
 from conftest import Connection
 
@@ -25,12 +26,8 @@ def corpus(database: Connection) -> Connection:
 
 
 def explain(connection: Connection, **arguments: Any) -> dict[str, Any]:
-    call = ", ".join(f"{name} => %({name})s" for name in arguments)
     row = connection.execute(
-        f"select public.explain_hybrid_search({call})".replace(
-            "%(query_embedding)s", "%(query_embedding)s::extensions.vector"
-        ),
-        arguments,
+        "select public.explain_hybrid_search(%s)", [Jsonb(arguments)]
     ).fetchone()
     assert row is not None
     explained: dict[str, Any] = row[0]
@@ -53,7 +50,7 @@ def test_it_counts_each_leg_and_gives_the_reason_for_missing_rows(corpus: Connec
     assert explained["text"]["rows"] == 2
     assert "match_threshold" in explained["vector"]["ran_dry"]
     assert "words of the query" in explained["text"]["ran_dry"]
-    assert set(explained["milliseconds"]) == {"hybrid", "vector", "text"}
+    assert set(explained["milliseconds"]) == {"hybrid", "reading", "vector", "text"}
     assert all(value > 0 for value in explained["milliseconds"].values())
 
 
@@ -77,23 +74,112 @@ def test_lexemes_come_with_their_document_frequencies(corpus: Connection) -> Non
 
 def test_the_weights_are_those_used(corpus: Connection) -> None:
     asked = {"query_embedding": "[1,0,0]", "query_text": "alpha"}
-    given = explain(corpus, **asked, vector_weight=2.0, text_weight=0.5, fusion="rrf")["fusion"]
-    assert given == {"policy": "rrf", "is_stored": False, "weights": {"vector": 2, "text": 0.5}}
-    weights = [
-        explain(corpus, **asked, text_weight=factor, fusion="auto")["fusion"]["weights"]["text"]
-        for factor in (1.0, 2.0)
+    given = {"vector_weight": 2.0, "text_weight": 0.5}
+    explained = explain(corpus, **asked, **given, fusion="rrf")
+    weights = {"vector": 2, "text": 0.5}
+    assert explained["fusion"] == {
+        "policy": "rrf",
+        "is_stored": False,
+        "weights": weights,
+        "cosine_scale": None,
+    }
+    assert [one["weights"] for one in explained["lists"]] == [weights]
+
+
+def test_the_scale_of_the_cosines_is_three_standard_deviations(corpus: Connection) -> None:
+    scale = explain(corpus, query_text="alpha", fusion="auto")["fusion"]["cosine_scale"]
+    ((spread,),) = corpus.execute("select knowledge_internal.cosine_spread()").fetchall()
+    assert scale == pytest.approx(3 * spread)
+
+
+SEARCHES: dict[str, dict[str, Any]] = {
+    "both legs": {},
+    "no words": {"query_text": None},
+    "no embedding": {"query_embedding": None},
+    "collections": {"collections": ["knowledge", "memory"]},
+    "formulations": {"formulations": [{"query_text": "delta"}, {"query_embedding": [0, 0, 1]}]},
+    "documents": {"one_per_document": True},
+    "documents of collections": {"one_per_document": True, "collections": ["knowledge", "memory"]},
+    "age": {"recency_half_life": 7},
+    "a page": {"match_offset": 1, "match_count": 1},
+    "a filter": {"filters": [{"field": "collection", "op": "eq", "value": "memory"}]},
+    "required words": {"query_text": '"beta omega" alpha'},
+    "excerpts": {"snippet": True},
+}
+
+
+@pytest.fixture
+def varied(database: Connection) -> Connection:
+    """Two documents of two chunks each, of different dates and collections."""
+    for key, date, collection in (("old", "2001-01-01", "memory"), ("new", "2026-01-01", None)):
+        database.execute(
+            "select public.upsert_knowledge_document(%s, %s)",
+            [
+                Jsonb(
+                    {"external_key": key, "document_date": date}
+                    | ({"collection": collection} if collection else {})
+                ),
+                Jsonb(
+                    [
+                        {"content": f"alpha beta {key}", "embedding": [1, 0.1, 0]},
+                        {"content": f"alpha delta delta {key}", "embedding": [1, 0.5, 0.2]},
+                    ]
+                ),
+            ],
+        )
+    return database
+
+
+@pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
+@pytest.mark.parametrize("name", SEARCHES)
+def test_the_hits_are_those_of_the_search(varied: Connection, name: str, fusion: str) -> None:
+    given = {
+        "query_embedding": [1, 0, 0],
+        "query_text": "alpha beta",
+        "fusion": fusion,
+        **SEARCHES[name],
+    }
+    row = varied.execute(
+        "select coalesce(jsonb_agg(to_jsonb(hit) - '{content,metadata,context}'::text[]), '[]')"
+        "  from knowledge_internal.search(knowledge_internal.given_arguments(%s)) as hit",
+        [Jsonb(given)],
+    ).fetchone()
+    explained = explain(varied, **given)
+    assert row
+    assert explained["hits"] == row[0] != []
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_the_lists_have_the_ranks_of_the_hits(varied: Connection, name: str) -> None:
+    given = {"query_embedding": [1, 0, 0], "query_text": "alpha beta", **SEARCHES[name]}
+    whole = explain(
+        varied, **given | {"match_offset": 0, "match_count": 10, "one_per_document": False}
+    )
+    formulations = 1 + len(given.get("formulations") or ())
+    assert [(one["formulation"], one["collection"]) for one in whole["lists"]] == [
+        (formulation, collection)
+        for formulation in range(formulations)
+        for collection in given.get("collections") or [None]
     ]
-    assert weights[1] == pytest.approx(2 * weights[0])
-    assert weights[0] > 0
+    for leg in ("vector", "text"):
+        last = max(one[leg]["rows"] for one in whole["lists"])
+        ranks = [hit[f"{leg}_rank"] for hit in whole["hits"] if hit[f"{leg}_rank"]]
+        assert max(ranks, default=0) <= last
+        assert whole[leg]["rows"] == sum(one[leg]["rows"] for one in whole["lists"])
+        if len(whole["lists"]) == 1:
+            assert sorted(ranks) == list(range(1, last + 1))
 
 
-def test_tracing_ends_with_the_call(corpus: Connection) -> None:
+def test_it_leaves_no_setting(corpus: Connection) -> None:
+    settings = (
+        "select name, setting from pg_settings where name ~ '^(hnsw|knowledge_internal)' or name"
+        " in ('enable_seqscan', 'enable_sort', 'plan_cache_mode') order by 1"
+    )
     with corpus.transaction():
-        explain(corpus, query_text="alpha")
-        setting = corpus.execute(
-            "select current_setting('knowledge_internal.tracing', true)"
-        ).fetchone()
-    assert setting == ("off",)
+        corpus.execute("select '[1]'::extensions.vector")
+        before = corpus.execute(settings).fetchall()
+        explain(corpus, query_embedding="[1,0,0]", query_text="alpha")
+        assert corpus.execute(settings).fetchall() == before
 
 
 def test_it_refuses_what_the_search_refuses(corpus: Connection) -> None:

@@ -253,13 +253,14 @@ returning id, knowledge_type, source_origin, collection, language, visibility, s
 
 # What a search of a large corpus does where few rows pass.
 FOUND_BY_FILTER = """
-select coalesce((knowledge_internal.with_found_rows(
-         knowledge_internal.plan_search(1000, 1000, wanted, null, null, null), wanted,
-         row('[1,0,0]', null, null)::knowledge_internal.search_question, null, null, null
-       )).near_ids, '{}')
+select compared.near_ids
   from knowledge_internal.compile_filter(
          %(filters)s, %(filter_type)s, %(date_from)s, %(date_to)s, %(public_only)s
        ) as wanted
+ cross join lateral knowledge_internal.compared_rows(
+         knowledge_internal.embedding_bits('[1,0,0]'), null, null, null,
+         knowledge_internal.plan_search(knowledge_internal.given_arguments('{}'), wanted)
+       ) as compared
 """
 
 

@@ -5,6 +5,7 @@ The structure tests come first, the client's after them. No test reads a comment
 
 import json
 import logging
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,7 +19,10 @@ from pglast.enums import (
 from pglast.stream import RawStream
 from postgrest.exceptions import APIError
 from sql_trees import (
+    LEGS,
+    ROWS_IN_SCOPE,
     RPC,
+    SHARED_BY_THE_LEGS,
     Function,
     Query,
     body,
@@ -29,6 +33,7 @@ from sql_trees import (
     derived_from,
     dotted,
     function,
+    leg_statements,
     lineage,
     nodes,
     operators,
@@ -39,9 +44,11 @@ from sql_trees import (
     per_function,
     per_leg,
     per_public_function,
+    plpgsql,
     privileges,
     result_columns,
     retrieval,
+    statements,
     tables,
 )
 
@@ -94,22 +101,38 @@ def test_rrf_formula_present(weight: str, rank: str) -> None:
 
 def test_vector_cte_present() -> None:
     assert {"id", "vector_rank", "similarity"} <= outputs(ctes()["vector_results"])
-    distances = [node for sign, node in operators(lineage("vector_results")) if sign == "<=>"]
-    assert distances
+    distances = [
+        node for sign, node in operators(leg_statements("vector_results")) if sign == "<=>"
+    ]
     # By the index, and then in full.
     assert {frozenset(columns_read(node)) for node in distances} == {
-        frozenset({"indexed_embedding", "direction"}),
-        frozenset({"embedding"}),
+        frozenset({"indexed_embedding", "asked_embedding"}),
+        frozenset({"embedding", "asked_embedding"}),
     }
-    assert all(sign != "<=>" for sign, _ in operators(lineage("text_results")))
+    assert all(sign != "<=>" for sign, _ in operators(leg_statements("text_results")))
 
 
 def test_text_cte_present() -> None:
     assert {"id", "text_rank", "text_score"} <= outputs(ctes()["text_results"])
-    matches = [node for sign, node in operators(lineage("text_results")) if sign == "@@"]
+    matches = [node for sign, node in operators(leg_statements("text_results")) if sign == "@@"]
     assert matches
     assert all("content_tsv" in columns_read(node.lexpr) for node in matches)
-    assert all(sign != "@@" for sign, _ in operators(lineage("vector_results")))
+    own = [one for name in LEGS["vector_results"] for one in statements(name)]
+    assert all(sign != "@@" for sign, _ in operators(tuple(own)))
+
+
+def test_the_legs_are_made_of_the_functions_that_these_tests_read() -> None:
+    def called(name: str) -> set[str]:
+        return set(re.findall(r"knowledge_internal\.(\w+_rows|exact_scores)\(", text(name)))
+
+    def text(name: str) -> str:
+        return body(function(name, "knowledge_internal"))
+
+    assert "knowledge_internal.ranked_lists(plan)" in body(function(RPC))
+    assert "knowledge_internal.ranked_list(formulation, collection, plan)" in text("ranked_lists")
+    legs = {name for names in LEGS.values() for name in names}
+    assert called("ranked_list") == {*legs, SHARED_BY_THE_LEGS}
+    assert called("ranked_list") >= set().union(*map(called, legs))
 
 
 def test_combined_cte_present() -> None:
@@ -144,16 +167,39 @@ def test_text_rank_column_returned() -> None:
 def test_active_status_filter(leg: str) -> None:
     reading = [
         query
-        for query in nodes(lineage(leg), ast.SelectStmt)
+        for query in nodes(leg_statements(leg), ast.SelectStmt)
         if any(
-            isinstance(source, ast.RangeVar) and source.relname == "searchable_chunks"
+            isinstance(source, ast.RangeVar)
+            and source.relname in {"searchable_chunks", "knowledge_chunks"}
             for source in query.fromClause or ()
         )
     ]
-    assert reading
-    for query in reading:
+    found_here = [query for query in reading if not is_by_id(query)]
+    assert len(found_here) == 2
+    for query in found_here:
         conditions = [RawStream()(one) for one in conjuncts(query.whereClause)]
-        assert "chunk.status = 'active'" in conditions
+        assert ROWS_IN_SCOPE in conditions
+
+
+def is_by_id(query: Query) -> bool:
+    """Say whether a query looks up rows that another one found."""
+    return RawStream()(query.whereClause).endswith(".id = listed.id")
+
+
+def test_the_rows_in_scope_are_active() -> None:
+    scope = plpgsql(function("row_scope", "knowledge_internal"))
+    assigned = [
+        (place, tree["expr"]["PLpgSQL_expr"]["query"])
+        for place, (kind, tree) in enumerate(scope)
+        if kind == "stmt_assign"
+    ]
+    made = [query for _, query in assigned if re.match(r"(visible|matching) :=", query)]
+    # Each begins with the one before.
+    assert [query.split()[0] for query in made] == ["visible", "matching"]
+    assert all(re.search(r"concat_ws\(\s*' and ', visible,", query) for query in made)
+    assert f"visible text := '{ROWS_IN_SCOPE.replace(chr(39), chr(39) * 2)}';" in body(
+        function("row_scope", "knowledge_internal")
+    )
 
 
 def test_security_definer_set() -> None:
@@ -170,6 +216,9 @@ def test_configurable_weights() -> None:
     for weight in ("vector_weight", "text_weight"):
         assert taken[weight] == ("double precision", "1.0")
         assert weight in columns_read(lineage("scored"))
+        assert f"plan.{weight} := settled.{weight};" in body(
+            function("planned_search", "knowledge_internal")
+        )
 
 
 def limited(root: Any) -> list[Query]:
@@ -181,27 +230,33 @@ def limited(root: Any) -> list[Query]:
 def test_pool_size_parameter(leg: str) -> None:
     assert parameters(function(RPC), False)["pool_size"] == ("integer", "50")
     pool = derived_from("pool_size")
-    limits = [query.limitCount for query in limited(lineage(leg))]
+    limits = [query.limitCount for query in limited(leg_statements(leg))]
     assert limits
-    # A field of the plan is computed from the pool, as the plan is.
+    # A field of the plan is computed from the pool, as the plan is. The parameters of rated_rows
+    # and exact_scores are such fields.
     sources = [
         {dotted(one.fields).split(".")[0] for one in nodes(limit, ast.ColumnRef)}
         for limit in limits
     ]
-    assert all(source & pool for source in sources)
+    assert all(source & {*pool, "most_rows", "pool"} for source in sources)
+    called = body(function("ranked_list", "knowledge_internal"))
+    assert "found.near_ids, asked_embedding, plan.compared_exactly" in called
+    assert "list.text_ids, plan.pool," in called
 
 
 def test_match_threshold_parameter() -> None:
     assert parameters(function(RPC), False)["match_threshold"] == ("double precision", "0.0")
-    bounds = [
-        condition
-        for query in nodes(lineage("vector_results"), ast.SelectStmt)
-        for condition in conjuncts(query.whereClause)
-        if "match_threshold" in columns_read(condition)
+    # The vector leg's rows end before the first one below it.
+    loops = [
+        tree
+        for kind, tree in plpgsql(function("ranked_list", "knowledge_internal"))
+        if kind == "stmt_while"
     ]
-    assert bounds
-    assert [dotted(bound.name) for bound in bounds] == [">="] * len(bounds)
-    assert "match_threshold" not in columns_read(lineage("text_results"))
+    (condition,) = (tree["cond"]["PLpgSQL_expr"]["query"] for tree in loops)
+    assert condition == "near.similarities[vector_rows] < plan.match_threshold"
+    assert body(function("ranked_list", "knowledge_internal")).count("match_threshold") == 1
+    for leg in LEGS:
+        assert "match_threshold" not in columns_read(leg_statements(leg))
 
 
 def test_the_first_arguments_keep_their_order_and_defaults() -> None:
@@ -261,17 +316,29 @@ def test_every_search_mode_is_known(mode: str) -> None:
 
 
 def test_a_limit_stands_over_an_order_that_is_total() -> None:
-    assert len(limited(retrieval())) >= 3
-    for query in limited(retrieval()):
+    of_the_legs = [query for leg in LEGS for query in limited(leg_statements(leg))]
+    assert len(of_the_legs) >= 5
+    for query in of_the_legs:
         keys = [key.node for key in query.sortClause or ()]
         by_index = len(keys) == 1 and any(sign == "<=>" for sign, _ in operators(keys[0]))
         assert by_index or columns_read(keys[-1]) == {"id"}, RawStream()(query)
 
 
+def test_a_page_is_cut_from_places_that_are_total() -> None:
+    (page,) = limited(retrieval())
+    assert [columns_read(key.node) for key in page.sortClause] == [{"unit_place"}]
+    (numbered,) = (
+        call.over
+        for call in nodes(ctes()["ordered"], ast.FuncCall)
+        if dotted(call.funcname) == "row_number"
+    )
+    assert columns_read(numbered.orderClause[-1].node) == {"id"}
+
+
 def test_the_index_scan_stands_alone() -> None:
     scans = [
         query
-        for query in limited(lineage("vector_results"))
+        for query in limited(leg_statements("vector_results"))
         if isinstance(query.sortClause[0].node, ast.A_Expr)
         and dotted(query.sortClause[0].node.name).endswith("<=>")
     ]
@@ -316,7 +383,7 @@ def test_hybrid_search_returns_tuple() -> None:
         "mode": "hybrid",
         "real_provider": True,
         "raw_count": 1,
-        "total_count": 12,
+        "total_count": 1,
     }
 
 
@@ -461,7 +528,7 @@ def test_hybrid_search_includes_rank_metadata() -> None:
             "document_date": "2026-01-31",
             "snippet": "How to <mark>rotate</mark> the signing <mark>keys</mark>.",
             "context": "Before.\n[CHUNK BOUNDARY]\nHow to rotate the signing keys.",
-            "total_count": 12,
+            "total_count": 1,
             "real_provider": True,
         },
     )

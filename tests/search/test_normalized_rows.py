@@ -46,10 +46,12 @@ def test_search_takes_the_similarity_as_confidence() -> None:
     ("rank", "confidence"),
     [(3.0, 0.75), (0, 0.0), (-1.0, 0.0), ("Infinity", 1.0), ("NaN", 0.0), (None, 0.0)],
 )
-def test_fulltext_search_saturates_the_rank(rank: object, confidence: float) -> None:
-    client = client_with([{**ROW, "rank": rank}])
-    (result,), details = SupabaseProvider(client=client).fulltext_search("x")
-    assert result.confidence == confidence
+def test_fulltext_search_compares_ranks_with_the_best(rank: object, confidence: float) -> None:
+    client = client_with([{**ROW, "rank": 4.0}, {**ROW, "rank": rank}])
+    (best, other), details = SupabaseProvider(client=client).fulltext_search("x")
+    assert (best.confidence, other.confidence) == (1, confidence)
+    alone = client_with([{**ROW, "rank": -1.0}])
+    assert SupabaseProvider(client=alone).fulltext_search("x")[0][0].confidence == 0
     assert details["mode"] == "fulltext"
 
 

@@ -1,6 +1,7 @@
 """Other readings of a word: spellings with accents, synonyms, completions of the last word."""
 
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -167,6 +168,47 @@ def test_a_prefix_is_one_word_whose_best_completion_scores(knowledge: Connection
 def test_a_prefix_that_is_a_stop_word_is_completed(knowledge: Connection) -> None:
     store(knowledge, {"content": "An invoice"}, {"content": "A reminder"})
     assert texts(knowledge, query_text="in", prefix_last=True) == [1]
+
+
+ME, OTHER = UUID(int=1), UUID(int=2)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "content", "language"),
+    [
+        ("cam", "cameras", "english"),
+        ("generali", "generalisation", "english"),
+        ("happine", "happiness", "english"),
+        ("gener", "généralités", "french"),
+        ("génér", "généralités", "french"),
+        ("in", "an invoice", "english"),
+    ],
+)
+def test_a_viewers_prefix_is_completed_by_words_that_the_viewer_may_see(
+    knowledge: Connection, prefix: str, content: str, language: str
+) -> None:
+    mine = {"content": content, "language": language, "owner_id": ME}
+    store(knowledge, mine, mine | {"owner_id": OTHER}, {"content": "x"})
+    assert texts(knowledge, query_text=prefix, prefix_last=True, viewer_id=ME) == [1]
+    assert texts(knowledge, query_text=prefix, prefix_last=True, viewer_id=UUID(int=3)) == []
+
+
+def test_hidden_words_do_not_crowd_out_a_visible_completion(knowledge: Connection) -> None:
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    hidden = " ".join(f"qu{one}{other}" for one in letters for other in letters)
+    store(
+        knowledge,
+        {"content": "quixotronics", "owner_id": ME},
+        {"content": hidden, "owner_id": OTHER},
+    )
+    for prefix in ("q", "qu", "qui", "quix"):
+        assert texts(knowledge, query_text=prefix, prefix_last=True, viewer_id=ME) == [1]
+
+
+def test_hidden_spellings_do_not_crowd_out_a_visible_one(knowledge: Connection) -> None:
+    hidden = " ".join(f"{e}t{other}" for e in "èêëē" for other in "èêëē")
+    store(knowledge, {"content": "été", "owner_id": ME}, {"content": hidden, "owner_id": OTHER})
+    assert texts(knowledge, query_text="ete", viewer_id=ME) == [1]
 
 
 def test_without_prefix_last_no_word_is_completed(knowledge: Connection) -> None:

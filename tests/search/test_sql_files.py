@@ -10,6 +10,7 @@ from pglast.enums import (
 from pglast.stream import RawStream
 from sql_trees import (
     PUBLIC_FUNCTIONS,
+    RPC,
     Function,
     body,
     definitions,
@@ -72,23 +73,33 @@ def test_a_file_starts_with_its_name_and_purpose(one: Migration) -> None:
 
 
 NAMED_AT_RUN_TIME = {
-    f"knowledge_internal.{name}"
-    for name in (
-        "adopted_rows",
-        "carry_over_changes",
-        "lock_source_rows",
-        "adoption_keys",
-        "adoption_left_over",
-        "pending_next_chunks",
-        "write_next_embeddings",
-        "unwritten_texts",
-        "shard_on_this_node",
-        "has_matching_chunk",
-        "compared_rows",
-        "drawn_rows",
-        "nearest_rows",
-        "visible_words",
-    )
+    "public.knowledge_candidate_hits",
+    *(
+        f"knowledge_internal.{name}"
+        for name in (
+            "adopted_rows",
+            "carry_over_changes",
+            "lock_source_rows",
+            "adoption_keys",
+            "adoption_left_over",
+            "pending_next_chunks",
+            "write_next_embeddings",
+            "unwritten_texts",
+            "shard_on_this_node",
+            # Conditions of row_scope.
+            "with_sample",
+            "has_matching_chunk",
+            "nearest_rows",
+            "compared_rows",
+            "candidate_rows",
+            "around",
+            "matching_chunks",
+            "pending_embeddings",
+            "visible_words",
+            "visible_chunk_counts",
+            "document_content",
+        )
+    ),
 }
 
 
@@ -111,8 +122,8 @@ def test_no_sql_is_put_together_at_run_time(definition: Function) -> None:
     if "knowledge_internal.indexed_embedding" in body(definition):
         return
     # A project's table, and columns that exist only during a re-embedding, have no static SQL.
-    # Their names are quoted by %I or come as a regclass; values are parameters of `using`. Three
-    # functions leave out the conditions of absent filters (present_conditions).
+    # Their names are quoted by %I or come as a regclass; values are parameters of `using`. The
+    # conditions of row_scope are text, because those of absent filters are left out.
     assert name in NAMED_AT_RUN_TIME
     assert "%L" not in body(definition)
     assert "using" in words(body(definition)) or name.endswith("carry_over_changes")
@@ -121,3 +132,31 @@ def test_no_sql_is_put_together_at_run_time(definition: Function) -> None:
 @per_function
 def test_query_text_is_never_parsed_as_a_tsquery(definition: Function) -> None:
     assert "to_tsquery" not in set(words(body(definition)))
+
+
+MOST_LINES = {f"public.{RPC}": 300}
+
+
+@per_function
+def test_no_function_is_long(definition: Function) -> None:
+    name = dotted(definition.funcname)
+    assert body(definition).count("\n") <= MOST_LINES.get(name, 160)
+
+
+def test_who_may_see_a_row_is_said_in_few_places() -> None:
+    # Two policies, the conditions of row_scope, and the list of a user's own documents.
+    conditions = [
+        one.file_name
+        for one in migrations.find()
+        for _ in re.finditer(r"\ballowed_groups\s*&&", one.sql)
+    ]
+    assert len(conditions) <= 4, conditions
+
+
+def test_no_setting_carries_what_a_search_found() -> None:
+    assert not [
+        (one.file_name, word)
+        for one in migrations.find()
+        for word in words(one.sql)
+        if "knowledge_internal.trac" in word
+    ]

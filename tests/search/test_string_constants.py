@@ -27,7 +27,7 @@ CALLS = [
     """select content from public.search_knowledge_chunks_fulltext(
                 query_text => 'without spaces', search_mode => 'phrase')""",
     """select public.explain_hybrid_search(
-                query_text => 'DS-7604', query_embedding => '[1,0,0]') -> 'text' -> 'terms'""",
+                '{"query_text": "DS-7604", "query_embedding": [1,0,0]}') #> '{text,lexemes}'""",
     "select finding from public.knowledge_search_health() as finding",
 ]
 

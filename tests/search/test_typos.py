@@ -118,9 +118,24 @@ def test_hidden_near_words_do_not_crowd_out_a_visible_one(
     database: Connection, connect: Connect
 ) -> None:
     mine = {"content": "zebrz", "owner_id": ME, "embedding": [1, 0, 0]}
-    near = " ".join(f"{letter}ebra" for letter in "abcdefghijklmnopqrstuvwxy")
-    store(database, mine, HIDDEN | {"content": near})
+    greek = [chr(code) for code in range(0x3B1, 0x3CA)]
+    near = [
+        f"{'zebra'[:place]}{letter}{'zebra'[place + added :]}"
+        for letter in [*"abcdefghijklmnopqrstuvwxy", *greek]
+        for added in (0, 1)
+        for place in range(6 - added)
+    ]
+    assert len(set(near)) > 500
+    store(database, mine, HIDDEN | {"content": " ".join(near)})
     assert replaced(as_user(connect, "zebra")) == {"zebra": "zebrz"}
+
+
+def test_a_hidden_word_that_is_more_frequent_does_not_replace(
+    database: Connection, connect: Connect
+) -> None:
+    mine = {"content": "leading", "owner_id": ME, "embedding": [1, 0, 0]}
+    store(database, mine, *[HIDDEN | {"content": "reading"}] * 3)
+    assert replaced(as_user(connect, "heading")) == {"heading": "leading"}
 
 
 @pytest.mark.parametrize("role", ["anon", "authenticated", "service_role"])

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,6 +10,7 @@ import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.types.json import Jsonb
 from typer.testing import CliRunner
 
 from conftest import Connect, Connection, Server
@@ -48,7 +50,7 @@ select 'passage ' || number,
            from generate_series(1, %(dimensions)s) as place
        ) as made
 """
-EXPLAIN = "select public.explain_hybrid_search(query_embedding => %s::extensions.vector)"
+EXPLAIN = "select public.explain_hybrid_search(%s)"
 
 
 @pytest.fixture
@@ -78,7 +80,7 @@ def show(dsn: str) -> dict[str, tuple[Any, ...]]:
 
 
 def explained(connection: Connection, query: str = QUERY) -> tuple[str, list[str]]:
-    ((reported,),) = connection.execute(EXPLAIN, [query]).fetchall()
+    ((reported,),) = connection.execute(EXPLAIN, [Jsonb({"query_embedding": query})]).fetchall()
     return reported["vector"]["strategy"], [hit["id"] for hit in reported["hits"]]
 
 
@@ -299,7 +301,10 @@ def test_a_time_limit_that_cancels_the_build_names_the_pooler(filled: str) -> No
     assert "5432, not 6543" in (refused.value.remedy or "")
 
 
-def test_a_second_run_at_the_same_time_is_refused(dsn: str) -> None:
+def test_a_second_run_at_the_same_time_is_refused(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "HOLDER_PATIENCE", 0.1)
     with maintenance.session(dsn) as first:
         with pytest.raises(
             ConflictError, match=f"process {first.connection.info.backend_pid}"
@@ -311,6 +316,21 @@ def test_a_second_run_at_the_same_time_is_refused(dsn: str) -> None:
         with pytest.raises(ConflictError):
             vector_index.drop(dsn)
     vector_index.build(dsn)
+
+
+def test_a_run_waits_for_one_that_has_just_ended(
+    dsn: str, database: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_met_the_first = threading.Event()
+    monkeypatch.setattr(maintenance, "HOLDER_PATIENCE", 60.0)
+    monkeypatch.setattr(maintenance, "pause", lambda seconds: has_met_the_first.set())
+    with ThreadPoolExecutor(1) as threads:
+        with maintenance.session(dsn):
+            second = threads.submit(vector_index.drop, dsn)
+            assert has_met_the_first.wait(60)
+        second.result(60)
+    stored = database.execute("select to_regclass('public.knowledge_chunks_embedding')")
+    assert stored.fetchone() == (None,)
 
 
 def test_a_session_that_a_pooler_reset_is_noticed(dsn: str) -> None:

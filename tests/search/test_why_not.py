@@ -6,6 +6,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
+from searching import taken
 
 from conftest import Connect, Connection
 from second_brain.errors import InvalidInputError
@@ -37,7 +38,9 @@ def adapted(arguments: Arguments) -> Arguments:
 
 
 def explain(connection: Connection, arguments: Arguments, **wanted: Any) -> Explanation:
-    given = {**adapted(arguments), **(wanted or {"chunk_id": WANTED})}
+    given = taken(
+        "explain_missing_knowledge_chunk", {**arguments, **(wanted or {"chunk_id": WANTED})}
+    )
     row = connection.execute(
         f"select {call('explain_missing_knowledge_chunk', given)}", given
     ).fetchone()

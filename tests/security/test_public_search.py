@@ -158,6 +158,12 @@ FORMULATION = {"query_text": "kiwi"}
             {"filters": {"a": "b" * 1992}},
             "filters must be at most 2000 characters of JSON for visitors, not 2001",
         ),
+        (
+            {"pool_size": 75, "collections": "{a,b,c,d,e}", "formulations": [FORMULATION]},
+            {"pool_size": 76, "collections": "{a,b,c,d,e}", "formulations": [FORMULATION]},
+            "pool_size (at least match_count) times collections times questions must be at most"
+            " 750, not 760",
+        ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -168,6 +174,26 @@ def test_a_visitors_search_is_bounded(
     with pytest.raises(psycopg.errors.InvalidParameterValue) as refused:
         call(visitor, PUBLIC, **{"query_text": "kiwi", **beyond})
     assert refused.value.diag.message_primary == complaint
+
+
+@pytest.mark.parametrize("name", ["pool_size", "match_count"])
+def test_the_lists_of_a_users_search_are_bounded_together(connect: Connect, name: str) -> None:
+    user = connect("authenticated", uid=ME)
+    lists: dict[str, Any] = {"collections": "{a,b,c,d,knowledge}", "formulations": [FORMULATION]}
+    within, beyond = ({"query_text": "kiwi", **lists, name: rows} for rows in (250, 251))
+    assert contents(call(user, "search_my_knowledge_chunks", **within)) == {OPEN, MINE}
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=r"at most 2500, not 2510"):
+        call(user, "search_my_knowledge_chunks", **beyond)
+
+
+@pytest.mark.parametrize("function", ["search_my_knowledge_chunks", "facet_my_knowledge_chunks"])
+def test_the_texts_of_a_users_call_are_bounded_together(connect: Connect, function: str) -> None:
+    user = connect("authenticated", uid=ME)
+    # Of a longer text, 4096 characters are read.
+    call(user, function, query_text="a" * 9000, formulations=[{"query_text": "b" * 9000}])
+    three = [{"query_text": "b" * 4090}] * 2
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=r"at most 8192 .*, not 12270"):
+        call(user, function, query_text="a" * 4090, formulations=three)
 
 
 LEGS = {

@@ -1,108 +1,144 @@
-"""A caller of the earlier insights search, with nothing but its names."""
+"""Callers of the insights search: a test for each row of docs/compatibility.md.
 
+The code is a caller's: it imports nothing of this test suite.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
-from retrieving import (
-    ALICE,
-    BY_HAND,
-    CREDIT_NOTE,
-    LEAK,
-    REMINDER,
-    ROTATION,
-    contents,
-    fill,
-    out_of_order,
-)
 
-from second_brain import RetrievalService
-from second_brain.services.postgres import PostgresProvider
+from second_brain import KnowledgeWriter, PostgresProvider, RetrievalService, SearchSettings
+from second_brain.models import CallableEmbedder
+
+ANA, BEN = UUID(int=10), UUID(int=11)
+LEAK = "A leaked key is revoked first."
+ROTATION = "Keys are rotated."
+INVOICE = "An invoice is cancelled by a credit note."
+REMINDER = "The first reminder goes out after 14 days."
+
+
+def embed(texts: Sequence[str]) -> list[list[float]]:
+    return [[1.0 * ("invoice" in text), 0.1, 1.0 * ("key" in text)] for text in texts]
+
+
+EMBEDDER = CallableEmbedder(embed, "by-hand", 3)
 
 
 @pytest.fixture(scope="module")
-def corpus(shared_dsn: str) -> str:
-    fill(shared_dsn)
+def insights(shared_dsn: str) -> str:
+    """Return the DSN of Ana's two private chunks about keys, and two public ones."""
+    with psycopg.connect(shared_dsn, autocommit=True) as connection:
+        for document, chunks in (
+            ({"external_key": "keys", "owner_id": ANA}, {LEAK: [0, 0.1, 1], ROTATION: [0, 0.5, 1]}),
+            (
+                {"external_key": "invoices", "visibility": "public"},
+                {INVOICE: [1, 0.1, 0], REMINDER: [0.8, 0.6, 0]},
+            ),
+        ):
+            KnowledgeWriter(connection).upsert_document(
+                document,
+                [
+                    {"content": text, "embedding": vector, "embedding_model": "by-hand"}
+                    for text, vector in chunks.items()
+                ],
+            )
     return shared_dsn
 
 
-@pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto", "stored_or_auto"])
-@pytest.mark.parametrize("mode", ["hybrid", "vector", "text", "rerank"])
-def test_confidence_is_in_0_to_1_and_falls_with_the_rank(
-    corpus: str, mode: Any, fusion: Any
-) -> None:
-    service = RetrievalService(PostgresProvider(corpus), BY_HAND, out_of_order)
-    response = service.search("leaked key", mode=mode, fusion=fusion, vector_weight=3)
-    found = sorted(response.results, key=lambda one: one.original_rank or one.rank)
-    reported = [one.confidence for one in found]
-    assert all(0 <= one <= 1 for one in reported)
-    assert reported == sorted(reported, reverse=True)
-    assert reported[0] > 0.5
-    if mode == "vector":
-        assert reported == pytest.approx([max(one.similarity or 0, 0) for one in found])
-    elif mode == "text":
-        scores = [one.text_score or 0 for one in found]
-        assert reported == pytest.approx([score / (1 + score) for score in scores])
-    elif fusion in ("rrf", "relative_score"):
-        assert reported[0] == pytest.approx(1)
-    else:
-        # Best by words, it lacks of the highest score what its cosine lacks of 1.
-        assert found[0].similarity is not None
-        assert 0.99 < found[0].similarity < reported[0] < 1
-
-
-def test_confidence_of_the_providers_single_legs_is_in_0_to_1(corpus: str) -> None:
-    provider = PostgresProvider(corpus)
-    by_meaning, _ = provider.search([0, 0, 1])
-    by_words, _ = provider.fulltext_search("leaked key")
-    for hits in (by_meaning, by_words):
-        reported = [hit.confidence for hit in hits]
-        assert reported == sorted(reported, reverse=True)
-        assert all(0 < one <= 1 for one in reported)
-
-
-def test_a_bad_embedding_is_answered_by_words_inside_the_call(corpus: str) -> None:
-    provider = PostgresProvider(corpus)
-    hits, details = provider.find([1.0, 0.0], "leaked key", on_bad_embedding="text")
-    assert [hit.content for hit in hits] == [LEAK, ROTATION]
-    assert "2 dimensions" in details["notes"]["embedding"]
-    pages = list(
-        provider.search_pages([0.0, 0.0, 0.0], "leaked key", top_k=1, on_bad_embedding="text")
-    )
-    assert [hits[0].content for hits, _ in pages] == [LEAK, ROTATION]
-    assert all("notes" in details for _, details in pages)
+@pytest.fixture
+def provider(insights: str) -> PostgresProvider:
+    return PostgresProvider(insights)
 
 
 @pytest.mark.parametrize(
-    ("scope", "keys", "invoices"),
+    ("scope", "keys"),
     [
-        ({}, [LEAK, ROTATION], {CREDIT_NOTE, REMINDER}),
-        ({"viewer_id": ALICE}, [LEAK, ROTATION], {CREDIT_NOTE, REMINDER}),
-        ({"viewer_id": UUID(int=1)}, [], {CREDIT_NOTE, REMINDER}),
-        ({"public_only": True}, [], {CREDIT_NOTE, REMINDER}),
-        ({"viewer_id": ALICE, "public_only": True}, [], {CREDIT_NOTE, REMINDER}),
+        ({}, [LEAK, ROTATION]),
+        ({"viewer_id": ANA}, [LEAK, ROTATION]),
+        ({"viewer_id": BEN}, []),
+        ({"viewer_id": ANA, "public_only": True}, []),
     ],
-    ids=["everything", "the owner", "a stranger", "public", "the owner and public only"],
+    ids=["everything", "the owner", "a stranger", "public only"],
 )
-def test_both_searches_take_the_user_public_only_and_at_most_20(
-    corpus: str, scope: dict[str, Any], keys: list[str], invoices: set[str]
+def test_semantic_and_keyword_rpcs_take_user_public_only_threshold_and_20(
+    provider: PostgresProvider, scope: dict[str, Any], keys: list[str]
 ) -> None:
-    provider = PostgresProvider(corpus)
-    semantic, details = provider.search([0, 0, 1], 20, 0.6, **scope)
-    assert [hit.content for hit in semantic] == keys
-    assert all((hit.metadata["similarity"] or 0) >= 0.6 for hit in semantic)
-    assert (details["mode"], details["raw_count"]) == ("vector", len(keys))
-    by_default, _ = provider.search([0, 0, 1], 20, **scope)
-    assert by_default == semantic
-    keyword, details = provider.fulltext_search("leaked or reminder or invoice", 20, **scope)
-    assert {hit.content for hit in keyword} == {LEAK}.intersection(keys) | invoices
-    assert all(0 < hit.confidence <= 1 for hit in keyword)
-    (best,), _ = provider.fulltext_search("leaked or reminder", 1, **scope)
-    assert best.content in {LEAK, REMINDER}
+    semantic, _ = provider.search([0, 0, 1], 20, 0.6, **scope)
+    assert [one.content for one in semantic] == keys
+    assert provider.search([0, 0, 1], 20, **scope)[0] == semantic
+    keyword, _ = provider.fulltext_search("leaked or reminder", 20, **scope)
+    assert {one.content for one in keyword} == {LEAK, REMINDER} - ({LEAK} - {*keys})
 
 
-def test_the_service_answers_public_rows_with_a_threshold(corpus: str) -> None:
-    service = RetrievalService(PostgresProvider(corpus), BY_HAND)
-    response = service.search("invoice", public_only=True, min_similarity=0.6, limit=20)
-    assert {one.title for one in response.results} == {"Invoices"}
-    assert LEAK not in contents(response)
+def test_one_leg_fails_and_the_other_answers_inside_the_call(provider: PostgresProvider) -> None:
+    hits, details = provider.hybrid_search([1.0, 0.0], "leaked key", on_bad_embedding="text")
+    assert hits[0].content == LEAK
+    assert "2 dimensions" in details["notes"]["embedding"]
+    by_vector, _ = provider.hybrid_search([0, 0, 1], "unicorn", on_bad_embedding="text")
+    assert by_vector[0].content == LEAK
+
+
+def test_visitors_search_public_documents(insights: str) -> None:
+    with psycopg.connect(insights, autocommit=True) as connection:
+        connection.execute("grant usage on schema public to anon")
+        connection.execute(
+            "grant execute on function public.search_public_knowledge_chunks to anon"
+        )
+        connection.execute("set role anon")
+        hits, _ = PostgresProvider(connection).search_public_knowledge([0, 0, 1], "leaked reminder")
+    assert {one.content for one in hits} == {INVOICE, REMINDER}
+
+
+def test_the_edge_function_takes_public_only_and_threshold() -> None:
+    # tests/supabase/test_frontend.py runs it; here the body that a caller may send.
+    functions = Path(__file__).parents[2] / "supabase" / "functions"
+    source = (functions / "search" / "index.ts").read_text()
+    for passed in ("public_only: asked.public_only", "match_threshold: asked.threshold"):
+        assert passed in source
+
+
+@pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
+@pytest.mark.parametrize("mode", ["hybrid", "vector", "text", "rerank"])
+def test_relevance_is_0_to_1_in_every_mode(
+    provider: PostgresProvider, mode: Any, fusion: Any
+) -> None:
+    service = RetrievalService(
+        provider, EMBEDDER, lambda _, texts: [float(len(text)) for text in texts]
+    )
+    found = service.search("leaked key", mode=mode, fusion=fusion).results
+    found = sorted(found, key=lambda one: one.original_rank or one.rank)
+    assert found[0].content == LEAK
+    assert found[0].confidence == pytest.approx(1)
+    best = max(one.original_score or 0 for one in found)
+    shares = [(one.original_score or 0) / best for one in found]
+    assert [one.confidence for one in found] == pytest.approx(shares)
+
+
+def test_relevance_of_a_single_leg_is_the_share_of_its_best_possible_score(
+    provider: PostgresProvider,
+) -> None:
+    by_meaning, _ = provider.search([0, 0, 1])
+    assert [one.confidence for one in by_meaning] == [
+        one.metadata["similarity"] for one in by_meaning
+    ]
+    by_words, _ = provider.fulltext_search("leaked key")
+    scores = [one.metadata["text_score"] or 0 for one in by_words]
+    assert [one.confidence for one in by_words] == [score / scores[0] for score in scores]
+
+
+def test_search_analytics(dsn: str) -> None:
+    provider = PostgresProvider(dsn)
+    service = RetrievalService(
+        provider, EMBEDDER, settings=SearchSettings(query_log="without_viewer")
+    )
+    service.search("leaked key", mode="text")
+    service.flush_query_log()
+    with psycopg.connect(dsn) as connection:
+        logged = connection.execute(
+            "select question, mode, hits from public.knowledge_query_log"
+        ).fetchall()
+    assert logged == [("leaked key", "text", 0)]

@@ -1,164 +1,209 @@
-"""A caller of the earlier retrieval pipeline (base, hybrid, rerank), with nothing but its names."""
+"""Callers of the pipeline (base, hybrid, rerank): a test for each row of compatibility.md.
 
+The code is a caller's: it imports nothing of this test suite.
+"""
+
+import asyncio
+import json
 import logging
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
-from retrieving import (
-    CREDIT_NOTE,
-    LEAK,
-    RECORDER,
-    REMINDER,
-    ROTATION,
-    Make,
-    async_search,
-    contents,
-    fill,
-    out_of_order,
-    sync_search,
-)
+from mcp import Client
 
-from second_brain.errors import ConfigurationError, InvalidInputError, SecondBrainError
+import second_brain
+from second_brain import (
+    AsyncPostgresProvider,
+    AsyncRetrievalService,
+    KnowledgeWriter,
+    PostgresProvider,
+    RetrievalService,
+    SearchSettings,
+)
+from second_brain.evaluation import collection, runs
+from second_brain.ingest import find_files, ingest
+from second_brain.mcp_server import Scope, create_server
 from second_brain.models import CallableEmbedder
 
 HANDBOOK = UUID(int=1)
+LEAK = "A leaked key is revoked first."
+KEYS = "Service role keys stay on the server."
+INVOICE = "An invoice is cancelled by a credit note."
+
+
+def embed(texts: Sequence[str]) -> list[list[float]]:
+    return [[1.0 * ("invoice" in text), 0.1, 1.0 * ("key" in text)] for text in texts]
+
+
+def longest_first(_question: str, passages: Sequence[str]) -> list[float]:
+    return [float(len(passage)) for passage in passages]
+
+
+EMBEDDER = CallableEmbedder(embed, "by-hand", 3)
 
 
 @pytest.fixture(scope="module")
-def corpus(shared_dsn: str) -> str:
-    """Return the DSN of five chunks; the invoices are of a source and PDFs."""
-    fill(shared_dsn)
-    with psycopg.connect(shared_dsn) as connection:
+def handbook(shared_dsn: str) -> str:
+    with psycopg.connect(shared_dsn, autocommit=True) as connection:
         connection.execute(
             "insert into public.knowledge_sources (id, name) values (%s, 'handbook')", [HANDBOOK]
         )
-        connection.execute(
-            """
-            update public.knowledge_documents
-               set source_id = %s, metadata = metadata || '{"document_type": "pdf"}'
-             where external_key = 'handbook/invoices'
-            """,
-            [HANDBOOK],
-        )
+        writer = KnowledgeWriter(connection)
+        for document, texts in (
+            ({"external_key": "keys", "title": "Keys"}, [KEYS, LEAK]),
+            ({"external_key": "invoices", "source_id": str(HANDBOOK)}, [INVOICE]),
+        ):
+            writer.upsert_document(
+                document | {"metadata": {"document_type": "pdf"}} if len(texts) == 1 else document,
+                [
+                    {"content": text, "embedding": vector, "embedding_model": "by-hand"}
+                    for text, vector in zip(texts, embed(texts), strict=True)
+                ],
+            )
     return shared_dsn
 
 
-@pytest.fixture(params=[sync_search, async_search], ids=["sync", "async"])
-def make(request: pytest.FixtureRequest) -> Make:
-    made: Make = request.param
-    return made
+@pytest.fixture
+def service(handbook: str) -> RetrievalService:
+    return RetrievalService(PostgresProvider(handbook), EMBEDDER, longest_first)
+
+
+def passages(response: Any) -> list[str]:
+    return [one.content for one in response.results]
 
 
 @pytest.mark.parametrize(
-    "filters",
-    [{"source_id": str(HANDBOOK)}, {"source_id": "handbook"}, {"document_type": "pdf"}],
-    ids=str,
+    "filters", [{"source_id": str(HANDBOOK)}, {"document_type": "pdf"}, "document_id"], ids=str
 )
-def test_a_dict_of_filters_means_columns(make: Make, corpus: str, filters: Any) -> None:
-    found = make(corpus)("leaked key", filters=filters)
-    assert set(contents(found)) == {CREDIT_NOTE, REMINDER}
-
-
-def test_a_dict_filters_by_document(make: Make, corpus: str) -> None:
-    search = make(corpus)
-    (best, *_) = search("recorder").results
-    found = search("leaked key", filters={"document_id": best.document_id})
-    assert contents(found) == [RECORDER]
-
-
-def test_a_reranked_result_keeps_its_original_score(make: Make, corpus: str) -> None:
-    fused = {one.id: one.score for one in make(corpus)("leaked key").results}
-    reranked = make(corpus, reranker=out_of_order)("leaked key", mode="rerank").results
-    assert {one.id: one.original_score for one in reranked} == fused
-    assert [one.score for one in reranked] == [one.rerank_score for one in reranked]
-
-
-def test_without_its_text_leg_a_hybrid_search_is_a_vector_search(
-    make: Make, dsn: str, caplog: pytest.LogCaptureFixture
+def test_filters_source_id_document_id_document_type(
+    service: RetrievalService, filters: Any
 ) -> None:
-    fill(dsn)
-    with psycopg.connect(dsn) as connection:
+    if filters == "document_id":
+        (invoice,) = service.search("invoice", mode="text").results
+        filters = {"document_id": invoice.document_id}
+    assert passages(service.search("leaked key", filters=filters)) == [INVOICE]
+
+
+@pytest.mark.parametrize("name", ["markdown", "md"])
+def test_document_type_markdown(dsn: str, tmp_path: Path, name: str) -> None:
+    (tmp_path / "keys.md").write_text("# Keys\n\nKeys are rotated.")
+    (tmp_path / "cars.txt").write_text("A car has a key.")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        list(ingest(find_files([tmp_path]).documents, connection, EMBEDDER))
+    search = RetrievalService(PostgresProvider(dsn), EMBEDDER).search
+    assert passages(search("key", filters={"document_type": name})) == ["Keys are rotated."]
+    listed = [{"field": "document_type", "op": "in", "value": [name, "pdf"]}]
+    assert passages(search("key", filters=listed)) == ["Keys are rotated."]
+
+
+def test_source_id_may_be_the_name_of_the_source(service: RetrievalService) -> None:
+    assert passages(service.search("key", filters={"source_id": "handbook"})) == [INVOICE]
+
+
+def test_hybrid_fails_and_base_vector_search_answers(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        KnowledgeWriter(connection).upsert_document(
+            {"external_key": "keys"},
+            [{"content": LEAK, "embedding": [0, 0.1, 1], "embedding_model": "by-hand"}],
+        )
         connection.execute("drop function knowledge_internal.analyse_query cascade")
-    response = make(dsn)("leaked key", mode="hybrid")
-    assert contents(response)[:2] == [LEAK, ROTATION]
-    assert {one.match_type for one in response.results} == {"vector"}
+    response = RetrievalService(PostgresProvider(dsn), EMBEDDER).search("leaked key", mode="hybrid")
+    assert passages(response) == [LEAK]
     assert (response.mode, response.mode_used) == ("hybrid", "vector")
     assert response.degraded is not None
-    assert (response.degraded.part, response.degraded.also) == ("text", None)
-    assert "analyse_query" in response.degraded.message
-    assert response.embedding_model == "by-hand"
-    assert caplog.records[-1].__dict__["degraded"] == "text"
-    with pytest.raises(SecondBrainError, match="analyse_query"):
-        make(dsn)("leaked key", mode="text")
-    reranked = make(dsn, reranker=out_of_order)("leaked key", mode="rerank")
-    assert (reranked.mode_used, reranked.degraded) == ("rerank", response.degraded)
+    assert response.degraded.part == "text"
 
 
-def test_what_the_caller_did_wrong_has_no_fallback(make: Make, dsn: str) -> None:
-    fill(dsn)
-    with pytest.raises(InvalidInputError, match="filters"):
-        make(dsn)("leaked key", filters=[{"field": "collection", "op": "eq", "value": 1}])
-    with psycopg.connect(dsn) as connection:
-        connection.execute("drop function public.hybrid_search_knowledge_chunks")
-    with pytest.raises(SecondBrainError, match="hybrid_search_knowledge_chunks"):
-        make(dsn)("leaked key")
+def test_defaults_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Differs: the names are the same, the defaults are not.
+    settings = SearchSettings()
+    assert (settings.similarity_threshold, settings.hybrid_candidate_count) == (0, 50)
+    assert (settings.vector_weight, settings.text_weight) == (1, 1)
+    monkeypatch.setenv("SIMILARITY_THRESHOLD", "0.05")
+    monkeypatch.setenv("HYBRID_CANDIDATE_COUNT", "100")
+    monkeypatch.setenv("VECTOR_WEIGHT", "0.7")
+    monkeypatch.setenv("TEXT_WEIGHT", "0.3")
+    settings = SearchSettings()
+    assert (settings.similarity_threshold, settings.hybrid_candidate_count) == (0.05, 100)
+    assert (settings.vector_weight, settings.text_weight) == (0.7, 0.3)
+
+
+def test_original_score_beside_rerank_score_and_cached_scores(handbook: str) -> None:
+    scored: list[str] = []
+
+    def reranker(question: str, texts: Sequence[str]) -> list[float]:
+        scored.extend(texts)
+        return longest_first(question, texts)
+
+    service = RetrievalService(PostgresProvider(handbook), EMBEDDER, reranker)
+    fused = {one.id: one.score for one in service.search("leaked key").results}
+    reranked = service.search("leaked key", mode="rerank").results
+    assert {one.id: one.original_score for one in reranked} == fused
+    assert [one.rerank_score for one in reranked] == sorted(map(len, (KEYS, LEAK, INVOICE)))[::-1]
+    service.search("leaked key", mode="rerank")
+    assert sorted(scored) == sorted([KEYS, LEAK, INVOICE])
+
+
+def ask(dsn: str, tool: str, **arguments: Any) -> Any:
+    async def call() -> Any:
+        provider = AsyncPostgresProvider(dsn)
+        server = create_server(AsyncRetrievalService(provider, EMBEDDER), provider, Scope())
+        async with Client(server) as client:
+            return await client.call_tool(tool, arguments)
+
+    return asyncio.run(call())
+
+
+def test_mcp_search_knowledge_base(handbook: str) -> None:
+    asked = {"query": "leaked key", "match_count": 10, "search_type": "hybrid"}
+    assert f"> {LEAK}" in ask(handbook, "search_knowledge_base", **asked).content[0].text
+    narrowed = ask(handbook, "search_knowledge_base", **asked, source_id="handbook")
+    (found,) = narrowed.structured_content["results"]
+    assert found["content"] == INVOICE
+
+
+def test_mcp_perform_rag_query(handbook: str) -> None:
+    answer = ask(handbook, "perform_rag_query", query="key", source="handbook", match_count=5)
+    (found,) = answer.structured_content["results"]
+    assert found["content"] == INVOICE
+
+
+def test_one_report_of_base_hybrid_and_rerank(dsn: str, tmp_path: Path) -> None:
+    (tmp_path / "qrels").mkdir()
+    lines = [json.dumps({"_id": f"d{n}", "text": text}) for n, text in enumerate((KEYS, INVOICE))]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
+    (tmp_path / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "server keys"}))
+    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td0\t1\n")
+    judged = collection.load(tmp_path)
+    vectors = collection.embed(judged, EMBEDDER)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        runs.load(connection, judged, vectors, "english", lambda _step: None)
+        report = runs.evaluate(
+            connection, judged, vectors, runs.Settings(), reranker=("longest", longest_first)
+        )
+    assert report.searches == ("vector", "text", "hybrid", "rerank")
+    for search in report.searches:
+        assert 0 <= report.mean(search, "nDCG@10") <= 1
+        assert 0 < report.latency(search, 0.5) <= report.latency(search, 0.95)
 
 
 def test_match_types_are_logged_for_each_search(
-    make: Make, corpus: str, caplog: pytest.LogCaptureFixture
+    service: RetrievalService, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "second_brain.search"):
-        response = make(corpus)("leaked key")
-    fields = caplog.records[-1].__dict__
-    reported = [fields[f"match_{name}"] for name in ("both", "vector", "text")]
-    found = [one.match_type for one in response.results]
-    assert reported == [found.count(name) for name in ("both", "vector", "text")]
-    assert reported[0] == 2
-    assert sum(reported) == len(found)
+        found = [one.match_type for one in service.search("leaked key").results]
+    fields = vars(caplog.records[-1])
+    for name in ("both", "vector", "text"):
+        assert fields[f"match_{name}"] == found.count(name)
+    assert found.count("both") >= 1
 
 
-def test_a_bad_embedding_is_searched_by_text_where_the_setting_says_so(
-    make: Make, corpus: str
-) -> None:
-    small = CallableEmbedder(lambda texts: [[1.0, 0.0]] * len(texts), "by-hand", 2)
-    other = CallableEmbedder(lambda texts: [[1.0, 0.0, 0.0]] * len(texts), "other", 3)
-    for embedder in (small, other):
-        with pytest.raises(ConfigurationError):
-            make(corpus, embedder)("leaked key")
-        forgiving = make(corpus, embedder, search_on_bad_embedding="text")
-        response = forgiving("leaked key")
-        assert contents(response) == [LEAK, ROTATION]
-        assert (response.mode_used, response.embedding_model) == ("text", None)
-        assert response.degraded is not None
-        assert response.degraded.part == "embed"
-        assert "by-hand" in response.degraded.message
-        with pytest.raises(ConfigurationError):
-            forgiving("leaked key", mode="vector")
-
-
-def test_a_size_that_only_the_database_knows_is_searched_by_text_too(make: Make, dsn: str) -> None:
-    # Without a chunk, nothing says the model of the corpus.
-    small = CallableEmbedder(lambda texts: [[1.0, 0.0]] * len(texts), "by-hand", 2)
-    response = make(dsn, small, search_on_bad_embedding="text")("leaked key")
-    assert (response.results, response.mode_used) == ([], "text")
-    assert response.degraded is not None
-    assert (response.degraded.part, response.degraded.kind) == ("embed", "dimension_mismatch")
-
-
-def test_weights_and_fusion_are_of_the_request(make: Make, corpus: str) -> None:
-    search = make(corpus, vector_weight=0.5, text_weight=0.5)
-    for asked, weights in (
-        ({}, (0.5, 0.5)),
-        ({"vector_weight": 2}, (2, 0.5)),
-        ({"vector_weight": 0.25, "bm25_weight": 3}, (0.25, 3)),
-    ):
-        for one in search("leaked key", fusion="rrf", **asked).results:
-            ranks = zip(weights, (one.vector_rank, one.text_rank), strict=True)
-            assert one.score == pytest.approx(
-                sum(weight / (60 + rank) for weight, rank in ranks if rank is not None)
-            )
-    assert {one.match_type for one in search("leaked key", vector_weight=0).results} == {"text"}
-    with pytest.raises(InvalidInputError, match="both 0"):
-        search("leaked key", vector_weight=0, text_weight=0)
+def test_strategy_classes(service: RetrievalService) -> None:
+    # Differs: the mode and the settings select the strategy.
+    assert not [name for name in dir(second_brain) if "Strategy" in name]
+    used = [service.search("key", mode=mode).mode_used for mode in ("vector", "hybrid", "rerank")]
+    assert used == ["vector", "hybrid", "rerank"]

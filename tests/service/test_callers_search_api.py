@@ -1,81 +1,142 @@
-"""A caller of the earlier typed search API, with nothing but its names."""
+"""Callers of the typed search API: a test for each row of docs/compatibility.md.
+
+The code is a caller's: it imports nothing of this test suite.
+"""
 
 import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
 from datetime import date
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
 from pydantic import ValidationError
-from retrieving import (
-    ALICE,
-    BY_HAND,
-    CREDIT_NOTE,
-    LEAK,
-    RECORDER,
-    REMINDER,
-    ROTATION,
-    contents,
-    fill,
-    out_of_order,
-)
 
-from second_brain import AsyncRetrievalService, RetrievalService, SearchAPI, SearchQuery
+import second_brain
+from second_brain import (
+    AsyncPostgresProvider,
+    AsyncRetrievalService,
+    KnowledgeWriter,
+    PostgresProvider,
+    RetrievalService,
+    SearchAPI,
+    SearchQuery,
+    SearchSettings,
+)
 from second_brain.errors import ConfigurationError, InvalidInputError
 from second_brain.filters import FilterBuilder, FilterExpression
-from second_brain.retrieval.settings import SearchSettings
-from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
+from second_brain.ingest import find_files, ingest
+from second_brain.models import CallableEmbedder
+
+DOCS = Path(__file__).parents[2] / "docs"
+ANA = UUID(int=10)
+LEAK = "A leaked key is revoked first."
+ROTATION = "Keys are rotated every 90 days."
+INVOICE = "An invoice is cancelled by a credit note."
+
+
+def embed(texts: Sequence[str]) -> list[list[float]]:
+    return [[1.0 * ("invoice" in text), 0.1, 1.0 * ("key" in text.lower())] for text in texts]
+
+
+def longest_first(_question: str, passages: Sequence[str]) -> list[float]:
+    return [float(len(passage)) for passage in passages]
+
+
+EMBEDDER = CallableEmbedder(embed, "by-hand", 3)
 
 
 @pytest.fixture(scope="module")
-def corpus(shared_dsn: str) -> str:
-    """Return the DSN of five chunks; those about keys are of a wiki's file."""
-    fill(shared_dsn)
-    with psycopg.connect(shared_dsn) as connection:
-        connection.execute(
-            """
-            update public.knowledge_documents
-               set metadata = metadata || '{
-                     "source_category": "wiki", "source_file": "keys.md", "token_count": 7
-                   }'
-             where external_key = 'decisions/keys'
-            """
-        )
+def library(shared_dsn: str) -> str:
+    """Return the DSN of Ana's decision about keys, from a file of a wiki, and a public playbook."""
+    with psycopg.connect(shared_dsn, autocommit=True) as connection:
+        documents: list[tuple[dict[str, Any], list[str]]] = [
+            (
+                {
+                    "external_key": "keys",
+                    "title": "API keys",
+                    "knowledge_type": "decision",
+                    "document_date": date(2025, 11, 3),
+                    "owner_id": ANA,
+                    "metadata": {
+                        "tags": ["api", "security"],
+                        "source_category": "wiki",
+                        "source_file": "keys.md",
+                        "token_count": 7,
+                    },
+                },
+                [LEAK, ROTATION],
+            ),
+            (
+                {
+                    "external_key": "invoices",
+                    "knowledge_type": "playbook",
+                    "document_date": date(2024, 1, 1),
+                    "visibility": "public",
+                },
+                [INVOICE],
+            ),
+        ]
+        for document, texts in documents:
+            KnowledgeWriter(connection).upsert_document(
+                document,
+                [
+                    {"content": text, "embedding": vector, "embedding_model": "by-hand"}
+                    for text, vector in zip(texts, embed(texts), strict=True)
+                ],
+            )
     return shared_dsn
 
 
 @pytest.fixture
-def service(corpus: str) -> RetrievalService:
-    return RetrievalService(PostgresProvider(corpus), BY_HAND, out_of_order)
+def service(library: str) -> RetrievalService:
+    return RetrievalService(PostgresProvider(library), EMBEDDER, longest_first)
+
+
+@pytest.fixture
+def api(service: RetrievalService) -> SearchAPI[Any]:
+    return SearchAPI(service, viewer_id=None)
+
+
+def texts(response: Any) -> list[str]:
+    return [one.chunk_text for one in response.results]
 
 
 @pytest.mark.parametrize(
-    ("search_mode", "used"),
+    ("mode", "used"),
     [("vector", "vector"), ("bm25", "text"), ("hybrid", "hybrid"), ("rerank", "rerank")],
 )
-def test_a_query_has_its_earlier_names(
-    service: RetrievalService, search_mode: str, used: str
-) -> None:
-    query = SearchQuery.model_validate(
-        {
-            "query_text": "leaked key",
-            "search_mode": search_mode,
-            "limit": 2,
-            "offset": 1,
-            "vector_weight": 0.7,
-            "bm25_weight": 0.3,
-        }
-    )
-    assert (query.query, query.text_weight, query.search_mode) == ("leaked key", 0.3, "websearch")
-    response = service.search(query, viewer_id=None)
-    assert (response.mode_used, response.search_mode) == (used, used)
+def test_search_query_fields(api: SearchAPI[Any], mode: Any, used: str) -> None:
+    given = {"query_text": "leaked key", "search_mode": mode, "limit": 2, "offset": 1}
+    query = SearchQuery.model_validate({**given, "vector_weight": 0.7, "bm25_weight": 0.3})
+    response = api.advanced_search(query)
+    assert (response.search_mode, response.mode_used) == (used, used)
     assert (response.limit, response.offset) == (2, 1)
 
 
-def test_a_search_takes_the_earlier_names_too(service: RetrievalService) -> None:
-    assert service.search("leaked key", search_mode="bm25").mode_used == "text"
-    assert service.search("leaked key", search_mode="phrase").mode_used == "hybrid"
+@pytest.mark.parametrize("mode", ["vector", "bm25", "hybrid", "phrase"])
+def test_what_a_search_query_was_given_reads_back(mode: Any) -> None:
+    query = SearchQuery.model_validate(
+        {"query_text": "leaked key", "search_mode": mode, "bm25_weight": 0.3}
+    )
+    assert query.search_mode == mode
+    assert (query.query_text, query.bm25_weight) == ("leaked key", 0.3)
+    assert SearchQuery.model_validate(query.model_dump()) == query
+
+
+def test_a_search_mode_that_is_none_lists_the_words_that_are() -> None:
+    with pytest.raises(ValidationError) as raised:
+        SearchQuery.model_validate({"query": "key", "search_mode": "keyword"})
+    (error,) = raised.value.errors()
+    named = error["ctx"]["expected"].replace(" or ", ", ").replace("'", "").split(", ")
+    for word in named:
+        SearchQuery.model_validate({"query": "key", "search_mode": word})
+    assert {"hybrid", "vector", "text", "bm25", "rerank", "websearch"} <= {*named}
 
 
 @pytest.mark.parametrize(
@@ -92,38 +153,72 @@ def test_two_names_of_one_field_are_refused(asked: dict[str, Any]) -> None:
         SearchQuery.model_validate(asked)
 
 
-def test_a_result_has_its_earlier_names(service: RetrievalService) -> None:
+def test_weights_must_sum_to_1(service: RetrievalService) -> None:
+    # Differs: any weights from 0 on.
+    found = service.search("leaked key", vector_weight=2, bm25_weight=3, fusion="rrf").results
+    for one in found:
+        ranks = ((2, one.vector_rank), (3, one.text_rank))
+        assert one.score == pytest.approx(sum(w / (60 + rank) for w, rank in ranks if rank))
+    with pytest.raises(InvalidInputError, match="both 0"):
+        service.search("leaked key", vector_weight=0, bm25_weight=0)
+
+
+def test_search_result_fields(service: RetrievalService) -> None:
     best = service.search("leaked key").results[0]
     assert (best.chunk_id, best.chunk_text) == (best.id, LEAK)
     assert (best.vector_score, best.bm25_score) == (best.similarity, best.text_score)
     assert best.matched_terms == ["leaked", "key"]
-    assert (best.context_header, best.total_chunks) == ("API keys", 2)
+    assert best.context_header == "API keys"
     assert best.score == best.rrf_score
-    assert best.chunk_token_count == 7
-    (untold,) = service.search("recorder", collections=["tickets"]).results
-    assert untold.chunk_token_count is None
 
 
-def test_a_response_tells_its_time_as_a_number_and_its_filters(service: RetrievalService) -> None:
-    response = service.search("leaked key", category="decision", exact_total=True)
-    assert 0 < response.query_time_ms == response.timings.total
-    assert response.applied_filters == {"category": "decision", "include_memory": False}
-    assert (response.total_count, response.exact_total) == (2, 2)
+def test_result_source_file_and_source_category(service: RetrievalService) -> None:
+    best = service.search("leaked key").results[0]
+    assert (best.source_file, best.source_category) == ("keys.md", "wiki")
+    (untold,) = service.search("invoice", mode="text").results
+    assert (untold.source_file, untold.source_category) == (None, None)
 
 
-def test_an_offset_beyond_the_pool_is_told(corpus: str) -> None:
+def test_search_response_fields(service: RetrievalService) -> None:
+    response = service.search("leaked key", category="decision")
+    assert response.total_count == 2
+    assert response.query_time_ms > 0
+    assert response.search_mode == "hybrid"
+    assert response.applied_filters["category"] == "decision"
+
+
+def test_aliases_of_fields_are_in_json_too(service: RetrievalService) -> None:
+    response = service.search("leaked key")
+    sent = json.loads(response.model_dump_json())
+    assert sent["search_mode"] == "hybrid"
+    best, shown = response.results[0], sent["results"][0]
+    for name in (
+        *("chunk_id", "chunk_text", "score", "vector_score", "bm25_score", "context_header"),
+        *("total_chunks", "chunk_token_count", "source_file", "source_category"),
+        *("artifact_id", "distance", "is_chunk", "original_score"),
+    ):
+        assert shown[name] == getattr(best, name)
+
+
+def test_total_count_is_all_rows_that_pass_the_filters(library: str) -> None:
     small = SearchSettings(hybrid_candidate_count=1, overfetch_multiplier=1)
-    service = RetrievalService(PostgresProvider(corpus), BY_HAND, settings=small)
-    response = service.search("leaked key", limit=1, offset=4)
+    service = RetrievalService(PostgresProvider(library), EMBEDDER, settings=small)
+    response = service.search("key", limit=1, exact_total=True)
+    assert (response.total_count, response.exact_total) == (1, 3)
+
+
+def test_offset_anywhere(library: str) -> None:
+    small = SearchSettings(hybrid_candidate_count=1, overfetch_multiplier=1)
+    service = RetrievalService(PostgresProvider(library), EMBEDDER, settings=small)
+    response = service.search("leaked key", limit=1, offset=2)
     assert (response.results, response.pool_ended) == ([], True)
     assert "search_pages" in (response.remedy or "")
     pages = list(service.search_pages("leaked key", limit=2))
-    assert [len(page.results) for page in pages] == [2, 2, 1]
+    assert [len(page.results) for page in pages] == [2, 1]
 
 
-def test_the_search_api_has_its_methods(service: RetrievalService) -> None:
-    api = SearchAPI(service, viewer_id=None)
-    response = api.search(
+def test_search_api_methods(library: str, api: SearchAPI[Any]) -> None:
+    found = api.search(
         "leaked key",
         category="decision",
         tags=["api"],
@@ -131,20 +226,19 @@ def test_the_search_api_has_its_methods(service: RetrievalService) -> None:
         mode="vector",
         min_similarity=0.5,
     )
-    assert contents(response) == [LEAK, ROTATION]
-    assert contents(api.advanced_search(SearchQuery(query="recorder", limit=1))) == [RECORDER]
-    public = {CREDIT_NOTE, REMINDER}
-    stranger = SearchAPI(service, viewer_id=UUID(int=1))
-    assert set(contents(stranger.search("leaked key"))) == public
-    assert set(contents(stranger.advanced_search(SearchQuery(query="leaked key")))) == public
-    assert LEAK in contents(stranger.search("leaked key", viewer_id=ALICE))
-    with pytest.raises(ConfigurationError):
-        service.search(SearchQuery(query="leaked key"))
-
-
-def test_the_search_api_of_an_event_loop_is_awaited(corpus: str) -> None:
-    api = SearchAPI(AsyncRetrievalService(AsyncPostgresProvider(corpus), BY_HAND), viewer_id=None)
-    assert contents(asyncio.run(api.search("recorder", limit=1))) == [RECORDER]
+    assert {*texts(found)} == {LEAK, ROTATION}
+    assert texts(api.search(query_text="invoice", limit=1)) == [INVOICE]
+    with pytest.raises(ValueError, match="query and query_text"):
+        api.search("invoice", query_text="invoice")
+    assert texts(api.advanced_search(SearchQuery(query="invoice", limit=1))) == [INVOICE]
+    stranger = SearchAPI(
+        RetrievalService(PostgresProvider(library), EMBEDDER), viewer_id=UUID(int=1)
+    )
+    assert texts(stranger.search("leaked key")) == [INVOICE]
+    assert texts(stranger.advanced_search(SearchQuery(query="leaked key"))) == [INVOICE]
+    awaited = AsyncRetrievalService(AsyncPostgresProvider(library), EMBEDDER)
+    found = asyncio.run(SearchAPI(awaited, viewer_id=ANA).search("leaked key", limit=1))
+    assert texts(found) == [LEAK]
 
 
 @pytest.mark.parametrize(
@@ -153,14 +247,50 @@ def test_the_search_api_of_an_event_loop_is_awaited(corpus: str) -> None:
         FilterBuilder().add_category("wiki", field="metadata.source_category"),
         FilterBuilder().add_source_category("wiki", "chat"),
         FilterBuilder().add_source_file("keys.md"),
-        FilterBuilder().add_any(["security", "none"]),
         FilterBuilder().add_any("source_file", field="metadata"),
         {"source_file": "keys.md", "source_category": "wiki"},
         [FilterExpression("source_file", "in", ["keys.md"])],
     ],
 )
-def test_filters_by_category_file_and_keys(service: RetrievalService, filters: Any) -> None:
-    assert set(contents(service.search("leaked key", filters=filters))) == {LEAK, ROTATION}
+def test_filter_builder_source_category_source_file_and_any_keys(
+    service: RetrievalService, filters: Any
+) -> None:
+    assert {*texts(service.search("leaked key", filters=filters))} == {LEAK, ROTATION}
+
+
+def test_add_category_on_a_type_that_nobody_declared(dsn: str) -> None:
+    api = SearchAPI(RetrievalService(PostgresProvider(dsn), EMBEDDER), viewer_id=None)
+    insert = "insert into public.knowledge_types (name) values ('product_docs')"
+    category: Any
+    for category in (
+        {"category": "product_docs"},
+        {"filters": FilterBuilder().add_category("product_docs")},
+        {"filters": FilterBuilder().add_category("note", "product_docs")},
+    ):
+        with pytest.raises(InvalidInputError, match="case_study, conversation") as raised:
+            api.search("key", **category)
+        assert "product_docs" in str(raised.value)
+        assert insert in raised.value.remedy
+    with psycopg.connect(dsn) as connection:
+        connection.execute(insert)
+    assert texts(api.search("key", category="product_docs")) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"from_date": date(2025, 1, 1)}, {LEAK, ROTATION}),
+        ({"to_date": "2024-12-31"}, {INVOICE}),
+        ({"from_date": "2024-01-01", "to_date": "2025-12-31"}, {LEAK, ROTATION, INVOICE}),
+    ],
+)
+def test_add_date_range_from_date_to_date(
+    service: RetrievalService, given: Any, found: set[str]
+) -> None:
+    filters = FilterBuilder().add_date_range(**given)
+    assert {*texts(service.search("leaked key", filters=filters))} == found
+    with pytest.raises(ValueError, match="both given"):
+        FilterBuilder().add_date_range("2024-01-01", "2024-01-02", **given)
 
 
 def test_an_invalid_mode_or_operator_is_a_value_error_that_lists_the_valid_ones(
@@ -171,8 +301,15 @@ def test_an_invalid_mode_or_operator_is_a_value_error_that_lists_the_valid_ones(
         service.search("key", mode=wrong)
     with pytest.raises(ValueError, match="eq, ne, in, not_in, contains, has_any"):
         FilterExpression("collection", wrong, 1)
-    with pytest.raises(InvalidInputError, match="case_study, conversation, decision"):
-        service.search("key", filters=FilterBuilder().add_category("poem"))
+
+
+def test_total_chunks_chunk_token_count_and_context_header(dsn: str, tmp_path: Path) -> None:
+    (tmp_path / "keys.md").write_text("# Keys\n\n## Rotation\n\nKeys are rotated.\n")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        list(ingest(find_files([tmp_path]).documents, connection, EMBEDDER))
+    (found,) = RetrievalService(PostgresProvider(dsn), EMBEDDER).search("rotated").results
+    assert (found.context_header, found.total_chunks) == ("Keys > Rotation", 1)
+    assert found.chunk_token_count == 1 + len("Keys are rotated.") // 3
 
 
 @pytest.mark.parametrize(
@@ -184,15 +321,73 @@ def test_an_invalid_mode_or_operator_is_a_value_error_that_lists_the_valid_ones(
         ("SEARCH_SIMILARITY_THRESHOLD", "similarity_threshold"),
     ],
 )
-def test_settings_have_names_with_the_prefix(
+def test_settings_have_the_prefix_search(
     monkeypatch: pytest.MonkeyPatch, variable: str, setting: str
 ) -> None:
     monkeypatch.setenv(variable, "0.25")
     assert getattr(SearchSettings(), setting) == 0.25
-
-
-def test_settings_are_given_by_their_earlier_names() -> None:
     assert SearchSettings(bm25_weight=0.3).text_weight == 0.3
     assert SearchSettings().search_cache_ttl_seconds == 300
     with pytest.raises(ConfigurationError, match="names of one setting"):
         SearchSettings(bm25_weight=0.3, text_weight=0.3)
+
+
+def test_structured_json_logs(library: str) -> None:
+    program = f"""
+from second_brain import PostgresProvider, RetrievalService, SearchSettings
+from second_brain.models import CallableEmbedder
+
+embedder = CallableEmbedder(lambda texts: [[0.0, 0.1, 1.0]] * len(texts), "by-hand", 3)
+for _ in range(2):
+    service = RetrievalService(
+        PostgresProvider({library!r}), embedder, settings=SearchSettings(search_log_json=True)
+    )
+    service.search("leaked\\nkey")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [(one["event"], one["mode_used"], one["results"]) for one in lines] == [
+        ("search", "hybrid", 3)
+    ] * 2
+    assert {"time", "level", "logger", "message", "match_both", "total_ms"} <= lines[0].keys()
+    assert not {"args", "msg", "levelno"} & lines[0].keys()
+
+
+def test_index_on_category_and_document_date(library: str) -> None:
+    # Differs: an index for each column, which Postgres combines.
+    with psycopg.connect(library) as connection:
+        indexed = connection.execute(
+            "select indexdef from pg_indexes where tablename = 'knowledge_chunks'"
+        ).fetchall()
+    for column in ("knowledge_type", "document_date"):
+        assert any(f"({column})" in one[0] for one in indexed)
+
+
+def test_a_cost_estimate_before_a_search(library: str) -> None:
+    estimate = PostgresProvider(library).estimate_hybrid_search([0, 0, 1], "leaked key")
+    assert estimate["milliseconds"] > 0
+
+
+def test_metrics_with_a_p95_alert() -> None:
+    page = (DOCS / "monitor.md").read_text()
+    assert "histogram_quantile(0.95" in page
+    assert "second_brain_search_duration_seconds_bucket" in page
+
+
+def test_a_page_on_postgresql_conf() -> None:
+    page = (DOCS / "operate.md").read_text().partition("## Postgres settings")[2]
+    for setting in (
+        *("shared_buffers", "maintenance_work_mem", "work_mem"),
+        *("random_page_cost", "effective_io_concurrency"),
+    ):
+        assert f"`{setting}`" in page
+
+
+def test_strategy_and_ranker_base_classes(library: str) -> None:
+    # Differs: a reranker is a function.
+    assert not [name for name in dir(second_brain) if name.endswith(("Strategy", "Ranker"))]
+    service = RetrievalService(PostgresProvider(library), EMBEDDER, longest_first)
+    found = texts(service.search("leaked key", mode="rerank"))
+    assert found == sorted(found, key=len, reverse=True)

@@ -38,8 +38,8 @@ from second_brain.errors import (
 from second_brain.filters import FilterBuilder
 from second_brain.models import CallableEmbedder
 from second_brain.retrieval.answer import SearchResponse, SearchResult
+from second_brain.retrieval.earlier_names import QUERY_FIELDS
 from second_brain.retrieval.query import (
-    OTHER_NAMES,
     Access,
     AccessOptions,
     QueryOptions,
@@ -61,7 +61,7 @@ def test_an_answer_says_what_was_asked_what_ran_and_what_it_took(make: Make, cor
     assert (response.mode, response.mode_used) == ("hybrid", "hybrid")
     assert response.total_count == 5
     assert (response.limit, response.offset) == (2, 0)
-    assert response.applied_filters == {"include_memory": False}
+    assert response.applied_filters == {"left_out": ["memory", "history"]}
     assert response.embedding_model == "by-hand"
     assert response.degraded is None
     assert not response.cached
@@ -227,7 +227,7 @@ def test_what_is_given_by_name_are_the_fields_of_a_request_and_what_the_server_d
     decided = Access.model_fields.keys()
     assert get_type_hints(AccessOptions).keys() == decided
     assert (
-        get_type_hints(QueryOptions).keys() - decided - OTHER_NAMES.keys() | {"query"}
+        get_type_hints(QueryOptions).keys() - decided - QUERY_FIELDS.keys() | {"query"}
         == SearchQuery.model_fields.keys()
     )
     schema = json.dumps(SearchQuery.model_json_schema())
@@ -330,7 +330,7 @@ def test_filters_reach_the_database_and_the_answer_names_them(
     response = make(corpus)("leaked key", **asked)
     assert set(contents(response)) == found
     if applied is not None:
-        response.applied_filters.pop("include_memory", None)
+        response.applied_filters.pop("left_out", None)
         assert response.applied_filters == applied
 
 

@@ -18,6 +18,7 @@ from second_brain.models import CallableEmbedder
 from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.service import RetrievalService
 from second_brain.retrieval.settings import SearchSettings
+from second_brain.retrieval.telemetry import JsonFormatter
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.query_log import LoggedQuery
 from second_brain.services.results import EmbeddingModel, Results
@@ -252,6 +253,17 @@ def logged_question(trial: Trial) -> str | None:
     return getattr(records.buffer[-1], "query", None)
 
 
+def writes_json(trial: Trial) -> bool:
+    package = logging.getLogger("second_brain")
+    trial.search()
+    own = [one for one in package.handlers if isinstance(one.formatter, JsonFormatter)]
+    for one in own:
+        package.removeHandler(one)
+    package.setLevel(logging.NOTSET)
+    package.propagate = True
+    return bool(own)
+
+
 def query_log_lines(trial: Trial) -> int:
     """Return how many lines the log has after two searches, two days after another one."""
     old = LoggedQuery(question="zebra", mode="text", total_ms=1.0, seconds_ago=2 * 86400)
@@ -348,8 +360,8 @@ EFFECTS: dict[str, tuple[dict[str, Any], Any, Callable[[Trial], Any], Any, Any]]
         {},
         True,
         lambda at: at.search().applied_filters,
-        {"include_memory": False},
-        {},
+        {"left_out": ["memory", "history"]},
+        {"left_out": ["history"]},
     ),
     "search_on_bad_embedding": (
         {},
@@ -401,6 +413,7 @@ EFFECTS: dict[str, tuple[dict[str, Any], Any, Callable[[Trial], Any], Any, Any]]
         False,
     ),
     "search_log_queries": ({}, True, logged_question, None, "zebra"),
+    "search_log_json": ({}, True, writes_json, False, True),
     "query_log": ({}, "without_viewer", query_log_lines, 1, 3),
     "query_log_max_rows": (LOG, 1, query_log_lines, 3, 1),
     "query_log_max_days": (LOG, 1, query_log_lines, 3, 2),

@@ -255,6 +255,43 @@ def test_frequent_words_weigh_by_the_statistics_of_the_whole_corpus(server: Serv
     assert details["uneven_statistics"] is True
 
 
+def test_the_newest_statistics_count_where_databases_have_different_ones(server: Server) -> None:
+    now = {
+        "document_count": 2000,
+        "mean_length": 10,
+        "cosine_spread": 0.2,
+        "languages": ["english"],
+        "frequencies": {"amber": 0.01},
+    }
+    newer = {**now, "id": "20260201T000000.000000 b"}
+    # Those of a database that was restored, from when the corpus had more chunks.
+    older = {
+        **now,
+        "id": "20260101T000000.000000 c",
+        "document_count": 5000,
+        "frequencies": {"amber": 0.5},
+    }
+    with databases(server, *NAMES) as corpus, corpus.provider() as provider:
+        fill(corpus, 10)
+
+        def scores(**sets: dict[str, Any]) -> list[float | None]:
+            for name, statistics in sets.items():
+                corpus.shards[name].execute(
+                    "select public.set_knowledge_statistics(%s)", [Jsonb(statistics)]
+                )
+            return [hit.metadata["text_score"] for hit in provider.find(None, "amber")[0]]
+
+        expected = scores(east=newer, west=newer)
+        assert scores(east=older, west=older) != expected
+        assert scores(east=newer) == scores(east=older, west=newer) == expected != []
+
+
+def test_later_statistics_have_a_greater_id(corpus: Corpus) -> None:
+    ids = [refresh_shared_statistics(corpus.shards).id for _ in range(2)]
+    assert ids == sorted(set(ids))
+    assert len(ids) == 2
+
+
 LIST = {
     "formulation": 1,
     "text_strategy": "all rows",

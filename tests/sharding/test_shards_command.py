@@ -38,6 +38,13 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 def test_refresh_sets_the_same_statistics_and_check_says_so(corpus: Corpus, run: Run) -> None:
     before = run("shards", "check", *GIVEN)
     assert (before.code, "shards refresh" in before.out) == (1, True)
+    chunks = [
+        shard.execute("select count(*) from public.knowledge_chunks").fetchall()[0][0]
+        for shard in corpus.shards.values()
+    ]
+    assert [
+        int(line.split("│")[2]) for line in before.out.splitlines() if "its own" in line
+    ] == chunks
     refreshed = run("shards", "refresh", *GIVEN)
     assert (refreshed.code, "Set in 2 databases" in refreshed.out) == (0, True)
     assert run("shards", "check", *GIVEN).code == 0

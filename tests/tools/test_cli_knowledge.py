@@ -142,7 +142,7 @@ def zoo(brain: Run, database: psycopg.Connection[tuple[Any, ...]]) -> Run:
             {
                 "title": "Past",
                 "owner_id": UUID(int=2),
-                "collection": "history",
+                "collection": "archive",
                 "allowed_groups": ["staff"],
             },
             ["A zebra of long ago."],
@@ -165,9 +165,9 @@ def zoo(brain: Run, database: psycopg.Connection[tuple[Any, ...]]) -> Run:
             ["--filters", '[{"field": "chunk_index", "op": "gt", "value": 0}]'],
             ["Savanna"],
         ),
-        (["--collection", "history"], ["Past"]),
+        (["--collection", "archive"], ["Past"]),
         (
-            ["--collection", "history", "--collection", "knowledge"],
+            ["--collection", "archive", "--collection", "knowledge"],
             ["Farm", "Past", "Savanna", "Savanna"],
         ),
         (["--viewer-id", str(MINE)], ["Farm", "Savanna", "Savanna"]),
@@ -236,9 +236,9 @@ def test_a_wrong_option_is_told(zoo: Run, options: list[str], code: int, named: 
 def test_facets_are_counted_over_the_chunks_that_have_the_words(zoo: Run) -> None:
     asked = ("search", "zebra", "--mode", "text", "--limit", "1", "--facet", "collection")
     lines = [line.split() for line in zoo(*asked).out.splitlines()[-2:]]
-    assert lines == [["collection", "knowledge", "3"], ["collection", "history", "1"]]
+    assert lines == [["collection", "knowledge", "3"], ["collection", "archive", "1"]]
     counted = json.loads(zoo(*asked, "--json").out)["facets"]
-    assert counted[1] == {"facet": "collection", "value": "history", "count": 1}
+    assert counted[1] == {"facet": "collection", "value": "archive", "count": 1}
 
 
 def test_chunks_without_an_embedding_are_told_to_those_who_may_see_them(
@@ -341,7 +341,7 @@ def test_an_estimate_has_a_line_for_each_leg_and_no_hits(zoo: Run) -> None:
 
 
 def test_an_explanation_of_several_collections_has_all_lists(zoo: Run) -> None:
-    options = ["--collection", "history", "--collection", "knowledge", "--mode", "text"]
+    options = ["--collection", "archive", "--collection", "knowledge", "--mode", "text"]
     lines = [
         " ".join(line.split())
         for line in zoo("search", "zebra", "--explain", *options).out.splitlines()
@@ -350,7 +350,7 @@ def test_an_explanation_of_several_collections_has_all_lists(zoo: Run) -> None:
     assert lines[4] == "fusion auto"
     assert lines[7] == "collection vector leg text leg vector weight text weight"
     listed = {line.split()[0]: line for line in lines[8:10]}
-    assert listed["history"].startswith("history 0, not run 1, ")
+    assert listed["archive"].startswith("archive 0, not run 1, ")
     assert listed["knowledge"].startswith("knowledge 0, not run 3, ")
     told = json.loads(zoo("search", "zebra", "--explain", "--json", *options).out)
     assert told["question"] == "zebra"

@@ -336,7 +336,8 @@ def test_documents_are_stored_with_heading_embedding_and_model(
         "select heading, content, embedding_model, embedding is null, metadata"
         " from public.knowledge_chunks order by heading"
     ).fetchall()
-    assert stored[0] == ("Apples", "red and round", "digest-3", False, OF_A)
+    metadata = {**OF_A, "token_count": 5}
+    assert stored[0] == ("Apples", "red and round", "digest-3", False, metadata)
 
 
 def test_a_second_run_embeds_nothing_and_changes_nothing(
@@ -471,7 +472,7 @@ def test_what_was_set_elsewhere_stays(database: Database, folder: Path, run: Ing
     assert database.execute(FIELDS).fetchone() == stored
     assert database.execute(
         "select metadata from public.knowledge_chunks where content = 'red and round'"
-    ).fetchall() == [({"team": "x", **OF_A, "reviewed": True},)]
+    ).fetchall() == [({"team": "x", **OF_A, "reviewed": True, "token_count": 5},)]
 
 
 def test_labels_change_stored_documents_and_the_report_says_what(

@@ -55,6 +55,14 @@ def test_a_new_document_is_stored_with_its_chunks_in_order(service_role: Connect
     assert (author, date) == ("Ann", "2024-02-29")
 
 
+def test_a_long_document_is_stored_whole(service_role: Connection) -> None:
+    texts = [f"part {number}" for number in range(1500)]
+    assert counts(upsert(service_role, texts)) == (1500, 0, 0, 0)
+    assert contents(service_role) == texts
+    assert counts(upsert(service_role, [*texts[:-1], "end"])) == (0, 1, 1499, 0)
+    assert contents(service_role) == [*texts[:-1], "end"]
+
+
 def test_the_same_call_twice_changes_nothing(service_role: Connection) -> None:
     chunks: list[Chunk] = [
         embedded("one", 1),

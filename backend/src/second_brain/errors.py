@@ -513,7 +513,7 @@ def _from_code(code: str | None, message: str, *, hint: str | None) -> SecondBra
     if code in ("42883", "PGRST202"):
         # The list of arguments is longer than a message.
         message = _LONG_ARGUMENTS.sub("(…)", message)
-    if code == "42501" and hint:
+    if hint and (code == "42501" or hint.startswith("To add it: ")):
         # Our functions say there what to do.
         remedy, hint = hint, None
     if code == "42883":

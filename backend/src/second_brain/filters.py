@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Literal, Self, TypeAlias, get_args
+from typing import Any, Literal, Self, TypeAlias, TypeVar, get_args
 from uuid import UUID
 
 from pgvector import Vector
 
 from second_brain.errors import InvalidInputError
+
+Value = TypeVar("Value")
 
 Operator = Literal[
     "eq", "ne", "in", "not_in", "contains", "has_any", "gte", "gt", "lte", "lt", "between", "exists"
@@ -54,6 +56,9 @@ OTHER_NAMES = {
 }
 """Names that callers of earlier systems use for fields."""
 
+_SAME_TYPES = (("markdown", "md"), ("text", "txt"), ("html", "htm"))
+"""Names of one kind of document: `ingest` stores the file's ending, front matter any of them."""
+
 _BOUNDS: Mapping[str, Operator] = {
     "from": "gte",
     "start": "gte",
@@ -91,11 +96,10 @@ class FilterExpression:
         Dates, datetimes, UUIDs, enums, tuples, sets, decimals and arrays are converted. Raises
         InvalidInputError for a value without a JSON form.
         """
-        field = OTHER_NAMES.get(self.field, self.field)
-        condition: dict[str, Any] = {"field": field, "op": self.operator}
+        condition: dict[str, Any] = {"field": self.field, "op": self.operator}
         if self.value is not ...:
             condition["value"] = json_form(self.value, f"filters: the value for {self.field}")
-        return condition
+        return _renamed(condition)
 
 
 class FilterBuilder:
@@ -144,11 +148,16 @@ class FilterBuilder:
         end: date | str | None = None,
         *,
         field: str = "document_date",
+        from_date: date | str | None = None,
+        to_date: date | str | None = None,
     ) -> Self:
         """Keep rows dated from `start` to `end`, both included; None leaves that side open.
 
         In a field that holds times, such as created_at, a date is the whole day in UTC.
+        `from_date` and `to_date` are other names of `start` and `end`.
         """
+        start = given_once("start", start, "from_date", from_date)
+        end = given_once("end", end, "to_date", to_date)
         day = _last_day(field, end)
         if day is not None:
             self.add(field, "lt", day + timedelta(days=1))
@@ -176,6 +185,15 @@ class FilterBuilder:
         if len(wanted) == 1:
             return self.add(field, "eq", wanted[0])
         return self.add(field, "in", wanted)
+
+
+def given_once(name: str, value: Value, other_name: str, other: Value) -> Value:
+    """Return the value of an argument with two names; raise InvalidInputError for two values."""
+    if value is not None and other is not None:
+        raise InvalidInputError(
+            f"{name} and {other_name} are both given, and are names of one argument"
+        )
+    return other if value is None else value
 
 
 def _listed(name: str, values: Iterable[str | Iterable[str]]) -> list[str]:
@@ -258,7 +276,7 @@ def listed_conditions(filters: Mapping[str, object]) -> list[dict[str, object]]:
         if field in _ORDERED and isinstance(value, dict):
             listed += _range(field, value)
         elif field in COLUMNS or key in OTHER_NAMES:
-            listed.append({"field": field, "op": "eq", "value": value})
+            listed.append(_renamed({"field": key, "op": "eq", "value": value}))
         elif key and "." not in key:
             listed.append({"field": f"metadata.{key}", "op": "eq", "value": value})
         elif isinstance(value, str | int | float):
@@ -268,7 +286,7 @@ def listed_conditions(filters: Mapping[str, object]) -> list[dict[str, object]]:
             raise InvalidInputError(
                 f"filters: {key!r:.100} has a dot, and further conditions are given too",
                 remedy="Give a string, a number or a boolean for this key, or this key alone "
-                "(include_memory=True: without the condition of the service).",
+                "(with collections=[...]: without the condition of the service).",
             )
     return listed
 
@@ -305,9 +323,25 @@ def _condition(given: object, place: int) -> Any:
             condition.get("field", "metadata"),
             condition.get("op", condition.get("operator", "eq")),
         )
-        if "field" in condition:
-            condition["field"] = OTHER_NAMES.get(condition["field"], condition["field"])
+        condition = _renamed(condition)
     return condition
+
+
+def _renamed(condition: dict[str, Any]) -> dict[str, Any]:
+    """Return a condition with the field's own name, and a document_type with all its names."""
+    field, value = condition.get("field"), condition.get("value")
+    if field not in OTHER_NAMES:
+        return condition
+    renamed = {**condition, "field": OTHER_NAMES[field]}
+    operator = condition.get("op", condition.get("operator", "eq"))
+    listing = {"eq": "in", "in": "in", "ne": "not_in", "not_in": "not_in"}.get(operator)
+    if field != "document_type" or listing is None:
+        return renamed
+    given = value if isinstance(value, list) else [value]
+    same = [name for names in _SAME_TYPES for name in names if {*names} & {*map(str, given)}]
+    if not same:
+        return renamed
+    return {"field": renamed["field"], "op": listing, "value": [*given, *same]}
 
 
 def json_form(value: object, name: str) -> Any:

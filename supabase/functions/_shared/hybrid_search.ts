@@ -155,10 +155,10 @@ const LONGEST_TIMEOUT = 2 ** 31 - 1; // of timers; a longer one ends at once
 const LONGEST_MESSAGE = 300; // characters
 
 // The bounds that the functions check; searchPages keeps within them.
-const BOUNDS: Record<SearchFunction, { offset: number; pool: number }> = {
-  search_my_knowledge_chunks: { offset: 1000, pool: 1000 },
-  search_public_knowledge_chunks: { offset: 200, pool: 100 },
-  hybrid_search_knowledge_chunks: { offset: 1000, pool: 1000 },
+const BOUNDS: Record<SearchFunction, { offset: number; pool: number; candidates: number }> = {
+  search_my_knowledge_chunks: { offset: 1000, pool: 1000, candidates: 2500 },
+  search_public_knowledge_chunks: { offset: 200, pool: 100, candidates: 750 },
+  hybrid_search_knowledge_chunks: { offset: 1000, pool: 1000, candidates: Infinity },
 };
 
 const REMEDIES: Record<SearchErrorKind, string> = {
@@ -328,11 +328,17 @@ export async function* searchPages<F extends SearchFunction = "search_my_knowled
   question: Question,
   options: SearchOptions<F> = {} as SearchOptions<F>,
 ): AsyncGenerator<SearchPage, void, undefined> {
-  const { pool } = BOUNDS[options.function ?? DEFAULT_FUNCTION];
+  const { pool, candidates } = BOUNDS[options.function ?? DEFAULT_FUNCTION];
+  // Each question has a list in each collection, and all lists together have that many candidates.
+  const { formulations, collections } = options as Record<string, unknown>;
+  const [further, scopes] = [formulations, collections].map((one) =>
+    Array.isArray(one) ? one.length : 0
+  );
+  const lists = (1 + further) * Math.max(1, scopes);
   let next: number | null = options.match_offset ?? 0;
   while (next !== null) {
     const found: SearchPage = await hybridSearch(client, question, {
-      pool_size: pool,
+      pool_size: Math.min(pool, Math.max(1, Math.floor(candidates / lists))),
       ...options,
       match_offset: next,
     });

@@ -46,7 +46,7 @@ from second_brain.ingest import (
 )
 from second_brain.models import Embedder, embed_query, load_embedder
 from second_brain.models.rerankers import RERANKER_NAMES, load_reranker, rerank_scores
-from second_brain.retrieval.plan import MEMORY, NO_MEMORY, names_memory
+from second_brain.retrieval.plan import HISTORY, MEMORY, left_out, without
 from second_brain.retrieval.settings import MATCH_COUNT_BOUND, Fusion, Mode
 from second_brain.services.arguments import (
     ROWS,
@@ -184,7 +184,8 @@ def _search(
         bool,
         typer.Option(
             "--include-memory",
-            help=f"Search the collection {MEMORY} too; else only if --collection names it.",
+            help=f"Search the collection {MEMORY} too; it and {HISTORY} are left out unless "
+            "--collection or --filters names them.",
         ),
     ] = False,
     viewer_id: Annotated[
@@ -274,9 +275,7 @@ def _search(
         "pool_size": pool_size,
         "search_mode": search_mode,
         "filter_type": filter_type,
-        "filters": _without_memory(
-            _parsed(filters, "--filters"), is_included=include_memory or bool(collections)
-        ),
+        "filters": _given_or_usual(_parsed(filters, "--filters"), include_memory, collections),
         "fusion": fusion,
         "collections": collections or None,
         "viewer_id": viewer_id,
@@ -419,13 +418,14 @@ def _parsed(text: str | None, option: str) -> Any:
         raise typer.BadParameter(f"{option} is not JSON: {error}") from error
 
 
-def _without_memory(filters: Any, *, is_included: bool) -> Any:
-    """Add the condition that leaves memory out, unless it is included or the filters name it."""
+def _given_or_usual(filters: Any, include_memory: bool, collections: list[str] | None) -> Any:
+    """Add the condition that leaves memory and history out, unless something asks for them."""
     given = conditions(filters)
-    if is_included or names_memory(given):
+    further = [] if collections else without(left_out(include_memory, given))
+    if not further:
         return given
-    listed = listed_conditions(given) if isinstance(given, dict) else [*(given or ())]
-    return [*listed, NO_MEMORY]
+    listed = listed_conditions(given) if isinstance(given, dict) else given or ()
+    return [*listed, *further]
 
 
 def _ask(

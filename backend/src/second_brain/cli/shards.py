@@ -68,9 +68,9 @@ def check(shard: ShardOption, schema: SchemaOption = SCHEMA) -> None:
     for name, one in stored.items():
         table.add_row(
             name,
-            f"{one.rows or 0:,.0f}",
-            (one.id or "its own")[:8],
-            f"{one.shared_rows or 0:,.0f}",
+            f"{one.rows:,.0f}",
+            one.id[-8:] if one.id else "its own",
+            "" if one.shared_rows is None else f"{one.shared_rows:,.0f}",
             f"{one.set_at:%Y-%m-%d %H:%M}" if one.set_at else "never",
         )
     new_console().print(table)
@@ -78,7 +78,7 @@ def check(shard: ShardOption, schema: SchemaOption = SCHEMA) -> None:
         typer.echo("The databases weigh words by different statistics: second-brain shards refresh")
         raise typer.Exit(1)
     shared_rows = next(iter(stored.values())).shared_rows or 0
-    rows = sum(one.rows or 0 for one in stored.values())
+    rows = sum(one.rows for one in stored.values())
     if abs(rows - shared_rows) > _MOST_CHANGED * shared_rows:
         typer.echo(
             f"There are {rows:,.0f} chunks now, and the statistics are of {shared_rows:,.0f}: "

@@ -31,6 +31,9 @@ Result = TypeVar("Result")
 DIRECT = "Connect directly or through a session pooler (Supabase: port 5432, not 6543)."
 LOCK_PATIENCE = 600.0
 
+HOLDER_PATIENCE = 7.0
+"""Seconds in which another session must end. After a kill, the server notices it in 5 seconds."""
+
 _SETTINGS = """
 select set_config('statement_timeout', '0', false),
        set_config('lock_timeout', '0', false),
@@ -93,7 +96,7 @@ def session(dsn: str, schema: str = SCHEMA) -> Iterator[Database]:
     """Open an autocommit session as the owner of an install's tables; only one can be open.
 
     Raises MigrationMissingError, PermissionDeniedError if the role cannot act as the owner,
-    ConflictError while another such session is open, and ConfigurationError when it detects a
+    ConflictError if another such session stays open, and ConfigurationError when it detects a
     transaction pooler.
     """
     token = secrets.token_hex(8)
@@ -103,14 +106,7 @@ def session(dsn: str, schema: str = SCHEMA) -> Iterator[Database]:
             connection.execute(_NOTICE_DEAD_CLIENT)
         database = Database(connection, Install(schema, _schema_of_vector(connection)))
         _become_owner(database)
-        key = [f"second_brain maintenance of {schema}"]
-        if database.execute(_LOCK, key).fetchone() != (True,):
-            holder = database.execute(_HOLDER, key).fetchone()
-            pid = holder[0] if holder else "N"
-            raise ConflictError(
-                f"another `second-brain index` or `reembed` is running (process {pid})",
-                remedy=f"Wait for it, or end it with: select pg_terminate_backend({pid})",
-            )
+        _become_the_only_one(database)
         check_session(database, token)
         yield database
 
@@ -208,6 +204,22 @@ def _become_owner(database: Database) -> None:
             ) from error
     if found is None or database.execute(_IS_MIGRATED).fetchone() != (True,):
         raise MigrationMissingError("the database lacks migrations of this second-brain")
+
+
+def _become_the_only_one(database: Database) -> None:
+    key = [f"second_brain maintenance of {database.install.schema}"]
+    give_up = time.monotonic() + HOLDER_PATIENCE
+    # Asked again and again: a statement that waits for the lock would hold up an index build.
+    while database.execute(_LOCK, key).fetchone() != (True,):
+        if time.monotonic() > give_up:
+            holder = database.execute(_HOLDER, key).fetchone()
+            pid = holder[0] if holder else "N"
+            raise ConflictError(
+                "another `second-brain index`, `reembed` or `tenants move` is running "
+                f"(process {pid})",
+                remedy=f"Wait for it, or end it with: select pg_terminate_backend({pid})",
+            )
+        pause(0.05)
 
 
 @contextlib.contextmanager

@@ -32,6 +32,7 @@ from second_brain.ingest.language import detect_language
 from second_brain.ingest.sources import KnowledgeSource, UnreadDocument
 from second_brain.ingest.splitting import DEFAULT_CHUNKING, Chunk, Chunking, split
 from second_brain.models import Embedder, Encoder, as_embedder
+from second_brain.models.hosted import estimate_tokens
 from second_brain.services.calls import DEADLOCK, SERIALIZATION_FAILURE, pause_before
 from second_brain.services.install import SCHEMA, Database, Install
 from second_brain.services.write import WRITE_RETRIES, KnowledgeWriter, UpsertCounts
@@ -460,7 +461,7 @@ def _changes(given: Mapping[str, Any], stored: _Stored) -> Iterator[Change]:
 
 
 def _chunk_metadata(chunks: Sequence[Chunk], stored: _Stored) -> list[dict[str, Any]]:
-    """Return each chunk's metadata, with what was set elsewhere on the stored one of its text."""
+    """Return each chunk's metadata and tokens, with what was set elsewhere on the stored one."""
     own = {
         content_hash: {
             name: value
@@ -470,7 +471,14 @@ def _chunk_metadata(chunks: Sequence[Chunk], stored: _Stored) -> list[dict[str, 
         }
         for _, content_hash, metadata in reversed(stored.chunks)
     }
-    return [{**own.get(_content_hash(chunk), {}), **chunk.metadata} for chunk in chunks]
+    return [
+        {
+            "token_count": estimate_tokens(chunk.content, "content"),
+            **own.get(_content_hash(chunk), {}),
+            **chunk.metadata,
+        }
+        for chunk in chunks
+    ]
 
 
 def _take(counter: Counter[str], key: str) -> bool:

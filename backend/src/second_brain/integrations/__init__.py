@@ -13,7 +13,11 @@ def described(hit: SearchResult, response: SearchResponse) -> dict[str, Any]:
     """
     return {
         **hit.metadata,
-        **hit.model_dump(mode="json", exclude={"id", "content", "context", "metadata"}),
+        **hit.model_dump(
+            mode="json",
+            exclude={"id", "content", "context", "metadata"},
+            exclude_computed_fields=True,
+        ),
         "score": hit.score,
         "degraded": response.degraded.part if response.degraded else None,
     }

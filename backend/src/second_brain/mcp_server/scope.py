@@ -17,7 +17,8 @@ class Scope:
     """The rows that a caller may see; an assistant's arguments can only narrow them.
 
     `collections`: the visible collections, each ranked separately; None means all, ranked together.
-    In both cases `memory` is searched only when the call includes it. `viewer_id`, `viewer_groups`
+    In both cases `memory` is searched only when the call includes it; of all, `history` only when
+    a filter names it. `viewer_id`, `viewer_groups`
     and `public_only` are as in `SearchProvider.hybrid_search`. `may_remember`: the caller may store
     and delete notes of the viewer. Raises ConfigurationError if the viewer could not see them.
     """

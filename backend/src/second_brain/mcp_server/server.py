@@ -45,6 +45,9 @@ _TOOLS: Mapping[str, type[Tool]] = {
     "search": FindDocuments,
     "fetch": Fetch,
 }
+_OTHER_NAMES: Mapping[str, type[Tool]] = {"perform_rag_query": SearchKnowledgeBase}
+"""Names of earlier systems for tools, which are not listed but can be called."""
+
 _NOTES: Mapping[str, type[Tool]] = {"remember": Remember, "forget": Forget}
 
 
@@ -93,7 +96,7 @@ def create_server(
                     title=tool.title,
                     description=tool.description,
                     input_schema=tool.model_json_schema(),
-                    output_schema=tool.output.model_json_schema(mode="serialization"),
+                    output_schema=tool.output.model_json_schema(),
                     annotations=tool.annotations,
                 )
                 for name, tool in tools(allowed).items()
@@ -104,7 +107,7 @@ def create_server(
         request: ServerRequestContext[Any], params: types.CallToolRequestParams
     ) -> types.CallToolResult:
         known = tools(_scope_of_token(request) if scope is None else scope)
-        tool = known.get(params.name)
+        tool = known.get(params.name, _OTHER_NAMES.get(params.name))
         if tool is None:
             raise MCPError(
                 types.INVALID_PARAMS,
@@ -123,7 +126,8 @@ def create_server(
             return _error(tool.failed, safe_message(failure), failure.remedy)
         return types.CallToolResult(
             content=[types.TextContent(text=answer.text), *answer.links],
-            structured_content=answer.content.model_dump(mode="json"),
+            # Without other names of the same fields, which an assistant would read twice.
+            structured_content=answer.content.model_dump(mode="json", exclude_computed_fields=True),
         )
 
     async def resource(

@@ -5,12 +5,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from second_brain.retrieval.earlier_names import ResponseNames, ResultNames
 from second_brain.retrieval.settings import Mode
-from second_brain.services.arguments import Leg
-from second_brain.services.results import MemorySearchResult, Notes, saturated, source_key, unit
+from second_brain.services.results import MemorySearchResult, Notes, source_key
 
 
-class SearchResult(BaseModel):
+class SearchResult(ResultNames):
     """One hit: the columns of the SQL function, and where it stands.
 
     `rank` counts from 1 in the whole list, so the first hit after an offset of 10 has rank 11.
@@ -18,9 +18,8 @@ class SearchResult(BaseModel):
     `original_score` the fused one and `original_rank` where the fused list had it. `metadata` is
     the row's own. `chunk_index` is None for a whole document.
 
-    `confidence` is in 0 to 1 and compares the results of one answer: the cosine similarity in mode
-    vector (cut at 0), s / (1 + s) of the BM25 score s in mode text, else the fused score divided by
-    the highest that the weights and the fusion allow. It is no probability.
+    `confidence` has one meaning in all modes: the fused score (of one leg, that leg's) divided by
+    the highest that the weights and the fusion allow. 1 is the best possible; it is no probability.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -57,73 +56,9 @@ class SearchResult(BaseModel):
     original_rank: int | None = None
 
     @property
-    def score(self) -> float | None:
-        """What orders the list: the reranker's score, or the fused one."""
-        return self.rrf_score if self.rerank_score is None else self.rerank_score
-
-    @property
-    def original_score(self) -> float | None:
-        """The fused score, which a reranker does not change."""
-        return self.rrf_score
-
-    @property
-    def distance(self) -> float | None:
-        """The cosine distance, 0 to 2; None when the vector leg did not find it."""
-        return None if self.similarity is None else 1 - self.similarity
-
-    @property
     def source_key(self) -> dict[str, Any] | None:
         """The key of the row of an adopted table that it is made of, with the table's types."""
         return source_key(self.source_row)
-
-    @property
-    def is_chunk(self) -> bool:
-        """Whether it is a part of a document, and not a whole one."""
-        return self.chunk_index is not None
-
-    @property
-    def chunk_id(self) -> str:
-        """Another name of `id`."""
-        return self.id
-
-    @property
-    def chunk_text(self) -> str:
-        """Another name of `content`."""
-        return self.content
-
-    @property
-    def artifact_id(self) -> str | None:
-        """Another name of `document_id`."""
-        return self.document_id
-
-    @property
-    def vector_score(self) -> float | None:
-        """Another name of `similarity`."""
-        return self.similarity
-
-    @property
-    def bm25_score(self) -> float | None:
-        """Another name of `text_score`."""
-        return self.text_score
-
-    @property
-    def context_header(self) -> str | None:
-        """Another name of `heading`: title and section path."""
-        return self.heading
-
-    @property
-    def total_chunks(self) -> int | None:
-        """Another name of `document_chunks`: how many chunks the document has."""
-        return self.document_chunks
-
-    @property
-    def chunk_token_count(self) -> int | None:
-        """The number that the writer stored as `metadata.token_count`; None without one.
-
-        Tokens are a model's own, so none are counted here.
-        """
-        count = self.metadata.get("token_count")
-        return count if isinstance(count, int) and not isinstance(count, bool) else None
 
 
 class QueryTime(BaseModel):
@@ -154,7 +89,7 @@ class Degraded(BaseModel):
     also: "Degraded | None" = None
 
 
-class SearchResponse(BaseModel):
+class SearchResponse(ResponseNames):
     """The answer of a search.
 
     `mode` is what was asked for, or what the settings made of no mode; `mode_used` is what ran.
@@ -193,11 +128,6 @@ class SearchResponse(BaseModel):
     exact_total: int | None = None
     notes: Notes | None = None
     pending_embeddings: int | None = None
-
-    @property
-    def search_mode(self) -> Mode:
-        """Another name of `mode_used`."""
-        return self.mode_used
 
 
 # The provider lays these over the row's own metadata.
@@ -240,24 +170,18 @@ _NOT_OWN = frozenset(
 def result(
     hit: MemorySearchResult,
     rank: int,
-    used: Leg,
     *,
     rerank_score: float | None = None,
     original_rank: int | None = None,
 ) -> SearchResult:
-    """Turn a provider's hit into a result of the legs that were used."""
+    """Turn a provider's hit into a result."""
     said: Any = hit.metadata
-    confidence = hit.confidence
-    if used == "vector":
-        confidence = unit(said["similarity"])
-    elif used == "text":
-        confidence = saturated(said["text_score"] or 0.0)
     return SearchResult(
         id=hit.id,
         rank=rank,
         content=hit.content,
         chunk_index=said["chunk_index"] if said["is_chunk"] else None,
-        confidence=confidence,
+        confidence=hit.confidence,
         metadata={name: value for name, value in said.items() if name not in _NOT_OWN},
         title=_text(said.get("title")),
         source_url=_text(said.get("source_url")),

@@ -13,8 +13,8 @@ from second_brain.retrieval.query import Access, QueryOptions, SearchQuery
 from second_brain.retrieval.settings import MATCH_COUNT_BOUND, Mode, SearchSettings
 from second_brain.services.arguments import FindOptions, Leg, RowOptions
 
-MEMORY = "memory"
-"""The collection of what assistants store about a user."""
+MEMORY, HISTORY = "memory", "history"
+"""The collections of what assistants store about a user, and of the turns of conversations."""
 
 NO_MEMORY = {"field": "collection", "op": "ne", "value": MEMORY}
 
@@ -36,8 +36,8 @@ class Plan:
     window: int
     """Rows asked for: the limit, or the candidates of a reranker."""
     threshold: float
-    leaves_out_memory: bool
-    """Whether a condition leaves the collection `memory` out."""
+    left_out: tuple[str, ...]
+    """The collections that a condition leaves out, because nothing asks for them."""
     pool: int | None = None
     """Candidates for each leg; None for what the settings say."""
 
@@ -124,13 +124,10 @@ def planned(query: SearchQuery, access: Access, settings: SearchSettings) -> Pla
         limit,
         window,
         threshold,
-        leaves_out_memory=not (
-            includes_memory
-            # A list of collections that does not name it leaves it out already.
-            or query.collections is not None
-            or names_memory(query.filters)
-            or names_memory(access.required_filters)
-        ),
+        # A list of collections names all that are searched.
+        left_out=()
+        if query.collections is not None
+        else left_out(includes_memory, query.filters, access.required_filters),
     )
 
 
@@ -139,8 +136,7 @@ def row_options(plan: Plan) -> RowOptions:
     query = plan.query
     conditions = _with_tags(query.filters, query.tags)
     conditions = _together(conditions, plan.access.required_filters)
-    if plan.leaves_out_memory:
-        conditions = _together(conditions, [NO_MEMORY])
+    conditions = _together(conditions, without(plan.left_out) or None)
     return {
         "filter_type": query.category,
         "filters": conditions,
@@ -179,7 +175,7 @@ def search_options(
         # A leg that is alone has no other to be weighed against.
         "vector_weight": vector_weight if is_hybrid else 1.0,
         "text_weight": text_weight if is_hybrid else 1.0,
-        "search_mode": query.search_mode,
+        "search_mode": query.text_mode,
         "pool_size": plan.pool
         or min(
             max(
@@ -221,21 +217,36 @@ def applied_filters(plan: Plan, threshold: float | None) -> dict[str, Any]:
         "viewer_groups": access.viewer_groups and list(access.viewer_groups),
         "public_only": access.public_only or None,
         "collections": query.collections and list(query.collections),
-        "include_memory": False if plan.leaves_out_memory else None,
+        "left_out": list(plan.left_out),
     }
     return {name: value for name, value in said.items() if value not in (None, [], {})}
 
 
-def names_memory(filters: Any) -> bool:
-    """Say whether filters compare the column collection with `memory`."""
+def left_out(include_memory: bool, *filters: Any) -> tuple[str, ...]:
+    """Return which of memory and history a search without a list of collections leaves out.
+
+    Both, except memory that is included, and what a condition on the column collection names.
+    """
+    optional = (HISTORY,) if include_memory else (MEMORY, HISTORY)
+    return tuple(name for name in optional if not any(_names(one, name) for one in filters))
+
+
+def without(names: Sequence[str]) -> list[Any]:
+    """Return the condition that leaves these collections out, in a list; no names, no condition."""
+    return [{"field": "collection", "op": "not_in", "value": list(names)}] if names else []
+
+
+def _names(filters: Any, collection: str) -> bool:
     if isinstance(filters, dict):
-        return filters.get("collection") == MEMORY
+        return filters.get("collection") == collection
     values = [
         one.get("value")
         for one in filters or ()
         if isinstance(one, dict) and one.get("field") == "collection"
     ]
-    return any(MEMORY in value if isinstance(value, list) else value == MEMORY for value in values)
+    return any(
+        collection in value if isinstance(value, list) else value == collection for value in values
+    )
 
 
 def _with_tags(filters: Any, tags: Sequence[str]) -> Any:

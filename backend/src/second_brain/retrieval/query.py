@@ -7,7 +7,7 @@ such as a filter's fields, the database checks.
 
 from collections.abc import Mapping, Sequence
 from datetime import date
-from typing import Annotated, Any, Literal, TypedDict, get_args
+from typing import Annotated, Any, Literal, TypedDict, cast, get_args
 from uuid import UUID
 
 from pydantic import (
@@ -23,7 +23,15 @@ from pydantic import (
 
 from second_brain.errors import InvalidInputError
 from second_brain.filters import FilterBuilder, FilterExpression, Filters, conditions
-from second_brain.retrieval.settings import LIMIT_BOUND, Fusion, Mode, ModeField, Weight
+from second_brain.retrieval.earlier_names import QUERY_FIELDS, QueryNames
+from second_brain.retrieval.settings import (
+    LIMIT_BOUND,
+    Fusion,
+    Mode,
+    ModeField,
+    Weight,
+    without_alias,
+)
 from second_brain.services.arguments import TextMode
 
 QUESTION_BOUND = 1000
@@ -32,10 +40,10 @@ QUESTION_BOUND = 1000
 OFFSET_BOUND = 1000
 
 
-MODES = (*get_args(Mode), "bm25")
+SearchMode = Literal[TextMode, Mode, "bm25"]
+"""How the text leg reads the question, or a mode."""
 
-OTHER_NAMES = {"query_text": "query", "bm25_weight": "text_weight"}
-"""Names that callers of earlier systems use for fields of a SearchQuery."""
+MODES = (*get_args(Mode), "bm25")
 
 
 def _conditions(filters: Any) -> Any:
@@ -60,6 +68,12 @@ def _listed(names: object) -> object:
     if isinstance(names, str):
         raise ValueError("must be a list of names, not one text")  # noqa: TRY004
     return list(names) if isinstance(names, set | frozenset) else names
+
+
+def _give(named: dict[str, Any], field: str, other_name: str, value: object) -> None:
+    if named.get(field) is not None:
+        raise ValueError(f"{field} and {other_name} are both given, and are names of one field")
+    named[field] = value
 
 
 Text = Annotated[
@@ -93,7 +107,7 @@ class Access(BaseModel):
     )
 
 
-class SearchQuery(BaseModel):
+class SearchQuery(QueryNames):
     """One validated search of a client: what `RetrievalService.search` takes, also as JSON.
 
     It may be the body of a request: it has no field that says whose rows are searched.
@@ -112,14 +126,12 @@ class SearchQuery(BaseModel):
         if not isinstance(given, Mapping):
             return given
         named = dict(given)
-        for name, value in given.items():
-            is_mode = name == "search_mode" and value in MODES
-            field = "mode" if is_mode else OTHER_NAMES.get(name, name)
-            if field == name:
-                continue
-            if named.get(field) is not None:
-                raise ValueError(f"{field} and {name} are both given, and are names of one field")
-            named[field] = named.pop(name)
+        for name in QUERY_FIELDS.keys() & named.keys():
+            _give(named, QUERY_FIELDS[name], name, named.pop(name))
+        mode = named.get("search_mode")
+        # The field search_mode keeps what was given, so a dumped query has both.
+        if mode in MODES and without_alias(named.get("mode")) != without_alias(mode):
+            _give(named, "mode", "search_mode", mode)
         return named
 
     query: Text = Field(description="The question, 1 to 1,000 characters.")
@@ -153,8 +165,8 @@ class SearchQuery(BaseModel):
         description="Days after which a score counts half.",
     )
     snippet: bool = Field(default=False, description="An excerpt in HTML with <mark>.")
-    search_mode: TextMode = Field(
-        default="websearch", description="How the text leg reads the question."
+    search_mode: SearchMode = Field(
+        default="websearch", description="How the text leg reads the question; or the mode."
     )
     formulations: Annotated[tuple[Text, ...], BeforeValidator(_listed)] = Field(
         default=(), max_length=10, description="Further ways to ask the same question."
@@ -168,6 +180,11 @@ class SearchQuery(BaseModel):
     include_memory: bool | None = Field(
         default=None, description="Search the collection memory too."
     )
+
+    @property
+    def text_mode(self) -> TextMode:
+        """How the text leg reads the question."""
+        return "websearch" if self.search_mode in MODES else cast(TextMode, self.search_mode)
 
 
 class AccessOptions(TypedDict, total=False):
@@ -199,7 +216,7 @@ class QueryOptions(AccessOptions, total=False):
     one_per_document: bool
     recency_half_life: float | None
     snippet: bool
-    search_mode: TextMode | Mode | Literal["bm25"]
+    search_mode: SearchMode
     formulations: Sequence[str]
     exact_total: bool
     fusion: Fusion | None

@@ -54,7 +54,7 @@ from second_brain.retrieval.plan import (
 )
 from second_brain.retrieval.query_log import QueryLog
 from second_brain.retrieval.settings import Mode, SearchSettings
-from second_brain.retrieval.telemetry import Part, Watch, watched
+from second_brain.retrieval.telemetry import Part, Watch, log_json, watched
 from second_brain.services.arguments import FindOptions, Leg, RowOptions
 from second_brain.services.calls import Deadline, checked_timeout
 from second_brain.services.results import Details, EmbeddingModel, MemorySearchResult, Results
@@ -122,6 +122,8 @@ class Retrieval(ABC):
                 f"not {type(reranker).__name__}"
             )
         self.settings = SearchSettings() if settings is None else settings
+        if self.settings.search_log_json:
+            log_json()
         given = embedder if isinstance(embedder, Sequence) else [embedder]
         self._embedders: list[AnyEmbedder] = [as_embedder(one) for one in given]
         if not self._embedders:
@@ -320,7 +322,6 @@ class Retrieval(ABC):
                 result(
                     hits[place],
                     rank,
-                    found.used,
                     rerank_score=scores[place] if scores else None,
                     original_rank=place + 1 if scores else None,
                 )

@@ -6,6 +6,7 @@ It is not a second place for options: both methods pass theirs to `search` of th
 from typing import Generic, Protocol, TypeVar, Unpack
 from uuid import UUID
 
+from second_brain.filters import given_once
 from second_brain.retrieval.query import AccessOptions, QueryOptions, SearchQuery
 
 Answer = TypeVar("Answer", covariant=True)
@@ -35,11 +36,20 @@ class SearchAPI(Generic[Answer]):
         self._viewer_id = viewer_id
 
     def search(
-        self, query: str, *, timeout: float | None = None, **options: Unpack[QueryOptions]
+        self,
+        query: str | None = None,
+        *,
+        query_text: str | None = None,
+        timeout: float | None = None,
+        **options: Unpack[QueryOptions],
     ) -> Answer:
-        """Search for a question, such as `search("keys", category="note", tags=["api"])`."""
+        """Search for a question, such as `search("keys", category="note", tags=["api"])`.
+
+        `query_text` is another name of `query`.
+        """
         options.setdefault("viewer_id", self._viewer_id)
-        return self._service.search(query, timeout=timeout, **options)
+        question = given_once("query", query, "query_text", query_text)
+        return self._service.search(question or "", timeout=timeout, **options)
 
     def advanced_search(
         self, query: SearchQuery, *, timeout: float | None = None, **access: Unpack[AccessOptions]

@@ -35,14 +35,15 @@ LIMIT_BOUND = 100
 _ALIASES = {"bm25": "text"}
 
 
-def _without_alias(mode: object) -> object:
+def without_alias(mode: object) -> object:
+    """Return the mode that another name of it stands for."""
     return _ALIASES.get(mode, mode) if isinstance(mode, str) else mode
 
 
 Mode = Literal[Leg, "rerank"]
 """How the service runs a search: `rerank` is hybrid search with reranking."""
 
-ModeField = Annotated[Mode, BeforeValidator(_without_alias)]
+ModeField = Annotated[Mode, BeforeValidator(without_alias)]
 """A field of type Mode that accepts `bm25` for `text`."""
 
 Fusion = Literal["stored_or_auto", "auto", "relative_score", "rrf"]
@@ -161,6 +162,7 @@ class SearchSettings(BaseModel):
     search_cache_max_entries: int = Field(default=1000, ge=1, le=1_000_000)
 
     search_log_queries: bool = False
+    search_log_json: bool = False
     query_log: LoggedSearches = "off"
     query_log_max_rows: int = Field(default=10_000, ge=1, le=100_000)
     query_log_max_days: int = Field(default=30, ge=1, le=3650)

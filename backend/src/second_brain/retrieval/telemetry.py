@@ -3,17 +3,19 @@
 `metrics.py` records the same search as metrics.
 
 The logger is `second_brain.search`; the level is INFO, or WARNING when a part failed. The fields
-are attributes of the log record, so that JSON formatters include them. Spans need the package
+are attributes of the log record, which `JsonFormatter` writes. Spans need the package
 `opentelemetry-api` and a configured tracer. Log line and spans contain the text of the query only
 if a setting enables it.
 """
 
 import functools
+import json
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from second_brain.errors import safe_message
@@ -23,6 +25,39 @@ from second_brain.retrieval.metrics import error_kind, record_search
 logger = logging.getLogger("second_brain.search")
 
 Part = Literal["embed", "search", "rerank"]
+
+
+_OF_EVERY_RECORD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes a log record as one line of JSON: time (UTC), level, logger, message, its fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line; a value without a JSON form becomes its text."""
+        said = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            said["exception"] = self.formatException(record.exc_info)
+        fields = {name: value for name, value in vars(record).items() if name not in said}
+        own = {name: value for name, value in fields.items() if name not in _OF_EVERY_RECORD}
+        return json.dumps({**said, **own}, default=str)
+
+
+def log_json() -> None:
+    """Write the log of this package to stderr as JSON, and only there."""
+    package = logging.getLogger("second_brain")
+    if any(isinstance(one.formatter, JsonFormatter) for one in package.handlers):
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter())
+    package.addHandler(handler)
+    package.setLevel(logging.INFO)
+    package.propagate = False
 
 
 class Watch:
@@ -81,7 +116,7 @@ class Watch:
                 "match_vector": found["vector"],
                 "match_text": found["text"],
                 "merged": found["both"],
-                "deduplicated": sum(len(one.collections) > 1 for one in response.results),
+                "deduplicated": (response.notes or {}).get("deduplicated", 0),
                 "cached": response.cached,
             }
             first = response.degraded

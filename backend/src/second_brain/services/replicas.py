@@ -12,15 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, LiteralString
 
-from psycopg_pool import PoolTimeout, TooManyRequests
-
-from second_brain.errors import (
-    ClientTimeoutError,
-    InvalidInputError,
-    UnavailableError,
-    translate,
-)
+from second_brain.errors import InvalidInputError, UnavailableError, translate
 from second_brain.services.calls import SERIALIZATION_FAILURE
+from second_brain.services.reachability import PROBE_WAIT, Reachability
 
 logger = logging.getLogger(__name__)
 
@@ -35,12 +29,6 @@ CHECKED_FOR = 0.5
 
 CONNECTION_WAIT = 1.0
 """The maximum wait for a connection, in seconds, when another server can answer."""
-
-PROBE_WAIT = 0.2
-"""The maximum wait for a connection, in seconds, to a server whose last search failed."""
-
-FIRST_REST, LONGEST_REST = 0.5, 15.0
-"""Seconds without searches after a server's first failure, and after many."""
 
 FIRST_POLL, LONGEST_POLL = 0.002, 0.05
 """Seconds between two checks of a replica that has not replayed a write yet."""
@@ -97,35 +85,23 @@ class BehindError(UnavailableError):
     default_remedy = "Search again, or on the primary."
 
 
-class Server:
+class Server(Reachability):
     """The primary or a replica: its database, and what the last searches and checks found."""
 
     def __init__(self, database: Any, address: str, *, is_replica: bool) -> None:
+        super().__init__()
         self.database = database
         self.address = address
         self.is_replica = is_replica
         self.lag: float | None = None
-        self.answered = self.failed = self.in_use = 0
-        self._checked_at = self._caught_up_at = self._rests_until = -1e9
-        self._failures_in_row = 0
-        self._connected = 0
-        self._lock = threading.Lock()
+        self.in_use = 0
+        self._checked_at = self._caught_up_at = -1e9
         self.last_turn = 0
 
     @property
     def must_be_checked(self) -> bool:
         """Whether the last check is too old."""
         return time.monotonic() > self._checked_at + CHECKED_FOR
-
-    @property
-    def is_resting(self) -> bool:
-        """Whether it gets no search for a while after a failure."""
-        return time.monotonic() < self._rests_until
-
-    @property
-    def is_suspect(self) -> bool:
-        """Whether its last search failed."""
-        return self._failures_in_row > 0
 
     def is_within(self, max_lag: float) -> bool:
         """Whether it may answer: it is not known to be further behind."""
@@ -140,45 +116,10 @@ class Server:
         self.lag = min(now - self._caught_up_at, 1e9 if lag is None else max(lag, 0.0))
         self._checked_at = now
 
-    def has_answered(self) -> None:
-        """Record a search that did not fail."""
-        self.answered += 1
-        self._failures_in_row = 0
-        self._rests_until = -1e9
-
     def has_failed(self) -> None:
-        """Record a failure; the server rests, longer each time."""
-        self.failed += 1
-        # A concurrent search that fails with the server is the same failure.
-        if not self.is_resting:
-            self._failures_in_row += 1
-        rest = min(FIRST_REST * 2 ** (self._failures_in_row - 1), LONGEST_REST)
-        self._rests_until = time.monotonic() + rest
+        """Record a failure; the server rests, longer each time, and is checked afterwards."""
+        super().has_failed()
         self._checked_at = -1e9
-
-    def postpone_others(self, seconds: float = CONNECTION_WAIT) -> None:
-        """Let other searches leave it out while one search tests whether it answers again."""
-        self._rests_until = time.monotonic() + seconds
-
-    @contextmanager
-    def connected(self) -> Iterator[None]:
-        """Count the search among those that have a connection."""
-        with self._lock:
-            self._connected += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._connected -= 1
-
-    def is_failing(self, error: Exception) -> bool:
-        """Say whether an error means that the server does not answer."""
-        if isinstance(error, PoolTimeout | TooManyRequests) and self._connected:
-            # Its connections are in use: it is busy.
-            return False
-        known = translate(error)
-        # A server that does not even end a statement in time is failing, too.
-        return isinstance(known, UnavailableError | ClientTimeoutError)
 
     def state(self) -> ReplicaState:
         """Return what is known."""
@@ -252,12 +193,12 @@ class Replicas:
         tried: set[Server] = set()
         wait = self._wait
         for server in (*self._least_busy_first(), self._primary):
-            if server in tried or server.is_resting:
+            if server in tried:
                 continue
             if server.is_replica and not server.is_within(self._max_lag):
                 continue
-            if server.is_suspect:
-                server.postpone_others()
+            if not server.admits(CONNECTION_WAIT):
+                continue
             short = PROBE_WAIT if server.is_suspect else CONNECTION_WAIT
             failures = server.failed
             yield Turn(server, self._max_lag, position, wait, short)

@@ -74,11 +74,11 @@ class HitMetadata(TypedDict, total=False):
 class MemorySearchResult:
     """One hit.
 
-    `confidence` is in 0 to 1 and compares the hits of one call. Hybrid search: the fused score,
-    divided by the highest that the call's weights and fusion allow (from a database without this
-    column: the fused score, cut to 1). Vector search: the cosine similarity, cut at 0. Full-text
-    search: rank / (1 + rank). It is no probability, and does not compare between modes, fusions or
-    questions.
+    `confidence` is the score that orders the hits, divided by the highest that the call could give:
+    0 to 1, and 1 is the best possible. Hybrid search: the fused score, of the highest that weights
+    and fusion allow (from a database without this column: the fused score, cut to 1). Vector
+    search: the cosine similarity, of 1. Full-text search: the BM25 score, of the best hit's. It is
+    no probability, and does not compare between fusions or questions.
     """
 
     id: str
@@ -211,9 +211,14 @@ def normalize_rows(
     a number None. A row that is no mapping becomes one of these defaults alone.
     """
     most = integer(limit)  # the database takes "3" and 2.5 for an integer, too
+    kept = [
+        row if isinstance(row, Mapping) else {}
+        for row in rows[: None if most is None else max(most, 0)]
+    ]
+    best = max([0.0, *(_finite(_text_score(row)) or 0.0 for row in kept)])
     return [
-        _normalize(row if isinstance(row, Mapping) else {}, position, method=method, source=source)
-        for position, row in enumerate(rows[: None if most is None else max(most, 0)])
+        _normalize(row, position, method=method, source=source, best_text_score=best)
+        for position, row in enumerate(kept)
     ]
 
 
@@ -289,16 +294,19 @@ def query_index(row: object) -> int | None:
 
 
 def _normalize(
-    row: Mapping[str, object], position: int, *, method: Method, source: Source
+    row: Mapping[str, object],
+    position: int,
+    *,
+    method: Method,
+    source: Source,
+    best_text_score: float,
 ) -> MemorySearchResult:
-    similarity = _number(row.get("similarity"))
-    # The full-text function calls it rank.
-    text_score = _number(row.get("rank", row.get("text_score")))
+    similarity, text_score = _number(row.get("similarity")), _text_score(row)
     rrf_score = _number(row.get("rrf_score"))
     confidence = {
         "hybrid": _number(row.get("confidence", rrf_score)),
         "vector": similarity,
-        "fulltext": None if text_score is None else saturated(text_score),
+        "fulltext": None if text_score is None else text_score / (best_text_score or 1),
     }[method]
     own_metadata = row.get("metadata")
     metadata: Any = {
@@ -361,13 +369,13 @@ def _number(value: object) -> float | None:
         return None
 
 
+def _text_score(row: Mapping[str, object]) -> float | None:
+    # The full-text function calls it rank.
+    return _number(row.get("rank", row.get("text_score")))
+
+
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-def saturated(rank: float) -> float:
-    """Return rank / (1 + rank), which is below 1; 0 for what is not above 0."""
-    return 1.0 if rank == math.inf else rank / (1 + rank) if rank > 0 else 0.0
 
 
 def unit(value: float | None) -> float:

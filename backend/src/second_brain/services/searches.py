@@ -62,8 +62,8 @@ LISTED = "list_visible_knowledge_documents"
 MY_PENDING = "count_my_pending_knowledge_embeddings"
 
 REMEDY_OF_CUT = (
-    "Search again: rows changed while the answer was fetched in parts. To have it in one part, ask "
-    "for fewer rows or raise Max rows in the project's API settings."
+    "Raise Max rows in the project's API settings, or ask for fewer rows: the API cut the answer, "
+    "or rows changed while it was fetched in parts."
 )
 REMEDY_OF_MISSING = "Hits of these databases are missing: see that they run, and search again."
 REMEDY_OF_UNEVEN = "Run: second-brain shards refresh"

@@ -8,11 +8,15 @@ the rows of the page. `sharded_write` places the documents.
 import asyncio
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import ALL_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any, ClassVar, Literal, TypeAlias, cast
+
+from psycopg_pool import PoolTimeout
 
 from second_brain.errors import (
     InvalidInputError,
@@ -27,6 +31,7 @@ from second_brain.services.arguments import DEFAULTS, SQL_NAMES
 from second_brain.services.blocking import finished
 from second_brain.services.calls import Deadline
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
+from second_brain.services.reachability import PROBE_WAIT, Reachability
 from second_brain.services.results import MOST_PENDING, PartialRows, Source
 from second_brain.services.searches import (
     BATCH,
@@ -44,29 +49,37 @@ from second_brain.services.searches import (
 TIMEOUT = 10.0
 """Seconds: the default timeout of a search."""
 
-PAUSE = 5.0
-"""Seconds in which a database that missed a deadline is not asked again."""
+LONGEST_REST = 4.0
+"""Seconds after which a database that fails is tested again. No search waits for the test."""
 
 OnMissing = Literal["partial", "error"]
 """What a search does without a database: answer without it and say so, or fail."""
 
 _SQL_DEFAULTS = {SQL_NAMES.get(name, name): value for name, value in DEFAULTS.items()}
 # The share of the remaining time that a step may take.
-_QUESTION_SHARE, _CANDIDATES_SHARE, _FUSION_SHARE = 0.4, 0.6, 0.5
+_QUESTION_SHARE, _CANDIDATES_SHARE, _FUSION_SHARE, _ROWS_SHARE = 0.4, 0.6, 0.5, 0.5
 # More than a pool has connections, so that a search waits there and not here.
 _THREADS_PER_SHARD = 32
 
 Calls: TypeAlias = Mapping[str, dict[str, Any]]
 Answers: TypeAlias = dict[str, Any]
 Failures: TypeAlias = dict[str, Exception]
+Probe: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass
 class _Call:
-    """One call of a provider of this module: its deadline, and the databases that it lacks."""
+    """One call of a provider of this module: the databases that it asks, and those it lacks."""
 
     deadline: Deadline
+    asked: list[str]
     missing: Failures = field(default_factory=dict)
+    begun: float = field(default_factory=time.monotonic)
+
+    @property
+    def present(self) -> list[str]:
+        """The databases that have not failed."""
+        return [name for name in self.asked if name not in self.missing]
 
 
 class _Sharded(Searches):
@@ -93,11 +106,18 @@ class _Sharded(Searches):
             raise InvalidInputError(f"on_missing must be partial or error, not {on_missing!r:.100}")
         self._shards = named
         self._on_missing = on_missing
-        self._paused_until: dict[str, float] = {}
+        self._states = {name: Reachability(LONGEST_REST) for name in named}
+        # The last answers of each function: a search can hang in one of its steps.
+        self._answered_at: dict[tuple[str, str], float] = {}
         self._turn = count()
 
     def _secrets(self) -> Iterable[object]:
         return [secret for shard in self._shards.values() for secret in shard._secrets()]
+
+    @property
+    def _until(self) -> str:
+        """When an answer is complete: also with the first failure, if that makes the call fail."""
+        return FIRST_EXCEPTION if self._on_missing == "error" else ALL_COMPLETED
 
     @abstractmethod
     async def _everywhere(
@@ -105,46 +125,88 @@ class _Sharded(Searches):
     ) -> tuple[Answers, Failures]:
         """Call the function in several databases at the same time; return what they answered."""
 
+    @abstractmethod
+    async def _begun(self, probes: Sequence[Probe], seconds: float) -> None:
+        """Begin some calls, and wait for them at most so long; they go on afterwards."""
+
     async def _ask(self, call: _Call, function: str, calls: Calls, share: float) -> Answers:
-        """Return the answers; note the databases that gave none. Raise where no one answered."""
+        """Return the answers; note the databases that gave none. Raise where no one is left."""
         answers, failures = await self._everywhere(function, calls, call.deadline.left(share))
+        for name in answers:
+            self._answered_at[name, function] = time.monotonic()
         for name, error in failures.items():
             known = translate(error)
             if isinstance(known, InvalidInputError):
                 # The call is wrong, not the database.
                 raise error
-            if isinstance(known, SearchTimeoutError):
-                self._paused_until[name] = time.monotonic() + PAUSE
             call.missing[name] = error
-        if failures and (self._on_missing == "error" or not answers):
+            self._note(name, function, error, call.begun)
+        if failures and (self._on_missing == "error" or not call.present):
             raise _named(*next(iter(failures.items())))
         # In the order of the databases, not in that of their answers.
         return {name: answers[name] for name in calls if name in answers}
 
-    def _present(self, call: _Call) -> list[str]:
-        """Return the databases to ask: not one that missed a deadline a moment ago."""
-        now = time.monotonic()
-        # Not over the items of the mapping: another thread may add one meanwhile.
-        paused = [name for name in self._shards if self._paused_until.get(name, now) > now]
-        if self._on_missing == "error" or len(paused) == len(self._shards):
-            return list(self._shards)
-        for name in paused:
-            call.missing[name] = UnavailableError("it missed a deadline a moment ago")
-        return [name for name in self._shards if name not in paused]
+    def _note(self, name: str, function: str, error: Exception, begun: float) -> None:
+        """Let a database rest if the error means that it does not answer."""
+        state, known = self._states[name], translate(error)
+        is_wait = isinstance(error, PoolTimeout) or isinstance(known, SearchTimeoutError)
+        if is_wait and self._answered_at.get((name, function), begun) > begun:
+            # It has answered another call meanwhile: it is busy.
+            return
+        if is_wait or state.is_failing(error):
+            state.has_failed()
+        else:
+            state.has_answered()
+
+    async def _present(self, function: str, arguments: dict[str, Any], call: _Call) -> None:
+        """Leave out the databases that rest after a failure; see whether they answer again."""
+        seconds = self._timeout or TIMEOUT
+        if probes := [
+            partial(self._probe, function, arguments, _Call(Deadline(seconds), [name]))
+            for name, state in self._states.items()
+            if state.is_suspect and state.admits(seconds)
+        ]:
+            await self._begun(probes, PROBE_WAIT)
+        resting = [name for name, state in self._states.items() if state.is_suspect]
+        if self._on_missing == "partial" and len(resting) == len(self._states):
+            return
+        for name in resting:
+            call.missing[name] = UnavailableError("it did not answer a moment ago")
+        if resting and self._on_missing == "error":
+            raise _named(resting[0], call.missing[resting[0]])
+
+    async def _probe(self, function: str, arguments: dict[str, Any], alone: _Call) -> None:
+        with suppress(Exception):
+            await self._run(function, arguments, alone)
 
     async def _all(self, call: _Call, function: str, arguments: dict[str, Any]) -> Answers:
-        calls = dict.fromkeys(self._present(call), arguments)
-        return await self._ask(call, function, calls, 1.0)
+        return await self._ask(call, function, dict.fromkeys(call.present, arguments), 1.0)
 
     async def _hybrid(self, given: dict[str, Any], call: _Call) -> "PartialRows":
         arguments = {**_SQL_DEFAULTS, **given}
-        present = dict.fromkeys(self._present(call), arguments)
-        readings = await self._ask(call, "read_knowledge_question", present, _QUESTION_SHARE)
+        asked = dict.fromkeys(call.present, arguments)
+        readings = await self._ask(call, "read_knowledge_question", asked, _QUESTION_SHARE)
         arguments = {**arguments, "readings": list(readings.values())}
         asked = dict.fromkeys(readings, arguments)
         found = await self._ask(call, "knowledge_candidates", asked, _CANDIDATES_SHARE)
+        rows = None
+        while rows is None:
+            rows = await self._page(call, found, arguments)
+            # A database that has failed meanwhile cannot return the rows of its candidates.
+            found = {name: some for name, some in found.items() if name in call.present}
+        return self._partial(rows, call, readings)
+
+    async def _page(
+        self, call: _Call, found: Answers, arguments: dict[str, Any]
+    ) -> list[dict[str, Any]] | None:
+        """Return the rows of the page; None if a database that has candidates fails."""
         holders = list(found)
-        page = await self._fused(call, holders, {**arguments, "candidates": list(found.values())})
+        fuser = holders[next(self._turn) % len(holders)]
+        calls = {fuser: {**arguments, "candidates": list(found.values())}}
+        fused = await self._ask(call, "fuse_knowledge_candidates", calls, _FUSION_SHARE)
+        if not fused:
+            return None
+        page: dict[str, Any] = fused[fuser]
         hits: list[dict[str, Any]] = page["hits"]
         by_holder: dict[str, list[dict[str, Any]]] = {}
         for hit in hits:
@@ -152,28 +214,11 @@ class _Sharded(Searches):
         rows = await self._rows_of(call, by_holder, arguments, page)
         # A document that moved since then is in another database now.
         moved = [hit for hit in hits if hit["id"] not in rows]
-        if moved:
-            others = {name: moved for name in holders if name not in call.missing}
-            rows |= await self._rows_of(call, others, arguments, page)
-        ordered = [rows[hit["id"]] for hit in hits if hit["id"] in rows]
-        return self._partial(ordered, call, readings)
-
-    async def _fused(
-        self, call: _Call, holders: list[str], arguments: dict[str, Any]
-    ) -> dict[str, Any]:
-        """Fuse in one of the databases, each in turn; in the next one where that fails."""
-        first = next(self._turn) % len(holders)
-        failed: Exception = UnavailableError("no database is left")
-        for name in holders[first:] + holders[:first]:
-            calls = {name: arguments}
-            timeout = call.deadline.left(_FUSION_SHARE)
-            answers, failures = await self._everywhere("fuse_knowledge_candidates", calls, timeout)
-            if name in answers:
-                return cast(dict[str, Any], answers[name])
-            if isinstance(translate(failures[name]), InvalidInputError):
-                raise failures[name]
-            failed = _named(name, failures[name])
-        raise failed
+        if moved and not found.keys() & call.missing.keys():
+            rows |= await self._rows_of(call, dict.fromkeys(holders, moved), arguments, page)
+        if found.keys() & call.missing.keys():
+            return None
+        return [rows[hit["id"]] for hit in hits if hit["id"] in rows]
 
     async def _rows_of(
         self,
@@ -185,7 +230,7 @@ class _Sharded(Searches):
         calls = {name: {**arguments, "page": {**page, "hits": some}} for name, some in hits.items()}
         if not calls:
             return {}
-        answers = await self._ask(call, "knowledge_candidate_hits", calls, 1.0)
+        answers = await self._ask(call, "knowledge_candidate_hits", calls, _ROWS_SHARE)
         return {str(row["id"]): row for rows in answers.values() for row in rows}
 
     def _partial(
@@ -203,7 +248,17 @@ class _Sharded(Searches):
     async def _answered(
         self, function: str, arguments: dict[str, Any], timeout: float | None
     ) -> object:
-        call = _Call(Deadline(timeout))
+        call = _Call(Deadline(timeout), list(self._states))
+        await self._present(function, arguments, call)
+        return await self._run(function, arguments, call)
+
+    async def _run(self, function: str, arguments: dict[str, Any], call: _Call) -> object:
+        answer = await self._summed(function, arguments, call)
+        for name in call.present:
+            self._states[name].has_answered(call.begun)
+        return answer
+
+    async def _summed(self, function: str, arguments: dict[str, Any], call: _Call) -> object:
         if function == HYBRID:
             return await self._hybrid(arguments, call)
         if function == "match_knowledge_chunks":
@@ -289,21 +344,25 @@ def _summed_models(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _collected(
-    calls: Mapping[str, "Future[object] | asyncio.Future[object]"],
+    calls: Mapping[str, "Future[object] | asyncio.Future[object]"], until: str
 ) -> tuple[Answers, Failures]:
-    """Return what the databases answered; a call that has not ended missed the deadline."""
+    """Return what the databases answered.
+
+    A call that has not ended missed the deadline, unless `until` made the others end before it.
+    """
     answers: Answers = {}
     failures: Failures = {}
+    late: Failures = {}
     for name, call in calls.items():
         if not call.done() or call.cancelled():
-            failures[name] = SearchTimeoutError("it did not answer in time")
+            late[name] = SearchTimeoutError("it did not answer in time")
         elif error := call.exception():
             if not isinstance(error, Exception):
                 raise error
             failures[name] = error
         else:
             answers[name] = call.result()
-    return answers, failures
+    return answers, failures if failures and until == FIRST_EXCEPTION else {**failures, **late}
 
 
 class ShardedProvider(_Sharded, SearchProvider):
@@ -313,8 +372,9 @@ class ShardedProvider(_Sharded, SearchProvider):
     the placement of documents uses; a list names them `shard 1`, `shard 2` and so on. The databases
     are asked at the same time. `timeout` is in seconds for the whole search. A database that gave
     no answer in its part of the time is named in `details["missing_shards"]`, and the hits are
-    those of the others; with `on_missing="error"` the search fails. A database that missed a
-    deadline is not asked again for 5 seconds. Thread-safe; close it after use.
+    those of the others; with `on_missing="error"` the search fails. A database that failed is not
+    asked for half a second, up to 4 seconds after several failures; then a single call tests it
+    beside the searches. Thread-safe; close it after use.
     """
 
     name: ClassVar[Source] = "sharded"
@@ -335,6 +395,9 @@ class ShardedProvider(_Sharded, SearchProvider):
             name: ThreadPoolExecutor(_THREADS_PER_SHARD, thread_name_prefix="second_brain_shard")
             for name in self._shards
         }
+        self._probes = ThreadPoolExecutor(
+            len(self._shards), thread_name_prefix="second_brain_probe"
+        )
 
     def __enter__(self) -> "ShardedProvider":
         return self
@@ -344,7 +407,7 @@ class ShardedProvider(_Sharded, SearchProvider):
 
     def close(self) -> None:
         """End the threads. The providers of the databases stay open."""
-        for threads in self._threads.values():
+        for threads in (*self._threads.values(), self._probes):
             threads.shutdown(wait=False, cancel_futures=True)
 
     def _send_blocking(
@@ -355,17 +418,23 @@ class ShardedProvider(_Sharded, SearchProvider):
     async def _everywhere(
         self, function: str, calls: Calls, timeout: float | None
     ) -> tuple[Answers, Failures]:
+        # From now on, not from when a thread is free.
+        deadline = Deadline(timeout)
+
         def one(name: str, arguments: dict[str, Any]) -> object:
-            return finished(self._shards[name]._call(function, arguments, timeout))
+            return finished(self._shards[name]._call(function, arguments, deadline.left()))
 
         futures = {
             name: self._threads[name].submit(one, name, arguments)
             for name, arguments in calls.items()
         }
-        wait(futures.values(), timeout)
+        wait(futures.values(), timeout, self._until)
         for future in futures.values():
             future.cancel()
-        return _collected(futures)
+        return _collected(futures, self._until)
+
+    async def _begun(self, probes: Sequence[Probe], seconds: float) -> None:
+        wait([self._probes.submit(lambda one: finished(one()), one) for one in probes], seconds)
 
 
 class AsyncShardedProvider(_Sharded, AsyncSearchProvider):
@@ -383,6 +452,7 @@ class AsyncShardedProvider(_Sharded, AsyncSearchProvider):
     ) -> None:
         super().__init__(multi_tenant=multi_tenant, timeout=timeout, retries=0)
         self._prepare(shards, on_missing)
+        self._probes: set[asyncio.Task[None]] = set()
 
     async def _send(
         self, function: str, arguments: dict[str, Any], timeout: float | None
@@ -397,8 +467,16 @@ class AsyncShardedProvider(_Sharded, AsyncSearchProvider):
             for name, arguments in calls.items()
         }
         try:
-            await asyncio.wait(tasks.values(), timeout=timeout)
+            await asyncio.wait(tasks.values(), timeout=timeout, return_when=self._until)
         finally:
             for task in tasks.values():
                 task.cancel()
-        return _collected(tasks)
+        return _collected(tasks, self._until)
+
+    async def _begun(self, probes: Sequence[Probe], seconds: float) -> None:
+        tasks = {asyncio.ensure_future(one()) for one in probes}
+        # The loop itself does not keep them.
+        self._probes |= tasks
+        for task in tasks:
+            task.add_done_callback(self._probes.discard)
+        await asyncio.wait(tasks, timeout=seconds)

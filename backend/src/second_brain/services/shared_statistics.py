@@ -15,7 +15,7 @@ from psycopg.types.json import Jsonb
 from second_brain.services.install import SCHEMA, Install
 
 _ANALYSE = "analyze public.knowledge_chunks"
-_HEALTH = "select public.knowledge_search_health() -> 'statistics'"
+_HEALTH = "select public.knowledge_search_health()"
 _OWN = "select public.knowledge_statistics(%(lexemes)s::text[])"
 _SUM = "select public.sum_knowledge_statistics(%(statistics)s::jsonb)"
 _SET = "select public.set_knowledge_statistics(%(statistics)s::jsonb)"
@@ -32,10 +32,10 @@ class SharedStatistics:
 
 @dataclass(frozen=True, slots=True)
 class StatisticsOfShard:
-    """The statistics that a database uses; `id` is None for its own. `rows` are its own chunks."""
+    """The statistics that a database uses; `id` is None for its own. `rows` are its chunks now."""
 
     id: str | None
-    rows: float | None
+    rows: float
     shared_rows: float | None
     set_at: datetime | None
 
@@ -44,13 +44,14 @@ def shared_statistics(
     connection: "psycopg.Connection[Any]", *, schema: str = SCHEMA
 ) -> StatisticsOfShard:
     """Return which statistics a database uses."""
-    health = _value(connection, Install(schema).statement(_HEALTH), {}) or {}
-    is_shared = health.get("shared_id") is not None
+    health = _value(connection, Install(schema).statement(_HEALTH), {})
+    stored = health["statistics"] or {}
+    is_shared = stored.get("shared_id") is not None
     return StatisticsOfShard(
-        health.get("shared_id"),
-        health.get("own_rows"),
-        health.get("rows") if is_shared else None,
-        datetime.fromisoformat(health["refreshed_at"]) if is_shared else None,
+        stored.get("shared_id"),
+        health["rows"]["total"],
+        stored["rows"] if is_shared else None,
+        datetime.fromisoformat(stored["refreshed_at"]) if is_shared else None,
     )
 
 

@@ -19,7 +19,7 @@ from second_brain.services.install import check_schema
 from second_brain.services.judgments import AsyncStoredJudgments, StoredJudgments
 from second_brain.services.own_documents import AsyncOwnDocuments, OwnDocuments
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
-from second_brain.services.results import CutRows, Source
+from second_brain.services.results import CutRows, Source, integer, total_count
 
 if TYPE_CHECKING:
     import httpx
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 TIMEOUT = 30.0
 """Seconds. It is for hanging connections; Supabase's statement_timeout is much shorter."""
+
+PAGE = 100
+"""Rows that an answer can have at any usual Max rows of a project; for more, a call asks how many
+rows there are."""
 
 AnyClient = TypeVar("AnyClient")
 AnyHttp = TypeVar("AnyHttp")
@@ -80,15 +84,16 @@ class _Project(ABC, Generic[AnyClient, AnyHttp]):
         return client
 
     def _request(self, function: str, arguments: dict[str, Any], first: int) -> Any:
-        """Return the call, which asks how many rows there are and begins with the row `first`."""
+        """Return the call whose answer begins with the row `first`."""
         from postgrest import CountMethod
 
         client = self._needed_client()
         # The client of a schema shares the HTTP session, and sends the schema in a header.
         api = client if self._schema is None else client.schema(self._schema)
-        request = api.rpc(
-            function, packed(function, without_defaults(arguments)), count=CountMethod.exact
-        )
+        given = packed(function, without_defaults(arguments))
+        if _fits_a_page(arguments):
+            return api.rpc(function, given)
+        request = api.rpc(function, given, count=CountMethod.exact)
         return request.offset(first) if first else request
 
     def _released_http(self) -> AnyHttp | None:
@@ -182,7 +187,7 @@ class SupabaseProvider(
     def _send_blocking(
         self, function: str, arguments: dict[str, Any], timeout: float | None
     ) -> object:
-        pages, request = _Pages(), self._request(function, arguments, 0)
+        pages, request = _Pages(arguments), self._request(function, arguments, 0)
         deadline = Deadline(timeout)
         while True:
             with _limited(deadline.left()):
@@ -252,7 +257,7 @@ class AsyncSupabaseProvider(
     async def _send(
         self, function: str, arguments: dict[str, Any], timeout: float | None
     ) -> object:
-        pages, request = _Pages(), self._request(function, arguments, 0)
+        pages, request = _Pages(arguments), self._request(function, arguments, 0)
         deadline = Deadline(timeout)
         while True:
             with _limited(deadline.left()):
@@ -262,13 +267,20 @@ class AsyncSupabaseProvider(
             request = self._request(function, arguments, pages.received)
 
 
+def _fits_a_page(arguments: Mapping[str, Any]) -> bool:
+    rows = integer(arguments.get("match_count", arguments.get("page_size")))
+    return rows is not None and rows <= PAGE
+
+
 class _Pages:
     """The answer of a function, in as many pages as the project's Max rows makes of it.
 
-    PostgREST cuts an answer without an error, and reports the number of rows on request.
+    PostgREST cuts an answer without an error, and reports the number of rows on request. Where it
+    was not asked, the rows of a hybrid search tell the length of their list.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self._arguments = arguments
         self._rows: list[object] = []
         self._count: int | None = None
         self.answer: object = None
@@ -286,11 +298,20 @@ class _Pages:
             return
         is_first = self._count is None
         self._rows += page.data
-        has_all = page.count is None or self.received >= page.count
-        has_changed = not is_first and page.count != self._count
-        self.is_complete = has_all or has_changed or not page.data
-        self._count = page.count
+        # A caller's own client may have no count, or a mock of one.
+        given = getattr(page, "count", None)
+        count = given if isinstance(given, int) else None
+        has_all = self.received >= (self._listed() if count is None else count)
+        has_changed = not is_first and count != self._count
+        self.is_complete = count is None or has_all or has_changed or not page.data
+        self._count = count
         self.answer = self._rows if has_all and not has_changed else CutRows(self._rows)
+
+    def _listed(self) -> int:
+        """Return how many rows the list has for this page of it; 0 when no row says."""
+        offset = integer(self._arguments.get("match_offset")) or 0
+        rows = integer(self._arguments.get("match_count")) or 0
+        return min(rows, (total_count(self._rows) or 0) - offset)
 
 
 @contextmanager

@@ -208,13 +208,11 @@ class Tenants:
                 "string",
                 remedy="Add it to `databases`.",
             )
-        if server.is_resting:
+        if not server.admits(self._wait):
             raise UnavailableError(
                 f"the database {place.database} could not be reached a moment ago",
                 remedy="Try again shortly. Tenants of other databases are not affected.",
             )
-        if server.is_suspect:
-            server.postpone_others(self._wait)
         try:
             with self._lease(place.database, timeout) as pool:
                 result = work(pool, place, server)

@@ -1,51 +1,15 @@
-"""A caller of the earlier hybrid search RPC and its provider, with nothing but its names."""
+"""What a provider tells of a hit, of an embedding that it ignored, and of its confidence."""
 
-import psycopg
 import pytest
 from retrieving import LEAK, REMINDER, ROTATION, fill
 
-from second_brain.services.memory import MemorySearchResult
 from second_brain.services.postgres import PostgresProvider
-from second_brain.services.supabase import SupabaseProvider
-from second_brain.services.write import KnowledgeWriter
 
 
 @pytest.fixture(scope="module")
 def corpus(shared_dsn: str) -> str:
     fill(shared_dsn)
     return shared_dsn
-
-
-def test_the_default_is_weighted_rrf_with_k_60(corpus: str) -> None:
-    hits, _ = PostgresProvider(corpus).hybrid_search(
-        [0, 0, 1], "leaked key", vector_weight=0.7, text_weight=0.3
-    )
-    assert hits
-    for hit in hits:
-        ranks = ((0.7, hit.metadata["vector_rank"]), (0.3, hit.metadata["text_rank"]))
-        expected = sum(weight / (60 + rank) for weight, rank in ranks if rank is not None)
-        assert hit.metadata["rrf_score"] == pytest.approx(expected)
-
-
-def test_results_are_importable_where_they_were(corpus: str) -> None:
-    hits, _ = PostgresProvider(corpus).fulltext_search("leaked")
-    assert [type(hit) for hit in hits] == [MemorySearchResult]
-
-
-@pytest.mark.parametrize("origin", ["zoom", "json", "text", "leadworks"])
-def test_the_earlier_source_origins_are_stored_and_found(dsn: str, origin: str) -> None:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        KnowledgeWriter(connection).upsert_document(
-            {"external_key": origin, "source_origin": origin}, [{"content": "A kiwi."}]
-        )
-    provider = PostgresProvider(dsn)
-    (hit,), _ = provider.hybrid_search(None, "kiwi", filters={"source_origin": origin})
-    assert hit.metadata["source_origin"] == origin
-
-
-def test_the_providers_config_is_readable() -> None:
-    config = {"supabase_url": "https://x.supabase.co", "supabase_key": "key"}
-    assert SupabaseProvider(config).config == config
 
 
 def test_a_hit_tells_its_heading_its_document_and_its_collections(corpus: str) -> None:

@@ -1,0 +1,43 @@
+"""What Citus cannot run, found without Citus."""
+
+import re
+
+from conftest import Connection
+
+FUNCTIONS = """
+    select format('%s.%s', schema.nspname, function.proname), function.prosrc,
+           coalesce('plan_cache_mode=force_generic_plan' = any (function.proconfig), false)
+      from pg_proc as function
+      join pg_namespace as schema on schema.oid = function.pronamespace
+     where schema.nspname in ('public', 'knowledge_internal')
+       and function.prolang in (select oid from pg_language where lanname in ('plpgsql', 'sql'))
+"""
+WRITES = re.compile(
+    r"\b(insert\s+into|update|delete\s+from|merge\s+into)\s+public\.", re.IGNORECASE
+)
+
+
+def test_no_write_of_a_table_is_planned_without_the_values(knowledge: Connection) -> None:
+    """Citus plans an `insert ... select` only with the values of its parameters (0A000)."""
+    bodies: dict[str, str] = {}
+    forced = set()
+    for name, body, is_forced in knowledge.execute(FUNCTIONS).fetchall():
+        bodies[name] = bodies.get(name, "") + body
+        if is_forced or "use_search_settings(" in body:
+            forced.add(name)
+
+    def writing(name: str, reached: set[str]) -> set[str]:
+        """Return the functions that write, among those that a function calls with its settings."""
+        if name not in bodies or name in reached:
+            return set()
+        reached.add(name)
+        called = set(re.findall(r"\b\w+\.\w+(?=\()", bodies[name]))
+        found = {name} if WRITES.search(bodies[name]) else set()
+        return found.union(*(writing(one, reached) for one in called))
+
+    assert "public.hybrid_search_knowledge_chunks" in forced
+    assert writing("public.upsert_knowledge_document", set()) >= {
+        "knowledge_internal.store_document",
+        "knowledge_internal.store_chunks",
+    }
+    assert {name: written for name in forced if (written := writing(name, set()))} == {}

@@ -1,0 +1,118 @@
+"""The arguments of a search: one list, said by three signatures, a type and its defaults."""
+
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+from sql_trees import RPC, function, parameters
+
+from conftest import Connect, Connection
+from second_brain.services.arguments import WITH_SEARCH
+
+NOT_FOR = {
+    RPC: {"ranked_lists"},
+    "search_my_knowledge_chunks": {"viewer_id", "viewer_groups"},
+    "search_public_knowledge_chunks": {"viewer_id", "viewer_groups", "public_only"},
+}
+ATTRIBUTES = """
+select attribute.attname, format_type(attribute.atttypid, attribute.atttypmod)
+  from pg_attribute as attribute
+ where attribute.attrelid = 'knowledge_internal.search_arguments'::regclass
+   and not attribute.attisdropped
+ order by attribute.attnum
+"""
+WORDS_GIVEN = {"query_text": "alpha"}
+USERS_OWN = {name for name in WITH_SEARCH if "_my_" in name}
+
+
+def arguments_of(name: str) -> list[tuple[str, tuple[str, str | None]]]:
+    return list(parameters(function(name), False).items())
+
+
+@pytest.mark.parametrize("name", [one for one in NOT_FOR if one != RPC])
+def test_the_searches_of_users_take_the_arguments_of_the_search(name: str) -> None:
+    left_out = NOT_FOR[RPC] | NOT_FOR[name]
+    assert arguments_of(name) == [one for one in arguments_of(RPC) if one[0] not in left_out]
+
+
+def test_the_type_has_the_arguments_of_the_search(database: Connection) -> None:
+    database.execute("set search_path = ''")
+    assert database.execute(ATTRIBUTES).fetchall() == [
+        (name, kind) for name, (kind, _) in arguments_of(RPC) if name not in NOT_FOR[RPC]
+    ]
+
+
+def test_the_defaults_of_the_type_are_those_of_the_search(database: Connection) -> None:
+    ((defaults,),) = database.execute(
+        "select to_jsonb(knowledge_internal.default_search_arguments())"
+    ).fetchall()
+    stated = {
+        name: database.execute(f"select to_jsonb(({default})::{kind})".encode()).fetchall()
+        for name, (kind, default) in arguments_of(RPC)
+        if name not in NOT_FOR[RPC]
+    }
+    assert defaults == {name: value for name, ((value,),) in stated.items()}
+
+
+def ask(connection: Connection, name: str, search: Any) -> None:
+    """Call a function with a search and, for its other arguments, nothing."""
+    others = [
+        f"{one} => null"
+        for one, (_, default) in arguments_of(name)
+        if one != "search" and default is None
+    ]
+    call = ", ".join(["search => %s", *others])
+    connection.execute(f"select * from public.{name}({call})".encode(), [Jsonb(search)])
+
+
+@pytest.fixture
+def callers(connect: Connect) -> dict[bool, Connection]:
+    """Who calls the functions for users, and who all others."""
+    user = "00000000-0000-0000-0000-000000000001"
+    return {True: connect("authenticated", uid=user), False: connect("service_role")}
+
+
+@pytest.mark.parametrize("name", sorted(WITH_SEARCH))
+def test_an_unknown_argument_is_refused_by_name(
+    callers: dict[bool, Connection], name: str
+) -> None:
+    caller = callers[name in USERS_OWN]
+    with pytest.raises(psycopg.errors.InvalidParameterValue) as refused:
+        ask(caller, name, {**WORDS_GIVEN, "querytext": "alpha"})
+    assert refused.value.diag.message_primary == (
+        "search.querytext: no argument of the search has this name"
+    )
+
+
+@pytest.mark.parametrize("name", sorted(WITH_SEARCH))
+@pytest.mark.parametrize("search", [None, [], "alpha", 1])
+def test_what_is_no_object_is_refused(
+    callers: dict[bool, Connection], name: str, search: Any
+) -> None:
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=r"search must be an object"):
+        ask(callers[name in USERS_OWN], name, search)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("match_count", "many"),
+        ("date_from", "soon"),
+        ("viewer_id", "me"),
+        ("collections", "one"),
+        ("snippet", "perhaps"),
+        ("query_embedding", {"a": 1}),
+        ("match_count", 1e12),
+    ],
+)
+def test_a_value_of_another_type_is_refused_by_name(
+    callers: dict[bool, Connection], argument: str, value: Any
+) -> None:
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=f"^search.{argument}: "):
+        ask(callers[False], "explain_hybrid_search", {**WORDS_GIVEN, argument: value})
+
+
+def test_a_null_argument_is_not_its_default(callers: dict[bool, Connection]) -> None:
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="match_count must be"):
+        ask(callers[False], "explain_hybrid_search", {**WORDS_GIVEN, "match_count": None})

@@ -1,0 +1,162 @@
+"""Random calls of the search against the reference in Python, for a small and a large corpus.
+
+The same chunks are both: the limit below which all rows are compared is set above their number, or
+left below it. A large corpus has statistics, a vector index and candidates by words.
+"""
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from reference import (
+    COLLECTIONS,
+    DOCUMENTS,
+    KINDS,
+    OWNERS,
+    WORDS,
+    Arguments,
+    Chunk,
+    Corpus,
+    Hit,
+    as_json,
+    days_ago,
+    pooled,
+    reference,
+    stored,
+    together,
+)
+from searching import call
+
+from conftest import Connection
+
+CHUNKS = 1_100
+"""More than `small_corpus_limit()`."""
+
+UNLIMITED = """
+create or replace function knowledge_internal.small_corpus_limit() returns float8
+language sql immutable security invoker set search_path = pg_catalog, pg_temp
+as 'select 1e6::float8'
+"""
+FILLING = [f"{one}a{other}a" for one in "bdfgkmt" for other in "dgklnrt"]
+
+
+def drawn() -> list[Chunk]:
+    """Draw chunks in which the words of questions are frequent and rare."""
+    draw = Random(34)
+    shares = dict(zip(WORDS, (0.5, 0.25, 0.12, 0.05, 0.01), strict=False))
+    return [
+        Chunk(
+            words=tuple(
+                [word for word, share in shares.items() if draw.random() < share]
+                + draw.choices([*FILLING, *WORDS[:3]], k=draw.randint(1, 20))
+            ),
+            embedding=draw_embedding(draw) if draw.random() < 0.95 else None,
+            document=draw.choice([None, *DOCUMENTS]),
+            chunk_index=draw.choice([None, *range(6)]),
+            owner=draw.choice([None, *OWNERS]),
+            visibility=draw.choice(["public", "public", "private"]),
+            sensitivity=None,
+            collection=draw.choice(COLLECTIONS),
+            knowledge_type=draw.choice(KINDS),
+            document_date=days_ago(draw.randint(0, 500)) if draw.random() < 0.9 else None,
+            status="active",
+            language="english",
+        )
+        for _ in range(CHUNKS)
+    ]
+
+
+def draw_embedding(draw: Random) -> tuple[int, int, int]:
+    while True:
+        x, y, z = (draw.randint(-9, 9) for _ in range(3))
+        if x or y or z:
+            return x, y, z
+
+
+@pytest.fixture(scope="module")
+def whole(shared: Connection) -> tuple[Connection, Corpus]:
+    for number, (visibility, owner) in DOCUMENTS.items():
+        shared.execute(
+            "insert into public.knowledge_documents (id, external_key, visibility, owner_id)"
+            " values (%s, %s, %s, %s)",
+            [UUID(int=number), str(number), visibility, owner],
+        )
+    chunks = stored(shared, drawn()).chunks
+    shared.execute("vacuum analyze public.knowledge_chunks")
+    shared.execute("select public.refresh_knowledge_statistics()")
+    # Chunks are indexed with the mean length of their time.
+    shared.execute("update public.knowledge_chunks set content_tsv = null")
+    shared.execute("vacuum public.knowledge_chunks")
+    ((today, cosine_spread),) = shared.execute(
+        "select (now() at time zone 'UTC')::date, knowledge_internal.cosine_spread()"
+    ).fetchall()
+    return shared, Corpus(chunks, today, cosine_spread)
+
+
+@pytest.fixture(scope="module", params=["large", "small"])
+def searched(
+    request: pytest.FixtureRequest, whole: tuple[Connection, Corpus]
+) -> Iterator[tuple[Connection, Corpus]]:
+    """The corpus on one side of the limit, which decides how rows are found."""
+    connection, corpus = whole
+    with connection.transaction(force_rollback=True):
+        if request.param == "small":
+            connection.execute(UNLIMITED)
+        ((strategy,),) = connection.execute(
+            "select public.explain_hybrid_search('{\"query_embedding\": [1, 0, 0]}')"
+            " #>> '{vector,strategy}'"
+        ).fetchall()
+        assert strategy == {"large": "index", "small": "compared: few rows"}[request.param]
+        yield connection, corpus
+
+
+def documents_of(corpus: Corpus, hits: dict[int, Hit]) -> set[Any]:
+    return {corpus.chunks[number].document or f"chunk {number}" for number in hits}
+
+
+def check(connection: Connection, corpus: Corpus, asked: Arguments) -> None:
+    sent = asked | {
+        name: as_json(asked[name]) for name in ("formulations", "filters") if name in asked
+    }
+    rows = call(connection, "hybrid_search_knowledge_chunks", **sent)
+    hits = reference(corpus, **asked)
+    units = documents_of(corpus, hits) if asked.get("one_per_document") else hits.keys()
+    offset, count = asked.get("match_offset", 0), asked.get("match_count", 10)
+    assert len(rows) == min(max(len(units) - offset, 0), count)
+    assert {row["total_count"] for row in rows} <= {len(units)}
+    best = sorted((hit.rrf_score for hit in hits.values()), reverse=True)
+    if not asked.get("one_per_document"):
+        assert [row["rrf_score"] for row in rows] == [
+            pytest.approx(score, rel=1e-5, abs=1e-7) for score in best[offset : offset + count]
+        ]
+    else:
+        assert len(documents_of(corpus, {row["id"].int: Hit() for row in rows})) == len(rows)
+    for row in rows:
+        hit = hits[row["id"].int]
+        assert (row["vector_rank"], row["text_rank"]) == (hit.vector_rank, hit.text_rank)
+        assert row["similarity"] == pytest.approx(hit.similarity, rel=1e-5)
+        assert row["text_score"] == pytest.approx(hit.text_score, rel=1e-5)
+        assert 0 <= row["confidence"] <= 1
+
+
+paged = st.fixed_dictionaries(
+    {}, optional={"match_offset": st.sampled_from([1, 15, 500]), "one_per_document": st.just(True)}
+)
+
+
+@pytest.mark.parametrize(
+    "calls", [pytest.param(60, id="few"), pytest.param(1500, id="many", marks=pytest.mark.slow)]
+)
+def test_a_random_call_returns_what_the_reference_does(
+    searched: tuple[Connection, Corpus], calls: int
+) -> None:
+    @settings(max_examples=calls, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(asked=together(pooled, paged))
+    def compare(asked: Arguments) -> None:
+        check(*searched, asked)
+
+    compare()

@@ -1,0 +1,304 @@
+"""What a viewer may not see changes no answer: two databases, one without these rows, compared.
+
+Scores depend on all chunks on purpose, by the document frequencies and sizes that SECURITY.md
+lists. In these databases both are functions of the word alone, so that all else must be equal.
+"""
+
+import random
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
+
+from conftest import Connect, Connection, Server, copy_of
+from corpora import GROUPS, TAGS, USERS, Corpus, Viewer, ask_groups_of_token, drawn, sign_in, store
+
+CALLS = 1200
+# No form of a word is in over 20 of them: of more, the chunks that are stored first are looked at.
+CHUNKS = 150
+# Families of words that typos, prefixes, stems and accents lead from one to another.
+WORDS = re.findall(
+    r"\w+",
+    "general generals generalise generalisation generous genre généreux générale genes camera"
+    " cameras camara camero camel cameo caméra relate relation relational relatives organise"
+    " organisation organic orgänic happiness happily happy hoppy puppy poppy résumé resume resumed"
+    " résumés quixotic quixotronics zanzibar zanzibat",
+)
+ME, MEMBER, GUEST, VISITOR = (
+    Viewer(USERS[0]),
+    Viewer(USERS[1], groups=frozenset(GROUPS[:2])),
+    Viewer(None, groups=frozenset(GROUPS[2:3])),
+    Viewer(None, public_only=True),
+)
+CONSTANT_STATISTICS = """
+create or replace function knowledge_internal.document_frequencies(
+  lexemes text[], corpus_is_small boolean, document_count float8
+)
+returns float8[] language sql stable set search_path = pg_catalog, pg_temp as $$
+  select array_agg(1.0 + length(asked.lexeme) order by asked.place)
+    from unnest(lexemes) with ordinality as asked (lexeme, place)
+$$;
+create or replace function knowledge_internal.corpus_size(
+  out document_count float8, out mean_length float8, out cosine_spread float8,
+  out mutual_neighbours float8, out is_small boolean
+)
+language sql stable set search_path = pg_catalog, pg_temp as 'select 100, 5, 0.3, 0.5, true';
+create or replace function knowledge_internal.mean_length_so_far()
+returns float8 language sql stable set search_path = pg_catalog, pg_temp as 'select 5.0::float8';
+-- An ANALYZE would bring statistics of its own.
+alter table public.knowledge_chunks set (autovacuum_enabled = false);
+grant execute on function public.search_public_knowledge_chunks to anon;
+"""
+TYPES = {"query_embedding": "extensions.vector", "filters": "jsonb", "formulations": "jsonb"}
+WRITTEN = {"created_at", "updated_at"}  # when the test stored it
+
+Row = dict[str, Any]
+
+
+def corpus() -> Corpus:
+    """Draw documents and chunks, some of which have another visibility than their document."""
+    draw = random.Random("rows")
+    found = Corpus({}, {})
+    while len(found.chunks) < CHUNKS:
+        found = drawn(draw)
+    # Each chunk has a word that hardly another one has.
+    found.chunks = {
+        number: replace(one, words=(*draw.choices(WORDS, k=draw.randint(1, 3)), misspelled(draw)))
+        for number, one in list(found.chunks.items())[:CHUNKS]
+    }
+    return found
+
+
+def misspelled(draw: random.Random) -> str:
+    word = draw.choice(WORDS)
+    place = draw.randrange(len(word))
+    return word[:place] + draw.choice("aeinrstz") + word[place + draw.randint(0, 1) :]
+
+
+@dataclass
+class Side:
+    """One of the two databases, and how it is called."""
+
+    owner: Connection
+    roles: dict[str, Connection]
+
+    def ask(self, role: str, function: str, arguments: Row) -> object:
+        """Return the answer without times, or the refusal."""
+        statement = sql.SQL("select * from public.{}({})").format(
+            sql.Identifier(function),
+            sql.SQL(", ").join(
+                sql.SQL("{} => {}{}").format(
+                    sql.Identifier(name),
+                    sql.Literal(Jsonb(value) if TYPES.get(name) == "jsonb" else value),
+                    sql.SQL("::extensions.vector" if name == "query_embedding" else ""),
+                )
+                for name, value in arguments.items()
+            ),
+        )
+        with self.roles[role].cursor(row_factory=dict_row) as cursor:
+            try:
+                rows = cursor.execute(statement).fetchall()
+            except psycopg.errors.InvalidParameterValue as error:
+                return str(error)
+        return [without_times(row) for row in rows]
+
+
+def without_times(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: without_times(one) for key, one in value.items() if key not in WRITTEN}
+    return [without_times(one) for one in value] if isinstance(value, list) else value
+
+
+@pytest.fixture(scope="module")
+def sides(server: Server) -> Iterator[tuple[Side, Side]]:
+    """A database with all rows, and one for what a viewer may see."""
+    with ExitStack() as stack:
+        yield side(server, stack), side(server, stack)
+
+
+def side(server: Server, stack: ExitStack) -> Side:
+    copies = copy_of(server, server.template(3))
+    dsn = next(copies)
+    stack.callback(lambda: next(copies, None))
+    owner = stack.enter_context(psycopg.connect(dsn, autocommit=True))
+    owner.execute(CONSTANT_STATISTICS.encode())
+    ask_groups_of_token(owner)
+    roles = {}
+    for role in ("service_role", "authenticated", "anon"):
+        roles[role] = stack.enter_context(psycopg.connect(dsn, autocommit=True))
+        roles[role].execute(sql.SQL("set role {}").format(sql.Identifier(role)))
+    return Side(owner, roles)
+
+
+def seen_by(viewer: Viewer, rows: Corpus) -> Corpus:
+    """Leave out what the viewer may not see, and the texts of documents with visible chunks."""
+    chunks = {number: one for number, one in rows.chunks.items() if viewer.sees(one)}
+    needed = {one.document for one in chunks.values()}
+    return Corpus(
+        {
+            number: one
+            for number, one in rows.documents.items()
+            if viewer.sees(one) or number in needed
+        },
+        chunks,
+    )
+
+
+def differences(one: object, other: object) -> object:
+    """Return the columns of the first rows that are not the same, for the message of a failure."""
+    for row, another in zip(
+        *[answer if isinstance(answer, list) else [] for answer in (one, other)], strict=False
+    ):
+        if row != another:
+            return {name: (row[name], another[name]) for name in row if row[name] != another[name]}
+    return one, other
+
+
+# What is asked.
+
+
+def typed(draw: random.Random) -> str:
+    """Draw a word, mostly with a mistake, cut off, or without its accents."""
+    word = draw.choice(WORDS)
+    place = draw.randrange(len(word))
+    return draw.choice(
+        [
+            word,
+            word[: place + 1],
+            word[:place] + word[place + 1 :],
+            misspelled(draw),
+            word.translate(str.maketrans("éä", "ea")),
+            f"{word}-{draw.choice(WORDS)}",
+        ]
+    )
+
+
+def question(draw: random.Random) -> str:
+    words = [typed(draw) for _ in range(draw.randint(1, 3))]
+    return draw.choice(["{}", "{}", "{}", '"{}"', "camera {}", "-camera {}"]).format(
+        " ".join(words)
+    )
+
+
+def searched(draw: random.Random) -> Row:
+    arguments: Row = {
+        "query_text": question(draw),
+        "prefix_last": draw.random() < 0.6,
+        "search_mode": draw.choice(["websearch", "websearch", "simple", "phrase"]),
+        "query_embedding": draw.choice([None, "[1, 0.5, 0.2]", "[-0.2, 1, 0]"]),
+        "filters": draw.choice(
+            [
+                None,
+                None,
+                [{"field": "metadata.tag", "op": "in", "value": draw.sample(TAGS, 2)}],
+                [{"field": "owner_id", "op": "ne", "value": str(draw.choice(USERS))}],
+                [{"field": "sensitivity", "op": "exists", "value": draw.random() < 0.5}],
+            ]
+        ),
+        "collections": draw.choice([None, None, ["one"], ["one", "two"]]),
+        "formulations": draw.choice([None, None, [{"query_text": question(draw)}]]),
+        "one_per_document": draw.random() < 0.2,
+    }
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def shown(draw: random.Random) -> Row:
+    return {
+        "match_count": draw.choice([1, 5, 50]),
+        "pool_size": draw.choice([5, 50, 100]),
+        "fusion": draw.choice(["rrf", "relative_score", "auto"]),
+        "neighbor_window": draw.choice([0, 2]),
+        "snippet": draw.random() < 0.5,
+        "match_offset": draw.choice([0, 0, 2]),
+    }
+
+
+def asked(draw: random.Random, viewer: Viewer, rows: Corpus) -> tuple[str, str, Row]:
+    """Draw a role, a function that it may call as this viewer, and arguments."""
+    arguments = searched(draw)
+    facets: Row = {"facets": ["metadata.tag", "metadata.word", "collection"], "facet_limit": 5}
+    if viewer.public_only and draw.random() < 0.5:
+        return "anon", "search_public_knowledge_chunks", arguments | shown(draw)
+    if viewer.user is not None and draw.random() < 0.5:
+        document = {"document": UUID(int=10_000 + draw.randrange(8))}
+        listing = {"include_public": True, "include_groups": True}
+        return "authenticated", *draw.choice(
+            [
+                ("search_my_knowledge_chunks", arguments | shown(draw)),
+                ("search_my_knowledge_chunks", arguments | shown(draw)),
+                ("facet_my_knowledge_chunks", arguments | facets),
+                ("count_my_pending_knowledge_embeddings", {}),
+                ("list_my_knowledge_documents", listing),
+                ("read_my_knowledge_document", document),
+            ]
+        )
+    named: Row = {
+        "viewer_id": viewer.user,
+        "viewer_groups": None if viewer.groups is None else sorted(viewer.groups),
+        "public_only": viewer.public_only,
+    }
+    one = draw.choice(rows.seen(viewer))
+    function, given = draw.choice(
+        [
+            ("hybrid_search_knowledge_chunks", arguments | shown(draw)),
+            ("hybrid_search_knowledge_chunks", arguments | shown(draw)),
+            ("count_matching_knowledge_chunks", arguments),
+            ("facet_knowledge_chunks", arguments | facets),
+            ("explain_missing_knowledge_chunk", arguments | {"chunk_id": one.id}),
+        ]
+    )
+    return "service_role", function, given | named
+
+
+@pytest.mark.parametrize(
+    "viewer", [ME, MEMBER, GUEST, VISITOR], ids=["me", "member", "guest", "visitor"]
+)
+def test_hidden_rows_change_no_answer(sides: tuple[Side, Side], viewer: Viewer) -> None:
+    draw = random.Random(f"calls {viewer}")
+    whole = corpus()
+    visible = seen_by(viewer, whole)
+    assert 20 < len(visible.chunks) < len(whole.chunks) - 20
+    for side, rows in zip(sides, (whole, visible), strict=True):
+        store(side.owner, rows)
+        if viewer.user is not None:
+            sign_in(side.roles["authenticated"], viewer.user, viewer.groups or ())
+    answered = 0
+    for _ in range(CALLS // 4):
+        call = asked(draw, viewer, visible)
+        with_hidden, without = (side.ask(*call) for side in sides)
+        assert with_hidden == without, f"{differences(with_hidden, without)} of {call}"
+        answered += with_hidden not in ([], "")
+    assert answered > CALLS / 4 / 2
+
+
+@pytest.mark.parametrize("way", ["viewer_id", "viewer_groups", "public_only"])
+def test_a_prefix_tells_no_letter_of_a_hidden_word(connect: Connect, way: str) -> None:
+    service = connect("service_role")
+    store_text = (
+        "insert into public.knowledge_chunks (content, owner_id, visibility) values (%s, %s, %s)"
+    )
+    service.execute(store_text, ["2026", USERS[0], "public"])
+    service.execute(store_text, ["quixotronics", USERS[1], "private"])
+    viewer = {"viewer_id": USERS[0], "viewer_groups": ["staff"], "public_only": True}[way]
+    search = sql.SQL(
+        "select hit.rrf_score, hit.text_score, hit.matched_terms[1], hit.notes, hit.total_count"
+        "  from public.hybrid_search_knowledge_chunks("
+        "         query_text => %s, prefix_last => true, {} => %s"
+        "       ) as hit"
+    ).format(sql.Identifier(way))
+    for place in range(len("quixotronics") - 1):
+        known = "quixotronics"[:place]
+        answers = {
+            letter: service.execute(search, [f"2026 {known}{letter}", viewer]).fetchall()
+            for letter in "abcdefghijklmnopqrstuvwxyz"
+        }
+        assert answers["a"]
+        assert [one for one in answers if answers[one] != answers["z"]] == []

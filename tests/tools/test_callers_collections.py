@@ -1,0 +1,252 @@
+"""Callers of the search across collections: a test for each row of docs/compatibility.md.
+
+The code is a caller's: it imports nothing of this test suite.
+"""
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import date
+from typing import Any
+
+import psycopg
+import pytest
+from mcp import Client
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+
+from second_brain import (
+    AsyncPostgresProvider,
+    AsyncRetrievalService,
+    KnowledgeWriter,
+    PostgresProvider,
+    RetrievalService,
+)
+from second_brain.mcp_server import Scope, create_server
+from second_brain.models import CallableEmbedder
+
+LEAK = "A leaked key is revoked first."
+ROTATION = "Service role keys are rotated."
+WHOLE = "All about keys: rotation, leaks."
+CAMERAS = "After a power cut the recorder shows no cameras."
+HABIT = "Asks about the leaked key every morning."
+TURN = "Yesterday we talked about a leaked key."
+
+
+def embed(texts: Sequence[str]) -> list[list[float]]:
+    return [[1.0 * ("camera" in text), 0.1, 1.0 * ("key" in text)] for text in texts]
+
+
+EMBEDDER = CallableEmbedder(embed, "by-hand", 3)
+
+
+@pytest.fixture(scope="module")
+def brain(shared_dsn: str) -> str:
+    """Return the DSN of two artifacts, the whole text of one, a memory and a turn of history."""
+    with psycopg.connect(shared_dsn, autocommit=True) as connection:
+        writer = KnowledgeWriter(connection)
+        documents: list[tuple[dict[str, Any], list[str]]] = [
+            (
+                {
+                    "external_key": "keys",
+                    "title": "Keys",
+                    "knowledge_type": "decision",
+                    "sensitivity": "internal",
+                    "document_date": date(2025, 11, 3),
+                    "source_url": "https://example.org/keys",
+                    "collection": "artifact_chunks",
+                },
+                [LEAK, ROTATION],
+            ),
+            ({"external_key": "cameras", "document_date": date(2025, 3, 14)}, [CAMERAS]),
+            ({"external_key": "habit", "collection": "memory"}, [HABIT]),
+            ({"external_key": "turn", "collection": "history"}, [TURN]),
+        ]
+        for document, texts in documents:
+            writer.upsert_document(
+                document,
+                [
+                    {"content": text, "embedding": vector, "embedding_model": "by-hand"}
+                    for text, vector in zip(texts, embed(texts), strict=True)
+                ],
+            )
+        connection.execute(
+            """
+            insert into public.knowledge_chunks (
+              document_id, content, collection, embedding, embedding_model
+            )
+            select id, %s, 'artifacts', '[0, 0.1, 1]', 'by-hand'
+              from public.knowledge_documents where external_key = 'keys'
+            """,
+            [WHOLE],
+        )
+    return shared_dsn
+
+
+@pytest.fixture
+def service(brain: str) -> RetrievalService:
+    return RetrievalService(PostgresProvider(brain), EMBEDDER)
+
+
+def passages(response: Any) -> set[str]:
+    return {one.content for one in response.results}
+
+
+def mcp_server(dsn: str) -> Server[Any]:
+    provider = AsyncPostgresProvider(dsn)
+    return create_server(AsyncRetrievalService(provider, EMBEDDER), provider, Scope())
+
+
+def ask(dsn: str, tool: str, **arguments: Any) -> Any:
+    async def call() -> Any:
+        async with Client(mcp_server(dsn)) as client:
+            return await client.call_tool(tool, arguments)
+
+    return asyncio.run(call())
+
+
+def on_the_command_line(dsn: str, *options: str) -> set[str]:
+    command = [sys.executable, "-c", "from second_brain.cli import main; main()", "search"]
+    asked = ["leaked key", "--mode", "text", "--json", "--dsn", dsn, *options]
+    done = subprocess.run([*command, *asked], capture_output=True, text=True, check=True)
+    return {one["content"] for one in json.loads(done.stdout)["results"]}
+
+
+def test_include_memory_is_false_by_default(service: RetrievalService, brain: str) -> None:
+    response = service.search("leaked key")
+    assert HABIT not in passages(response)
+    assert "memory" in response.applied_filters["left_out"]
+    assert HABIT in passages(service.search("leaked key", include_memory=True))
+    assert HABIT in passages(service.search("leaked key", collections=["memory"]))
+    assert f"> {HABIT}" not in ask(brain, "hybrid_search", query="leaked key").content[0].text
+    asked = {"query": "leaked key", "include_memory": True}
+    assert f"> {HABIT}" in ask(brain, "hybrid_search", **asked).content[0].text
+    assert HABIT not in on_the_command_line(brain)
+    assert HABIT in on_the_command_line(brain, "--include-memory")
+
+
+def test_history_is_searched_only_when_it_is_asked_for(
+    service: RetrievalService, brain: str
+) -> None:
+    response = service.search("leaked key", include_memory=True)
+    assert TURN not in passages(response)
+    assert response.applied_filters["left_out"] == ["history"]
+    assert passages(service.search("leaked key", collections=["history"])) == {TURN}
+    named = {"field": "collection", "op": "in", "value": ["history", "memory"]}
+    assert passages(service.search("leaked key", filters=[named])) == {TURN, HABIT}
+    assert passages(service.search("leaked key", required_filters=[named])) == {TURN, HABIT}
+    asked = {"query": "leaked key", "include_memory": True}
+    assert f"> {TURN}" not in ask(brain, "hybrid_search", **asked).content[0].text
+    asked |= {"filters": {"collection": "history"}}
+    assert f"> {TURN}" in ask(brain, "hybrid_search", **asked).content[0].text
+    assert TURN not in on_the_command_line(brain, "--include-memory")
+    assert on_the_command_line(brain, "--collection", "history") == {TURN}
+
+
+def test_leaving_memory_out_does_not_change_the_ranking(service: RetrievalService) -> None:
+    everything = service.search("leaked key", include_memory=True).results
+    left = service.search("leaked key").results
+    assert [one.id for one in left] == [one.id for one in everything if one.content != HABIT]
+
+
+def test_mcp_hybrid_search_gives_one_hit_for_each_artifact(brain: str) -> None:
+    arguments = {
+        "query": "leaked key",
+        "limit": 5,
+        "include_memory": False,
+        "expand_neighbors": True,
+        "filters": None,
+    }
+    results = ask(brain, "hybrid_search", **arguments).structured_content["results"]
+    assert [one["external_key"] for one in results] == ["keys", "cameras"]
+    assert (results[0]["content"], results[0]["chunk_index"]) == (LEAK, 0)
+    assert results[0]["context"].split("\n[CHUNK BOUNDARY]\n") == [LEAK, ROTATION]
+
+
+def test_mcp_text(brain: str, dsn: str) -> None:
+    text = ask(brain, "hybrid_search", query="leaked key", limit=1).content[0].text
+    header, best, *_ = text.split("\n\n")
+    assert header == "1 result of 2, hybrid search:"
+    for part in (
+        "1. Keys",
+        "score 1.0000",
+        "type: decision; collection: artifact_chunks; sensitivity: internal; date: 2025-11-03",
+        "; source: manual; evidence: https://example.org/keys",
+        f"> {LEAK}",
+    ):
+        assert part in best
+    none = {"query": "leaked key", "filters": {"artifact_type": "note"}}
+    assert ask(brain, "hybrid_search", **none).content[0].text == "No results found."
+    wrong = ask(brain, "hybrid_search", query="leaked key", filters={"artifact_type": "poem"})
+    assert wrong.is_error
+    assert wrong.content[0].text.startswith("Search failed: ")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        KnowledgeWriter(connection).upsert_document(
+            {"external_key": "long"}, [{"content": "Keys are rotated. " + "Nothing else. " * 99}]
+        )
+    *_, shown = ask(dsn, "hybrid_search", query="keys rotated").content[0].text.splitlines()
+    assert shown.startswith("> Keys are rotated. Nothing")
+    assert len(shown) <= len("> ") + 200 + len(" …")
+
+
+def test_mcp_memory_search(brain: str) -> None:
+    # Differs: hybrid_search searches memory with a filter.
+    async def call() -> None:
+        async with Client(mcp_server(brain)) as client:
+            with pytest.raises(MCPError, match="there is no tool 'memory_search'"):
+                await client.call_tool("memory_search", {"query": "leaked key"})
+
+    asyncio.run(call())
+    asked = {"query": "key", "include_memory": True, "filters": {"collection": "memory"}}
+    (found,) = ask(brain, "hybrid_search", **asked).structured_content["results"]
+    assert found["content"] == HABIT
+
+
+def test_result_fields(service: RetrievalService) -> None:
+    response = service.search(
+        "leaked key", collections=["artifact_chunks", "artifacts"], one_per_document=True
+    )
+    (best,) = response.results
+    assert (best.content, best.collection, best.rank) == (LEAK, "artifact_chunks", 1)
+    assert best.collections == ["artifact_chunks", "artifacts"]
+    assert best.distance == pytest.approx(1 - (best.similarity or 0))
+    assert (best.is_chunk, best.artifact_id) == (True, best.document_id)
+    assert best.sensitivity == "internal"
+    (whole,) = service.search("leaked key", collections=["artifacts"]).results
+    assert (whole.is_chunk, whole.chunk_index) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        ({"artifact_type": "decision", "collection": "artifact_chunks"}, {LEAK, ROTATION}),
+        ({"sensitivity": "internal", "collection": "artifacts"}, {WHOLE}),
+        ({"time_range": {"start": date(2025, 3, 1), "end": "2025-03-31"}}, {CAMERAS}),
+    ],
+)
+def test_filters_artifact_type_sensitivity_and_time_range(
+    service: RetrievalService, filters: Any, found: set[str]
+) -> None:
+    assert passages(service.search("leaked key", filters=filters)) == found
+
+
+def test_log_events_for_merging_and_deduplication(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        KnowledgeWriter(connection).upsert_document(
+            {"external_key": "keys"},
+            [
+                {"content": f"Key {n}.", "embedding": [0, n, 1], "embedding_model": "by-hand"}
+                for n in range(6)
+            ],
+        )
+    service = RetrievalService(PostgresProvider(dsn), EMBEDDER)
+    with caplog.at_level(logging.INFO, "second_brain.search"):
+        service.search("key")
+        service.search("key", one_per_document=True)
+    counted = [(vars(one)["merged"], vars(one)["deduplicated"]) for one in caplog.records]
+    assert counted == [(6, 0), (1, 5)]

@@ -1,0 +1,27 @@
+"""docs/compatibility.md: each row names the test that shows it, and each such test has a row."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SECTIONS = (ROOT / "docs" / "compatibility.md").read_text().split("\n## ")[1:]
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda one: one.partition("\n")[0])
+def test_the_rows_of_a_system_are_the_tests_of_its_callers(section: str) -> None:
+    (file,) = re.findall(r"^Tests: `(tests/\w+/test_callers_\w+\.py)`\.$", section, re.MULTILINE)
+    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    named = [re.findall(r"\| `(test_\w+)` \|$", row) for row in rows]
+    tests = re.findall(r"^def (test_\w+)", (ROOT / file).read_text(), re.MULTILINE)
+    assert named == [[name] for name in tests]
+
+
+def test_a_callers_test_imports_nothing_of_the_suite() -> None:
+    files = sorted((ROOT / "tests").glob("*/test_callers_*.py"))
+    assert len(files) == len(SECTIONS)
+    own = {file.stem for file in (ROOT / "tests").rglob("*.py")}
+    for file in files:
+        imported = re.findall(r"^\s*(?:from|import) (\w+)", file.read_text(), re.MULTILINE)
+        assert not own & {*imported}

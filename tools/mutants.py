@@ -1,0 +1,336 @@
+"""Break the SQL in one place at a time and run the suite that must notice: `make test-mutants`.
+
+Each mutant replaces one text, which must occur exactly once in its file of supabase/schemas, there
+and in the migration that is written from it, in a copy of this checkout. A mutant is killed when a
+test of its suite fails, not when the database cannot be built. `--check` only looks for the texts.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+LEFT_OUT = (".*", "node_modules", "__pycache__", "results")
+LARGE = "--small-corpus-limit 0"  # every corpus is searched as a large one
+OPTIONS = ("-x", "-q", "--tb=no", "--no-shrinking")
+SECONDS = 900  # for one suite
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """What is wrong, the file with the text before and after, and the suite that must fail."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    suite: str
+
+    def apply(self, root: Path) -> None:
+        """Replace the text in the checkout; ValueError unless it occurs exactly once."""
+        number, _, subject = self.file.partition("_")
+        for file in (
+            root / "supabase" / "schemas" / self.file,
+            root / "migrations" / f"{int(number):03}_{subject}",
+        ):
+            text = file.read_text("utf-8")
+            if text.count(self.old) != 1:
+                raise ValueError(
+                    f"{self.name}: {file.name} has the text {text.count(self.old)} times"
+                )
+            file.write_text(text.replace(self.old, self.new), "utf-8")
+
+
+# Of the search itself: files 07 to 13, 18, 23 to 26.
+SEARCH = [
+    Mutant(
+        "an index search ignores the viewer",
+        "11_search_arguments.sql",
+        "case when not (num_nonnulls(viewer_id, viewer_groups) = 0) then",
+        "case when false then",
+        f"tests/security/test_leaks.py {LARGE}",
+    ),
+    Mutant(
+        "a search ignores the viewer",
+        "09_hybrid_search.sql",
+        "         or (num_nonnulls(viewer_id, viewer_groups) = 0 or chunk.visibility = 'public'",
+        "         or (true or chunk.visibility = 'public'",
+        "tests/security/test_leaks.py",
+    ),
+    Mutant(
+        "titles of hidden documents in a large corpus",
+        "11_search_arguments.sql",
+        "       num_nonnulls(viewer_id, viewer_groups) = 0 or document.owner_id = viewer_id\n"
+        "         or document.allowed_groups && viewer_groups))\n"
+        "   order by page.unit_score desc, page.best_rank, page.id;",
+        "       true))\n   order by page.unit_score desc, page.best_rank, page.id;",
+        f"tests/security/test_leaks.py {LARGE}",
+    ),
+    Mutant(
+        "titles of hidden documents in a small corpus",
+        "09_hybrid_search.sql",
+        "(document.visibility = 'public' or not public_only and (",
+        "(document.visibility = 'public' or (",
+        "tests/security/test_leaks.py",
+    ),
+    Mutant(
+        "a filter on what is hidden does not hold",
+        "09_hybrid_search.sql",
+        "(wanted.hidden is null or not wanted.hidden && array[",
+        "(wanted.hidden is null or wanted.hidden && array[",
+        "tests/search/test_filters.py",
+    ),
+    Mutant(
+        "ranks of rrf begin at 0",
+        "09_hybrid_search.sql",
+        "vector_weight / (rrf_k + hit.vector_rank)",
+        "vector_weight / (rrf_k + hit.vector_rank - 1)",
+        "tests/search/test_search.py",
+    ),
+    Mutant(
+        "the pool is one row short",
+        "09_hybrid_search.sql",
+        "where hit.vector_rank <= plan.pool and",
+        "where hit.vector_rank < plan.pool and",
+        "tests/search/test_hybrid_search.py tests/search/test_pages.py",
+    ),
+    Mutant(
+        "a page repeats the last row of the one before",
+        "11_search_arguments.sql",
+        "     order by unit_score desc, best_rank, hit.id\n"
+        "     limit match_count offset match_offset",
+        "     order by unit_score desc, best_rank, hit.id\n"
+        "     limit match_count offset greatest(match_offset - 1, 0)",
+        f"tests/search/test_pages.py {LARGE}",
+    ),
+    Mutant(
+        "an excluded word does not exclude",
+        "08_query_analysis.sql",
+        "  analysis.matching_query := analysis.matching_query && !!conditions.excluded;",
+        "  analysis.matching_query := analysis.matching_query;",
+        "tests/search/test_text_leg.py",
+    ),
+    Mutant(
+        "an upper bound of metadata is exclusive",
+        "07_filters.sql",
+        "'strict $ <= $bound'",
+        "'strict $ < $bound'",
+        "tests/search/test_filters.py tests/search/test_filters_reference.py",
+    ),
+    Mutant(
+        "date_to is exclusive",
+        "07_filters.sql",
+        "nullif(date_to, date '5874897-12-31'), '[]')",
+        "nullif(date_to, date '5874897-12-31'), '[)')",
+        "tests/search/test_filters.py tests/search/test_hybrid_search.py",
+    ),
+    Mutant(
+        "a user's search leaves out the groups",
+        "11_search_arguments.sql",
+        "signed_in_viewer('search_my_knowledge_chunks');\n"
+        "  arguments.viewer_groups := knowledge_internal.current_viewer_groups();",
+        "signed_in_viewer('search_my_knowledge_chunks');\n  arguments.viewer_groups := '{}';",
+        "tests/security/test_groups.py",
+    ),
+    Mutant(
+        "a visitor sees private rows",
+        "11_search_arguments.sql",
+        "  arguments.public_only := true;",
+        "  arguments.public_only := false;",
+        "tests/security/test_public_search.py",
+    ),
+    Mutant(
+        "a visitor's pool has the bound of a service",
+        "11_search_arguments.sql",
+        "  largest_pool constant integer := 100;",
+        "  largest_pool constant integer := 1000;",
+        "tests/security/test_public_search.py",
+    ),
+    Mutant(
+        "a user's lists are not bounded",
+        "11_search_arguments.sql",
+        "  most_candidates integer default 2500,",
+        "  most_candidates integer default 250000,",
+        "tests/security/test_public_search.py",
+    ),
+    Mutant(
+        "anybody may search for visitors",
+        "11_search_arguments.sql",
+        "revoke all on function public.search_public_knowledge_chunks\n"
+        "  from public, anon, authenticated, service_role;",
+        "",
+        "tests/security/test_access.py",
+    ),
+    Mutant(
+        "a facet has one value too many",
+        "18_facets.sql",
+        "ranked.place_in_facet <= facet_limit",
+        "ranked.place_in_facet <= facet_limit + 1",
+        "tests/search/test_facets.py",
+    ),
+]
+REST = [
+    Mutant(
+        "a word is replaced by a hidden one",
+        "19_words.sql",
+        "     where seen.chunks > 0;",
+        "     where seen.chunks >= 0;",
+        "tests/search/test_typos.py",
+    ),
+    Mutant(
+        "hidden words crowd out a visible one",
+        "19_words.sql",
+        "case when access is null then most_near end",
+        "most_near",
+        "tests/search/test_typos.py",
+    ),
+    Mutant(
+        "a prefix is completed from hidden chunks",
+        "20_synonyms.sql",
+        "    when access is null\n      then array(select knowledge_internal.completions(",
+        "    when true\n      then array(select knowledge_internal.completions(",
+        "tests/security/test_noninterference.py",
+    ),
+    Mutant(
+        "spellings come from hidden chunks",
+        "20_synonyms.sql",
+        "when access is null or known_words = '{}' then known_words",
+        "when true then known_words",
+        "tests/security/test_noninterference.py",
+    ),
+    Mutant(
+        "an upsert drops chunks beyond the 300th",
+        "14_writing.sql",
+        "             ) as content_hash\n           ) as hashed\n  ),",
+        "             ) as content_hash\n           ) as hashed\n"
+        "     where item.ordinality <= 300\n  ),",
+        "tests/writing/test_writing.py",
+    ),
+    Mutant(
+        "chunks that are not given stay",
+        "14_writing.sql",
+        "     where chunk.id = change.stored_id\n       and not change.is_given",
+        "     where chunk.id = change.stored_id\n       and change.is_given is null",
+        "tests/writing/test_writing.py",
+    ),
+    Mutant(
+        "a deleted owner leaves old versions",
+        "14_writing.sql",
+        "          chunk.owner_id = owner\n          and (chunk.document_id is null or",
+        "          chunk.owner_id = owner and chunk.status = 'active'\n"
+        "          and (chunk.document_id is null or",
+        "tests/writing/test_writing.py",
+    ),
+    Mutant(
+        "an embedding of an adopted table is given to others",
+        "14_writing.sql",
+        "     and knowledge_internal.may_give_embedding(same.document_id, taker)\n",
+        "",
+        "tests/adoption/test_carrying.py tests/adoption/test_rights.py",
+    ),
+    Mutant(
+        "a chunk does not follow the owner of its document",
+        "06_chunk_maintenance.sql",
+        "         owner_id = new.owner_id,\n",
+        "",
+        "tests/writing/test_writing.py",
+    ),
+    Mutant(
+        "a changed text keeps its embedding",
+        "06_chunk_maintenance.sql",
+        "       and new.content_hash <> old.content_hash\n",
+        "       and new.content_hash = old.content_hash\n",
+        "tests/writing/test_writing.py tests/writing/test_chunk_analysis.py"
+        " tests/writing/test_embedding_queue.py",
+    ),
+    Mutant(
+        "a text is handed out once too often",
+        "22_embedding_queue.sql",
+        "  return 5;",
+        "  return 6;",
+        "tests/writing/test_embedding_queue.py",
+    ),
+    Mutant(
+        "a user deletes documents of others",
+        "15_own_documents.sql",
+        "     and owned.owner_id = viewer\n",
+        "",
+        "tests/security/test_own_documents.py",
+    ),
+    Mutant(
+        "a document shows hidden chunks",
+        "15_own_documents.sql",
+        "         and (not public_only or chunk.visibility = 'public')\n",
+        "",
+        "tests/security/test_read_document.py",
+    ),
+    Mutant(
+        "a policy shows superseded chunks",
+        "03_chunks.sql",
+        "    status = 'active'\n    and (\n      visibility = 'public'",
+        "    (\n      visibility = 'public'",
+        "tests/security/test_access.py",
+    ),
+]
+
+
+def outcome(mutant: Mutant) -> tuple[str, str, float]:
+    """Run the suite in a copy: killed, survived or broken; the first test that failed; seconds."""
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="second-brain-mutant-") as place:
+        copy = Path(place) / "checkout"
+        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*LEFT_OUT), symlinks=True)
+        mutant.apply(copy)
+        done = subprocess.run(  # noqa: S603
+            [sys.executable, "-m", "pytest", *mutant.suite.split(), *OPTIONS],
+            cwd=copy,
+            env={**os.environ, "PYTHONPATH": str(copy / "backend" / "src")},
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    failed = re.search(r"^FAILED \S+::(\w+)", done.stdout, re.MULTILINE)
+    result = "killed" if failed else "survived" if done.returncode == 0 else "broken"
+    shown = failed[1] if failed else done.stdout.strip().rpartition("\n")[2]
+    return result, shown, time.monotonic() - begun
+
+
+def main() -> int:
+    """Run the mutants whose names have the given words; 1 if one is not killed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("words", nargs="*", help="only mutants with one of these in their name")
+    parser.add_argument("--jobs", type=int, default=2, help="at the same time (default 2)")
+    parser.add_argument("--check", action="store_true", help="only apply each to a copy")
+    given = parser.parse_args()
+    mutants = [
+        one
+        for one in SEARCH + REST
+        if not given.words or any(word in one.name for word in given.words)
+    ]
+    if given.check:
+        for one in mutants:
+            with tempfile.TemporaryDirectory() as place:
+                for folder in ("supabase", "migrations"):
+                    shutil.copytree(ROOT / folder, Path(place) / folder)
+                one.apply(Path(place))
+        return 0
+    killed = 0
+    with ThreadPoolExecutor(given.jobs) as threads:
+        for one, (result, shown, took) in zip(mutants, threads.map(outcome, mutants), strict=True):
+            killed += result == "killed"
+            print(f"| {one.name} | {one.suite} | {result} | {shown} | {took:.0f} s |", flush=True)
+    print(f"{killed} of {len(mutants)} mutants killed")
+    return 0 if killed == len(mutants) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
