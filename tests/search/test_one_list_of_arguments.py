@@ -74,9 +74,7 @@ def callers(connect: Connect) -> dict[bool, Connection]:
 
 
 @pytest.mark.parametrize("name", sorted(WITH_SEARCH))
-def test_an_unknown_argument_is_refused_by_name(
-    callers: dict[bool, Connection], name: str
-) -> None:
+def test_an_unknown_argument_is_refused_by_name(callers: dict[bool, Connection], name: str) -> None:
     caller = callers[name in USERS_OWN]
     with pytest.raises(psycopg.errors.InvalidParameterValue) as refused:
         ask(caller, name, {**WORDS_GIVEN, "querytext": "alpha"})
