@@ -268,13 +268,13 @@ def test_hidden_neighbours_and_titles_stay_hidden(connect: Connect) -> None:
 )
 def test_wrong_groups_of_a_viewer_are_refused_by_name(connect: Connect, groups: list[Any]) -> None:
     service = connect("service_role")
-    for function in ("hybrid_search", "count_matching"):
+    for call in (
+        "hybrid_search_knowledge_chunks(query_text => 'word', viewer_groups => %s::text[])",
+        "count_matching_knowledge_chunks("
+        "jsonb_build_object('query_text', 'word', 'viewer_groups', %s::text[]))",
+    ):
         with pytest.raises(psycopg.Error, match="viewer_groups must be at most 1000") as refused:
-            service.execute(
-                f"select public.{function}_knowledge_chunks("
-                "query_text => 'word', viewer_groups => %s::text[])".encode(),
-                [groups],
-            )
+            service.execute(f"select public.{call}".encode(), [groups])
         assert refused.value.sqlstate == "22023"
 
 

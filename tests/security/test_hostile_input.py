@@ -431,7 +431,7 @@ def test_any_formulations_are_answered_or_refused(
     answered(hostile, SEARCH, "formulations", given)
 
 
-BATCH_ARGUMENTS = sorted(TYPES.keys() - {"queries", "fuse"})
+BATCH_ARGUMENTS = sorted(TYPES.keys() - {"queries", "fuse", "search"})
 
 
 @pytest.mark.parametrize("name", mostly(JSON))
@@ -497,7 +497,7 @@ ALWAYS = ("", " ", "NULL", "\0", "\ud800", "9" * 1_001, "x" * 1_000_000)
 
 
 @pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
-@pytest.mark.parametrize("argument", sorted(TYPES.keys() - {"queries", "fuse", "fusion"}))
+@pytest.mark.parametrize("argument", sorted(TYPES.keys() - {"queries", "fuse", "fusion", "search"}))
 def test_any_text_for_another_type_is_answered_or_refused(
     hostile: Connection, argument: str, fusion: str
 ) -> None:
