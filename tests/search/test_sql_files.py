@@ -87,6 +87,7 @@ NAMED_AT_RUN_TIME = {
         "compared_rows",
         "drawn_rows",
         "nearest_rows",
+        "visible_completions",
         "visible_words",
     )
 }
