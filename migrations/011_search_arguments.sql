@@ -139,7 +139,7 @@ declare
   lists constant bigint := (1 + jsonb_array_length(formulations))
     * greatest(cardinality(arguments.collections), 1);
   characters constant bigint := (
-    select sum(least(length(asked.query_text), characters_read))
+    select sum(length(left(asked.query_text, characters_read)))
       from (
         select arguments.query_text
         union all

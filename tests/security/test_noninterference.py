@@ -25,7 +25,7 @@ CALLS = 1200
 # No form of a word is in over 20 of them: of more, the chunks that are stored first are looked at.
 CHUNKS = 150
 # Families of words that typos, prefixes, stems and accents lead from one to another.
-WORDS = re.findall(
+WORDS: list[str] = re.findall(
     r"\w+",
     "general generals generalise generalisation generous genre généreux générale genes camera"
     " cameras camara camero camel cameo caméra relate relation relational relatives organise"

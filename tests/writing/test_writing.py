@@ -800,6 +800,17 @@ def test_a_deleted_owner_leaves_nothing_of_theirs(service_role: Connection) -> N
     assert left == [("nobody's",), ("yours",)]
 
 
+def test_a_deleted_owner_leaves_no_old_version_in_a_document_of_somebody_else(
+    service_role: Connection,
+) -> None:
+    for content, owner in (("old", ME), ("new", ME), ("new", YOU)):
+        upsert(service_role, [content], owner_id=str(owner))
+    owners = "select owner_id, status from public.knowledge_chunks order by owner_id"
+    assert service_role.execute(owners).fetchall() == [(ME, "superseded"), (YOU, "active")]
+    service_role.execute("select public.delete_knowledge_owner(%s)", [ME])
+    assert service_role.execute(owners).fetchall() == [(YOU, "active")]
+
+
 def test_a_row_that_holds_the_whole_document_is_left_alone(connect: Connect) -> None:
     service_role = connect("service_role")
     upsert(service_role, ["one", "two"])
