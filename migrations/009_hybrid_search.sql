@@ -1314,7 +1314,7 @@ begin
     || knowledge_internal.document_condition(scope) || ')' ||
     case when neighbor_window > 0 then
     ', ''context'', ('
-    '    select string_agg(chunk.content, E''\n[CHUNK BOUNDARY]\n'''
+    '    select string_agg(chunk.content, chr(10) || ''[CHUNK BOUNDARY]'' || chr(10)'
     '                      order by chunk.chunk_index, chunk.id)'
     '      from public.knowledge_chunks as chunk'
     '     where ' || scope.visible ||

@@ -43,6 +43,7 @@ stable
 -- definer: service_role has no rights on the internal schema.
 security definer
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 declare
   begun_at constant timestamptz := clock_timestamp();
@@ -78,7 +79,10 @@ begin
          ) as text_is_short,
          sum(list.vector_milliseconds) as vector_milliseconds,
          sum(list.text_milliseconds) as text_milliseconds,
-         jsonb_agg(knowledge_internal.explained_list(list, plan)) as lists
+         jsonb_agg(
+           knowledge_internal.explained_list(list, plan)
+           order by list.formulation, list.collection
+         ) as lists
     into summary
     from unnest(lists) as list;
   return jsonb_build_object(

@@ -274,7 +274,7 @@ def ranked_list(
         hits[number].text_rank, hits[number].text_score = rank, bm25s[number]
 
     if fusion == "auto":
-        add_scores(hits, 3 * corpus.cosine_spread, weights)
+        add_scores(hits, 3 * corpus.cosine_spread, weights, pool)
         return hits
     for leg, scores, weight in ((near, cosines, weights[0]), (worded, bm25s, weights[1])):
         for rank, number in enumerate(leg, 1):
@@ -287,19 +287,20 @@ def ranked_list(
     return hits
 
 
-def add_scores(hits: Mapping[int, Hit], scale: float, weights: tuple[float, float]) -> None:
-    """Score hits as fusion auto does: a score that is missing counts as the least of its leg."""
+def add_scores(
+    hits: Mapping[int, Hit], scale: float, weights: tuple[float, float], pool: int
+) -> None:
+    """Score hits as fusion auto does.
+
+    A score that is missing counts as the least of its leg, BM25 as 0 where the pool is not full.
+    """
     cosines = known(hit.similarity for hit in hits.values())
     bm25s = known(hit.text_score for hit in hits.values())
-    # In a text leg alone, no word found counts as 0.
-    least_cosine = min(cosines, default=0.0)
-    least_bm25 = min(bm25s, default=0.0) if cosines else 0.0
+    least_bm25 = min(bm25s) if len(bm25s) == pool else 0
     for hit in hits.values():
-        cosine = least_cosine if hit.similarity is None else hit.similarity
+        cosine = min(cosines, default=0) if hit.similarity is None else hit.similarity
         score = least_bm25 if hit.text_score is None else hit.text_score
-        hit.rrf_score = weights[0] * cosine / scale
-        if bm25s:
-            hit.rrf_score += weights[1] * score / max(bm25s)
+        hit.rrf_score = weights[0] * cosine / scale + weights[1] * score / max(bm25s, default=1)
 
 
 def known(values: Iterable[Any]) -> list[Any]:

@@ -164,12 +164,14 @@ ROWS_IN_SCOPE = "chunk.status = 'active'"
 def spelled(text: Any) -> str:
     """Return the statement that an expression makes, with every condition that it can have."""
     if isinstance(text, ast.A_Const):
-        return cast(str, text.val.sval)
+        (constant,) = constants(text)
+        return constant
     if isinstance(text, ast.A_Expr):
         assert dotted(text.name) == "||"
         return spelled(text.lexpr) + spelled(text.rexpr)
     if isinstance(text, ast.CaseExpr):
-        return spelled(text.args[0].result)
+        first, *_ = nodes(text.args, ast.CaseWhen)
+        return spelled(first.result)
     assert RawStream()(text).endswith(".matching")
     return ROWS_IN_SCOPE
 
@@ -182,15 +184,12 @@ def statements(name: str) -> tuple[Query, ...]:
         if kind == "stmt_execsql":
             found.append(tree["sqlstmt"]["PLpgSQL_expr"]["query"])
         if kind == "stmt_dynexecute":
-            made = parse_sql("select " + tree["query"]["PLpgSQL_expr"]["query"])[0].stmt
+            made: Any = parse_sql("select " + tree["query"]["PLpgSQL_expr"]["query"])[0].stmt
             values = [one["PLpgSQL_expr"]["query"] for one in tree["params"]]
-            found.append(
-                re.sub(
-                    r"\$(\d+)",
-                    lambda place: f"({values[int(place[1]) - 1]})",
-                    spelled(made.targetList[0].val),
-                )
-            )
+            text = spelled(made.targetList[0].val)
+            for number in range(len(values), 0, -1):
+                text = text.replace(f"${number}", f"({values[number - 1]})")
+            found.append(text)
     return tuple(parse_sql(query)[0].stmt for query in found)
 
 

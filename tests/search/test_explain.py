@@ -15,14 +15,14 @@ ROWS = [
 
 
 @pytest.fixture
-def corpus(database: Connection) -> Connection:
-    with database.cursor() as cursor:
+def corpus(knowledge: Connection) -> Connection:
+    with knowledge.cursor() as cursor:
         cursor.executemany(
             "insert into public.knowledge_chunks (content, embedding)"
             " values (%s, %s::extensions.vector)",
             ROWS,
         )
-    return database
+    return knowledge
 
 
 def explain(connection: Connection, **arguments: Any) -> dict[str, Any]:
@@ -109,10 +109,10 @@ SEARCHES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def varied(database: Connection) -> Connection:
+def varied(knowledge: Connection) -> Connection:
     """Two documents of two chunks each, of different dates and collections."""
     for key, date, collection in (("old", "2001-01-01", "memory"), ("new", "2026-01-01", None)):
-        database.execute(
+        knowledge.execute(
             "select public.upsert_knowledge_document(%s, %s)",
             [
                 Jsonb(
@@ -127,7 +127,7 @@ def varied(database: Connection) -> Connection:
                 ),
             ],
         )
-    return database
+    return knowledge
 
 
 @pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])

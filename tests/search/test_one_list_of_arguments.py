@@ -36,19 +36,19 @@ def test_the_searches_of_users_take_the_arguments_of_the_search(name: str) -> No
     assert arguments_of(name) == [one for one in arguments_of(RPC) if one[0] not in left_out]
 
 
-def test_the_type_has_the_arguments_of_the_search(database: Connection) -> None:
-    database.execute("set search_path = ''")
-    assert database.execute(ATTRIBUTES).fetchall() == [
+def test_the_type_has_the_arguments_of_the_search(knowledge: Connection) -> None:
+    knowledge.execute("set local search_path = ''")
+    assert knowledge.execute(ATTRIBUTES).fetchall() == [
         (name, kind) for name, (kind, _) in arguments_of(RPC) if name not in NOT_FOR[RPC]
     ]
 
 
-def test_the_defaults_of_the_type_are_those_of_the_search(database: Connection) -> None:
-    ((defaults,),) = database.execute(
+def test_the_defaults_of_the_type_are_those_of_the_search(knowledge: Connection) -> None:
+    ((defaults,),) = knowledge.execute(
         "select to_jsonb(knowledge_internal.default_search_arguments())"
     ).fetchall()
     stated = {
-        name: database.execute(f"select to_jsonb(({default})::{kind})".encode()).fetchall()
+        name: knowledge.execute(f"select to_jsonb(({default})::{kind})".encode()).fetchall()
         for name, (kind, default) in arguments_of(RPC)
         if name not in NOT_FOR[RPC]
     }
@@ -64,6 +64,12 @@ def ask(connection: Connection, name: str, search: Any) -> None:
     ]
     call = ", ".join(["search => %s", *others])
     connection.execute(f"select * from public.{name}({call})".encode(), [Jsonb(search)])
+
+
+@pytest.fixture
+def dsn(shared_dsn: str) -> str:
+    """Stand in for the fixture of a database per test."""
+    return shared_dsn
 
 
 @pytest.fixture

@@ -97,6 +97,7 @@ NAMED_AT_RUN_TIME = {
             "pending_embeddings",
             "visible_words",
             "visible_chunk_counts",
+            "visible_completions",
             "document_content",
         )
     ),

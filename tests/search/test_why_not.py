@@ -412,7 +412,9 @@ def test_a_counted_place_is_that_among_all_scores(filled: Connection, query: str
          cross join lateral knowledge_internal.exact_scores(
                  matching.ids, 1000, analysis.lexemes, analysis.scored_weights,
                  analysis.readings, analysis.mean_length, analysis.bonuses
-               ) as scored
+               ) as best
+         cross join lateral unnest(best.ids, best.scores)
+                 with ordinality as scored (id, text_score, text_rank)
          cross join lateral knowledge_internal.counted_place(matching.ids, scored.id, analysis)
                     as place
         """,
