@@ -349,7 +349,7 @@ def test_an_explanation_of_several_collections_has_all_lists(zoo: Run) -> None:
         for line in zoo("search", "zebra", "--explain", *options).out.splitlines()
     ]
     assert "4 rows for a pool of 50 in each list" in lines[1]
-    assert lines[4] == "fusion auto"
+    assert lines[4] == "fusion auto, weights: vector 1.000, text 1.000"
     assert lines[7] == "collection vector leg text leg vector weight text weight"
     listed = {line.split()[0]: line for line in lines[8:10]}
     assert listed["archive"].startswith("archive 0, not run 1, ")
