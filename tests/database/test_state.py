@@ -56,7 +56,7 @@ def test_the_functions_are_found() -> None:
 
 
 @pytest.mark.parametrize("name", functions())
-def test_functions_have_at_most_200_lines(name: str) -> None:
+def test_functions_have_at_most_160_lines_and_the_search_300(name: str) -> None:
     lines = functions()[name].count("\n") + 1
     assert lines <= (LONGEST_SEARCH if name == SEARCH else LONGEST)
 
