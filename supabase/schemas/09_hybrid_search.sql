@@ -118,8 +118,8 @@ create type knowledge_internal.score_range as (
 );
 
 comment on type knowledge_internal.score_range is
-  'What fusion needs of a ranked_list beside the scores of a row. missing_text_score: of a row that '
-  'the text leg missed, the least of a full pool, else 0: then it has no word.';
+  'What fusion needs of a ranked_list beside the scores of a row. missing_text_score: of a row '
+  'that the text leg missed, the least of a full pool, else 0: then it has no word.';
 
 -- A type and not "returns table": snippet is an argument and a column, and PL/pgSQL allows no name
 -- twice.

@@ -13,22 +13,20 @@ import pytest
 import sqlparse
 from sqlparse import tokens
 
-from tools import variants
-
 SCHEMAS = Path(__file__).parents[2] / "supabase" / "schemas"
 FILES = sorted(SCHEMAS.glob("*.sql"))
 SEARCH = "public.hybrid_search_knowledge_chunks"
-LONGEST, LONGEST_SEARCH = 200, 500
+LONGEST, LONGEST_SEARCH = 160, 300
 NOT_OF_THE_PLANNER = ("set search_path", "set standard_conforming_strings")
 
 
 @cache
 def functions() -> dict[str, str]:
-    """Each function's statement by its name; of a generated one, its source."""
+    """Each function's statement by its name."""
     created = re.compile(r"^create function (\w+\.\w+)\(.*", re.MULTILINE | re.DOTALL)
     return {
         found[1]: found[0]
-        for file in (*(one for one in FILES if one != variants.WRITTEN), variants.TEMPLATE)
+        for file in FILES
         for one in sqlparse.split(file.read_text("utf-8"))
         if (found := created.search(one))
     }
@@ -58,7 +56,7 @@ def test_the_functions_are_found() -> None:
 
 
 @pytest.mark.parametrize("name", functions())
-def test_functions_have_at_most_200_lines(name: str) -> None:
+def test_functions_have_at_most_160_lines_and_the_search_300(name: str) -> None:
     lines = functions()[name].count("\n") + 1
     assert lines <= (LONGEST_SEARCH if name == SEARCH else LONGEST)
 
@@ -126,27 +124,3 @@ def test_the_reason_stands_beside_each_setting_of_the_planner() -> None:
             if line.startswith("set ") and not line.startswith(NOT_OF_THE_PLANNER):
                 assert before.startswith(("-- ", "set ")), line
                 assert "search_path" not in before, line
-
-
-def test_what_repeats_the_arguments_of_the_search_is_current() -> None:
-    sql = variants.SOURCE.read_text("utf-8")
-    made = variants.fill(variants.TEMPLATE.read_text("utf-8"), variants.arguments(sql), sql)
-    assert variants.WRITTEN.read_text("utf-8") == made
-
-
-def test_a_new_argument_reaches_every_variant() -> None:
-    given = "create function public.hybrid_search_knowledge_chunks(a int default 1, viewer_id uuid"
-    listed = variants.arguments(f"{given} default null) returns int language sql as 'select 1';")
-    assert [(one.name, one.type, one.default) for one in listed] == [
-        ("a", "integer", "1"),
-        ("viewer_id", "uuid", "null"),
-    ]
-    made = variants.fill(
-        "f(\n  @name @type default @default,\n)\ng(\n  @name => @name, -- except viewer_id\n)\n"
-        "h(\n  @name, -- except b, a\n)",
-        listed,
-    )
-    assert made == (
-        "f(\n  a integer default 1,\n  viewer_id uuid default null\n)\ng(\n  a => a\n)\n"
-        "h(\n  viewer_id\n)\n"
-    )

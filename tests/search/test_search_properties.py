@@ -316,10 +316,13 @@ def test_a_document_stands_where_its_best_hit_stands_and_shows_its_best_chunk(
     for row in chain(*pages(connection, asked)):
         units.setdefault(row["document_id"] or row["id"], []).append(row)
     shown = list(chain(*pages(connection, asked | {"one_per_document": True})))
+    merged_hits = sum(map(len, units.values())) - len(units)
+    merged = {"deduplicated": merged_hits} if merged_hits else {}
     expected = [
         next((row for row in hits if row["chunk_index"] is not None), hits[0])
         | {name: hits[0][name] for name in ("rrf_score", "confidence")}
         | {"total_count": len(units), "collections": sorted({hit["collection"] for hit in hits})}
+        | {"notes": (hits[0]["notes"] or {}) | merged or None}
         for hits in units.values()
     ]
     assert shown == expected

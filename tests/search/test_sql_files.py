@@ -10,7 +10,6 @@ from pglast.enums import (
 from pglast.stream import RawStream
 from sql_trees import (
     PUBLIC_FUNCTIONS,
-    RPC,
     Function,
     body,
     definitions,
@@ -133,15 +132,6 @@ def test_no_sql_is_put_together_at_run_time(definition: Function) -> None:
 @per_function
 def test_query_text_is_never_parsed_as_a_tsquery(definition: Function) -> None:
     assert "to_tsquery" not in set(words(body(definition)))
-
-
-MOST_LINES = {f"public.{RPC}": 300}
-
-
-@per_function
-def test_no_function_is_long(definition: Function) -> None:
-    name = dotted(definition.funcname)
-    assert body(definition).count("\n") <= MOST_LINES.get(name, 160)
 
 
 def test_who_may_see_a_row_is_said_in_few_places() -> None:
