@@ -716,18 +716,11 @@ comment on function knowledge_internal.phrase_bonuses is
   'that has it.';
 
 create function knowledge_internal.full_reading(
-  query_text text,
-  search_mode text,
-  collections text[],
-  prefix_last boolean,
-  configurations regconfig[],
-  scope knowledge_internal.row_scope default null
+  query_text text, search_mode text, collections text[], prefix_last boolean,
+  configurations regconfig[], scope knowledge_internal.row_scope default null
 )
 returns knowledge_internal.query_analysis
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Postgres sends a NOTICE for a query of stop words only.
 set client_min_messages = warning
 set standard_conforming_strings = on
@@ -741,14 +734,12 @@ declare
   candidate_factor constant float8 := 3; -- in a long chunk a word has a third of its usual score
   operands constant knowledge_internal.query_operand[] := knowledge_internal.query_operands(
     left(
+      -- Phones and word processors replace straight quotation marks.
       knowledge_internal.normalised(
-        -- Phones and word processors replace straight quotation marks.
         translate(left(query_text, characters_read), '“”„‟«»', '""""""')
-      ),
-      characters_read
+      ), characters_read
     ),
-    search_mode,
-    least(most_words, most_readings / cardinality(configurations))
+    search_mode, least(most_words, most_readings / cardinality(configurations))
   );
   wanted constant text := (
     select string_agg(operand.source, ' ' order by operand.ordinality)
@@ -767,7 +758,6 @@ declare
   conditions record;
   required_rows float8;
   corpus_is_small boolean;
-  reading_weights float8[];
   bonuses knowledge_internal.query_bonuses;
   analysis knowledge_internal.query_analysis;
 begin
@@ -814,13 +804,8 @@ begin
   end if;
 
   select phrase.queries, phrase.bonuses,
-         array(
-           select max(listed.weight)
-             from unnest(analysis.scored_weights, analysis.readings) as listed (weight, reading)
-            group by listed.reading
-         ),
          knowledge_internal.lexeme_vector(analysis.lexemes, analysis.scored_weights)
-    into bonuses.phrase_queries, bonuses.phrase_bonuses, reading_weights, analysis.weight_vector
+    into bonuses.phrase_queries, bonuses.phrase_bonuses, analysis.weight_vector
     from knowledge_internal.phrase_bonuses(
            operands, configurations, analysis.lexeme_queries, analysis.scored_weights
          ) as phrase;
@@ -842,7 +827,10 @@ begin
              -- Above every score without an identifier.
              select 1.01 * sum(reachable.score) as bonus
                from (
-                 select (knowledge_internal.bm25_k1() + 1) * unnest(reading_weights)
+                 select (knowledge_internal.bm25_k1() + 1) * max(listed.weight)
+                   from unnest(analysis.scored_weights, analysis.readings)
+                        as listed (weight, reading)
+                  group by listed.reading
                  union all
                  select unnest(bonuses.phrase_bonuses)
                ) as reachable (score)

@@ -792,7 +792,6 @@ declare
   candidates uuid[];
   chunk public.knowledge_chunks;
   asked knowledge_internal.search_arguments := arguments;
-  settled record;
   question knowledge_internal.search_question;
   given knowledge_internal.found_place;
   found knowledge_internal.found_place;
@@ -826,17 +825,7 @@ begin
     false
   );
   -- What each leg is asked: null for a leg that is not run.
-  select * into settled
-    from knowledge_internal.settled_fusion(
-           arguments.fusion, arguments.vector_weight, arguments.text_weight, arguments.collections
-         );
-  question := (
-    knowledge_internal.search_questions(
-      arguments.query_embedding, arguments.query_text, null,
-      (select stored.dimensions from knowledge_internal.chunk_table() as stored),
-      settled.vector_weight > 0, settled.text_weight > 0, arguments.on_bad_embedding
-    )
-  )[1];
+  question := (knowledge_internal.planned_search(arguments)).questions[1];
   asked.query_embedding := question.embedding;
   asked.query_text := question.query_text;
   chunk := knowledge_internal.nearest_chunk(
