@@ -4,11 +4,13 @@ Scores depend on all chunks on purpose, by the document frequencies and sizes th
 lists. In these databases both are functions of the word alone, so that all else must be equal.
 """
 
+import json
 import random
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +22,7 @@ from psycopg.types.json import Jsonb
 
 from conftest import Connect, Connection, Server, copy_of
 from corpora import GROUPS, TAGS, USERS, Corpus, Viewer, ask_groups_of_token, drawn, sign_in, store
+from second_brain.services.arguments import packed
 
 CALLS = 1200
 # No form of a word is in over 20 of them: of more, the chunks that are stored first are looked at.
@@ -47,17 +50,23 @@ returns float8[] language sql stable set search_path = pg_catalog, pg_temp as $$
     from unnest(lexemes) with ordinality as asked (lexeme, place)
 $$;
 create or replace function knowledge_internal.corpus_size(
-  out document_count float8, out mean_length float8, out cosine_spread float8,
-  out mutual_neighbours float8, out is_small boolean
+  out document_count float8, out mean_length float8, out is_small boolean
 )
-language sql stable set search_path = pg_catalog, pg_temp as 'select 100, 5, 0.3, 0.5, true';
+language sql stable set search_path = pg_catalog, pg_temp as 'select 100, 5, true';
+create or replace function knowledge_internal.cosine_spread()
+returns float8 language sql stable set search_path = pg_catalog, pg_temp as 'select 0.3::float8';
 create or replace function knowledge_internal.mean_length_so_far()
 returns float8 language sql stable set search_path = pg_catalog, pg_temp as 'select 5.0::float8';
 -- An ANALYZE would bring statistics of its own.
 alter table public.knowledge_chunks set (autovacuum_enabled = false);
 grant execute on function public.search_public_knowledge_chunks to anon;
 """
-TYPES = {"query_embedding": "extensions.vector", "filters": "jsonb", "formulations": "jsonb"}
+TYPES = {
+    "query_embedding": "extensions.vector",
+    "filters": "jsonb",
+    "formulations": "jsonb",
+    "search": "jsonb",
+}
 WRITTEN = {"created_at", "updated_at"}  # when the test stored it
 
 Row = dict[str, Any]
@@ -97,10 +106,14 @@ class Side:
             sql.SQL(", ").join(
                 sql.SQL("{} => {}{}").format(
                     sql.Identifier(name),
-                    sql.Literal(Jsonb(value) if TYPES.get(name) == "jsonb" else value),
+                    sql.Literal(
+                        Jsonb(value, dumps=partial(json.dumps, default=str))
+                        if TYPES.get(name) == "jsonb"
+                        else value
+                    ),
                     sql.SQL("::extensions.vector" if name == "query_embedding" else ""),
                 )
-                for name, value in arguments.items()
+                for name, value in packed(function, arguments).items()
             ),
         )
         with self.roles[role].cursor(row_factory=dict_row) as cursor:
