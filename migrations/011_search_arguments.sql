@@ -1,8 +1,9 @@
 -- 011_search_arguments: the search for users and visitors, and what takes its arguments as JSON.
--- Adds: functions default_search_arguments, given_arguments, own_arguments, search, check_cost,
--- search_my_knowledge_chunks, check_visitor_limits, search_public_knowledge_chunks,
--- matching_chunks, count_matching_knowledge_chunks, pending_embeddings,
--- count_pending_knowledge_embeddings and count_my_pending_knowledge_embeddings.
+-- Adds: functions default_search_arguments, given_arguments, own_arguments, search,
+-- search_for_caller, check_cost, search_my_knowledge_chunks, check_visitor_limits,
+-- search_public_knowledge_chunks, matching_chunks, count_matching_knowledge_chunks,
+-- pending_embeddings, count_pending_knowledge_embeddings and
+-- count_my_pending_knowledge_embeddings.
 -- Locks nothing that exists.
 -- Written from supabase/schemas/11_search_arguments.sql by `make baseline`: edit that file.
 
@@ -119,6 +120,34 @@ $$;
 comment on function knowledge_internal.search(knowledge_internal.search_arguments, jsonb) is
   'Calls hybrid_search_knowledge_chunks.';
 
+create function knowledge_internal.search_for_caller(given knowledge_internal.search_arguments)
+returns setof public.knowledge_search_hit
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  -- current_user is the owner of the security definer function that calls this one.
+  caller constant name := coalesce(nullif(current_setting('role'), 'none'), session_user);
+  hidden constant jsonb := case
+    when has_column_privilege(caller, 'public.knowledge_documents', 'source_row', 'select')
+      then '{}' else '{"source_row": null}' end;
+begin
+  -- A user may not choose the statistics that a search of several databases uses.
+  perform set_config('knowledge_internal.recording', 'off', true),
+          set_config('knowledge_internal.readings', '', true);
+  return query
+  select shown.*
+    from knowledge_internal.search(given) as hit
+   cross join lateral jsonb_populate_record(hit, hidden) as shown;
+end
+$$;
+
+comment on function knowledge_internal.search_for_caller(knowledge_internal.search_arguments) is
+  'search for users and visitors: source_row is null unless the caller''s role may select this '
+  'column of knowledge_documents.';
+
 create function knowledge_internal.check_cost(
   arguments knowledge_internal.search_arguments,
   most_candidates integer default 2500,
@@ -207,11 +236,8 @@ declare
     knowledge_internal.current_viewer_groups(), on_bad_embedding, prefix_last
   )::knowledge_internal.search_arguments;
 begin
-  perform knowledge_internal.check_cost(given),
-          -- A user may not choose the statistics that a search of several databases uses.
-          set_config('knowledge_internal.recording', 'off', true),
-          set_config('knowledge_internal.readings', '', true);
-  return query select hit.* from knowledge_internal.search(given) as hit;
+  perform knowledge_internal.check_cost(given);
+  return query select hit.* from knowledge_internal.search_for_caller(given) as hit;
 end
 $$;
 
@@ -220,7 +246,8 @@ comment on function public.search_my_knowledge_chunks is
   'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. The document '
   'frequencies of BM25 are those of all chunks. Two limits bound the cost of a call: pool_size (at '
   'least match_count) times collections times questions 2,500, and 8,192 characters of all '
-  'questions. Raises 42501 if nobody is signed in or the user id is not a UUID, and 22023 for an '
+  'questions. source_row is null unless the role may select this column of knowledge_documents. '
+  'Raises 42501 if nobody is signed in or the user id is not a UUID, and 22023 for an '
   'argument out of bounds.';
 revoke all on function public.search_my_knowledge_chunks
   from public, anon, authenticated, service_role;
@@ -324,11 +351,8 @@ declare
   )::knowledge_internal.search_arguments;
 begin
   -- Before the search, so that a visitor cannot make it work for an argument that is refused.
-  perform knowledge_internal.check_visitor_limits(given),
-          -- A visitor may not choose the statistics that a search of several databases uses.
-          set_config('knowledge_internal.recording', 'off', true),
-          set_config('knowledge_internal.readings', '', true);
-  return query select hit.* from knowledge_internal.search(given) as hit;
+  perform knowledge_internal.check_visitor_limits(given);
+  return query select hit.* from knowledge_internal.search_for_caller(given) as hit;
 end
 $$;
 
@@ -337,8 +361,8 @@ comment on function public.search_public_knowledge_chunks is
   'project grants it, as to anon. Its limits bound the cost of a call: match_count 50, '
   'match_offset 200, pool_size 100, neighbor_window 2, 5 collections, 2 formulations, pool_size '
   'times collections times questions 750, texts of 1,000 characters, filters of 2,000. The '
-  'document frequencies of BM25 are those of all chunks. Raises 22023 for an argument out of '
-  'bounds.';
+  'document frequencies of BM25 are those of all chunks. source_row is null unless the role may '
+  'select this column of knowledge_documents. Raises 22023 for an argument out of bounds.';
 revoke all on function public.search_public_knowledge_chunks
   from public, anon, authenticated, service_role;
 

@@ -161,7 +161,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         async with pool, client:
             yield
 
-    app = FastAPI(title="RAG service", lifespan=lifespan, max_body_size=BODY_BOUND)
+    app = FastAPI(
+        title="RAG service",
+        lifespan=lifespan,
+        max_body_size=BODY_BOUND,
+        # Without it, there are no pages /docs and /redoc either.
+        openapi_url="/openapi.json" if given.api_pages else None,
+    )
     for known in (SecondBrainError, RequestValidationError, HTTPException, ClientDisconnect):
         app.add_exception_handler(known, respond)
     app.add_exception_handler(Exception, respond)

@@ -33,6 +33,8 @@ class Settings(BaseModel):
     concurrent_requests: Annotated[int, Field(ge=1, le=1000)] = 20
     database_connections: Annotated[int, Field(ge=1, le=100)] = 4
 
+    api_pages: bool = False
+
     @model_validator(mode="after")
     def _one_way_to_verify(self) -> Self:
         if (self.jwt_secret is None) == (self.jwks_url is None):

@@ -7,6 +7,7 @@ import pytest
 from adopted import adopt, backfill, compare, contents, documents
 
 from conftest import Connect, Connection
+from second_brain.database import doctor
 
 ANNA, BERT = UUID(int=1), UUID(int=2)
 
@@ -136,3 +137,82 @@ def test_a_role_that_does_not_see_all_rows_cannot_adopt(
     anna = connect("authenticated", uid=ANNA)
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="row level security"):
         anna.execute("select knowledge_internal.adopt_table('again', 'public.notes', '{id}')")
+
+
+TULIP = "the tulip"
+VISITOR, USER = "search_public_knowledge_chunks", "search_my_knowledge_chunks"
+
+
+@pytest.fixture
+def published(source: Connection) -> Connection:
+    """An adopted table with a row whose document is public, and a search that visitors may call."""
+    adopt(source, "public.notes", visibility="public")
+    source.execute("insert into public.notes (content) values (%s)", [TULIP])
+    source.execute(f"grant execute on function public.{VISITOR} to anon".encode())
+    return source
+
+
+def found_rows(caller: Connection, function: str) -> list[str | None]:
+    """Return the keys of the rows that the hits name."""
+    query = f"select source_row -> 'key' ->> 'id' from public.{function}(query_text => '{TULIP}')"
+    return [key for (key,) in caller.execute(query.encode()).fetchall()]
+
+
+@pytest.mark.parametrize(("role", "function"), [("anon", VISITOR), ("authenticated", USER)])
+def test_hits_of_users_and_visitors_do_not_name_the_row(
+    published: Connection, connect: Connect, role: str, function: str
+) -> None:
+    caller = connect(role, uid=ANNA)
+    assert found_rows(caller, function) == [None]
+    published.execute(
+        f"grant select (source_row) on table public.knowledge_documents to {role}".encode()
+    )
+    assert found_rows(caller, function) == ["1"]
+
+
+def test_a_grant_for_users_shows_the_row_to_no_visitor(
+    published: Connection, connect: Connect
+) -> None:
+    published.execute(
+        "grant select (source_row) on table public.knowledge_documents to authenticated"
+    )
+    assert found_rows(connect("anon"), VISITOR) == [None]
+
+
+def test_hits_without_the_row_are_otherwise_those_of_the_service(
+    published: Connection, connect: Connect
+) -> None:
+    published.execute("insert into public.notes (content) values ('a tulip and a rose')")
+    hits = "select to_jsonb(hit) - 'source_row' from public.{}(query_text => 'tulip') as hit"
+    user = connect("authenticated", uid=ANNA).execute(hits.format(USER).encode()).fetchall()
+    trusted = hits.format("hybrid_search_knowledge_chunks")
+    assert len(user) == 2
+    assert user == connect("service_role").execute(trusted.encode()).fetchall()
+
+
+@pytest.mark.parametrize("viewer", ["", f", viewer_id => '{ANNA}'"])
+def test_a_search_of_the_service_names_the_row(
+    published: Connection, connect: Connect, viewer: str
+) -> None:
+    service = connect("service_role")
+    query = (
+        "select source_row -> 'key' ->> 'id' from public.hybrid_search_knowledge_chunks("
+        f"query_text => 'tulip'{viewer})"
+    )
+    assert published.execute("select count(*) from public.notes").fetchone() == (1,)
+    assert service.execute(query.encode()).fetchall() == [("1",)]
+
+
+def test_doctor_accepts_the_grant_that_shows_the_row_and_no_other(published: Connection) -> None:
+    def findings() -> set[tuple[str, str]]:
+        return {(one.status, one.message) for one in doctor.examine(published)}
+
+    before = findings()
+    published.execute(
+        "grant select (source_row) on table public.knowledge_documents to authenticated"
+    )
+    assert findings() == before
+    published.execute(
+        "grant update (source_row) on table public.knowledge_documents to authenticated"
+    )
+    assert findings() != before

@@ -473,8 +473,20 @@ def test_the_services_role_can_search_only(services_dsn: str) -> None:
                 connection.execute(statement)
 
 
-def test_the_readme_has_every_address(client: httpx.Client) -> None:
-    paths = client.get("/openapi.json").json()["paths"]
+PAGES = ("/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json")
+
+
+def test_the_pages_of_the_api_are_off(client: httpx.Client) -> None:
+    assert {client.get(path).status_code for path in PAGES} == {404}
+
+
+def test_a_setting_turns_the_pages_of_the_api_on(services_dsn: str, model: ChatServer) -> None:
+    with running(services_dsn, model, api_pages=True) as client:
+        assert {client.get(path).status_code for path in PAGES} == {200}
+
+
+def test_the_readme_has_every_address(services_dsn: str, model: ChatServer) -> None:
+    paths = application(services_dsn, model, api_pages=True).openapi()["paths"]
     served = {f"{method.upper()} {path}" for path, item in paths.items() for method in item}
     table = re.findall(r"^\| `([A-Z]+ /\w+)`", (EXAMPLE / "README.md").read_text("utf-8"), re.M)
     assert set(table) == served

@@ -122,6 +122,14 @@ def test_http_serves_both_kinds_of_clients_and_refuses_another_host(open_server:
         assert httpx.post(open_server, json={}, headers=evil).status_code == status
 
 
+@pytest.mark.parametrize("version", ["2025-06-18", "2026-07-28"])
+def test_a_get_request_keeps_no_stream_open(open_server: str, version: str) -> None:
+    headers = {"Accept": "text/event-stream", "MCP-Protocol-Version": version}
+    with httpx.stream("GET", open_server, headers=headers, timeout=20) as answer:
+        assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+        assert "send each call with POST" in answer.read().decode()
+
+
 def test_http_asks_for_the_token_and_keeps_to_the_viewer(corpus: str) -> None:
     # With the newline that a file of secrets ends in.
     token = {TOKEN_NAME: f"{TOKEN}\n"}

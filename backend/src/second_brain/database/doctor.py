@@ -31,8 +31,10 @@ _RESTORE = (
 # The indexes of the two legs may be dropped for a bulk load; knowledge_search_health reports them.
 _LEG_INDEXES = re.compile(r"index public\.knowledge_chunks_(embedding|content_tsv)$")
 _RELATIONS = ("table", "view", "type")
-# The migrations grant it to nobody; a project can grant it to visitors.
+# The migrations grant these to nobody; a project can grant the search to visitors, and reads of the
+# column to users and visitors.
 _FOR_VISITORS = "public.search_public_knowledge_chunks("
+_SHOWN_COLUMN = "public.knowledge_documents.source_row"
 _VIEWS_OF_ADOPTIONS = f"{naming.INTERNALS}.adopted_"
 _HARMLESS = {"comment"}
 _SLOWER = {"comment", "storage", "statistics", "options", "toast_options", "compression", "cost"}
@@ -266,8 +268,7 @@ def _finding(difference: Difference, expected: Catalogue, found: Catalogue) -> F
     if difference.change == "left over":
         return _left_over(difference, expected, found)
     if difference.properties.keys() == {"grants"}:
-        is_theirs = difference.name.startswith(_FOR_VISITORS)
-        return None if is_theirs else _grants(difference)
+        return None if _is_choice(difference) else _grants(difference)
     if "row_security" in difference.properties:
         return Finding(
             check,
@@ -335,6 +336,14 @@ def _same_index(definition: Definition, among: Catalogue) -> bool:
 def _without_name(definition: Definition) -> tuple[str, str, str]:
     text = re.sub(r"INDEX \S+ ON", "INDEX ON", definition.get("definition", ""), count=1)
     return definition["table"], definition["method"], text
+
+
+def _is_choice(difference: Difference) -> bool:
+    """Return whether the grants are those that a project may give."""
+    if difference.name == _SHOWN_COLUMN:
+        _, found = difference.properties["grants"]
+        return all(privileges == ["SELECT"] for privileges in (found or {}).values())
+    return difference.name.startswith(_FOR_VISITORS)
 
 
 def _grants(difference: Difference) -> Finding:

@@ -9,6 +9,9 @@ from mcp.server.auth.settings import AuthSettings
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from pydantic import AnyHttpUrl
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
 PATH = "/mcp"
 
@@ -29,7 +32,7 @@ async def serve_http(
 
     With a `verifier`, such as OneToken or TokenFile, a request whose `Authorization: Bearer TOKEN`
     it does not accept gets status 401. On a loopback address, a request whose Host or Origin is
-    another host is rejected, because a web page could have sent it.
+    another host is rejected, because a web page could have sent it. GET gets status 405.
     """
     host, port = listening.getsockname()[:2]
     at = f"[{host}]" if ":" in host else host
@@ -44,6 +47,17 @@ async def serve_http(
         auth=None if verifier is None else issuer,
         token_verifier=verifier,
     )
+    app.router.routes.insert(0, Route(PATH, _refuse_stream, methods=["GET"]))
     # log_config=None: uvicorn then uses the logging configuration of the application.
     config = uvicorn.Config(app, log_config=None, access_log=False)
     await uvicorn.Server(config).serve(sockets=[listening])
+
+
+async def _refuse_stream(_request: Request) -> PlainTextResponse:
+    # The SDK would keep a stream open for messages of the server, without a limit on their number.
+    # This server sends none; the protocol then asks for 405.
+    return PlainTextResponse(
+        "This server has no stream of its own messages: send each call with POST.\n",
+        405,
+        {"Allow": "POST"},
+    )
