@@ -47,10 +47,9 @@ returns float8[] language sql stable set search_path = pg_catalog, pg_temp as $$
     from unnest(lexemes) with ordinality as asked (lexeme, place)
 $$;
 create or replace function knowledge_internal.corpus_size(
-  out document_count float8, out mean_length float8, out cosine_spread float8,
-  out mutual_neighbours float8, out is_small boolean
+  out document_count float8, out mean_length float8, out is_small boolean
 )
-language sql stable set search_path = pg_catalog, pg_temp as 'select 100, 5, 0.3, 0.5, true';
+language sql stable set search_path = pg_catalog, pg_temp as 'select 100, 5, true';
 create or replace function knowledge_internal.mean_length_so_far()
 returns float8 language sql stable set search_path = pg_catalog, pg_temp as 'select 5.0::float8';
 -- An ANALYZE would bring statistics of its own.
