@@ -393,6 +393,30 @@ def test_a_narrow_viewer_finds_all_rows(connect: Connect) -> None:
         assert found(**leg, **wanted, viewer_groups=["none"]) == 0
 
 
+def test_a_viewer_of_most_rows_finds_no_hidden_one(connect: Connect) -> None:
+    """So many rows pass that the vector index is searched and not all of them are compared."""
+    owner = connect()
+    with owner.transaction(), owner.cursor() as cursor:
+        cursor.executemany(
+            "insert into public.knowledge_chunks (content, embedding, allowed_groups)"
+            " values (%s, %s, %s)",
+            [
+                # The hidden rows are the nearest ones.
+                (f"word {number}", str([1, number / 3000, 0]), ["few" if number < 100 else "many"])
+                for number in range(3000)
+            ],
+        )
+    owner.execute("analyze public.knowledge_chunks")
+    owner.execute("select public.refresh_knowledge_statistics()")
+    found = owner.execute(
+        "select content from public.hybrid_search_knowledge_chunks("
+        " query_embedding => '[1,0,0]', match_count => 20, viewer_groups => '{many}')"
+    ).fetchall()
+    numbers = [int(content.removeprefix("word ")) for (content,) in found]
+    assert len(numbers) == 20
+    assert min(numbers) >= 100
+
+
 # The project's function and upgrades.
 
 

@@ -264,8 +264,8 @@ other_conditions = st.sampled_from(
 @st.composite
 def requests(draw: st.DrawFn) -> Row:
     arguments: Row = {
-        "match_count": draw(st.sampled_from([1000, 1000, 1000, 3])),
-        "pool_size": 1000,
+        "match_count": draw(st.sampled_from([100, 100, 100, 3])),
+        "pool_size": 100,  # with three questions, within the bound of a user
         "match_threshold": draw(st.sampled_from([-1.0, -1.0, 0.0, 0.7])),
         "fusion": draw(st.sampled_from(["rrf", "relative_score", "auto"])),
         "search_mode": draw(st.sampled_from([*["websearch"] * 4, "simple", "phrase"])),

@@ -172,7 +172,7 @@ def test_mcp_text(brain: str, dsn: str) -> None:
     assert header == "1 result of 2, hybrid search:"
     for part in (
         "1. Keys",
-        "score 1.0000",
+        "score 1.69",
         "type: decision; collection: artifact_chunks; sensitivity: internal; date: 2025-11-03",
         "; source: manual; evidence: https://example.org/keys",
         f"> {LEAK}",
