@@ -77,7 +77,7 @@ SEARCH = [
         "07_filters.sql",
         "when scope.public_only then 'document.visibility = ''public'''",
         "when scope.public_only then 'true'",
-        "tests/security/test_leaks.py -k corpus_without",
+        "tests/security/test_public_search.py -k no_title",
     ),
     Mutant(
         "the words around a hit are those of hidden chunks",

@@ -176,6 +176,19 @@ def test_a_visitors_search_is_bounded(
     assert refused.value.diag.message_primary == complaint
 
 
+def test_a_public_chunk_tells_a_visitor_no_title_of_its_private_document(
+    connect: Connect, visitor: Connection
+) -> None:
+    owner = connect()
+    # As a project may store it: a chunk may have another visibility than its document.
+    owner.execute(
+        "update public.knowledge_chunks set visibility = 'public' where content = %s", [MINE]
+    )
+    titles = {hit["content"]: hit["title"] for hit in call(visitor, PUBLIC, query_text="kiwi")}
+    assert titles[MINE] is None
+    assert titles[OPEN] == OPEN
+
+
 @pytest.mark.parametrize("name", ["pool_size", "match_count"])
 def test_the_lists_of_a_users_search_are_bounded_together(connect: Connect, name: str) -> None:
     user = connect("authenticated", uid=ME)
