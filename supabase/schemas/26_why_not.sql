@@ -1,7 +1,6 @@
 -- 026_why_not: why a search does not return a chunk.
--- Adds: type found_place, functions place_of, chunk_facts, passes_restriction, restrictions,
--- word_causes, counted_place, leg_ranks, changed_words, placed_change and missing_explanation,
--- which explain_missing_knowledge_chunk calls. Locks nothing that exists.
+-- Adds: type found_place, function explain_missing_knowledge_chunk and those that it calls.
+-- Locks nothing that exists.
 
 create type knowledge_internal.found_place as (
   chunk_id uuid,
