@@ -38,13 +38,9 @@ revoke all on table public.knowledge_types, public.knowledge_source_origins
 grant select, insert, update, delete
   on table public.knowledge_types, public.knowledge_source_origins to service_role;
 
-create function knowledge_internal.knowledge_type_names()
-returns text[]
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The known values of knowledge_type, in alphabetical order.
+create function knowledge_internal.knowledge_type_names() returns text[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return array(
     select type.name from public.knowledge_types as type order by type.name collate "C"
@@ -52,16 +48,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.knowledge_type_names() is
-  'The known values of knowledge_type, in alphabetical order.';
-
-create function knowledge_internal.source_origin_names()
-returns text[]
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The known values of source_origin, in alphabetical order.
+create function knowledge_internal.source_origin_names() returns text[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return array(
     select origin.name
@@ -71,32 +60,17 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.source_origin_names() is
-  'The known values of source_origin, in alphabetical order.';
-
-create function knowledge_internal.current_viewer()
-returns uuid
-language plpgsql
-stable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The signed-in user, which the policies compare with owner_id; null if nobody is signed in.
+create function knowledge_internal.current_viewer() returns uuid
+language plpgsql stable parallel safe security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return auth.uid();
 end
 $$;
 
-comment on function knowledge_internal.current_viewer() is
-  'The signed-in user, which the policies compare with owner_id; null if nobody is signed in.';
-
-create function knowledge_internal.groups_problem(given text[], most integer)
-returns text
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+-- The reason to reject a list of groups; null if it is valid. most: the most groups in it.
+create function knowledge_internal.groups_problem(given text[], most integer) returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 declare
   longest constant integer := 200; -- characters
@@ -118,16 +92,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.groups_problem(text[], integer) is
-  'The reason to reject a list of groups; null if it is valid. most: the most groups in it.';
-
-create function knowledge_internal.sorted_groups(argument text, given text[])
-returns text[]
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+-- The groups of a document, each once and in order; null for an empty list. Raises 22023 for too
+-- many groups, and for one that is null, empty or too long.
+create function knowledge_internal.sorted_groups(argument text, given text[]) returns text[]
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 declare
   most constant integer := 100;
@@ -145,17 +113,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.sorted_groups(text, text[]) is
-  'The groups of a document, each once and in order; null for an empty list. Raises 22023 for too '
-  'many groups, and for one that is null, empty or too long.';
-
-create function knowledge_internal.check_viewer_groups(argument text, given text[])
-returns void
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Raises 22023 if the groups of a viewer are too many, or if one is null, empty or too long.
+create function knowledge_internal.check_viewer_groups(argument text, given text[]) returns void
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most constant integer := 1000;
   problem constant text := knowledge_internal.groups_problem(given, most);
@@ -165,9 +125,6 @@ begin
   end if;
 end
 $$;
-
-comment on function knowledge_internal.check_viewer_groups(text, text[]) is
-  'Raises 22023 if the groups of a viewer are too many, or if one is null, empty or too long.';
 
 -- Searches call it with the rights of the owner of these functions, so that the function which a
 -- project puts here can read a table of members. A function that is already here is the project's,
@@ -208,14 +165,12 @@ begin
 end
 $$;
 
-create function knowledge_internal.current_viewer_groups()
-returns text[]
-language plpgsql
-stable
+-- The groups of the signed-in user, from the project's function knowledge_viewer_groups. The
+-- policies and the functions for users compare them with allowed_groups. Raises 22023 if they are
+-- too many, or if one is null, empty or too long.
+create function knowledge_internal.current_viewer_groups() returns text[]
 -- definer: a signed-in user may call neither the project's function nor what it reads.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
   groups constant text[] := coalesce(public.knowledge_viewer_groups(), '{}');
 begin
@@ -224,18 +179,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.current_viewer_groups() is
-  'The groups of the signed-in user, from the project''s function knowledge_viewer_groups. The '
-  'policies and the functions for users compare them with allowed_groups. Raises 22023 if they are '
-  'too many, or if one is null, empty or too long.';
-
-create function knowledge_internal.metadata_problem(metadata jsonb)
-returns text
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+-- The reason to reject metadata that clients cannot read: it is nested too deeply, or has a number
+-- that is too large. Null if the metadata is valid.
+create function knowledge_internal.metadata_problem(metadata jsonb) returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 begin
   -- The limits are those of common clients: 50 levels, and numbers in the range of float8.
@@ -247,17 +194,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.metadata_problem(jsonb) is
-  'The reason to reject metadata that clients cannot read: it is nested too deeply, or has a '
-  'number that is too large. Null if the metadata is valid.';
-
 -- Security definer, because roles that may write rows have no rights on the internal function.
-create function knowledge_internal.check_metadata()
-returns trigger
-language plpgsql
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+-- Runs before a row is written: raises 22023 for metadata that clients cannot read.
+create function knowledge_internal.check_metadata() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   problem constant text := knowledge_internal.metadata_problem(new.metadata);
 begin
@@ -270,33 +210,21 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.check_metadata() is
-  'Runs before a row is written: raises 22023 for metadata that clients cannot read.';
-
 -- Security definer, for the same reason.
-create function knowledge_internal.check_groups()
-returns trigger
-language plpgsql
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+-- Runs before a row with allowed_groups is written: sorts them, and makes an empty list null.
+-- Raises the errors of sorted_groups.
+create function knowledge_internal.check_groups() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
   new.allowed_groups := knowledge_internal.sorted_groups('allowed_groups', new.allowed_groups);
   return new;
 end
 $$;
 
-comment on function knowledge_internal.check_groups() is
-  'Runs before a row with allowed_groups is written: sorts them, and makes an empty list null. '
-  'Raises the errors of sorted_groups.';
-
-create function knowledge_internal.signed_in_viewer(caller text)
-returns uuid
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The signed-in user, for a function that users call; caller is its name for the message. Raises
+-- 42501 if nobody is signed in, or if the claim sub of the token is not a UUID.
+create function knowledge_internal.signed_in_viewer(caller text) returns uuid
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   viewer uuid;
 begin
@@ -317,10 +245,6 @@ begin
   return viewer;
 end
 $$;
-
-comment on function knowledge_internal.signed_in_viewer(text) is
-  'The signed-in user, for a function that users call; caller is its name for the message. Raises '
-  '42501 if nobody is signed in, or if the claim sub of the token is not a UUID.';
 
 create table public.knowledge_sources (
   id uuid primary key default gen_random_uuid(),

@@ -81,14 +81,10 @@ alter table public.knowledge_chunks set (toast_tuple_target = 1536);
 -- 10,000 most common lexemes.
 alter table public.knowledge_chunks alter column content_tsv set statistics 1000;
 
-create function knowledge_internal.shard_on_this_node(chunks regclass)
-returns regclass
-language plpgsql
-stable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The table in which Citus stores the rows of a table on this node; null for a table that Citus
+-- does not manage. Raises 55000 if the rows are on another node.
+create function knowledge_internal.shard_on_this_node(chunks regclass) returns regclass
+language plpgsql stable parallel safe security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   shard regclass;
   holder text;
@@ -118,18 +114,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.shard_on_this_node(regclass) is
-  'The table in which Citus stores the rows of a table on this node; null for a table that Citus '
-  'does not manage. Raises 55000 if the rows are on another node.';
-
-create function knowledge_internal.physical_table()
-returns regclass
-language plpgsql
-stable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The table that stores the chunks, with Citus the shard on this node. All functions that read its
+-- catalogue entries call this function.
+create function knowledge_internal.physical_table() returns regclass
+language plpgsql stable parallel safe security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   chunks constant regclass := 'public.knowledge_chunks';
 begin
@@ -140,17 +128,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.physical_table() is
-  'The table that stores the chunks, with Citus the shard on this node. All functions that read '
-  'its catalogue entries call this function.';
-
-create function knowledge_internal.analysed_rows()
-returns float8
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The number of chunks that the last ANALYZE or VACUUM counted, null before the first one. Every
+-- write asks for it: it is cheaper than knowledge_internal.chunk_table.
+create function knowledge_internal.analysed_rows() returns float8
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return (
     select nullif(class.reltuples, -1)
@@ -160,17 +141,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.analysed_rows() is
-  'The number of chunks that the last ANALYZE or VACUUM counted, null before the first one. Every '
-  'write asks for it: it is cheaper than knowledge_internal.chunk_table.';
-
+-- The percentage of a table's pages that have about so many rows: 100 for a small table, and for
+-- one that was never analysed.
 create function knowledge_internal.sampled_share(relation regclass, wanted_rows integer)
 returns real
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return (
     select least(100, 100.0 * wanted_rows / greatest(class.reltuples, 1))::real
@@ -180,10 +155,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.sampled_share(regclass, integer) is
-  'The percentage of a table''s pages that have about so many rows: 100 for a small table, and for '
-  'one that was never analysed.';
-
+-- The table of chunks in the system catalogues. estimated_rows: the active rows, estimated from the
+-- current number of pages and from what the last ANALYZE or VACUUM counted. analysed_rows:
+-- knowledge_internal.analysed_rows, with superseded rows. dimensions: those of the column
+-- embedding.
 create type knowledge_internal.chunk_table as (
   relation regclass,
   pages bigint,
@@ -192,19 +167,9 @@ create type knowledge_internal.chunk_table as (
   dimensions integer
 );
 
-comment on type knowledge_internal.chunk_table is
-  'The table of chunks in the system catalogues. estimated_rows: the active rows, estimated from '
-  'the current number of pages and from what the last ANALYZE or VACUUM counted. analysed_rows: '
-  'knowledge_internal.analysed_rows, with superseded rows. dimensions: those of the column '
-  'embedding.';
-
-create function knowledge_internal.chunk_table()
-returns knowledge_internal.chunk_table
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Reads the table of chunks from the system catalogues, with one query.
+create function knowledge_internal.chunk_table() returns knowledge_internal.chunk_table
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   facts knowledge_internal.chunk_table;
   density float8; -- rows on a page
@@ -238,21 +203,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.chunk_table() is
-  'Reads the table of chunks from the system catalogues, with one query.';
-
+-- The model and the dimensions that a running re-embedding changes to; null if none is running.
 create type knowledge_internal.reembedding as (model text, dimensions integer);
 
-comment on type knowledge_internal.reembedding is
-  'The model and the dimensions that a running re-embedding changes to; null if none is running.';
-
-create function knowledge_internal.reembedding()
-returns knowledge_internal.reembedding
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Reads the running re-embedding from the column embedding_next and its comment.
+create function knowledge_internal.reembedding() returns knowledge_internal.reembedding
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   mark constant text := 're-embedding: ';
   running knowledge_internal.reembedding;
@@ -270,9 +226,7 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.reembedding() is
-  'Reads the running re-embedding from the column embedding_next and its comment.';
-
+-- The statistics of a column of the chunks in pg_stats: one row, or none before the first ANALYZE.
 create function knowledge_internal.column_statistics(column_name name)
 returns table (
   most_common text[],
@@ -281,11 +235,7 @@ returns table (
   elements text[],
   element_shares real[]
 )
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return query
   select statistics.most_common_vals::text::text[],
@@ -303,22 +253,14 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.column_statistics(name) is
-  'The statistics of a column of the chunks in pg_stats: one row, or none before the first '
-  'ANALYZE.';
-
 -- The index finds the nearest rows in half precision, which takes half the memory. The search then
 -- compares these rows in full precision. HNSW indexes at most 2,000 dimensions of a vector and
 -- 4,000 of a halfvec.
+-- The expression that a vector index on that column indexes, as SQL. kind: vector or halfvec.
 create function knowledge_internal.indexed_embedding(
   kind text, embedding_column name default 'embedding'
-)
-returns text
-language sql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns text
+language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
   select case
            when kind = 'vector' then format('%I', embedding_column)
            when attribute.atttypmod <= 4000 then
@@ -338,16 +280,9 @@ as $$
      and attribute.attname = embedding_column
 $$;
 
-comment on function knowledge_internal.indexed_embedding(text, name) is
-  'The expression that a vector index on that column indexes, as SQL. kind: vector or halfvec.';
-
-create function knowledge_internal.use_vector_index(kind text)
-returns void
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Creates the view searchable_chunks for a vector index of this kind, vector or halfvec.
+create function knowledge_internal.use_vector_index(kind text) returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   drop view if exists knowledge_internal.searchable_chunks;
   execute format(
@@ -366,9 +301,6 @@ begin
     'vector index. A search orders by it, for any kind of index. Created by use_vector_index.';
 end
 $$;
-
-comment on function knowledge_internal.use_vector_index(text) is
-  'Creates the view searchable_chunks for a vector index of this kind, vector or halfvec.';
 
 -- Searches return active rows only, so the indexes of both legs have no other rows.
 -- The statement is in a block because the indexed expression depends on the column's dimensions.

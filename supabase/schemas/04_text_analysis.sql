@@ -4,13 +4,8 @@
 -- Functions that a search or a trigger calls are written in PL/pgSQL, which keeps their plans:
 -- PostgreSQL 17 plans an SQL function again at every call.
 
-create function public.knowledge_content_hash(heading text, content text)
-returns text
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+create function public.knowledge_content_hash(heading text, content text) returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 begin
   return encode(sha256(convert_to(coalesce(heading, '') || E'\n' || content, 'UTF8')), 'hex');
@@ -24,14 +19,10 @@ revoke all on function public.knowledge_content_hash(text, text)
   from public, anon, authenticated;
 grant execute on function public.knowledge_content_hash(text, text) to service_role;
 
-create function knowledge_internal.text_configuration(language text)
-returns regconfig
-language plpgsql
-stable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The text search configuration for a language's name or ISO 639-1 code (german, de, de-AT); simple
+-- for any other text.
+create function knowledge_internal.text_configuration(language text) returns regconfig
+language plpgsql stable parallel safe security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   found_configuration regconfig;
   named text := lower(language);
@@ -67,19 +58,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.text_configuration(text) is
-  'The text search configuration for a language''s name or ISO 639-1 code (german, de, de-AT); '
-  'simple for any other text.';
-
-create function knowledge_internal.normalised(source text)
-returns text
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+-- The text in Unicode NFKC, so that characters which look the same have one code: full-width
+-- letters, composed accents, ligatures; also hyphens.
+create function knowledge_internal.normalised(source text) returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 begin
   -- Each step is much slower than the test whether it is needed.
   if octet_length(source) = length(source) then
@@ -110,19 +93,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.normalised(text) is
-  'The text in Unicode NFKC, so that characters which look the same have one code: full-width '
-  'letters, composed accents, ligatures; also hyphens.';
-
-create function knowledge_internal.separated(source text)
-returns text
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+-- The normalised text, in which scripts without spaces are split into overlapping pairs of letters,
+-- and C++ and C# are words.
+create function knowledge_internal.separated(source text) returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   -- Thai, Lao, Myanmar, Khmer, kana, Bopomofo, Han, Hangul.
   letters constant text := '\u0E01-\u0E30\u0E32\u0E33\u0E40-\u0E46\u0E81-\u0EB0\u0EB2\u0EB3'
@@ -159,19 +134,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.separated(text) is
-  'The normalised text, in which scripts without spaces are split into overlapping pairs of '
-  'letters, and C++ and C# are words.';
-
-create function knowledge_internal.apart(source text)
-returns text
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+-- The text with its compounds (part numbers, paths, snake_case, addresses) split into words.
+-- Scripts without spaces are split into overlapping pairs of letters. C++ and C# stay words.
+create function knowledge_internal.apart(source text) returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 begin
   -- Postgres' parser reads DS-7604 as a word and a negative number, a/b as a file name and
   -- List<String> as a tag.
@@ -181,19 +148,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.apart(text) is
-  'The text with its compounds (part numbers, paths, snake_case, addresses) split into words. '
-  'Scripts without spaces are split into overlapping pairs of letters. C++ and C# stay words.';
-
-create function knowledge_internal.joined(source text)
-returns text
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+-- The compounds in a text, each as one word: DS-7604 as DS7604, 1,000 as 1000, 3.11 as 3p11, .NET
+-- as dotNET.
+create function knowledge_internal.joined(source text) returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   compounds text := '[[:alnum:]]+(?:(?:[-/.@:\\]_*|_+|::|://)[[:alnum:]]+)+';
   found text;
@@ -215,36 +174,21 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.joined(text) is
-  'The compounds in a text, each as one word: DS-7604 as DS7604, 1,000 as 1000, 3.11 as 3p11, .NET '
-  'as dotNET.';
-
-create function knowledge_internal.apart_and_joined(source text)
-returns text
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+-- The text in the form that is indexed and searched. A query finds a compound written with its
+-- punctuation, as separate words or as one word.
+create function knowledge_internal.apart_and_joined(source text) returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 begin
   return knowledge_internal.apart(source) || ' ' || knowledge_internal.joined(source);
 end
 $$;
 
-comment on function knowledge_internal.apart_and_joined(text) is
-  'The text in the form that is indexed and searched. A query finds a compound written with its '
-  'punctuation, as separate words or as one word.';
-
-create function knowledge_internal.inner_compounds(source text)
-returns text
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+-- The compounds inside the compounds of a text, each as one word, where the text has them: of
+-- functools.lru_cache lrucache and functoolslru, of AB-12345/X AB12345, of 3.11.2 3p11.
+create function knowledge_internal.inner_compounds(source text) returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   most_parts constant integer := 12;
   compound text;
@@ -302,19 +246,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.inner_compounds(text) is
-  'The compounds inside the compounds of a text, each as one word, where the text has them: of '
-  'functools.lru_cache lrucache and functoolslru, of AB-12345/X AB12345, of 3.11.2 3p11.';
-
-create function knowledge_internal.pieces(source text)
-returns text
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+-- The pieces of words that mix capitals and small letters, or letters and digits: lru and Cache of
+-- lruCache, AB and 12345 of AB12345.
+create function knowledge_internal.pieces(source text) returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 begin
   if source !~ '[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]]' then
     return '';
@@ -345,19 +281,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.pieces(text) is
-  'The pieces of words that mix capitals and small letters, or letters and digits: lru and Cache '
-  'of lruCache, AB and 12345 of AB12345.';
-
-create function knowledge_internal.inner_words(source text)
-returns text
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+-- Words inside the words of a normalised text, which are indexed too: Han and Hangul characters,
+-- pieces, inner compounds. A query is not split this way, so that exact words rank first.
+create function knowledge_internal.inner_words(source text) returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 begin
   if octet_length(source) = length(source) then
     -- With collation C, the classes of characters are those of ASCII: pieces takes half the time.
@@ -380,19 +308,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.inner_words(text) is
-  'Words inside the words of a normalised text, which are indexed too: Han and Hangul characters, '
-  'pieces, inner compounds. A query is not split this way, so that exact words rank first.';
-
-create function knowledge_internal.lexemes(
-  configuration regconfig, heading text, content text
-)
+-- Lexemes of a heading and its content with their positions; the heading counts twice. Inner words
+-- have label C.
+create function knowledge_internal.lexemes(configuration regconfig, heading text, content text)
 returns tsvector
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   -- A word that no text contains. ts_delete removes it and leaves a gap in the positions, so that
   -- no phrase matches across the boundary.
@@ -435,17 +355,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.lexemes(regconfig, text, text) is
-  'Lexemes of a heading and its content with their positions; the heading counts twice. Inner '
-  'words have label C.';
-
-create function knowledge_internal.quoted_lexeme(lexeme text)
-returns text
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+-- A lexeme as it is written in a tsquery; null for the empty text, which is no lexeme.
+create function knowledge_internal.quoted_lexeme(lexeme text) returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 begin
   -- A tsquery escapes quotes and backslashes as a string constant does, but has no prefix E.
@@ -453,35 +365,22 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.quoted_lexeme(text) is
-  'A lexeme as it is written in a tsquery; null for the empty text, which is no lexeme.';
-
-create function knowledge_internal.lexeme_dimension(lexeme text)
-returns bigint
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+-- The dimension of a lexeme in a sparse vector: its hash, from 1 to 2^29 - 1. Dimension 2^29 is the
+-- length factor of a chunk (knowledge_internal.document_side).
+create function knowledge_internal.lexeme_dimension(lexeme text) returns bigint
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 begin
   return (hashtextextended(lexeme collate "C", 0) & 536870911) % 536870911 + 1;
 end
 $$;
 
-comment on function knowledge_internal.lexeme_dimension(text) is
-  'The dimension of a lexeme in a sparse vector: its hash, from 1 to 2^29 - 1. Dimension 2^29 is '
-  'the length factor of a chunk (knowledge_internal.document_side).';
-
+-- Lexemes and their weights as a sparse vector, one dimension for each lexeme, and in the last
+-- dimension the length factor, if any; null when there are no lexemes.
 create function knowledge_internal.lexeme_vector(
   lexemes text[], weights float8[], length_factor float8 default null
-)
-returns extensions.sparsevec
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+) returns extensions.sparsevec
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 declare
   most_elements constant integer := 15999; -- a sparsevec has 16,000, one for the length factor
@@ -513,49 +412,30 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.lexeme_vector(text[], float8[], float8) is
-  'Lexemes and their weights as a sparse vector, one dimension for each lexeme, and in the last '
-  'dimension the length factor, if any; null when there are no lexemes.';
-
-create function knowledge_internal.bm25_k1()
-returns float8
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+-- k1 of BM25: how fast the weight of a word approaches its maximum as the word is repeated.
+create function knowledge_internal.bm25_k1() returns float8
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 begin
   return 1.2::float8;
 end
 $$;
 
-comment on function knowledge_internal.bm25_k1() is
-  'k1 of BM25: how fast the weight of a word approaches its maximum as the word is repeated.';
-
-create function knowledge_internal.bm25_b()
-returns float8
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+-- b of BM25: how much the length of a text lowers its score, from 0 (not at all) to 1.
+create function knowledge_internal.bm25_b() returns float8
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 begin
   return 0.75::float8;
 end
 $$;
 
-comment on function knowledge_internal.bm25_b() is
-  'b of BM25: how much the length of a text lowers its score, from 0 (not at all) to 1.';
-
+-- The part of BM25 that depends only on the length of the text: k1 (1 - b + b dl / avgdl). The
+-- weight of a word that occurs tf times is idf * tf (k1 + 1) / (tf + this factor), where the
+-- fraction is between 0 and k1 + 1 (Robertson and Zaragoza 2009).
 create function knowledge_internal.bm25_length_factor(text_length float8, mean_length float8)
 returns float8
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 declare
   b constant float8 := knowledge_internal.bm25_b();
@@ -564,20 +444,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.bm25_length_factor(float8, float8) is
-  'The part of BM25 that depends only on the length of the text: k1 (1 - b + b dl / avgdl). The '
-  'weight of a word that occurs tf times is idf * tf (k1 + 1) / (tf + this factor), where the '
-  'fraction is between 0 and k1 + 1 (Robertson and Zaragoza 2009).';
-
+-- idf as Lucene defines it, ln(1 + (N - df + 0.5) / (df + 0.5)), for N documents of which df have
+-- the word.
 create function knowledge_internal.inverse_document_frequency(
   document_count float8, document_frequency float8
-)
-returns float8
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+) returns float8
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 begin
   return ln(
@@ -587,40 +459,27 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.inverse_document_frequency(float8, float8) is
-  'idf as Lucene defines it, ln(1 + (N - df + 0.5) / (df + 0.5)), for N documents of which df have '
-  'the word.';
-
-create function knowledge_internal.impact_levels()
-returns float8[]
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+-- Term weights from which content_tsv also contains a lexeme at an impact level (cell^1 to cell^4).
+-- With these, a search for a common word finds the chunks with the highest weights without reading
+-- all chunks that have the word.
+create function knowledge_internal.impact_levels() returns float8[]
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 begin
   return array[1.3, 1.55, 1.75, 1.9]::float8[];
 end
 $$;
 
-comment on function knowledge_internal.impact_levels() is
-  'Term weights from which content_tsv also contains a lexeme at an impact level (cell^1 to '
-  'cell^4). With these, a search for a common word finds the chunks with the highest weights '
-  'without reading all chunks that have the word.';
-
+-- What BM25 stores of a chunk: the number of its words, without inner words (label C); the weight
+-- of each lexeme, without its idf (knowledge_internal.bm25_length_factor), with the length factor
+-- in the last dimension, from which exact_scores computes the occurrences; its impacts
+-- (knowledge_internal.impact_levels). mean_length is the average text_length of the corpus; null:
+-- that of this chunk.
 create function knowledge_internal.document_side(
-  content_tsv tsvector,
-  mean_length float8,
-  out text_length integer,
-  out bm25 extensions.sparsevec,
+  content_tsv tsvector, mean_length float8, out text_length integer, out bm25 extensions.sparsevec,
   out impacts text[]
 )
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   levels constant float8[] := knowledge_internal.impact_levels();
   most_weight constant float8 := knowledge_internal.bm25_k1() + 1;
@@ -672,12 +531,5 @@ begin
   end;
 end
 $$;
-
-comment on function knowledge_internal.document_side(tsvector, float8) is
-  'What BM25 stores of a chunk: the number of its words, without inner words (label C); the weight '
-  'of each lexeme, without its idf (knowledge_internal.bm25_length_factor), with the length '
-  'factor in the last dimension, from which exact_scores computes the occurrences; its impacts '
-  '(knowledge_internal.impact_levels). mean_length is the average text_length of the corpus; null: '
-  'that of this chunk.';
 
 notify pgrst, 'reload schema';

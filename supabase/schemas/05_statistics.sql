@@ -42,13 +42,11 @@ alter table public.knowledge_lexeme_statistics enable row level security;
 revoke all on table public.knowledge_corpus_statistics, public.knowledge_lexeme_statistics
   from public, anon, authenticated, service_role;
 
+-- The most common lexemes (at most 10,000) with the share of chunks that have them, from the last
+-- ANALYZE.
 create function knowledge_internal.listed_frequencies()
 returns table (lexeme text, frequency float8)
-language sql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
   -- The last three entries of most_common_elem_freqs are the minimum, the maximum and the frequency
   -- of null; they have no lexeme.
   select listed.lexeme, listed.frequency
@@ -57,17 +55,10 @@ as $$
    where listed.lexeme is not null
 $$;
 
-comment on function knowledge_internal.listed_frequencies() is
-  'The most common lexemes (at most 10,000) with the share of chunks that have them, from the last '
-  'ANALYZE.';
-
-create function knowledge_internal.sampled_spread(sample_size integer)
-returns float8
-language sql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The standard deviation of the cosine similarity of the pairs of a sample of chunks. It makes the
+-- cosines of different models comparable. 0.13 if there are fewer than 10 pairs.
+create function knowledge_internal.sampled_spread(sample_size integer) returns float8
+language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
   -- Twenty times as many pages as needed: rows of one page are often about the same subject.
   -- Materialized, so that a vector in TOAST storage is fetched only once.
   with sample as materialized (
@@ -91,17 +82,10 @@ as $$
     join sample as other on other.id < one.id
 $$;
 
-comment on function knowledge_internal.sampled_spread(integer) is
-  'The standard deviation of the cosine similarity of the pairs of a sample of chunks. It makes '
-  'the cosines of different models comparable. 0.13 if there are fewer than 10 pairs.';
-
-create function knowledge_internal.cosine_spread()
-returns float8
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The standard deviation of the cosine of random pairs of chunks, from
+-- refresh_knowledge_statistics; before its first run, of a small sample.
+create function knowledge_internal.cosine_spread() returns float8
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   readings constant jsonb := knowledge_internal.shard_readings();
 begin
@@ -114,22 +98,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.cosine_spread() is
-  'The standard deviation of the cosine of random pairs of chunks, from '
-  'refresh_knowledge_statistics; before its first run, of a small sample.';
-
 -- Security definer, because service_role has no rights on the internal tables.
-create function public.refresh_knowledge_statistics()
-returns boolean
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
+create function public.refresh_knowledge_statistics() returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 -- The calling write turns these off; here, tables are read as a whole.
 set enable_seqscan = on
 set enable_hashjoin = on
-set enable_mergejoin = on
-as $$
+set enable_mergejoin = on as $$
 declare
   chunks constant regclass := knowledge_internal.physical_table();
   sampled_rows constant float8 := 5000;
@@ -221,32 +196,23 @@ comment on function public.refresh_knowledge_statistics() is
 revoke all on function public.refresh_knowledge_statistics() from public, anon, authenticated;
 grant execute on function public.refresh_knowledge_statistics() to service_role;
 
-create function knowledge_internal.small_corpus_limit()
-returns integer
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- A search counts the statistics of a corpus of at most so many chunks and compares all its
+-- embeddings. The tests lower it to 0, to run their few rows through the rest of the search.
+create function knowledge_internal.small_corpus_limit() returns integer
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return 1000; -- chunks
 end
 $$;
 
-comment on function knowledge_internal.small_corpus_limit() is
-  'A search counts the statistics of a corpus of at most so many chunks and compares all its '
-  'embeddings. The tests lower it to 0, to run their few rows through the rest of the search.';
-
+-- Number of chunks and their mean text_length, from refresh_knowledge_statistics. Before its first
+-- run, and while there are at most small_corpus_limit() chunks, they are computed here.
 create function knowledge_internal.corpus_size(
   out document_count float8, out mean_length float8, out is_small boolean
 )
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- The calling search turns enable_seqscan off, but a sequential scan is fastest for a small table.
-set enable_seqscan = on
-as $$
+set enable_seqscan = on as $$
 declare
   small constant integer := knowledge_internal.small_corpus_limit();
   most_counted constant integer := 1001; -- chunks
@@ -283,17 +249,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.corpus_size() is
-  'Number of chunks and their mean text_length, from refresh_knowledge_statistics. Before its '
-  'first run, and while there are at most small_corpus_limit() chunks, they are computed here.';
-
-create function knowledge_internal.counted_chunks(lexeme text)
-returns bigint
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The number of chunks that have a lexeme, at most 20,000.
+create function knowledge_internal.counted_chunks(lexeme text) returns bigint
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   counted_at_most constant integer := 20000;
 begin
@@ -310,18 +268,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.counted_chunks(text) is
-  'The number of chunks that have a lexeme, at most 20,000.';
-
+-- The number of chunks with each lexeme, in the order of the lexemes: from the statistics if they
+-- list it, else counted. In a search of several databases, what these counted.
 create function knowledge_internal.document_frequencies(
   lexemes text[], corpus_is_small boolean, document_count float8
-)
-returns float8[]
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns float8[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   readings constant jsonb := knowledge_internal.shard_readings();
 begin
@@ -353,9 +305,5 @@ begin
   );
 end
 $$;
-
-comment on function knowledge_internal.document_frequencies(text[], boolean, float8) is
-  'The number of chunks with each lexeme, in the order of the lexemes: from the statistics if they '
-  'list it, else counted. In a search of several databases, what these counted.';
 
 notify pgrst, 'reload schema';

@@ -5,13 +5,11 @@
 -- The trigger functions are security definer, because roles that may write chunks or documents have
 -- no rights on the internal functions and tables that the triggers use.
 
-create function knowledge_internal.embedding_bits(embedding extensions.vector)
-returns bit varying
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+-- Three bits for each dimension of the normalised vector: above -0.7, 0 and 0.7 times the root mean
+-- square. Their Hamming distance gives nearly the same ranking as cosine distance, with a tenth of
+-- the bytes.
+create function knowledge_internal.embedding_bits(embedding extensions.vector) returns bit varying
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 declare
   dimensions constant integer := coalesce(extensions.vector_dims(embedding), 1);
@@ -26,18 +24,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.embedding_bits(extensions.vector) is
-  'Three bits for each dimension of the normalised vector: above -0.7, 0 and 0.7 times the root '
-  'mean square. Their Hamming distance gives nearly the same ranking as cosine distance, with a '
-  'tenth of the bytes.';
-
-create function knowledge_internal.mean_length_so_far()
-returns float8
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The mean text_length of 100 chunks, or of all if there are fewer; null if there are none. It is
+-- for writes before the first ANALYZE.
+create function knowledge_internal.mean_length_so_far() returns float8
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   enough constant integer := 100; -- chunks
   kept constant text := current_setting('knowledge_internal.mean_length', true);
@@ -63,16 +53,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.mean_length_so_far() is
-  'The mean text_length of 100 chunks, or of all if there are fewer; null if there are none. '
-  'It is for writes before the first ANALYZE.';
-
-create function knowledge_internal.complete_chunk()
-returns trigger
-language plpgsql
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+-- Runs before a chunk is written: copies the columns of its document to a new or restored chunk,
+-- analyses text and embedding, and sets hash and time. An update of the text that gives no new
+-- embedding removes the old one. An update that sets content_tsv to null analyses the text again.
+create function knowledge_internal.complete_chunk() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   document public.knowledge_documents;
   is_restored constant boolean := tg_op = 'UPDATE' and new.status = 'active'
@@ -160,11 +145,6 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.complete_chunk() is
-  'Runs before a chunk is written: copies the columns of its document to a new or restored chunk, '
-  'analyses text and embedding, and sets hash and time. An update of the text that gives no new '
-  'embedding removes the old one. An update that sets content_tsv to null analyses the text again.';
-
 create trigger complete_chunk
   before insert or update on public.knowledge_chunks
   for each row execute function knowledge_internal.complete_chunk();
@@ -181,12 +161,10 @@ create trigger limit_metadata
   before insert or update on public.knowledge_chunks
   for each row when (new.metadata <> '{}') execute function knowledge_internal.check_metadata();
 
-create function knowledge_internal.keep_statistics()
-returns trigger
-language plpgsql
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+-- Runs after a write: copies the statistics if there was an ANALYZE since the last copy. Otherwise
+-- it costs two look-ups.
+create function knowledge_internal.keep_statistics() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
   begin
     perform public.refresh_knowledge_statistics();
@@ -197,22 +175,16 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.keep_statistics() is
-  'Runs after a write: copies the statistics if there was an ANALYZE since the last copy. '
-  'Otherwise it costs two look-ups.';
-
 create trigger keep_statistics
   after insert or update or delete on public.knowledge_chunks
   for each statement execute function knowledge_internal.keep_statistics();
 
-create function knowledge_internal.pass_document_on()
-returns trigger
-language plpgsql
-security definer
-set search_path = pg_catalog, pg_temp
+-- Runs after an update of a document: copies its new values to the same columns of its active
+-- chunks.
+create function knowledge_internal.pass_document_on() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 -- The plan is made when the table is small, and used when it is large.
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
 begin
   -- A key whose value in the chunk equals the document's old value came from the document, so it
   -- gets the new value.
@@ -244,10 +216,6 @@ begin
   return null;
 end
 $$;
-
-comment on function knowledge_internal.pass_document_on() is
-  'Runs after an update of a document: copies its new values to the same columns of its active '
-  'chunks.';
 
 create trigger pass_document_on
   after update on public.knowledge_documents

@@ -3,6 +3,8 @@
 -- parse the filters of a search, and row_scope, the one home of the conditions on rows.
 -- Locks nothing that exists.
 
+-- One condition of filters. field: a column, metadata or metadata.<key>. kind: text, uuid, integer,
+-- date, timestamp or metadata. path: the keys after metadata.
 create type knowledge_internal.filter_condition as (
   field text,
   kind text,
@@ -11,16 +13,24 @@ create type knowledge_internal.filter_condition as (
   value jsonb
 );
 
-comment on type knowledge_internal.filter_condition is
-  'One condition of filters. field: a column, metadata or metadata.<key>. kind: text, uuid, '
-  'integer, date, timestamp or metadata. path: the keys after metadata.';
-
+-- A condition on the value at a path of object keys. op and value: in and not_in with an array,
+-- where null means no value; contains with a value; has_any with a text[] as a string; gte, gt, lte
+-- and lt with {"bound"}; between with {"low", "high"}.
 create type knowledge_internal.metadata_condition as (
   path text[],
   op text,
   value jsonb
 );
 
+-- A compiled filter; a chunk must meet all parts. A null part is no restriction; an empty array or
+-- multirange matches no value. knowledge_types to updated: the allowed values of that column.
+-- or_null: names of those columns where a row without a value also passes. excluded: column=value
+-- pairs that a row must not have, or the column name alone to exclude rows without a value;
+-- excluded_collections: the same for collection, without those that have no chunks. hidden: the
+-- same for visibility, sensitivity and owner_id, which control access. required_metadata: metadata
+-- must contain it. alternative_metadata: metadata must contain one of them. metadata_conditions:
+-- conditions that these two cannot express. is_indexed: whether an index supports a part of the
+-- filter. bounds_rows: whether it has a part beside excluded_collections.
 create type knowledge_internal.chunk_filter as (
   knowledge_types text[],
   source_origins text[],
@@ -47,30 +57,9 @@ create type knowledge_internal.chunk_filter as (
   bounds_rows boolean
 );
 
-comment on type knowledge_internal.metadata_condition is
-  'A condition on the value at a path of object keys. op and value: in and not_in with an array, '
-  'where null means no value; contains with a value; has_any with a text[] as a string; gte, gt, '
-  'lte and lt with {"bound"}; between with {"low", "high"}.';
-
-comment on type knowledge_internal.chunk_filter is
-  'A compiled filter; a chunk must meet all parts. A null part is no restriction; an empty array '
-  'or multirange matches no value. knowledge_types to updated: the allowed values of that column. '
-  'or_null: names of those columns where a row without a value also passes. excluded: column=value '
-  'pairs that a row must not have, or the column name alone to exclude rows without a value; '
-  'excluded_collections: the same for collection, without those that have no chunks. '
-  'hidden: the same for visibility, sensitivity and owner_id, which control access. '
-  'required_metadata: metadata must contain it. alternative_metadata: metadata must contain one of '
-  'them. metadata_conditions: conditions that these two cannot express. is_indexed: whether an '
-  'index supports a part of the filter. bounds_rows: whether it has a part beside '
-  'excluded_collections.';
-
-create function knowledge_internal.is_input(source text, kind text)
-returns boolean
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Whether a text is a uuid, date or timestamp.
+create function knowledge_internal.is_input(source text, kind text) returns boolean
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   -- Postgres 15 has no pg_input_is_valid.
   case kind
@@ -84,16 +73,9 @@ exception when data_exception then
 end
 $$;
 
-comment on function knowledge_internal.is_input(text, text) is
-  'Whether a text is a uuid, date or timestamp.';
-
-create function knowledge_internal.known_values(field text)
-returns text[]
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The allowed values of a field; null for a field that allows any value.
+create function knowledge_internal.known_values(field text) returns text[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return case field
     when 'knowledge_type' then knowledge_internal.knowledge_type_names()
@@ -103,16 +85,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.known_values(text) is
-  'The allowed values of a field; null for a field that allows any value.';
-
-create function knowledge_internal.how_to_add(field text, elements jsonb)
-returns text
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The statement that adds the first unknown one of these names of a type or an origin; empty for
+-- other fields.
+create function knowledge_internal.how_to_add(field text, elements jsonb) returns text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   known constant text := case field
     when 'knowledge_type' then 'public.knowledge_types'
@@ -131,17 +107,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.how_to_add(text, jsonb) is
-  'The statement that adds the first unknown one of these names of a type or an origin; empty for '
-  'other fields.';
-
-create function knowledge_internal.filter_columns()
-returns jsonb
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The columns that a filter can name, each with the kind of its values.
+create function knowledge_internal.filter_columns() returns jsonb
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return '{
     "knowledge_type": "text", "source_origin": "text", "collection": "text", "language": "text",
@@ -153,22 +121,14 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.filter_columns() is
-  'The columns that a filter can name, each with the kind of its values.';
-
+-- Raises 22023 with a problem that parsed_condition found. In its text, %1$s is the place of the
+-- condition, %2$s the condition, %3$s its unknown keys, %4$s the columns, %5$s its field, %6$s the
+-- allowed ops, %7$s the field as text, %8$s and %10$s its op, %9$s its value.
 create function knowledge_internal.refuse_condition(
-  problem text,
-  source jsonb,
-  place text,
-  condition knowledge_internal.filter_condition,
+  problem text, source jsonb, place text, condition knowledge_internal.filter_condition,
   allowed_ops text[]
-)
-returns void
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns void
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   keys constant text[] := '{field,op,operator,value}';
 begin
@@ -195,18 +155,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.refuse_condition is
-  'Raises 22023 with a problem that parsed_condition found. In its text, %1$s is the place of the '
-  'condition, %2$s the condition, %3$s its unknown keys, %4$s the columns, %5$s its field, %6$s '
-  'the allowed ops, %7$s the field as text, %8$s and %10$s its op, %9$s its value.';
-
+-- Parses one condition and adds the kind of its field. Raises 22023 for an unknown field or op and
+-- for a value of the wrong type; the message contains place.
 create function knowledge_internal.parsed_condition(source jsonb, place text)
 returns knowledge_internal.filter_condition
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   condition knowledge_internal.filter_condition;
   allowed_ops text[];
@@ -268,20 +221,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.parsed_condition(jsonb, text) is
-  'Parses one condition and adds the kind of its field. Raises 22023 for an unknown field or op '
-  'and for a value of the wrong type; the message contains place.';
-
+-- The error message for the first element that the condition does not allow; null if all elements
+-- are allowed.
 create function knowledge_internal.wrong_value(
   condition knowledge_internal.filter_condition, elements jsonb, place text
-)
-returns text
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+) returns text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   iso_date constant text := '^\d{4}-\d{2}-\d{2}$';
   iso_timestamp constant text :=
@@ -343,19 +289,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.wrong_value(
-  knowledge_internal.filter_condition, jsonb, text
-) is
-  'The error message for the first element that the condition does not allow; null if all elements '
-  'are allowed.';
-
-create function knowledge_internal.are_known_texts(elements jsonb, field text)
-returns boolean
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Whether each element is null or a text that the field allows.
+create function knowledge_internal.are_known_texts(elements jsonb, field text) returns boolean
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   allowed constant text[] := knowledge_internal.known_values(field);
 begin
@@ -366,16 +302,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.are_known_texts(jsonb, text) is
-  'Whether each element is null or a text that the field allows.';
-
+-- The same condition with uuids and integers in one spelling, and with gte and lte in place of
+-- between.
 create function knowledge_internal.typed_conditions(condition knowledge_internal.filter_condition)
 returns setof knowledge_internal.filter_condition
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   elements jsonb;
 begin
@@ -409,17 +340,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.typed_conditions(knowledge_internal.filter_condition) is
-  'The same condition with uuids and integers in one spelling, and with gte and lte in place of '
-  'between.';
-
-create function knowledge_internal.source_ids(elements jsonb)
-returns jsonb
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The values of a condition on source_id, with names of sources replaced by their ids. An unknown
+-- name is left out, so it matches no row, as an unknown id does: an error would tell a viewer which
+-- sources exist.
+create function knowledge_internal.source_ids(elements jsonb) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return (
     select coalesce(jsonb_agg(coalesce(to_jsonb(source.id), listed.element)), '[]')
@@ -436,18 +361,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.source_ids(jsonb) is
-  'The values of a condition on source_id, with names of sources replaced by their ids. An unknown '
-  'name is left out, so it matches no row, as an unknown id does: an error would tell a viewer '
-  'which sources exist.';
-
+-- The conditions of an object whose keys are not columns, but keys of metadata.
 create function knowledge_internal.metadata_equalities(filters jsonb)
 returns setof knowledge_internal.filter_condition
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return query
   select 'metadata', 'metadata', array[entry.key], 'in', jsonb_build_array(entry.value)
@@ -456,16 +373,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.metadata_equalities(jsonb) is
-  'The conditions of an object whose keys are not columns, but keys of metadata.';
-
-create function knowledge_internal.column_equalities(filters jsonb)
-returns jsonb
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The conditions of an object whose keys are columns, as a list. Raises 22023 for too many keys.
+create function knowledge_internal.column_equalities(filters jsonb) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_keys constant integer := 100;
   keys constant bigint := (select count(*) from jsonb_object_keys(filters));
@@ -485,16 +395,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.column_equalities(jsonb) is
-  'The conditions of an object whose keys are columns, as a list. Raises 22023 for too many keys.';
-
-create function knowledge_internal.check_filters(filters jsonb)
-returns void
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Raises 22023 for filters that are neither a list nor an object, nested too deep, or too many.
+create function knowledge_internal.check_filters(filters jsonb) returns void
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   problem constant text := case
     when jsonb_typeof(filters) not in ('array', 'object')
@@ -518,16 +421,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.check_filters(jsonb) is
-  'Raises 22023 for filters that are neither a list nor an object, nested too deep, or too many.';
-
+-- The conditions of a filter, checked and simplified. A key of an object is a column if one has
+-- this name, else a key of metadata. Raises 22023; the message contains the place, such as
+-- filters[2].op.
 create function knowledge_internal.filter_conditions(filters jsonb)
 returns setof knowledge_internal.filter_condition
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   is_object constant boolean := jsonb_typeof(filters) = 'object';
   value_count integer := 0;
@@ -589,20 +488,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.filter_conditions(jsonb) is
-  'The conditions of a filter, checked and simplified. A key of an object is a column if one has '
-  'this name, else a key of metadata. Raises 22023; the message contains the place, such as '
-  'filters[2].op.';
-
+-- The part of a multirange that meets a condition on a number, a date or a timestamp.
 create function knowledge_internal.narrowed_ranges(
   before text, condition knowledge_internal.filter_condition
-)
-returns text
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   is_negated constant boolean := condition.op in ('not_in', 'gt', 'lt');
   -- A range type adds 1 to an inclusive upper bound. The highest integer would overflow, so this
@@ -638,20 +528,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.narrowed_ranges(
-  text, knowledge_internal.filter_condition
-) is
-  'The part of a multirange that meets a condition on a number, a date or a timestamp.';
-
+-- Adds a condition on metadata to a filter: to required_metadata or alternative_metadata if they
+-- can express it, else to metadata_conditions.
 create function knowledge_internal.with_metadata_condition(
   compiled knowledge_internal.chunk_filter, condition knowledge_internal.filter_condition
-)
-returns knowledge_internal.chunk_filter
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns knowledge_internal.chunk_filter
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   -- Without the index, each row is compared with every alternative: 100 take 30 microseconds.
   most_alternatives constant integer := 100;
@@ -722,24 +604,14 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.with_metadata_condition(
-  knowledge_internal.chunk_filter, knowledge_internal.filter_condition
-) is
-  'Adds a condition on metadata to a filter: to required_metadata or alternative_metadata if they '
-  'can express it, else to metadata_conditions.';
-
-create function knowledge_internal.stored_collections(names text[])
-returns text[]
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+-- Those of the collections that have chunks, active or not.
+create function knowledge_internal.stored_collections(names text[]) returns text[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- The search may set force_custom_plan; the statement here is the same for every query. Where all
 -- chunks are in one collection, the planner would look for another one in the whole table.
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set enable_bitmapscan = off
-as $$
+set enable_bitmapscan = off as $$
 begin
   return array(
     select asked.name
@@ -752,16 +624,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.stored_collections(text[]) is
-  'Those of the collections that have chunks, active or not.';
-
-create function knowledge_internal.filter_part(field text)
-returns text
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The part of a chunk_filter with the allowed values of a column.
+create function knowledge_internal.filter_part(field text) returns text
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return '{
     "knowledge_type": "knowledge_types", "source_origin": "source_origins",
@@ -774,16 +639,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.filter_part(text) is
-  'The part of a chunk_filter with the allowed values of a column.';
-
-create function knowledge_internal.values_in_both(allowed jsonb, given jsonb)
-returns jsonb
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The given values, without null, that are among the allowed ones; allowed is null for all.
+create function knowledge_internal.values_in_both(allowed jsonb, given jsonb) returns jsonb
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   if allowed is null and not given @> 'null' then
     return given;
@@ -797,18 +655,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.values_in_both(jsonb, jsonb) is
-  'The given values, without null, that are among the allowed ones; allowed is null for all.';
-
+-- Adds a condition not_in on a column to a filter: to hidden for the columns that control access,
+-- else to excluded or excluded_collections.
 create function knowledge_internal.with_excluded_values(
   compiled knowledge_internal.chunk_filter, condition knowledge_internal.filter_condition
-)
-returns knowledge_internal.chunk_filter
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns knowledge_internal.chunk_filter
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   negated text[];
 begin
@@ -831,22 +683,15 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.with_excluded_values(
-  knowledge_internal.chunk_filter, knowledge_internal.filter_condition
-) is
-  'Adds a condition not_in on a column to a filter: to hidden for the columns that control access, '
-  'else to excluded or excluded_collections.';
-
+-- The argument filters as a chunk_filter without is_indexed and bounds_rows. filters: a JSON array
+-- of conditions that must all hold, or an object, which is a short form for equality of columns and
+-- of top-level metadata keys. Raises 22023; the message contains the place, such as filters[2].op.
 create function knowledge_internal.compiled_conditions(filters jsonb)
 returns knowledge_internal.chunk_filter
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- A timestamp without an offset is UTC. Ranges are passed between the steps as text in ISO format.
 set timezone = 'UTC'
-set datestyle = 'ISO'
-as $$
+set datestyle = 'ISO' as $$
 declare
   compiled knowledge_internal.chunk_filter;
   condition knowledge_internal.filter_condition;
@@ -892,19 +737,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.compiled_conditions(jsonb) is
-  'The argument filters as a chunk_filter without is_indexed and bounds_rows. filters: a JSON '
-  'array of conditions that must all hold, or an object, which is a short form for equality of '
-  'columns and of top-level metadata keys. Raises 22023; the message contains the place, such as '
-  'filters[2].op.';
-
-create function knowledge_internal.narrowed(allowed text[], single text)
-returns text[]
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The allowed values (null: any) that are this single one; null does not narrow them.
+create function knowledge_internal.narrowed(allowed text[], single text) returns text[]
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return case
     when single is null then allowed
@@ -914,18 +749,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.narrowed(text[], text) is
-  'The allowed values (null: any) that are this single one; null does not narrow them.';
-
+-- The filter arguments of a search as one chunk_filter; null if there is no restriction. Raises
+-- 22023 as compiled_conditions does, and for an unknown filter_type.
 create function knowledge_internal.compile_filter(
   filters jsonb, filter_type text, date_from date, date_to date, public_only boolean
-)
-returns knowledge_internal.chunk_filter
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns knowledge_internal.chunk_filter
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   compiled knowledge_internal.chunk_filter;
 begin
@@ -971,17 +800,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.compile_filter(jsonb, text, date, date, boolean) is
-  'The filter arguments of a search as one chunk_filter; null if there is no restriction. Raises '
-  '22023 as compiled_conditions does, and for an unknown filter_type.';
-
-create function knowledge_internal.is_listed(element jsonb, list jsonb)
-returns boolean
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+-- Whether an array has an element equal to this one. For a scalar, the operator @> gives the same
+-- result faster.
+create function knowledge_internal.is_listed(element jsonb, list jsonb) returns boolean
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 begin
   return (
@@ -992,19 +814,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.is_listed(jsonb, jsonb) is
-  'Whether an array has an element equal to this one. For a scalar, the operator @> gives the same '
-  'result faster.';
-
+-- Whether metadata meets every condition. A missing key and a null both count as no value. A range
+-- compares numbers with numbers, and strings with strings by code point; a value of another type
+-- does not match.
 create function knowledge_internal.passes(
   metadata jsonb, conditions knowledge_internal.metadata_condition[]
-)
-returns boolean
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+) returns boolean
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 declare
   condition knowledge_internal.metadata_condition;
@@ -1049,11 +865,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.passes is
-  'Whether metadata meets every condition. A missing key and a null both count as no value. A '
-  'range compares numbers with numbers, and strings with strings by code point; a value of another '
-  'type does not match.';
-
+-- Which rows a search may return, as the parameter $1 of each statement that reads rows. visible:
+-- who may see a row; matching: this and the filters, both as SQL about chunk. is_restricted:
+-- visible is more than status. first_date and end_date: the bounds of document_date, for its index.
 create type knowledge_internal.row_scope as (
   wanted knowledge_internal.chunk_filter,
   first_date date,
@@ -1066,19 +880,9 @@ create type knowledge_internal.row_scope as (
   matching text
 );
 
-comment on type knowledge_internal.row_scope is
-  'Which rows a search may return, as the parameter $1 of each statement that reads rows. visible: '
-  'who may see a row; matching: this and the filters, both as SQL about chunk. is_restricted: '
-  'visible is more than status. first_date and end_date: the bounds of document_date, for its '
-  'index.';
-
-create function knowledge_internal.viewer_condition(row_name text)
-returns text
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The condition that the viewer of a row_scope, $1, may see a row of chunks or documents.
+create function knowledge_internal.viewer_condition(row_name text) returns text
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return replace(
     '(row.visibility = ''public'' or row.owner_id = ($1).viewer_id'
@@ -1087,18 +891,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.viewer_condition(text) is
-  'The condition that the viewer of a row_scope, $1, may see a row of chunks or documents.';
-
+-- The rows that pass a filter and that a viewer may see: the one home of these conditions. No value
+-- becomes part of the SQL.
 create function knowledge_internal.row_scope(
   wanted knowledge_internal.chunk_filter, viewer_id uuid, viewer_groups text[], public_only boolean
-)
-returns knowledge_internal.row_scope
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns knowledge_internal.row_scope
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   has_viewer constant boolean := num_nonnulls(viewer_id, viewer_groups) > 0;
   -- The index on document_date serves these bounds, not the multirange.
@@ -1183,17 +981,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.row_scope is
-  'The rows that pass a filter and that a viewer may see: the one home of these conditions. No '
-  'value becomes part of the SQL.';
-
+-- Who may see a document, as SQL about document; $1 is the scope.
 create function knowledge_internal.document_condition(scope knowledge_internal.row_scope)
 returns text
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return case
     when scope.public_only then 'document.visibility = ''public'''
@@ -1203,6 +994,3 @@ begin
   end;
 end
 $$;
-
-comment on function knowledge_internal.document_condition(knowledge_internal.row_scope) is
-  'Who may see a document, as SQL about document; $1 is the scope.';

@@ -2,6 +2,8 @@
 -- Adds: types query_analysis, query_operand and asked_words, and the functions that read a query.
 -- Locks nothing that exists.
 
+-- What a chunk scores beside BM25: identifier_bonus if it matches identifier_query, and the bonus
+-- of each phrase query that it matches.
 create type knowledge_internal.query_bonuses as (
   identifier_query tsquery,
   identifier_bonus float8,
@@ -9,10 +11,17 @@ create type knowledge_internal.query_bonuses as (
   phrase_bonuses float8[]
 );
 
-comment on type knowledge_internal.query_bonuses is
-  'What a chunk scores beside BM25: identifier_bonus if it matches identifier_query, and the bonus '
-  'of each phrase query that it matches.';
-
+-- words, word_queries, compounds: as in asked_words. lexemes with their conditions,
+-- document_frequencies and scored_weights (idf times the occurrences in the query), rarest first.
+-- readings: a number that lexemes have in common which are one word read in several languages: only
+-- the best of them counts. weights: the same for finding candidates, where an identifier outweighs
+-- all other words; weight_vector: these weights for an inner product with bm25. matching_query: the
+-- rows that match, null when no row can; relaxed_query, relaxed_bonuses: the same when no row has
+-- what is required, null when nothing can be relaxed; relaxed_parts: what is required no more;
+-- required_query: the words that a row must have, in any order; candidate_query: the rows to score
+-- first; is_partial: candidate_query finds fewer rows than matching_query; is_optional: one word is
+-- enough. document_count and mean_length are those of the corpus. replaced: as in the notes of
+-- knowledge_search_hit.
 create type knowledge_internal.query_analysis as (
   words text[],
   word_queries tsquery[],
@@ -38,20 +47,9 @@ create type knowledge_internal.query_analysis as (
   replaced jsonb
 );
 
-comment on type knowledge_internal.query_analysis is
-  'words, word_queries, compounds: as in asked_words. lexemes with their conditions, '
-  'document_frequencies and scored_weights (idf times the occurrences in the query), rarest first. '
-  'readings: a number that lexemes '
-  'have in common which are one word read in several languages: only the best of them counts. '
-  'weights: the same for finding candidates, where an identifier outweighs all other words; '
-  'weight_vector: these weights for an inner product with bm25. matching_query: the '
-  'rows that match, null when no row can; relaxed_query, relaxed_bonuses: the same when no row has '
-  'what is required, null when nothing can be relaxed; relaxed_parts: what is required no more; '
-  'required_query: the words that a row must have, in any '
-  'order; candidate_query: the rows to score first; is_partial: candidate_query finds fewer rows '
-  'than matching_query; is_optional: one word is enough. document_count and mean_length are those '
-  'of the corpus. replaced: as in the notes of knowledge_search_hit.';
-
+-- The words of all questions of a search as typed, without stop words, and the parts of compounds
+-- after their compound; the condition for each; the compound that a part is in, null for a word;
+-- and the lexemes of all.
 create type knowledge_internal.asked_words as (
   words text[],
   word_queries tsquery[],
@@ -59,11 +57,8 @@ create type knowledge_internal.asked_words as (
   lexemes text[]
 );
 
-comment on type knowledge_internal.asked_words is
-  'The words of all questions of a search as typed, without stop words, and the parts of compounds '
-  'after their compound; the condition for each; the compound that a part is in, null for a word; '
-  'and the lexemes of all.';
-
+-- Another reading of a typed word: a spelling with accents, a completion or a synonym. typed: the
+-- word in lower case; typed_lexeme: its lexeme, null for a stop word; share: of its weight.
 create type knowledge_internal.expansion as (
   typed text,
   typed_lexeme text,
@@ -71,10 +66,8 @@ create type knowledge_internal.expansion as (
   share float8
 );
 
-comment on type knowledge_internal.expansion is
-  'Another reading of a typed word: a spelling with accents, a completion or a synonym. typed: the '
-  'word in lower case; typed_lexeme: its lexeme, null for a stop word; share: of its weight.';
-
+-- A word or phrase of a query. alternatives: a number that operands joined by or have in common;
+-- when one of them is required, a row must have one of them.
 create type knowledge_internal.query_operand as (
   source text,
   is_phrase boolean,
@@ -83,17 +76,9 @@ create type knowledge_internal.query_operand as (
   alternatives integer
 );
 
-comment on type knowledge_internal.query_operand is
-  'A word or phrase of a query. alternatives: a number that operands joined by or have in common; '
-  'when one of them is required, a row must have one of them.';
-
-create function knowledge_internal.several_configurations()
-returns regconfig[]
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- query_configurations of a corpus in any number of languages.
+create function knowledge_internal.several_configurations() returns regconfig[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return (
     -- One look at the index for each language.
@@ -124,16 +109,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.several_configurations() is
-  'query_configurations of a corpus in any number of languages.';
-
-create function knowledge_internal.query_configurations()
-returns regconfig[]
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The text search configurations that a query is read with: those of the chunks, each of which was
+-- analysed in its own language, and of a corpus in several databases all of its own. Null in an
+-- empty corpus.
+create function knowledge_internal.query_configurations() returns regconfig[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   readings constant jsonb := knowledge_internal.shard_readings();
   first_language text;
@@ -156,19 +136,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.query_configurations() is
-  'The text search configurations that a query is read with: those of the chunks, each of which '
-  'was analysed in its own language, and of a corpus in several databases all of its own. Null in '
-  'an empty corpus.';
-
-create function knowledge_internal.is_prose(query_text text)
-returns boolean
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+-- Whether a query is written as a sentence: it ends in a question mark, or it has at least six
+-- words besides quoted parts, excluded words and or.
+create function knowledge_internal.is_prose(query_text text) returns boolean
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   words_of_prose constant integer := 6;
 begin
@@ -186,20 +158,15 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.is_prose(text) is
-  'Whether a query is written as a sentence: it ends in a question mark, or it has at least six '
-  'words besides quoted parts, excluded words and or.';
-
+-- The words and phrases of a query, up to words_read words. websearch: words are optional, "a
+-- phrase" is required, -word and -"a phrase" are excluded, or joins alternatives; in prose all of
+-- them are optional words and phrases. simple: each word is required. phrase: the text is one
+-- phrase.
 create function knowledge_internal.query_operands(
   query_text text, search_mode text, words_read integer
-)
-returns knowledge_internal.query_operand[]
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+) returns knowledge_internal.query_operand[]
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   operand knowledge_internal.query_operand;
   operands knowledge_internal.query_operand[] := '{}';
@@ -245,21 +212,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.query_operands(text, text, integer) is
-  'The words and phrases of a query, up to words_read words. websearch: words are optional, '
-  '"a phrase" is required, -word and -"a phrase" are excluded, or joins alternatives; in prose '
-  'all of them are optional words and phrases. simple: each word is required. phrase: the text is '
-  'one phrase.';
-
+-- The condition for the expansions of a word; null without any.
 create function knowledge_internal.expanded_query(
   word text, expansions knowledge_internal.expansion[]
-)
-returns tsquery
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns tsquery
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return (
     select string_agg(distinct knowledge_internal.quoted_lexeme(listed.lexeme), ' | ')::tsquery
@@ -269,21 +226,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.expanded_query(text, knowledge_internal.expansion[]) is
-  'The condition for the expansions of a word; null without any.';
-
+-- What a row must have and must not have, read in each configuration; empty for nothing.
 create function knowledge_internal.operand_conditions(
-  operands knowledge_internal.query_operand[],
-  configurations regconfig[],
-  expansions knowledge_internal.expansion[],
-  out required tsquery,
-  out excluded tsquery
+  operands knowledge_internal.query_operand[], configurations regconfig[],
+  expansions knowledge_internal.expansion[], out required tsquery, out excluded tsquery
 )
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   configuration regconfig;
   operand knowledge_internal.query_operand;
@@ -333,25 +281,17 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.operand_conditions is
-  'What a row must have and must not have, read in each configuration; empty for nothing.';
-
+-- The words of a text and the parts of its compounds, each once whatever its case, as in
+-- asked_words. What is typed as a word is no part. Of a long text, the first 600 parts divided by
+-- the number of configurations are listed.
 create function knowledge_internal.typed_words(
-  wanted text,
-  configurations regconfig[],
-  expansions knowledge_internal.expansion[],
-  out words text[],
-  out word_queries tsquery[],
-  out compounds text[]
+  wanted text, configurations regconfig[], expansions knowledge_internal.expansion[],
+  out words text[], out word_queries tsquery[], out compounds text[]
 )
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Postgres sends a NOTICE for a query of stop words only.
 set client_min_messages = warning
-set standard_conforming_strings = on
-as $$
+set standard_conforming_strings = on as $$
 declare
   most_readings constant integer := 600; -- of parts, each once in every configuration
 begin
@@ -418,21 +358,16 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.typed_words is
-  'The words of a text and the parts of its compounds, each once whatever its case, as in '
-  'asked_words. What is typed as a word is no part. Of a long text, the first 600 parts divided by '
-  'the number of configurations are listed.';
-
+-- The lexemes by which the words of a text are found. compound: null for a word. role: word; or of
+-- a compound whole (all of it as one word), part (a word between its punctuation) or piece (of
+-- lruCache lru). Lexemes with the same compound, role and part are one word in several languages.
+-- occurrences: of the word or the compound in the text.
 create function knowledge_internal.query_readings(wanted text, configurations regconfig[])
 returns table (
   compound text, role text, part text, is_identifier boolean, lexeme text, occurrences integer
 )
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   compounds constant text := '^(?:[[:alnum:]]+(?:(?:[-/.@:\\]_*|_+|::|://)[[:alnum:]]+)+'
     '|\d{1,3}(?:,\d{3})+|\.[[:alpha:]]+'
@@ -520,21 +455,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.query_readings(text, regconfig[]) is
-  'The lexemes by which the words of a text are found. compound: null for a word. role: word; or '
-  'of a compound whole (all of it as one word), part (a word between its punctuation) or piece (of '
-  'lruCache lru). Lexemes with the same compound, role and part are one word in several languages. '
-  'occurrences: of the word or the compound in the text.';
-
-create function knowledge_internal.is_identifier(compound text)
-returns boolean
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+-- Whether a compound is a name of code or a part number, and no word of prose: snake_case,
+-- camelCase, a dotted name, a path, a version, or letters with a number of three digits.
+create function knowledge_internal.is_identifier(compound text) returns boolean
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 begin
   return compound ~ '[[:alnum:]]_+[[:alnum:]]'
     or compound ~ '[[:lower:]]{2}[[:upper:]]+[[:lower:]]{2}'
@@ -551,10 +476,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.is_identifier(text) is
-  'Whether a compound is a name of code or a part number, and no word of prose: snake_case, '
-  'camelCase, a dotted name, a path, a version, or letters with a number of three digits.';
-
+-- The lexemes of a text with their weights. A word's weight is its idf times its occurrences, with
+-- the chunks that have any of its readings; an expansion has a share of it. A compound counts as
+-- one word, with the idf of its rarest reading: half of it for the whole, half for the parts by
+-- their idf; what is in no chunk has no share.
 create function knowledge_internal.weighed_readings(
   wanted text,
   configurations regconfig[],
@@ -565,11 +490,7 @@ create function knowledge_internal.weighed_readings(
 returns table (
   lexeme text, document_frequency float8, weight float8, reading text, is_identifier boolean
 )
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   whole_share constant float8 := 0.5; -- of a compound's weight; its parts have the rest
   common_identifier constant float8 := 0.02; -- of the chunks: it is a subject, no name
@@ -662,28 +583,15 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.weighed_readings is
-  'The lexemes of a text with their weights. A word''s weight is its idf times its occurrences, '
-  'with the chunks that have any of its readings; an expansion has a share of it. A compound '
-  'counts as one word, with the idf of '
-  'its rarest reading: half of it for the whole, half for the parts by their idf; what is in no '
-  'chunk has no share.';
-
+-- A condition for each phrase of at least two words, and what it adds to the score of a chunk that
+-- has it.
 create function knowledge_internal.phrase_bonuses(
-  operands knowledge_internal.query_operand[],
-  configurations regconfig[],
-  lexeme_queries tsquery[],
-  weights float8[],
-  out queries tsquery[],
-  out bonuses float8[]
+  operands knowledge_internal.query_operand[], configurations regconfig[],
+  lexeme_queries tsquery[], weights float8[], out queries tsquery[], out bonuses float8[]
 )
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Postgres sends a NOTICE for a query of stop words only.
-set client_min_messages = warning
-as $$
+set client_min_messages = warning as $$
 begin
   select array_agg(phrase.query order by operand.ordinality),
          array_agg(
@@ -710,20 +618,16 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.phrase_bonuses is
-  'A condition for each phrase of at least two words, and what it adds to the score of a chunk '
-  'that has it.';
-
+-- The parts of analyse_query without the candidates. is_partial is false where all rows that match
+-- are candidates, else null.
 create function knowledge_internal.full_reading(
   query_text text, search_mode text, collections text[], prefix_last boolean,
   configurations regconfig[], scope knowledge_internal.row_scope default null
-)
-returns knowledge_internal.query_analysis
+) returns knowledge_internal.query_analysis
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Postgres sends a NOTICE for a query of stop words only.
 set client_min_messages = warning
-set standard_conforming_strings = on
-as $$
+set standard_conforming_strings = on as $$
 declare
   scored_in_full constant float8 := 3000; -- rows
   characters_read constant integer := 4096;
@@ -875,20 +779,14 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.full_reading is
-  'The parts of analyse_query without the candidates. is_partial is false where all rows that '
-  'match are candidates, else null.';
-
+-- What full_reading says of a query of words only, in one language: at most 200 words of ASCII
+-- letters, which have no synonym and no spelling with accents. Null for any other query.
 create function knowledge_internal.plain_reading(query_text text, configuration regconfig)
 returns knowledge_internal.query_analysis
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Without statistics the planner takes the table of words for small.
 set enable_seqscan = off
-set standard_conforming_strings = on
-as $$
+set standard_conforming_strings = on as $$
 declare
   longest_text constant integer := 1000; -- characters
   most_words constant integer := 200;
@@ -970,25 +868,18 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.plain_reading(text, regconfig) is
-  'What full_reading says of a query of words only, in one language: at most 200 words of ASCII '
-  'letters, which have no synonym and no spelling with accents. Null for any other query.';
-
+-- Reads a query's text in every language of the corpus and weighs its words by idf. collections:
+-- those whose synonyms are used beside the general ones; prefix_last: the last word may be the
+-- beginning of a word; scope: null for words of all chunks. Of a long text it reads the first 4,096
+-- characters, 512 words (3,000 divided by the number of languages, where these are more than 5),
+-- and the 256 lexemes that weigh most.
 create function knowledge_internal.analyse_query(
-  query_text text,
-  search_mode text,
-  collections text[] default null,
-  prefix_last boolean default false,
-  scope knowledge_internal.row_scope default null
-)
-returns knowledge_internal.query_analysis
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+  query_text text, search_mode text, collections text[] default null,
+  prefix_last boolean default false, scope knowledge_internal.row_scope default null
+) returns knowledge_internal.query_analysis
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Postgres sends a NOTICE for a query of stop words only.
-set client_min_messages = warning
-as $$
+set client_min_messages = warning as $$
 declare
   configurations constant regconfig[] := knowledge_internal.query_configurations();
   analysis knowledge_internal.query_analysis;
@@ -1019,20 +910,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.analyse_query is
-  'Reads a query''s text in every language of the corpus and weighs its words by idf. collections: '
-  'those whose synonyms are used beside the general ones; prefix_last: the last word may be the '
-  'beginning of a word; scope: null for words of all chunks. Of a long '
-  'text it reads the first 4,096 characters, 512 words (3,000 divided by the number of languages, '
-  'where these are more than 5), and the 256 lexemes that weigh most.';
-
+-- asked_words of several questions.
 create function knowledge_internal.merged_words(analyses knowledge_internal.query_analysis[])
 returns knowledge_internal.asked_words
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   analysis knowledge_internal.query_analysis;
   asked knowledge_internal.asked_words;
@@ -1057,16 +938,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.merged_words(knowledge_internal.query_analysis[]) is
-  'asked_words of several questions.';
-
+-- The words of all questions and the parts of their compounds, each once whatever its case.
 create function knowledge_internal.asked_words(analyses knowledge_internal.query_analysis[])
 returns knowledge_internal.asked_words
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   if cardinality(analyses) > 1 then
     return knowledge_internal.merged_words(analyses);
@@ -1077,18 +952,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.asked_words(knowledge_internal.query_analysis[]) is
-  'The words of all questions and the parts of their compounds, each once whatever its case.';
-
+-- The words of the questions that a chunk has, as typed; of a compound that it does not have, the
+-- parts that it has.
 create function knowledge_internal.matched_words(
   content_tsv tsvector, asked knowledge_internal.asked_words
-)
-returns text[]
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+) returns text[]
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 declare
   matched text[] := '{}';
@@ -1108,7 +977,3 @@ begin
   return matched;
 end
 $$;
-
-comment on function knowledge_internal.matched_words(tsvector, knowledge_internal.asked_words) is
-  'The words of the questions that a chunk has, as typed; of a compound that it does not have, the '
-  'parts that it has.';

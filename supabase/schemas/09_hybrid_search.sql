@@ -3,6 +3,7 @@
 -- the functions that check and plan a search and rank the rows of its legs, and
 -- hybrid_search_knowledge_chunks. Locks nothing that exists.
 
+-- The arguments of hybrid_search_knowledge_chunks, in its order.
 create type knowledge_internal.search_arguments as (
   query_embedding extensions.vector,
   query_text text,
@@ -32,19 +33,24 @@ create type knowledge_internal.search_arguments as (
   prefix_last boolean
 );
 
-comment on type knowledge_internal.search_arguments is
-  'The arguments of hybrid_search_knowledge_chunks, in its order.';
-
+-- One way to ask: an embedding, words, or both. ignored_embedding: why its embedding is not used,
+-- where on_bad_embedding allows that.
 create type knowledge_internal.search_question as (
   embedding extensions.vector,
   query_text text,
   ignored_embedding text
 );
 
-comment on type knowledge_internal.search_question is
-  'One way to ask: an embedding, words, or both. ignored_embedding: why its embedding is not used, '
-  'where on_bad_embedding allows that.';
-
+-- A search whose arguments are checked and whose question is read. cosine_scale: what fusion auto
+-- divides a cosine by. is_filtered: not every active row may be returned (for excluded collections
+-- only, where they have most chunks); is_indexed: an index finds the rows that may; is_empty: there
+-- is none. pool: rows that each leg returns. Vector leg: index_rows are asked of the index, with
+-- ef_search and scan_tuples as pgvector's settings; with at most most_compared matching rows (of
+-- chunk_count) the index is not used: compared_by_bits rows are chosen by embedding_bits (null:
+-- all), and compared_exactly of them returned. Text leg: scored_exactly candidates get their exact
+-- BM25; with at most most_read_by_filter matching rows (most_compared, where the vector leg
+-- compares them too) all of them are candidates. sampled_collections: the collections of the rows
+-- of a sample that match, each for sample_weight chunks.
 create type knowledge_internal.search_plan as (
   questions knowledge_internal.search_question[],
   analyses knowledge_internal.query_analysis[],
@@ -74,18 +80,11 @@ create type knowledge_internal.search_plan as (
   sampled_collections text[]
 );
 
-comment on type knowledge_internal.search_plan is
-  'A search whose arguments are checked and whose question is read. cosine_scale: what fusion auto '
-  'divides a cosine by. is_filtered: not every active row may be returned (for excluded '
-  'collections only, where they have most chunks); is_indexed: an index finds the rows that may; '
-  'is_empty: there is none. pool: rows that each leg returns. Vector leg: index_rows are asked of '
-  'the index, with ef_search and scan_tuples as pgvector''s settings; with at most most_compared '
-  'matching rows (of chunk_count) the index is not used: compared_by_bits rows are chosen by '
-  'embedding_bits (null: all), and compared_exactly of them returned. Text leg: scored_exactly '
-  'candidates get their exact BM25; with at most most_read_by_filter matching rows (most_compared, '
-  'where the vector leg compares them too) all of them are candidates. sampled_collections: the '
-  'collections of the rows of a sample that match, each for sample_weight chunks.';
-
+-- The rows that the legs found for one question in one collection (null: in all), best first.
+-- strategy: how a leg found them, null for a leg that is not run. identifier_bonus: the least text
+-- score of a row with an identifier that was asked for. relaxed_parts: what is required no more,
+-- because no row has it. milliseconds: of the vector leg those of a comparison with all rows for
+-- both legs, too.
 create type knowledge_internal.ranked_list as (
   formulation integer,
   collection text,
@@ -101,13 +100,8 @@ create type knowledge_internal.ranked_list as (
   text_milliseconds double precision
 );
 
-comment on type knowledge_internal.ranked_list is
-  'The rows that the legs found for one question in one collection (null: in all), best first. '
-  'strategy: how a leg found them, null for a leg that is not run. identifier_bonus: the least '
-  'text score of a row with an identifier that was asked for. relaxed_parts: what is required no '
-  'more, because no row has it. milliseconds: of the vector leg those of a comparison with all '
-  'rows for both legs, too.';
-
+-- What fusion needs of a ranked_list beside the scores of a row. missing_text_score: of a row that
+-- the text leg missed, the least of a full pool, else 0: then it has no word.
 create type knowledge_internal.score_range as (
   least_similarity double precision,
   best_similarity double precision,
@@ -116,10 +110,6 @@ create type knowledge_internal.score_range as (
   missing_text_score double precision,
   identifier_bonus double precision
 );
-
-comment on type knowledge_internal.score_range is
-  'What fusion needs of a ranked_list beside the scores of a row. missing_text_score: of a row '
-  'that the text leg missed, the least of a full pool, else 0: then it has no word.';
 
 -- A type and not "returns table": snippet is an argument and a column, and PL/pgSQL allows no name
 -- twice.
@@ -169,16 +159,12 @@ comment on type public.knowledge_search_hit is
   'embedding: why the embedding was ignored; replaced: the words that no visible chunk has, and '
   'what was searched instead; deduplicated: how many hits one_per_document merged into others.';
 
+-- Raises 22023 for null and for a number out of its bounds; allowed says these in words.
 create function knowledge_internal.check_range(
   argument text, given double precision, lowest double precision, highest double precision,
   allowed text default null
-)
-returns void
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns void
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   if (given between lowest and highest) is not true then
     raise exception '% must be %, not %',
@@ -189,18 +175,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.check_range(
-  text, double precision, double precision, double precision, text
-) is
-  'Raises 22023 for null and for a number out of its bounds; allowed says these in words.';
-
-create function knowledge_internal.check_flag(argument text, given boolean)
-returns void
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Raises 22023 for a null where true or false is needed.
+create function knowledge_internal.check_flag(argument text, given boolean) returns void
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   if given is null then
     raise exception '% must be true or false, not null', argument using errcode = '22023';
@@ -208,18 +185,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.check_flag(text, boolean) is
-  'Raises 22023 for a null where true or false is needed.';
-
-create function knowledge_internal.check_search_arguments(
-  given knowledge_internal.search_arguments
-)
+-- Raises 22023 for an argument of the search that is out of bounds.
+create function knowledge_internal.check_search_arguments(given knowledge_internal.search_arguments)
 returns void
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   problem text; -- begins with the name of the argument, whose value is %s
 begin
@@ -276,18 +245,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.check_search_arguments(knowledge_internal.search_arguments)
-is 'Raises 22023 for an argument of the search that is out of bounds.';
-
+-- Why a search cannot use an embedding that has another size than the stored ones, or no direction.
+-- Raises 22023 with this reason if it is an error.
 create function knowledge_internal.refused_embedding(
   embedding extensions.vector, argument text, dimensions integer, is_error boolean
-)
-returns text
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns text
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   problem text := format(
     '%s must not be a zero vector, nor too long or short for float4', argument
@@ -310,28 +273,15 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.refused_embedding(
-  extensions.vector, text, integer, boolean
-) is
-  'Why a search cannot use an embedding that has another size than the stored ones, or no '
-  'direction. Raises 22023 with this reason if it is an error.';
-
+-- A question with what the legs that are run use of it. Where on_bad_embedding is text, an
+-- embedding that cannot be used is left out and the reason kept, else the function raises 22023
+-- naming the argument.
 create function knowledge_internal.checked_question(
-  embedding extensions.vector,
-  query_text text,
-  argument text,
-  dimensions integer,
-  uses_embeddings boolean,
-  uses_texts boolean,
-  on_bad_embedding text
-)
-returns knowledge_internal.search_question
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+  embedding extensions.vector, query_text text, argument text, dimensions integer,
+  uses_embeddings boolean, uses_texts boolean, on_bad_embedding text
+) returns knowledge_internal.search_question
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   question knowledge_internal.search_question;
 begin
@@ -354,27 +304,14 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.checked_question is
-  'A question with what the legs that are run use of it. Where on_bad_embedding is text, an '
-  'embedding that cannot be used is left out and the reason kept, else the function raises 22023 '
-  'naming the argument.';
-
+-- The question of a search and its further formulations, checked, each with what the legs that are
+-- run use of it. Raises 22023 naming the argument.
 create function knowledge_internal.search_questions(
-  query_embedding extensions.vector,
-  query_text text,
-  formulations jsonb,
-  dimensions integer,
-  uses_embeddings boolean,
-  uses_texts boolean,
-  on_bad_embedding text
-)
-returns knowledge_internal.search_question[]
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+  query_embedding extensions.vector, query_text text, formulations jsonb, dimensions integer,
+  uses_embeddings boolean, uses_texts boolean, on_bad_embedding text
+) returns knowledge_internal.search_question[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 begin
   if query_embedding is null and coalesce(query_text, '') !~ '\S' then
     raise exception 'query_embedding and query_text are both missing, give at least one'
@@ -392,24 +329,14 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.search_questions is
-  'The question of a search and its further formulations, checked, each with what the legs that '
-  'are run use of it. Raises 22023 naming the argument.';
-
+-- The questions of the argument formulations. Raises 22023 naming the argument, such as
+-- formulations[2].query_embedding.
 create function knowledge_internal.further_questions(
-  formulations jsonb,
-  dimensions integer,
-  uses_embeddings boolean,
-  uses_texts boolean,
+  formulations jsonb, dimensions integer, uses_embeddings boolean, uses_texts boolean,
   on_bad_embedding text
-)
-returns knowledge_internal.search_question[]
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+) returns knowledge_internal.search_question[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   most_formulations constant integer := 10;
   questions knowledge_internal.search_question[] := '{}';
@@ -458,17 +385,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.further_questions is
-  'The questions of the argument formulations. Raises 22023 naming the argument, such as '
-  'formulations[2].query_embedding.';
-
-create function knowledge_internal.distinct_names(names text[])
-returns text[]
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Each name once, in order, without nulls; null when there is none.
+create function knowledge_internal.distinct_names(names text[]) returns text[]
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   if names is null then
     return null;
@@ -481,16 +400,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.distinct_names(text[]) is
-  'Each name once, in order, without nulls; null when there is none.';
-
+-- The collections, each once. Raises 22023 for collections that are not 1 to 50 names, or too many
+-- together with the formulations.
 create function knowledge_internal.checked_collections(collections text[], questions integer)
 returns text[]
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_collections constant integer := 50;
   most_lists constant integer := 100;
@@ -512,19 +426,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.checked_collections(text[], integer) is
-  'The collections, each once. Raises 22023 for collections that are not 1 to 50 names, or too '
-  'many together with the formulations.';
-
+-- analyse_query for a question, null for one without words. Under websearch, words that no visible
+-- chunk has are replaced by near ones.
 create function knowledge_internal.analysed_question(
   query_text text, given knowledge_internal.search_arguments, plan knowledge_internal.search_plan
-)
-returns knowledge_internal.query_analysis
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns knowledge_internal.query_analysis
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   named constant text[] := coalesce(plan.collections, ((plan.scope).wanted).collections);
   analysis knowledge_internal.query_analysis;
@@ -552,19 +459,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.analysed_question is
-  'analyse_query for a question, null for one without words. Under websearch, words that no '
-  'visible chunk has are replaced by near ones.';
-
+-- What a search did beside what was asked, as in the column notes of knowledge_search_hit.
 create function knowledge_internal.search_notes(
   plan knowledge_internal.search_plan, lists knowledge_internal.ranked_list[]
-)
-returns jsonb
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns jsonb
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   -- Most searches have nothing to note.
   if cardinality(lists) = 1 and plan.questions[1].ignored_embedding is null
@@ -596,16 +495,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.search_notes is
-  'What a search did beside what was asked, as in the column notes of knowledge_search_hit.';
-
-create function knowledge_internal.has_most_chunks(collections text[])
-returns boolean
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Whether more than half of the chunks are in these collections, by the sample of the statistics.
+create function knowledge_internal.has_most_chunks(collections text[]) returns boolean
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most constant float8 := 0.5;
 begin
@@ -624,16 +516,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.has_most_chunks(text[]) is
-  'Whether more than half of the chunks are in these collections, by the sample of the statistics.';
-
+-- Whether any chunk passes the filter.
 create function knowledge_internal.has_matching_chunk(scope knowledge_internal.row_scope)
 returns boolean
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   found boolean;
 begin
@@ -645,16 +531,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.has_matching_chunk(knowledge_internal.row_scope) is
-  'Whether any chunk passes the filter.';
-
+-- The plan of a filtered search with what a sample of the chunks shows of the rows that match.
 create function knowledge_internal.with_sample(plan knowledge_internal.search_plan)
 returns knowledge_internal.search_plan
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   sample_size constant integer := 100; -- chunks
   sample uuid[];
@@ -685,18 +565,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.with_sample(knowledge_internal.search_plan) is
-  'The plan of a filtered search with what a sample of the chunks shows of the rows that match.';
-
+-- How a search over the present table finds its rows. A viewer and collections bound the rows
+-- beside the filter.
 create function knowledge_internal.plan_search(
   given knowledge_internal.search_arguments, wanted knowledge_internal.chunk_filter
-)
-returns knowledge_internal.search_plan
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns knowledge_internal.search_plan
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   stored constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
   plan knowledge_internal.search_plan;
@@ -786,20 +660,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.plan_search is
-  'How a search over the present table finds its rows. A viewer and collections bound the rows '
-  'beside the filter.';
-
+-- The plan of a search. Without needs_question, a search without any question is one of all rows
+-- that pass the filters. Raises 22023 naming the argument.
 create function knowledge_internal.planned_search(
   given knowledge_internal.search_arguments, needs_question boolean default true
-)
-returns knowledge_internal.search_plan
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+) returns knowledge_internal.search_plan
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   deviations constant float8 := 3; -- of the cosine of random pairs; docs/ranking.md measures it
   wanted knowledge_internal.chunk_filter;
@@ -852,17 +719,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.planned_search is
-  'The plan of a search. Without needs_question, a search without any question is one of all rows '
-  'that pass the filters. Raises 22023 naming the argument.';
-
+-- What a query's embedding is compared with indexed_embedding by.
 create function knowledge_internal.indexed_direction(embedding extensions.vector)
 returns extensions.vector
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 declare
   most_indexed constant integer := 4000; -- dimensions of a halfvec
@@ -871,21 +731,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.indexed_direction(extensions.vector) is
-  'What a query''s embedding is compared with indexed_embedding by.';
-
+-- The rows that pass the filter and that the vector index finds nearest to an embedding, nearest
+-- first.
 create function knowledge_internal.nearest_rows(
-  asked_embedding extensions.vector,
-  collection text,
-  plan knowledge_internal.search_plan,
-  out ids uuid[],
-  out similarities float8[]
+  asked_embedding extensions.vector, collection text, plan knowledge_internal.search_plan,
+  out ids uuid[], out similarities float8[]
 )
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   execute
     'select array_agg(near.id order by near.distance, near.id),'
@@ -905,24 +757,14 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.nearest_rows is
-  'The rows that pass the filter and that the vector index finds nearest to an embedding, nearest '
-  'first.';
-
+-- Compares all rows that pass the filter, which its indexes find. near_ids: the nearest by
+-- embedding_bits, empty without bits; text_ids: the best by the words of a query, empty without
+-- one.
 create function knowledge_internal.compared_rows(
-  bits bit varying,
-  analysis knowledge_internal.query_analysis,
-  query tsquery,
-  collection text,
-  plan knowledge_internal.search_plan,
-  out near_ids uuid[],
-  out text_ids uuid[]
+  bits bit varying, analysis knowledge_internal.query_analysis, query tsquery, collection text,
+  plan knowledge_internal.search_plan, out near_ids uuid[], out text_ids uuid[]
 )
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   execute
     'with passing as '
@@ -958,23 +800,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.compared_rows is
-  'Compares all rows that pass the filter, which its indexes find. near_ids: the nearest by '
-  'embedding_bits, empty without bits; text_ids: the best by the words of a query, empty without '
-  'one.';
-
+-- The nearest of these rows in full precision, nearest first.
 create function knowledge_internal.rated_rows(
-  compared uuid[],
-  asked_embedding extensions.vector,
-  most_rows integer,
-  out ids uuid[],
+  compared uuid[], asked_embedding extensions.vector, most_rows integer, out ids uuid[],
   out similarities float8[]
 )
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   select array_agg(near.id order by near.distance, near.id),
          array_agg(1 - near.distance order by near.distance, near.id)
@@ -994,23 +825,16 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.rated_rows is
-  'The nearest of these rows in full precision, nearest first.';
-
+-- The rows of the text leg for a query with a matching_query, in one collection or in all. Pass 1
+-- reads the rows of candidate_query, pass 2 those of a wider one, pass 3 every row that matches,
+-- pass 4 rows without what is required. The next pass follows if the last one found fewer rows than
+-- the pool, pass 4 if there was no row. takes_candidates: passes 1 and 2 are made. pass: the last
+-- one.
 create function knowledge_internal.candidate_rows(
-  analysis knowledge_internal.query_analysis,
-  collection text,
-  is_narrow boolean,
-  takes_candidates boolean,
-  plan knowledge_internal.search_plan,
-  out pass integer,
-  out ids uuid[]
+  analysis knowledge_internal.query_analysis, collection text, is_narrow boolean,
+  takes_candidates boolean, plan knowledge_internal.search_plan, out pass integer, out ids uuid[]
 )
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_effort constant double precision := 20; -- rows of the second pass, over those of the first
   query tsquery := analysis.matching_query;
@@ -1067,22 +891,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.candidate_rows is
-  'The rows of the text leg for a query with a matching_query, in one collection or in all. '
-  'Pass 1 reads the rows of candidate_query, pass 2 those of a wider one, pass 3 every row that '
-  'matches, pass 4 rows without what is required. The next pass follows if the last one found '
-  'fewer rows than the pool, pass 4 if there was no row. takes_candidates: passes 1 and 2 are '
-  'made. pass: the last one.';
-
+-- How many chunks, of one collection or of all, may match, by the sample of the plan; null without
+-- a filter.
 create function knowledge_internal.estimated_chunks(
   plan knowledge_internal.search_plan, collection text default null
-)
-returns float8
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns float8
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return plan.sample_weight * case
     when collection is null then cardinality(plan.sampled_collections)
@@ -1091,19 +905,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.estimated_chunks(knowledge_internal.search_plan, text) is
-  'How many chunks, of one collection or of all, may match, by the sample of the plan; null '
-  'without a filter.';
-
+-- The rows of both legs for one question in one collection, or in all. Vector leg: the nearest by
+-- the index, or by embedding_bits where few rows match; text leg: candidate_rows by exact BM25.
 create function knowledge_internal.ranked_list(
   formulation integer, collection text, plan knowledge_internal.search_plan
-)
-returns knowledge_internal.ranked_list
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns knowledge_internal.ranked_list
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   asked_embedding constant extensions.vector := plan.questions[formulation].embedding;
   analysis constant knowledge_internal.query_analysis := plan.analyses[formulation];
@@ -1197,19 +1004,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.ranked_list(
-  integer, text, knowledge_internal.search_plan
-) is
-  'The rows of both legs for one question in one collection, or in all. Vector leg: the nearest by '
-  'the index, or by embedding_bits where few rows match; text leg: candidate_rows by exact BM25.';
-
+-- The lists of a search: where one collection has rows with what a question requires, it stays
+-- required in all.
 create function knowledge_internal.without_relaxed(lists knowledge_internal.ranked_list[])
 returns knowledge_internal.ranked_list[]
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   strict_formulations integer[];
 begin
@@ -1233,16 +1032,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.without_relaxed(knowledge_internal.ranked_list[]) is
-  'The lists of a search: where one collection has rows with what a question requires, it stays '
-  'required in all.';
-
+-- The lists of a search: each question is ranked by itself in each collection.
 create function knowledge_internal.ranked_lists(plan knowledge_internal.search_plan)
 returns knowledge_internal.ranked_list[]
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Compiling a plan, or starting workers, takes longer than the search.
 set jit = off
 set max_parallel_workers_per_gather = 0
@@ -1252,8 +1045,7 @@ set enable_sort = off
 set enable_seqscan = off
 -- The planner overestimates how many rows the text condition matches, and would combine the text
 -- index with a scan of a filter's whole index.
-set cpu_index_tuple_cost = 0.5
-as $$
+set cpu_index_tuple_cost = 0.5 as $$
 declare
   callers text[];
   lists knowledge_internal.ranked_list[] := '{}';
@@ -1287,18 +1079,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.ranked_lists(knowledge_internal.search_plan) is
-  'The lists of a search: each question is ranked by itself in each collection.';
-
+-- What a viewer may see around hits, an object by the id of the hit: document_chunks, how many
+-- chunks its document has; shows_document, whether its document is visible; context, with a window,
+-- the chunks around it.
 create function knowledge_internal.around(
   ids uuid[], neighbor_window integer, scope knowledge_internal.row_scope
-)
-returns jsonb
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   facts jsonb;
 begin
@@ -1327,18 +1114,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.around is
-  'What a viewer may see around hits, an object by the id of the hit: document_chunks, how many '
-  'chunks its document has; shows_document, whether its document is visible; context, with a '
-  'window, the chunks around it.';
-
+-- The lists of the argument ranked_lists. Raises 22023 for another form.
 create function knowledge_internal.given_lists(ranked_lists jsonb)
 returns knowledge_internal.ranked_list[]
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_lists constant integer := 100;
   largest constant float8 := 1e30;
@@ -1381,9 +1160,6 @@ exception
 end
 $$;
 
-comment on function knowledge_internal.given_lists(jsonb) is
-  'The lists of the argument ranked_lists. Raises 22023 for another form.';
-
 -- A definer: service_role has no rights on the internal schema.
 create function public.hybrid_search_knowledge_chunks(
   query_embedding extensions.vector default null,
@@ -1413,13 +1189,9 @@ create function public.hybrid_search_knowledge_chunks(
   on_bad_embedding text default 'error',
   prefix_last boolean default false,
   ranked_lists jsonb default null
-)
-returns setof public.knowledge_search_hit
-language plpgsql
-stable
+) returns setof public.knowledge_search_hit
 -- Callers have no grant on the tables: the arguments decide which rows they see.
-security definer
-set search_path = pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 -- The statement is the same for every search; planning it takes longer than running it.
 set plan_cache_mode = force_generic_plan
 set jit = off
@@ -1427,8 +1199,7 @@ set max_parallel_workers_per_gather = 0
 -- Rows are looked up by their ids. There are few lists, so a hash table for each join takes more
 -- time and memory than the join.
 set enable_seqscan = off
-set enable_hashjoin = off
-as $$
+set enable_hashjoin = off as $$
 declare
   plan knowledge_internal.search_plan;
   lists knowledge_internal.ranked_list[];

@@ -3,15 +3,10 @@
 -- compound_parts, with_pairs, lexeme_occurrences, best_passage, whole_characters, snippet,
 -- marked_lexemes, marked_snippet. Locks nothing that exists.
 
-create function knowledge_internal.searchable_lexemes(
-  configuration regconfig, source text
-)
+-- The lexemes of a text without a heading, as in content_tsv.
+create function knowledge_internal.searchable_lexemes(configuration regconfig, source text)
 returns text[]
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 begin
   return tsvector_to_array(
@@ -24,20 +19,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.searchable_lexemes(regconfig, text) is
-  'The lexemes of a text without a heading, as in content_tsv.';
-
-create function knowledge_internal.matched_parts(
-  word text, configuration regconfig, lexemes text[]
-)
+-- The parts of a word that match one of the lexemes: start and size in characters, and the position
+-- in lexemes. For a compound, the compound, its words and their inner words are compared.
+create function knowledge_internal.matched_parts(word text, configuration regconfig, lexemes text[])
 returns table (start integer, size integer, place integer)
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   -- Marks above, below or beside a letter and joiners between letters are part of the word.
   letters constant text := '[:alnum:]\u00AD\u0300-\u036F\u0483-\u0489\u0591-\u05C7\u0610-\u061A'
@@ -109,20 +96,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.matched_parts(text, regconfig, text[]) is
-  'The parts of a word that match one of the lexemes: start and size in characters, and the '
-  'position in lexemes. For a compound, the compound, its words and their inner words are '
-  'compared.';
-
-create function knowledge_internal.combining_marks()
-returns text
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+-- A regular expression for characters that belong to the character before them: accents, vowels,
+-- tone marks and emoji joiners.
+create function knowledge_internal.combining_marks() returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 begin
   return '[\u0300-\u036F\u0E31\u0E34-\u0E3A\u0E47-\u0E4E\u0EB1\u0EB4-\u0EBC'
     '\u0EC8-\u0ECE\u102B-\u103E\u1056-\u1059\u105E-\u1060\u1062-\u1064\u1067-\u106D\u1071-\u1074'
@@ -131,10 +109,8 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.combining_marks() is
-  'A regular expression for characters that belong to the character before them: accents, vowels, '
-  'tone marks and emoji joiners.';
-
+-- The occurrences of lexemes in a text, in text order: first and last character, and the position
+-- in lexemes. highlighted: all these characters.
 create type knowledge_internal.lexeme_occurrences as (
   starts integer[],
   finishes integer[],
@@ -142,19 +118,11 @@ create type knowledge_internal.lexeme_occurrences as (
   highlighted int4multirange
 );
 
-comment on type knowledge_internal.lexeme_occurrences is
-  'The occurrences of lexemes in a text, in text order: first and last character, and the position '
-  'in lexemes. highlighted: all these characters.';
-
+-- matched_parts for each of the words, without those that have none of the lexemes.
 create function knowledge_internal.compound_parts(
   words text[], configuration regconfig, lexemes text[]
-)
-returns table (word text, start integer, size integer, place integer)
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+) returns table (word text, start integer, size integer, place integer)
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 begin
   if words <> '{}'
@@ -170,20 +138,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.compound_parts(text[], regconfig, text[]) is
-  'matched_parts for each of the words, without those that have none of the lexemes.';
-
+-- Adds to occurrences those of lexemes that are letters, or pairs of letters, of scripts without
+-- spaces.
 create function knowledge_internal.with_pairs(
   occurrences knowledge_internal.lexeme_occurrences, source text, lexemes text[]
-)
-returns knowledge_internal.lexeme_occurrences
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+) returns knowledge_internal.lexeme_occurrences
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   -- The letters that inner_words also indexes as single letters.
   inner_letters constant text := '[\u3007\u3400-\u9FFF\uAC00-\uD7A3\uF900-\uFAFF'
@@ -235,19 +196,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.with_pairs is
-  'Adds to occurrences those of lexemes that are letters, or pairs of letters, of scripts without '
-  'spaces.';
-
-create function knowledge_internal.unspaced_letters()
-returns text
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+-- A regular expression for the letters that apart splits into pairs: Thai, Lao, Myanmar, Khmer,
+-- kana, Bopomofo, Han, Hangul.
+create function knowledge_internal.unspaced_letters() returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 begin
   return '[\u0E01-\u0E4E\u0E81-\u0ECE\u0EDC-\u0EDF\u1000-\u103F\u1050-\u108F'
     '\u109A-\u109D\u1780-\u17D3\u17D7\u17DC\u17DD\u3005-\u3007\u3041-\u30FF\u3105-\u312F'
@@ -256,21 +209,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.unspaced_letters() is
-  'A regular expression for the letters that apart splits into pairs: Thai, Lao, Myanmar, Khmer, '
-  'kana, Bopomofo, Han, Hangul.';
-
+-- The positions of the words of a text that have one of the lexemes.
 create function knowledge_internal.lexeme_occurrences(
   source text, configuration regconfig, lexemes text[]
-)
-returns knowledge_internal.lexeme_occurrences
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+) returns knowledge_internal.lexeme_occurrences
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   punctuation constant text := '!"$%()*,.:;=?[]^`{|}~''“”‘’„«»…—';
   -- Words that apart, joined or inner_words change. The parser reads all others as one word each.
@@ -328,23 +272,14 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.lexeme_occurrences(text, regconfig, text[]) is
-  'The positions of the words of a text that have one of the lexemes.';
-
+-- The passage of at most passage_size characters with the largest sum of lexeme weights; null
+-- without occurrences. The weights are 1, 1/2, 1/3 ..., rarest lexeme first; each lexeme counts
+-- once.
 create function knowledge_internal.best_passage(
-  starts integer[],
-  finishes integer[],
-  places integer[],
-  lexeme_count integer,
-  passage_size integer,
-  out passage_start integer,
-  out passage_finish integer
+  starts integer[], finishes integer[], places integer[], lexeme_count integer,
+  passage_size integer, out passage_start integer, out passage_finish integer
 )
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 declare
   unit constant integer := 1000000; -- weights are whole numbers, so that sums are exact
@@ -377,21 +312,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.best_passage is
-  'The passage of at most passage_size characters with the largest sum of lexeme weights; null '
-  'without occurrences. The weights are 1, 1/2, 1/3 ..., rarest lexeme first; each lexeme counts '
-  'once.';
-
+-- The bounds of an excerpt, moved so that no character is cut off from its accents or vowels. Of
+-- more than 40 marks on the last character, 40 are kept.
 create function knowledge_internal.whole_characters(
   source text, passage_start integer, inout first integer, inout last integer
 )
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   marks constant text := knowledge_internal.combining_marks();
 begin
@@ -402,21 +329,14 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.whole_characters is
-  'The bounds of an excerpt, moved so that no character is cut off from its accents or vowels. '
-  'Of more than 40 marks on the last character, 40 are kept.';
-
-create function knowledge_internal.snippet(
-  content text, configuration regconfig, lexemes text[]
-)
+-- An excerpt of about 240 characters from the first 20,000 of a content, where most of the lexemes
+-- (rarest first) are close together. Each matching word is in <mark>, other text is HTML-escaped.
+-- White space and control characters become one space; … means that text was left out. Without
+-- lexemes, or if none occurs, the excerpt is the beginning of the content.
+create function knowledge_internal.snippet(content text, configuration regconfig, lexemes text[])
 returns text
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   characters_read constant integer := 20000;
   excerpt_size constant integer := 240;
@@ -532,23 +452,14 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.snippet(text, regconfig, text[]) is
-  'An excerpt of about 240 characters from the first 20,000 of a content, where most of the '
-  'lexemes (rarest first) are close together. Each matching word is in <mark>, other text is '
-  'HTML-escaped. White space and control characters become one space; … means that text was left '
-  'out. Without lexemes, or if none occurs, the excerpt is the beginning of the content.';
-
+-- The lexemes that are marked in the snippet of a chunk. A letter or a number of up to three digits
+-- that was typed only as a part of a compound (E in E-1042) is marked only in a chunk that has all
+-- parts of the compound and not the compound as one word.
 create function knowledge_internal.marked_lexemes(
   content_tsv tsvector, configuration regconfig, asked knowledge_internal.asked_words
-)
-returns text[]
-language plpgsql
-stable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+) returns text[]
+language plpgsql stable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 begin
   return array(
     select word.lexeme
@@ -571,25 +482,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.marked_lexemes(
-  tsvector, regconfig, knowledge_internal.asked_words
-) is
-  'The lexemes that are marked in the snippet of a chunk. A letter or a number of up to three '
-  'digits that was typed only as a part of a compound (E in E-1042) is marked only in a chunk that '
-  'has all parts of the compound and not the compound as one word.';
-
+-- The snippet of a chunk for the questions of a search, with their marked_lexemes.
 create function knowledge_internal.marked_snippet(
   content text, content_tsv tsvector, language text, asked knowledge_internal.asked_words
-)
-returns text
-language plpgsql
-stable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+) returns text
+language plpgsql stable parallel safe security invoker set search_path = pg_catalog, pg_temp
 -- Postgres sends a NOTICE for a query of stop words only.
-set client_min_messages = warning
-as $$
+set client_min_messages = warning as $$
 declare
   configuration constant regconfig := knowledge_internal.text_configuration(language);
 begin
@@ -604,8 +503,3 @@ begin
   );
 end
 $$;
-
-comment on function knowledge_internal.marked_snippet(
-  text, tsvector, text, knowledge_internal.asked_words
-) is
-  'The snippet of a chunk for the questions of a search, with their marked_lexemes.';

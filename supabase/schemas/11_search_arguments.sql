@@ -6,13 +6,10 @@
 -- count_my_pending_knowledge_embeddings.
 -- Locks nothing that exists.
 
+-- The defaults of hybrid_search_knowledge_chunks.
 create function knowledge_internal.default_search_arguments()
 returns knowledge_internal.search_arguments
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   -- As in the signature of hybrid_search_knowledge_chunks.
   return jsonb_populate_record(
@@ -27,16 +24,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.default_search_arguments() is
-  'The defaults of hybrid_search_knowledge_chunks.';
-
+-- The arguments of an object, with the defaults for those that it lacks. Raises 22023 for an
+-- unknown name and for a value of another type; the message begins with place and the name.
 create function knowledge_internal.given_arguments(search jsonb, place text default 'search')
 returns knowledge_internal.search_arguments
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   given knowledge_internal.search_arguments := knowledge_internal.default_search_arguments();
   names constant jsonb := to_jsonb(given);
@@ -63,17 +55,10 @@ exception
 end
 $$;
 
-comment on function knowledge_internal.given_arguments(jsonb, text) is
-  'The arguments of an object, with the defaults for those that it lacks. Raises 22023 for an '
-  'unknown name and for a value of another type; the message begins with place and the name.';
-
+-- given_arguments for the signed-in user. Raises 42501 if there is none.
 create function knowledge_internal.own_arguments(search jsonb, caller text)
 returns knowledge_internal.search_arguments
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   if search ?| '{viewer_id,viewer_groups}' then
     raise exception 'search has viewer_id or viewer_groups: % takes them from the signed-in user',
@@ -89,18 +74,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.own_arguments(jsonb, text) is
-  'given_arguments for the signed-in user. Raises 42501 if there is none.';
-
+-- Calls hybrid_search_knowledge_chunks.
 create function knowledge_internal.search(
   given knowledge_internal.search_arguments, ranked_lists jsonb default null
-)
-returns setof public.knowledge_search_hit
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns setof public.knowledge_search_hit
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return query
   select hit.*
@@ -116,16 +94,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.search(knowledge_internal.search_arguments, jsonb) is
-  'Calls hybrid_search_knowledge_chunks.';
-
+-- search for users and visitors: source_row is null unless the caller's role may select this column
+-- of knowledge_documents.
 create function knowledge_internal.search_for_caller(given knowledge_internal.search_arguments)
 returns setof public.knowledge_search_hit
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   -- current_user is the owner of the security definer function that calls this one.
   caller constant name := coalesce(nullif(current_setting('role'), 'none'), session_user);
@@ -143,21 +116,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.search_for_caller(knowledge_internal.search_arguments) is
-  'search for users and visitors: source_row is null unless the caller''s role may select this '
-  'column of knowledge_documents.';
-
+-- Raises 22023 for a search of a user or visitor that could take long: by its candidates (each
+-- question has a list in each collection) or by the texts of its questions.
 create function knowledge_internal.check_cost(
-  arguments knowledge_internal.search_arguments,
-  most_candidates integer default 2500,
+  arguments knowledge_internal.search_arguments, most_candidates integer default 2500,
   longest_texts integer default 8192
-)
-returns void
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns void
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   characters_read constant integer := 4096; -- of each question
   formulations constant jsonb := case jsonb_typeof(arguments.formulations)
@@ -189,10 +154,6 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.check_cost is
-  'Raises 22023 for a search of a user or visitor that could take long: by its candidates (each '
-  'question has a list in each collection) or by the texts of its questions.';
-
 create function public.search_my_knowledge_chunks(
   query_embedding extensions.vector default null,
   query_text text default null,
@@ -218,14 +179,9 @@ create function public.search_my_knowledge_chunks(
   formulations jsonb default null,
   on_bad_embedding text default 'error',
   prefix_last boolean default false
-)
-returns setof public.knowledge_search_hit
-language plpgsql
-stable
+) returns setof public.knowledge_search_hit
 -- definer: a signed-in user may not read the tables of the search, nor call it with a viewer_id.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
   given constant knowledge_internal.search_arguments := row(
     query_embedding, query_text, match_count, match_threshold, vector_weight, text_weight,
@@ -252,15 +208,11 @@ revoke all on function public.search_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function public.search_my_knowledge_chunks to authenticated;
 
+-- Raises 22023 for an argument beyond what search_public_knowledge_chunks allows visitors.
 create function knowledge_internal.check_visitor_limits(
   arguments knowledge_internal.search_arguments
-)
-returns void
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns void
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_rows constant integer := 50;
   last_offset constant integer := 200;
@@ -306,9 +258,6 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.check_visitor_limits(knowledge_internal.search_arguments) is
-  'Raises 22023 for an argument beyond what search_public_knowledge_chunks allows visitors.';
-
 create function public.search_public_knowledge_chunks(
   query_embedding extensions.vector default null,
   query_text text default null,
@@ -333,14 +282,9 @@ create function public.search_public_knowledge_chunks(
   formulations jsonb default null,
   on_bad_embedding text default 'error',
   prefix_last boolean default false
-)
-returns setof public.knowledge_search_hit
-language plpgsql
-stable
+) returns setof public.knowledge_search_hit
 -- definer: a visitor may not read the tables of the search, nor call it for all rows.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
   given constant knowledge_internal.search_arguments := row(
     query_embedding, query_text, match_count, match_threshold, vector_weight, text_weight,
@@ -365,15 +309,13 @@ comment on function public.search_public_knowledge_chunks is
 revoke all on function public.search_public_knowledge_chunks
   from public, anon, authenticated, service_role;
 
+-- The chunks that a search would find if its pools had no bound: active chunks that pass the
+-- filters and have the words of query_text, or an embedding of at least match_threshold. Without a
+-- question, all that pass the filters, unless needs_question. Raises 22023 as the search does.
 create function knowledge_internal.matching_chunks(
   given knowledge_internal.search_arguments, needs_question boolean
-)
-returns table (id uuid, document_id uuid)
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns table (id uuid, document_id uuid)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   plan constant knowledge_internal.search_plan :=
     knowledge_internal.planned_search(given, needs_question);
@@ -414,21 +356,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.matching_chunks(
-  knowledge_internal.search_arguments, boolean
-) is
-  'The chunks that a search would find if its pools had no bound: active chunks that pass the '
-  'filters and have the words of query_text, or an embedding of at least match_threshold. Without '
-  'a question, all that pass the filters, unless needs_question. Raises 22023 as the search does.';
-
-create function public.count_matching_knowledge_chunks(search jsonb)
-returns bigint
-language plpgsql
-stable
+create function public.count_matching_knowledge_chunks(search jsonb) returns bigint
 -- definer: callers have no grant on the tables, the arguments decide which rows are counted.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
   given constant knowledge_internal.search_arguments := knowledge_internal.given_arguments(search);
 begin
@@ -451,13 +381,11 @@ revoke all on function public.count_matching_knowledge_chunks(jsonb)
   from public, anon, authenticated;
 grant execute on function public.count_matching_knowledge_chunks(jsonb) to service_role;
 
+-- The number of active chunks without an embedding that pass the filters of a search, at most 1000.
+-- Raises 22023 as the search does.
 create function knowledge_internal.pending_embeddings(given knowledge_internal.search_arguments)
 returns integer
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_counted constant integer := 1000;
   plan knowledge_internal.search_plan;
@@ -481,18 +409,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.pending_embeddings(knowledge_internal.search_arguments) is
-  'The number of active chunks without an embedding that pass the filters of a search, at most '
-  '1000. Raises 22023 as the search does.';
-
-create function public.count_pending_knowledge_embeddings(search jsonb default '{}')
-returns integer
-language plpgsql
-stable
+create function public.count_pending_knowledge_embeddings(search jsonb default '{}') returns integer
 -- definer: callers have no grant on the tables, the arguments decide which rows are counted.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
   return knowledge_internal.pending_embeddings(knowledge_internal.given_arguments(search));
 end
@@ -509,12 +428,8 @@ grant execute on function public.count_pending_knowledge_embeddings(jsonb) to se
 
 create function public.count_my_pending_knowledge_embeddings(search jsonb default '{}')
 returns integer
-language plpgsql
-stable
 -- definer: a signed-in user may not read the tables, nor choose a viewer_id.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
   return knowledge_internal.pending_embeddings(
     knowledge_internal.own_arguments(search, 'count_my_pending_knowledge_embeddings')

@@ -24,11 +24,7 @@ returns table (
   metadata jsonb,
   similarity double precision
 )
-language plpgsql
-stable
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
   if query_embedding is null then
     raise exception 'query_embedding is missing' using errcode = '22023';
@@ -74,12 +70,8 @@ returns table (
   metadata jsonb,
   rank double precision
 )
-language plpgsql
-stable
-security definer
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 begin
   if coalesce(query_text, '') !~ '\S' then
     raise exception 'query_text is missing' using errcode = '22023';
@@ -143,11 +135,7 @@ returns table (
   confidence double precision,
   notes jsonb
 )
-language plpgsql
-stable
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
   most_queries constant integer := 50;
   most_formulations constant integer := 11; -- the search's own query and ten formulations

@@ -2,15 +2,11 @@
 -- Adds: functions explained_list and explain_hybrid_search; planned_rows, row_costs, estimated_list
 -- and estimate_hybrid_search. Locks nothing that exists.
 
+-- The part of explain_hybrid_search for one list of the search.
 create function knowledge_internal.explained_list(
   list knowledge_internal.ranked_list, plan knowledge_internal.search_plan
-)
-returns jsonb
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns jsonb
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return jsonb_build_object(
     'formulation', list.formulation - 1,
@@ -32,18 +28,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.explained_list is
-  'The part of explain_hybrid_search for one list of the search.';
-
-create function public.explain_hybrid_search(search jsonb)
-returns jsonb
-language plpgsql
-stable
+create function public.explain_hybrid_search(search jsonb) returns jsonb
 -- definer: service_role has no rights on the internal schema.
-security definer
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   begun_at constant timestamptz := clock_timestamp();
   given constant knowledge_internal.search_arguments := knowledge_internal.given_arguments(search);
@@ -156,14 +144,10 @@ comment on function public.explain_hybrid_search(jsonb) is
 revoke all on function public.explain_hybrid_search(jsonb) from public, anon, authenticated;
 grant execute on function public.explain_hybrid_search(jsonb) to service_role;
 
-create function knowledge_internal.planned_rows(query tsquery)
-returns double precision
-language plpgsql
+-- How many active chunks match, by the planner's statistics. Nothing is read.
+create function knowledge_internal.planned_rows(query tsquery) returns double precision
 -- Postgres allows no EXPLAIN in a stable function.
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   planned json;
 begin
@@ -179,20 +163,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.planned_rows(tsquery) is
-  'How many active chunks match, by the planner''s statistics. Nothing is read.';
-
+-- Milliseconds to find a chunk by its id and compare its embedding, or score its words, measured on
+-- the sample of the statistics.
 create function knowledge_internal.row_costs(
-  asked_embedding extensions.vector,
-  word_weights extensions.sparsevec,
-  out compared double precision,
-  out scored double precision
+  asked_embedding extensions.vector, word_weights extensions.sparsevec,
+  out compared double precision, out scored double precision
 )
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   rounds constant integer := 3; -- the first one reads the pages
   sample_size constant integer := 100; -- chunks
@@ -225,19 +202,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.row_costs(extensions.vector, extensions.sparsevec) is
-  'Milliseconds to find a chunk by its id and compare its embedding, or score its words, measured '
-  'on the sample of the statistics.';
-
+-- How the legs would find their rows for a question in one collection or in all, and how many rows
+-- they would read.
 create function knowledge_internal.estimated_list(
   formulation integer, collection text, plan knowledge_internal.search_plan
-)
-returns jsonb
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns jsonb
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_effort constant double precision := 20; -- as in candidate_rows
   has_embedding constant boolean := plan.questions[formulation].embedding is not null;
@@ -296,19 +266,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.estimated_list is
-  'How the legs would find their rows for a question in one collection or in all, and how many '
-  'rows they would read.';
-
-create function public.estimate_hybrid_search(search jsonb)
-returns jsonb
-language plpgsql
+create function public.estimate_hybrid_search(search jsonb) returns jsonb
 -- Postgres allows no EXPLAIN in a stable function.
-volatile
 -- definer: service_role has no rights on the internal schema.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
   begun_at constant timestamptz := clock_timestamp();
   given constant knowledge_internal.search_arguments := knowledge_internal.given_arguments(search);

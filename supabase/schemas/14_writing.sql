@@ -8,14 +8,11 @@
 -- Each public function is a definer: service_role has no rights on the internal schema, and no row
 -- level security hides a row from it.
 
-create function knowledge_internal.check_document(document jsonb)
-returns void
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+-- Raises 22023 for a document of upsert_knowledge_document that has a missing or an unknown key, or
+-- a value of the wrong type.
+create function knowledge_internal.check_document(document jsonb) returns void
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   document_keys constant text[] := array[
     'external_key', 'title', 'knowledge_type', 'source_id', 'source_url', 'source_origin',
@@ -127,17 +124,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.check_document(jsonb) is
-  'Raises 22023 for a document of upsert_knowledge_document that has a missing or an unknown key, '
-  'or a value of the wrong type.';
-
-create function knowledge_internal.check_chunks(chunks jsonb)
-returns void
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Raises 22023 for chunks of upsert_knowledge_document that have a missing or an unknown key, or a
+-- value of the wrong type.
+create function knowledge_internal.check_chunks(chunks jsonb) returns void
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   chunk_keys constant text[] := array[
     'content', 'heading', 'embedding', 'embedding_model', 'collection', 'metadata'
@@ -183,17 +173,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.check_chunks(jsonb) is
-  'Raises 22023 for chunks of upsert_knowledge_document that have a missing or an unknown key, or '
-  'a value of the wrong type.';
-
-create function knowledge_internal.refuse_chunk(chunks jsonb, reported text)
-returns void
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Raises 22023 for chunks that could not be stored: names the first wrong one, its field and value,
+-- and what is allowed. reported: the error of the database, for what it does not know.
+create function knowledge_internal.refuse_chunk(chunks jsonb, reported text) returns void
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   facts constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
   corpus_model text;
@@ -262,19 +245,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.refuse_chunk(jsonb, text) is
-  'Raises 22023 for chunks that could not be stored: names the first wrong one, its field and '
-  'value, and what is allowed. reported: the error of the database, for what it does not know.';
-
+-- A stored document with the given fields. A field that is not given keeps its value (fields:
+-- merge) or gets its default (replace); one given as null gets its default. source_row is not one
+-- of these fields: an adopted document keeps it.
 create function knowledge_internal.changed_document(
   document public.knowledge_documents, given jsonb, fields text
-)
-returns public.knowledge_documents
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns public.knowledge_documents
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   defaults constant jsonb := '{
     "title": null, "knowledge_type": "document", "source_id": null, "source_url": null,
@@ -301,20 +278,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.changed_document(
-  public.knowledge_documents, jsonb, text
-) is
-  'A stored document with the given fields. A field that is not given keeps its value (fields: '
-  'merge) or gets its default (replace); one given as null gets its default. source_row is not one '
-  'of these fields: an adopted document keeps it.';
-
-create function knowledge_internal.hash_of_chunks(title text, chunks jsonb)
-returns text
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The content_hash of a document with this title and these chunks: the digest of the content_hash
+-- of each, in their order.
+create function knowledge_internal.hash_of_chunks(title text, chunks jsonb) returns text
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return (
     select encode(
@@ -339,19 +306,14 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.hash_of_chunks(text, jsonb) is
-  'The content_hash of a document with this title and these chunks: the digest of the '
-  'content_hash of each, in their order.';
-
+-- Inserts or updates a document that check_document has checked, and locks its row until the
+-- transaction ends. given, fields: as in changed_document. chunks: what store_chunks stores
+-- afterwards, for content_hash. Returns the row.
 create function knowledge_internal.store_document(given jsonb, chunks jsonb, fields text)
 returns public.knowledge_documents
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 -- The plans are made when the table is small, and used when it is large.
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
 declare
   document public.knowledge_documents;
 begin
@@ -420,11 +382,7 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.store_document(jsonb, jsonb, text) is
-  'Inserts or updates a document that check_document has checked, and locks its row until the '
-  'transaction ends. given, fields: as in changed_document. chunks: what store_chunks stores '
-  'afterwards, for content_hash. Returns the row.';
-
+-- What store_chunks did: the counts that upsert_knowledge_document returns.
 create type knowledge_internal.chunk_counts as (
   added bigint,
   changed bigint,
@@ -434,16 +392,10 @@ create type knowledge_internal.chunk_counts as (
   embeddings_missing bigint
 );
 
-comment on type knowledge_internal.chunk_counts is
-  'What store_chunks did: the counts that upsert_knowledge_document returns.';
-
-create function knowledge_internal.may_give_embedding(giver uuid, taker uuid)
-returns boolean
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Whether a chunk of document taker may take the embedding that a chunk of document giver with the
+-- same text has: not if giver is made of a row of an adopted table. taker: null for any.
+create function knowledge_internal.may_give_embedding(giver uuid, taker uuid) returns boolean
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   -- Whoever writes an adopted table may write its embeddings too: a false one of a text that
   -- others will store must stay in its own document.
@@ -456,22 +408,17 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.may_give_embedding(uuid, uuid) is
-  'Whether a chunk of document taker may take the embedding that a chunk of document giver with '
-  'the same text has: not if giver is made of a row of an adopted table. taker: null for any.';
-
+-- The embedding of a model that a stored chunk with this content_hash has and may give to document
+-- taker (knowledge_internal.may_give_embedding); null if there is none. It reads at most 100 chunks
+-- with the text.
 create function knowledge_internal.given_embedding(
   hash text, model text, taker uuid, out embedding extensions.vector
 )
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- The plan is made when the table is small, and used when it is large. A bitmap would have all
 -- chunks of the text.
 set enable_seqscan = off
-set enable_bitmapscan = off
-as $$
+set enable_bitmapscan = off as $$
 declare
   -- A worker embeds all chunks of a text at once. Without the limit, each further chunk of a text
   -- that has no embedding yet would read all chunks of the text.
@@ -492,11 +439,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.given_embedding(text, text, uuid) is
-  'The embedding of a model that a stored chunk with this content_hash has and may give to '
-  'document taker (knowledge_internal.may_give_embedding); null if there is none. It reads at most '
-  '100 chunks with the text.';
-
+-- A given chunk, a stored one, or both, if they have the same text. stored_id: null for a new
+-- chunk. is_given: false for a chunk to supersede; is_replaced: its position gets a new chunk.
+-- collection, metadata: null: as stored. is_embedded: the stored chunk keeps its embedding, else
+-- embedding is stored. version: of a new chunk.
 create type knowledge_internal.chunk_change as (
   stored_id uuid,
   is_given boolean,
@@ -514,23 +460,14 @@ create type knowledge_internal.chunk_change as (
   is_replaced boolean
 );
 
-comment on type knowledge_internal.chunk_change is
-  'A given chunk, a stored one, or both, if they have the same text. stored_id: null for a new '
-  'chunk. is_given: false for a chunk to supersede; is_replaced: its position gets a new chunk. '
-  'collection, metadata: null: as stored. is_embedded: the stored chunk keeps its embedding, '
-  'else embedding is stored. version: of a new chunk.';
-
+-- Compares the chunks that are given for each document, an array for each, with the active chunks
+-- that it has: what store_chunks is to do. A document must not be listed twice.
 create function knowledge_internal.chunk_changes(
   documents public.knowledge_documents[], chunks jsonb[], fields text
-)
-returns setof knowledge_internal.chunk_change
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+) returns setof knowledge_internal.chunk_change
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- The plan is made when the table is small, and used when it is large.
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
 begin
   return query
   with incoming as materialized (
@@ -628,26 +565,18 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.chunk_changes(
-  public.knowledge_documents[], jsonb[], text
-) is
-  'Compares the chunks that are given for each document, an array for each, with the active chunks '
-  'that it has: what store_chunks is to do. A document must not be listed twice.';
-
+-- Makes the active chunks of each document those that are given for it: updates what is unchanged,
+-- supersedes what is changed or removed, inserts what is new. With fields merge, an unchanged chunk
+-- keeps a collection and metadata that are not given. Returns the sums over all documents.
 create function knowledge_internal.store_chunks(
   documents public.knowledge_documents[], chunks jsonb[], fields text
-)
-returns knowledge_internal.chunk_counts
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
+) returns knowledge_internal.chunk_counts
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 -- Each chunk is found by its id: the plan is made when the table is small, and used when it is
 -- large.
 set enable_seqscan = off
 set enable_hashjoin = off
-set enable_mergejoin = off
-as $$
+set enable_mergejoin = off as $$
 declare
   counts knowledge_internal.chunk_counts;
 begin
@@ -722,14 +651,6 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.store_chunks(
-  public.knowledge_documents[], jsonb[], text
-) is
-  'Makes the active chunks of each document those that are given for it: updates what is '
-  'unchanged, supersedes what is changed or removed, inserts what is new. With fields merge, an '
-  'unchanged chunk keeps a collection and metadata that are not given. Returns the sums over all '
-  'documents.';
-
 create function public.upsert_knowledge_document(
   document jsonb, chunks jsonb, fields text default 'merge'
 )
@@ -742,11 +663,7 @@ returns table (
   embeddings_reused integer,
   embeddings_missing integer
 )
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
   stored_document public.knowledge_documents;
   counts knowledge_internal.chunk_counts;
@@ -811,11 +728,7 @@ grant execute on function public.upsert_knowledge_document(jsonb, jsonb, text) t
 -- embedded.
 create function public.missing_knowledge_embeddings(content_hashes text[], model text)
 returns text[]
-language plpgsql
-stable
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
   if content_hashes is null or array_position(content_hashes, null) is not null then
     raise exception 'content_hashes must be an array of hashes, not null and without null in it'
@@ -841,13 +754,8 @@ revoke all on function public.missing_knowledge_embeddings(text[], text)
   from public, anon, authenticated;
 grant execute on function public.missing_knowledge_embeddings(text[], text) to service_role;
 
-create function public.delete_knowledge_document(document_key text)
-returns integer
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+create function public.delete_knowledge_document(document_key text) returns integer
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
   deleted_chunks integer;
   hashes text[];
@@ -886,11 +794,7 @@ grant execute on function public.delete_knowledge_document(text) to service_role
 
 create function public.delete_knowledge_owner(owner uuid)
 returns table (documents_deleted integer, chunks_deleted integer)
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
   locked_documents uuid[];
   hashes text[];
@@ -956,13 +860,8 @@ comment on function public.delete_knowledge_owner(uuid) is
 revoke all on function public.delete_knowledge_owner(uuid) from public, anon, authenticated;
 grant execute on function public.delete_knowledge_owner(uuid) to service_role;
 
-create function public.purge_knowledge_chunks(older_than interval default '30 days')
-returns integer
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+create function public.purge_knowledge_chunks(older_than interval default '30 days') returns integer
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
   purged integer;
 begin

@@ -23,15 +23,11 @@ comment on type public.knowledge_own_document is
   'A document of list_my_knowledge_documents and list_visible_knowledge_documents. is_own: the '
   'user owns it. chunk_count: the number of its active chunks that are visible to the user.';
 
+-- How many chunks of each document a viewer may see, an object by the id of the document.
 create function knowledge_internal.visible_chunk_counts(
   documents uuid[], scope knowledge_internal.row_scope
-)
-returns jsonb
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   counts jsonb;
 begin
@@ -48,27 +44,16 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.visible_chunk_counts is
-  'How many chunks of each document a viewer may see, an object by the id of the document.';
-
+-- A page of documents in order of external_key: those that the viewer owns, with include_public the
+-- public ones, with include_groups those of viewer_groups, with include_all every one; of these
+-- collections (null: all of them).
 create function knowledge_internal.listed_documents(
-  viewer uuid,
-  viewer_groups text[],
-  include_public boolean,
-  include_groups boolean,
-  include_all boolean,
-  collections text[],
-  page_size integer,
-  after_key text
-)
-returns setof public.knowledge_own_document
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+  viewer uuid, viewer_groups text[], include_public boolean, include_groups boolean,
+  include_all boolean, collections text[], page_size integer, after_key text
+) returns setof public.knowledge_own_document
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- With a custom plan, a condition whose argument is null is not part of the query.
-set plan_cache_mode = force_custom_plan
-as $$
+set plan_cache_mode = force_custom_plan as $$
 declare
   -- Whom the chunks that are counted are visible to.
   scope constant knowledge_internal.row_scope := knowledge_internal.row_scope(
@@ -148,26 +133,14 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.listed_documents(
-  uuid, text[], boolean, boolean, boolean, text[], integer, text
-) is
-  'A page of documents in order of external_key: those that the viewer owns, with include_public '
-  'the public ones, with include_groups those of viewer_groups, with include_all every one; of '
-  'these collections (null: all of them).';
-
 create function public.list_my_knowledge_documents(
   page_size integer default 50,
   after_key text default null,
   include_public boolean default false,
   include_groups boolean default false
-)
-returns setof public.knowledge_own_document
-language plpgsql
-stable
+) returns setof public.knowledge_own_document
 -- definer: a signed-in user may not read the tables.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
   viewer constant uuid := knowledge_internal.signed_in_viewer('list_my_knowledge_documents');
   groups constant text[] := knowledge_internal.current_viewer_groups();
@@ -193,21 +166,14 @@ revoke all on function public.list_my_knowledge_documents(integer, text, boolean
 grant execute on function public.list_my_knowledge_documents(integer, text, boolean, boolean)
   to authenticated;
 
+-- A document and a page of its active chunks as one JSON object, null where the viewer may not see
+-- it. viewer and viewer_groups null: every row. collections null: all of them. Raises 22023 for an
+-- argument out of bounds.
 create function knowledge_internal.document_content(
-  target uuid,
-  viewer uuid,
-  viewer_groups text[],
-  public_only boolean,
-  collections text[],
-  chunk_count integer,
-  chunk_offset integer
-)
-returns jsonb
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+  target uuid, viewer uuid, viewer_groups text[], public_only boolean, collections text[],
+  chunk_count integer, chunk_offset integer
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_chunks constant integer := 500;
   last_offset constant integer := 1000000;
@@ -278,25 +244,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.document_content(
-  uuid, uuid, text[], boolean, text[], integer, integer
-) is
-  'A document and a page of its active chunks as one JSON object, null where the viewer may not '
-  'see it. viewer and viewer_groups null: every row. collections null: all of them. Raises 22023 '
-  'for an argument out of bounds.';
-
 create function public.read_my_knowledge_document(
   document uuid,
   chunk_count integer default 100,
   chunk_offset integer default 0
-)
-returns jsonb
-language plpgsql
-stable
+) returns jsonb
 -- definer: a signed-in user may not read the tables.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
   viewer uuid := knowledge_internal.signed_in_viewer('read_my_knowledge_document');
 begin
@@ -327,14 +281,9 @@ create function public.read_knowledge_document(
   collections text[] default null,
   chunk_count integer default 100,
   chunk_offset integer default 0
-)
-returns jsonb
-language plpgsql
-stable
+) returns jsonb
 -- definer: service_role has no rights on the internal schema.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
   perform knowledge_internal.check_flag('public_only', public_only),
           knowledge_internal.check_viewer_groups('viewer_groups', viewer_groups);
@@ -361,14 +310,9 @@ create function public.list_visible_knowledge_documents(
   collections text[] default null,
   page_size integer default 50,
   after_key text default null
-)
-returns setof public.knowledge_own_document
-language plpgsql
-stable
+) returns setof public.knowledge_own_document
 -- definer: service_role has no rights on the internal schema.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
   perform knowledge_internal.check_flag('public_only', public_only),
           knowledge_internal.check_viewer_groups('viewer_groups', viewer_groups),
@@ -396,14 +340,9 @@ revoke all on function public.list_visible_knowledge_documents
   from public, anon, authenticated, service_role;
 grant execute on function public.list_visible_knowledge_documents to service_role;
 
-create function public.delete_my_knowledge_document(document uuid)
-returns boolean
-language plpgsql
-volatile
+create function public.delete_my_knowledge_document(document uuid) returns boolean
 -- definer: a signed-in user may not write the tables.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
   viewer uuid := knowledge_internal.signed_in_viewer('delete_my_knowledge_document');
   document_key text;

@@ -5,6 +5,8 @@
 -- The public functions are security definer, because service_role cannot read the statistics of all
 -- tables.
 
+-- The number of chunks of each kind. It is counted if the table has at most 16 * sampled_pages
+-- pages, else estimated from evenly spaced pages and the newest pages.
 create function knowledge_internal.chunk_sample(sampled_pages integer)
 returns table (
   status text,
@@ -15,13 +17,9 @@ returns table (
   chunks bigint,
   is_estimated boolean
 )
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- With a custom plan, is_estimated is a constant: it reads either all rows or only the sample.
-set plan_cache_mode = force_custom_plan
-as $$
+set plan_cache_mode = force_custom_plan as $$
 declare
   newest_pages constant integer := 16;
   rows_in_page constant integer := 32;
@@ -61,17 +59,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.chunk_sample(integer) is
-  'The number of chunks of each kind. It is counted if the table has at most 16 * sampled_pages '
-  'pages, else estimated from evenly spaced pages and the newest pages.';
-
 create function public.knowledge_embedding_models()
 returns table (model text, dimensions integer, chunks bigint)
-language sql
-stable
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   with sample as materialized (
     select one.embedding_model as model,
            sum(one.chunks)::bigint as chunks,
@@ -135,29 +125,19 @@ comment on function public.knowledge_embedding_models() is
 revoke all on function public.knowledge_embedding_models() from public, anon, authenticated;
 grant execute on function public.knowledge_embedding_models() to service_role;
 
-create function knowledge_internal.few_rows()
-returns integer
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+-- Up to this number of rows, missing statistics and unused indexes are not a problem.
+create function knowledge_internal.few_rows() returns integer
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 begin
   return 1000;
 end
 $$;
 
-comment on function knowledge_internal.few_rows() is
-  'Up to this number of rows, missing statistics and unused indexes are not a problem.';
-
+-- Findings of knowledge_search_health about missing, invalid and unused indexes.
 create function knowledge_internal.index_findings(health jsonb)
 returns table (severity text, "check" text, what text, remedy text)
-language sql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
   with chunks as (
     select (health #>> '{rows,total}')::numeric as total
   ),
@@ -233,16 +213,10 @@ as $$
   having count(*) > 0
 $$;
 
-comment on function knowledge_internal.index_findings(jsonb) is
-  'Findings of knowledge_search_health about missing, invalid and unused indexes.';
-
+-- Findings of knowledge_search_health about missing derived columns and embeddings of chunks.
 create function knowledge_internal.chunk_findings(health jsonb)
 returns table (severity text, "check" text, what text, remedy text)
-language sql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
   with chunks as (
     select (health #>> '{rows,active}')::numeric as active,
            (health #>> '{rows,without_embedding}')::numeric as without_embedding,
@@ -307,16 +281,10 @@ as $$
    where chunks.without_embedding > 0
 $$;
 
-comment on function knowledge_internal.chunk_findings(jsonb) is
-  'Findings of knowledge_search_health about missing derived columns and embeddings of chunks.';
-
+-- Findings of knowledge_search_health about missing or old statistics, and dead rows.
 create function knowledge_internal.statistics_findings(health jsonb)
 returns table (severity text, "check" text, what text, remedy text)
-language sql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
   with chunks as (
     select (health #>> '{rows,total}')::numeric as total
   ),
@@ -417,17 +385,10 @@ as $$
      and "table".dead_rows > 0.2 * ("table".dead_rows + "table".live_rows)
 $$;
 
-comment on function knowledge_internal.statistics_findings(jsonb) is
-  'Findings of knowledge_search_health about missing or old statistics, and dead rows.';
-
-create function knowledge_internal.health_findings(health jsonb)
-returns jsonb
-language sql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+-- The findings of knowledge_search_health from the figures that it collected. Reads no table.
+create function knowledge_internal.health_findings(health jsonb) returns jsonb
+language sql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
   with memory as (
     select (health #>> '{memory,shared_buffers}')::numeric as shared_buffers,
            (health #>> '{memory,effective_cache_size}')::numeric as effective_cache_size,
@@ -496,16 +457,9 @@ as $$
     from finding
 $$;
 
-comment on function knowledge_internal.health_findings(jsonb) is
-  'The findings of knowledge_search_health from the figures that it collected. Reads no table.';
-
-create function knowledge_internal.row_health()
-returns jsonb
-language sql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The key rows of knowledge_search_health.
+create function knowledge_internal.row_health() returns jsonb
+language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
   with sample as materialized (
     select * from knowledge_internal.chunk_sample(1000)
   )
@@ -545,16 +499,9 @@ as $$
     from sample
 $$;
 
-comment on function knowledge_internal.row_health() is
-  'The key rows of knowledge_search_health.';
-
-create function knowledge_internal.table_health()
-returns jsonb
-language sql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The keys tables, indexes, builds and disabled_triggers of knowledge_search_health.
+create function knowledge_internal.table_health() returns jsonb
+language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
   with monitored (id, name) as (
     select class.oid, format('%s.%I', class.relnamespace::regnamespace, class.relname)
       from pg_catalog.pg_class as class
@@ -655,16 +602,8 @@ as $$
   )
 $$;
 
-comment on function knowledge_internal.table_health() is
-  'The keys tables, indexes, builds and disabled_triggers of knowledge_search_health.';
-
-create function public.knowledge_search_health()
-returns jsonb
-language sql
-stable
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+create function public.knowledge_search_health() returns jsonb
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   -- Materialised: in the statement, the figures are named in several places.
   with collected (health) as materialized (
     select jsonb_build_object(

@@ -31,14 +31,9 @@ create function public.set_knowledge_settings(
   text_weight double precision default 1,
   embedding_model text default null,
   dimensions integer default null
-)
-returns public.knowledge_settings
-language plpgsql
-volatile
+) returns public.knowledge_settings
 -- definer: service_role has no rights on the internal schema.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
   fusions constant text[] := array['rrf', 'relative_score', 'auto'];
   stored_dimensions integer;
@@ -106,13 +101,8 @@ comment on function public.set_knowledge_settings is
 revoke all on function public.set_knowledge_settings from public, anon, authenticated;
 grant execute on function public.set_knowledge_settings to service_role;
 
-create function public.list_knowledge_settings()
-returns setof public.knowledge_settings
-language sql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+create function public.list_knowledge_settings() returns setof public.knowledge_settings
+language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
   select settings.* from public.knowledge_settings as settings order by settings.collection
 $$;
 
@@ -121,13 +111,8 @@ comment on function public.list_knowledge_settings() is
 revoke all on function public.list_knowledge_settings() from public, anon, authenticated;
 grant execute on function public.list_knowledge_settings() to service_role;
 
-create function public.reset_knowledge_settings(collection text default '')
-returns boolean
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+create function public.reset_knowledge_settings(collection text default '') returns boolean
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   delete from public.knowledge_settings as settings
    where settings.collection = reset_knowledge_settings.collection;
@@ -141,17 +126,15 @@ comment on function public.reset_knowledge_settings(text) is
 revoke all on function public.reset_knowledge_settings(text) from public, anon, authenticated;
 grant execute on function public.reset_knowledge_settings(text) to service_role;
 
+-- The fusion and the weights of a search. A fusion that the caller names keeps the caller's
+-- weights. For null and stored_or_auto, the settings stored for the one collection searched, else
+-- those stored for all, give the fusion (rrf or auto without one) and multiply the weights. Raises
+-- 22023 when that leaves no leg.
 create function knowledge_internal.settled_fusion(
-  inout fusion text,
-  inout vector_weight double precision,
-  inout text_weight double precision,
+  inout fusion text, inout vector_weight double precision, inout text_weight double precision,
   collections text[]
 )
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   fallback constant text := case fusion when 'stored_or_auto' then 'auto' else 'rrf' end;
   -- Several collections are ranked in one list of scores, so they have one fusion.
@@ -177,11 +160,5 @@ begin
   end if;
 end
 $$;
-
-comment on function knowledge_internal.settled_fusion is
-  'The fusion and the weights of a search. A fusion that the caller names keeps the caller''s '
-  'weights. For null and stored_or_auto, the settings stored for the one collection searched, else '
-  'those stored for all, give the fusion (rrf or auto without one) and multiply the weights. '
-  'Raises 22023 when that leaves no leg.';
 
 notify pgrst, 'reload schema';

@@ -2,14 +2,11 @@
 -- Adds: functions check_facets, facet_counts, facet_knowledge_chunks and facet_my_knowledge_chunks.
 -- Locks nothing that exists.
 
-create function knowledge_internal.check_facets(facets text[], facet_limit integer)
-returns void
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+-- Raises 22023 for facets that are not 1 to 20 names of columns or metadata paths, and for a limit
+-- out of bounds.
+create function knowledge_internal.check_facets(facets text[], facet_limit integer) returns void
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   columns constant text[] := array[
     'knowledge_type', 'collection', 'source_id', 'source_origin', 'language'
@@ -39,21 +36,14 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.check_facets(text[], integer) is
-  'Raises 22023 for facets that are not 1 to 20 names of columns or metadata paths, and for a '
-  'limit out of bounds.';
-
+-- The counts of facet_knowledge_chunks. Of an array in metadata, each element counts once; objects,
+-- nulls and missing keys are not counted.
 create function knowledge_internal.facet_counts(
   arguments knowledge_internal.search_arguments, facets text[], facet_limit integer
-)
-returns table (facet text, value jsonb, count bigint)
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+) returns table (facet text, value jsonb, count bigint)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Under a custom plan, only one of the two ways to count is planned.
-set plan_cache_mode = force_custom_plan
-as $$
+set plan_cache_mode = force_custom_plan as $$
 begin
   perform knowledge_internal.check_facets(facets, facet_limit);
   return query
@@ -129,24 +119,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.facet_counts(
-  knowledge_internal.search_arguments, text[], integer
-) is
-  'The counts of facet_knowledge_chunks. Of an array in metadata, each element counts once; '
-  'objects, nulls and missing keys are not counted.';
-
 create function public.facet_knowledge_chunks(
   search jsonb default '{}',
   facets text[] default '{knowledge_type,collection}',
   facet_limit integer default 10
-)
-returns table (facet text, value jsonb, count bigint)
-language plpgsql
-stable
+) returns table (facet text, value jsonb, count bigint)
 -- definer: callers have no grant on the tables, the arguments decide which rows are counted.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
   return query
   select counted.*
@@ -173,14 +152,9 @@ create function public.facet_my_knowledge_chunks(
   search jsonb default '{}',
   facets text[] default '{knowledge_type,collection}',
   facet_limit integer default 10
-)
-returns table (facet text, value jsonb, count bigint)
-language plpgsql
-stable
+) returns table (facet text, value jsonb, count bigint)
 -- definer: a signed-in user may not read the tables, nor choose a viewer_id.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
   given constant knowledge_internal.search_arguments :=
     knowledge_internal.own_arguments(search, 'facet_my_knowledge_chunks');

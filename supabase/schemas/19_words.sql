@@ -25,15 +25,10 @@ create index knowledge_words_chunk on public.knowledge_words (chunk_id);
 alter table public.knowledge_words enable row level security;
 revoke all on table public.knowledge_words from public, anon, authenticated, service_role;
 
-create function knowledge_internal.without_accents(source text)
-returns text
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+-- The text without accents: café as cafe, Straße as Strasse, smørrebrød as smorrebrod.
+create function knowledge_internal.without_accents(source text) returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 begin
   if octet_length(source) = length(source) then
     return source;
@@ -49,18 +44,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.without_accents(text) is
-  'The text without accents: café as cafe, Straße as Strasse, smørrebrød as smorrebrod.';
-
-create function knowledge_internal.words_of(heading text, content text)
-returns setof text
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+-- The words of a chunk as the table words has them: 2 to 30 letters.
+create function knowledge_internal.words_of(heading text, content text) returns setof text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   longest_text constant integer := 100000; -- characters
 begin
@@ -91,19 +78,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.words_of(text, text) is
-  'The words of a chunk as the table words has them: 2 to 30 letters.';
-
-create function knowledge_internal.add_words()
-returns trigger
-language plpgsql
-security definer
-set search_path = pg_catalog, pg_temp
+-- Runs after chunks are inserted: adds their words that are not known.
+create function knowledge_internal.add_words() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 -- The plan is made when the table is empty, and used when it has a million words.
 set enable_seqscan = off
 set enable_hashjoin = off
-set enable_mergejoin = off
-as $$
+set enable_mergejoin = off as $$
 declare
   words text[];
   chunks uuid[];
@@ -153,23 +134,16 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.add_words() is
-  'Runs after chunks are inserted: adds their words that are not known.';
-
 create trigger add_words
   after insert on public.knowledge_chunks
   referencing new table as written_chunks
   for each statement execute function knowledge_internal.add_words();
 
-create function knowledge_internal.word_query(word text, configurations regconfig[])
-returns tsquery
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+-- The condition for a word, read in each configuration; null for a word that all leave out.
+create function knowledge_internal.word_query(word text, configurations regconfig[]) returns tsquery
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Postgres sends a NOTICE for a stop word.
-set client_min_messages = warning
-as $$
+set client_min_messages = warning as $$
 begin
   return (
     select string_agg(distinct reading.query::text, ' | ')::tsquery
@@ -180,20 +154,16 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.word_query(text, regconfig[]) is
-  'The condition for a word, read in each configuration; null for a word that all leave out.';
-
+-- For the words that are known by one of these chunks and that it no longer has: finds another
+-- chunk that has the word as a lexeme, or as it is among 20 that have a form of it, or deletes the
+-- word.
 create function knowledge_internal.release_words(chunks uuid[], kept text[] default '{}')
 returns void
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 -- The planner overestimates how many rows have a word. Compiling takes longer than looking.
 set enable_seqscan = off
 set jit = off
-set standard_conforming_strings = on
-as $$
+set standard_conforming_strings = on as $$
 declare
   most_read constant integer := 20; -- chunks
   configurations regconfig[];
@@ -262,17 +232,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.release_words(uuid[], text[]) is
-  'For the words that are known by one of these chunks and that it no longer has: finds another '
-  'chunk that has the word as a lexeme, or as it is among 20 that have a form of it, or deletes '
-  'the word.';
-
-create function knowledge_internal.keep_words()
-returns trigger
-language plpgsql
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+-- Runs after chunks are deleted: releases the words that they had.
+create function knowledge_internal.keep_words() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
   if tg_op = 'TRUNCATE' then
     truncate public.knowledge_words;
@@ -283,24 +245,18 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.keep_words() is
-  'Runs after chunks are deleted: releases the words that they had.';
-
 create trigger keep_words
   after delete on public.knowledge_chunks
   referencing old table as deleted_chunks
   for each statement execute function knowledge_internal.keep_words();
 
-create function knowledge_internal.replace_words()
-returns trigger
-language plpgsql
-security definer
-set search_path = pg_catalog, pg_temp
+-- Runs after the text of a chunk is changed: releases the words that it had, adds those it has.
+create function knowledge_internal.replace_words() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 -- As in add_words.
 set enable_seqscan = off
 set enable_hashjoin = off
-set enable_mergejoin = off
-as $$
+set enable_mergejoin = off as $$
 declare
   words constant text[] := array(select knowledge_internal.words_of(new.heading, new.content));
 begin
@@ -323,9 +279,6 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.replace_words() is
-  'Runs after the text of a chunk is changed: releases the words that it had, adds those it has.';
-
 create trigger replace_words
   after update on public.knowledge_chunks
   for each row
@@ -336,13 +289,10 @@ create trigger clear_words
   after truncate on public.knowledge_chunks
   for each statement execute function knowledge_internal.keep_words();
 
-create function knowledge_internal.tidy_words()
-returns void
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Deletes what concurrent transactions leave: a word that is there twice, a word of a chunk that is
+-- deleted. refresh_knowledge_statistics calls it.
+create function knowledge_internal.tidy_words() returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   -- A row that another transaction holds is left to the next call.
   delete from public.knowledge_words as known
@@ -365,19 +315,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.tidy_words() is
-  'Deletes what concurrent transactions leave: a word that is there twice, a word of a chunk that '
-  'is deleted. refresh_knowledge_statistics calls it.';
-
+-- The known words that differ from a word by one letter more, less or other, or by two neighbouring
+-- letters exchanged; accents do not count. At most most_words (null: all), in their order.
 create function knowledge_internal.near_words(word text, most_words integer)
 returns table (near text)
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Without statistics the planner takes the table for small.
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
 declare
   folded constant text := knowledge_internal.without_accents(word);
   half constant integer := length(folded) / 2;
@@ -432,23 +376,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.near_words(text, integer) is
-  'The known words that differ from a word by one letter more, less or other, or by two '
-  'neighbouring letters exchanged; accents do not count. At most most_words (null: all), in their '
-  'order.';
-
+-- The first of the listed words that a chunk has which may be seen (scope null: any chunk), and how
+-- many of the first 20 chunks with a form of the word have it.
 create function knowledge_internal.first_visible_words(
-  listed text[],
-  most_words integer,
-  scope knowledge_internal.row_scope,
-  out words text[],
+  listed text[], most_words integer, scope knowledge_internal.row_scope, out words text[],
   out chunk_counts bigint[]
 )
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   configurations constant regconfig[] := knowledge_internal.query_configurations();
   forms tsquery[] := array(
@@ -486,22 +420,15 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.first_visible_words is
-  'The first of the listed words that a chunk has which may be seen (scope null: any chunk), and '
-  'how many of the first 20 chunks with a form of the word have it.';
-
+-- For each form of a word, whether a chunk that the viewer may see has it, and with counts_chunks
+-- how many of the first 20 such chunks have the word itself, which takes longer.
 create function knowledge_internal.visible_words(
   words text[], forms tsquery[], scope knowledge_internal.row_scope, counts_chunks boolean
-)
-returns table (place bigint, has_form boolean, chunks bigint)
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+) returns table (place bigint, has_form boolean, chunks bigint)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- The planner overestimates how many rows have a word. Compiling takes longer than looking.
 set enable_seqscan = off
-set jit = off
-as $$
+set jit = off as $$
 declare
   most_read constant integer := case when counts_chunks then 20 else 1 end; -- chunks
 begin
@@ -531,19 +458,14 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.visible_words is
-  'For each form of a word, whether a chunk that the viewer may see has it, and with counts_chunks '
-  'how many of the first 20 such chunks have the word itself, which takes longer.';
-
+-- For typed words that no chunk has, or under a restricted scope no chunk that may be seen: the
+-- word by which each is replaced, as an object; null for none. forms: the words' conditions. Of the
+-- first 12 near words that the viewer may see, the one is taken that most of the first 20 chunks
+-- have.
 create function knowledge_internal.nearest_words(
   typed text[], forms tsquery[], scope knowledge_internal.row_scope
-)
-returns jsonb
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_near constant integer := 200; -- for each word, where no word is hidden
   most_visible constant integer := 12;
@@ -589,24 +511,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.nearest_words is
-  'For typed words that no chunk has, or under a restricted scope no chunk that may be seen: the '
-  'word by which each is replaced, as an object; null for none. forms: the words'' conditions. '
-  'Of the first 12 near words that the viewer may see, the one is taken that most of the first 20 '
-  'chunks have.';
-
+-- nearest_words for the words of a question that have five letters or more and that no chunk has.
+-- Words are looked up also where the viewer may not see all chunks.
 create function knowledge_internal.respelled_words(
-  query_text text,
-  analysis knowledge_internal.query_analysis,
-  scope knowledge_internal.row_scope
-)
-returns jsonb
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+  query_text text, analysis knowledge_internal.query_analysis, scope knowledge_internal.row_scope
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   is_restricted constant boolean := scope.is_restricted is true;
   readings constant jsonb := knowledge_internal.shard_readings();
@@ -665,18 +576,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.respelled_words is
-  'nearest_words for the words of a question that have five letters or more and that no chunk has. '
-  'Words are looked up also where the viewer may not see all chunks.';
-
-create function knowledge_internal.respelled(query_text text, replaced jsonb)
-returns text
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+-- The question with its words replaced. A word has letters only, so it is no pattern.
+create function knowledge_internal.respelled(query_text text, replaced jsonb) returns text
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   replacement record;
 begin
@@ -691,6 +594,3 @@ begin
   return query_text;
 end
 $$;
-
-comment on function knowledge_internal.respelled(text, jsonb) is
-  'The question with its words replaced. A word has letters only, so it is no pattern.';

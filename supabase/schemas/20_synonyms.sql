@@ -35,13 +35,10 @@ alter table public.knowledge_synonyms enable row level security;
 revoke all on table public.knowledge_synonyms from public, anon, authenticated;
 grant select, insert, update, delete on table public.knowledge_synonyms to service_role;
 
-create function knowledge_internal.complete_synonym()
-returns trigger
-language plpgsql
+-- Runs before a synonym is written: sets the lexemes by which searches find it.
+create function knowledge_internal.complete_synonym() returns trigger
 -- definer: service_role may write synonyms and has no rights on the internal schema.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   configurations constant regconfig[] := array(
     select configuration.oid::regconfig
@@ -61,22 +58,17 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.complete_synonym() is
-  'Runs before a synonym is written: sets the lexemes by which searches find it.';
-
 create trigger complete_synonym
   before insert or update on public.knowledge_synonyms
   for each row execute function knowledge_internal.complete_synonym();
 
+-- Lexemes of the words that begin with a prefix: the 20 most common ones, and those of the 20
+-- shortest known words if the prefix has three letters or there are fewer common ones.
 create function knowledge_internal.completions(prefix text, configurations regconfig[])
 returns setof text
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Without statistics the planner takes the table of words for small.
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
 declare
   most_words constant integer := 20;
   most_common constant integer := 20;
@@ -121,26 +113,20 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.completions(text, regconfig[]) is
-  'Lexemes of the words that begin with a prefix: the 20 most common ones, and those of the 20 '
-  'shortest known words if the prefix has three letters or there are fewer common ones.';
-
+-- Lexemes of the words that begin with a prefix and that a chunk has which may be seen: the 20 that
+-- most of the first 200 such chunks have. If the prefix has three letters, the 40, and those of the
+-- 20 shortest words whose lexeme does not begin so.
 create function knowledge_internal.visible_completions(
   prefix text, configurations regconfig[], scope knowledge_internal.row_scope
-)
-returns setof text
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+) returns setof text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- The calling search forbids a sequential scan, which soon finds enough rows for a short prefix.
 set enable_seqscan = on
 set cpu_index_tuple_cost = 0.005
 -- Which rows are read first must not depend on the plan, and so on hidden rows.
 set enable_indexscan = off
 set synchronize_seqscans = off
-set standard_conforming_strings = on
-as $$
+set standard_conforming_strings = on as $$
 declare
   most_words constant integer := 20;
   most_read constant integer := 200; -- chunks
@@ -208,20 +194,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.visible_completions is
-  'Lexemes of the words that begin with a prefix and that a chunk has which may be seen: the 20 '
-  'that most of the first 200 such chunks have. If the prefix has three letters, the 40, and those '
-  'of the 20 shortest words whose lexeme does not begin so.';
-
+-- The known words that differ from a word by accents only, of those that may be seen.
 create function knowledge_internal.other_spellings(
   typed text, folded text, scope knowledge_internal.row_scope
-)
-returns setof text
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns setof text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_spellings constant integer := 8;
   known_words constant text[] := array(
@@ -245,22 +222,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.other_spellings is
-  'The known words that differ from a word by accents only, of those that may be seen.';
-
+-- The expansions that this database has for the words, which are in lower case, and for prefix.
 create function knowledge_internal.known_expansions(
-  words text[],
-  configurations regconfig[],
-  collections text[],
-  prefix text,
+  words text[], configurations regconfig[], collections text[], prefix text,
   scope knowledge_internal.row_scope
-)
-returns knowledge_internal.expansion[]
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns knowledge_internal.expansion[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   accent_share constant float8 := 0.8;
   completion_share constant float8 := 0.9;
@@ -338,25 +305,17 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.known_expansions is
-  'The expansions that this database has for the words, which are in lower case, and for prefix.';
-
+-- The other readings of the words of a text that have letters only: their spellings with other
+-- accents, their synonyms in general and in the collections, and completions of prefix. Spellings
+-- and completions are words of chunks that may be seen (scope null: all known words).
 create function knowledge_internal.expansions(
-  wanted text,
-  configurations regconfig[],
-  collections text[],
-  prefix text,
+  wanted text, configurations regconfig[], collections text[], prefix text,
   scope knowledge_internal.row_scope
-)
-returns knowledge_internal.expansion[]
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+) returns knowledge_internal.expansion[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Without statistics the planner takes the tables for small.
 set enable_seqscan = off
-set standard_conforming_strings = on
-as $$
+set standard_conforming_strings = on as $$
 declare
   words text[];
 begin
@@ -392,10 +351,5 @@ begin
   return knowledge_internal.known_expansions(words, configurations, collections, prefix, scope);
 end
 $$;
-
-comment on function knowledge_internal.expansions is
-  'The other readings of the words of a text that have letters only: their spellings with other '
-  'accents, their synonyms in general and in the collections, and completions of prefix. Spellings '
-  'and completions are words of chunks that may be seen (scope null: all known words).';
 
 notify pgrst, 'reload schema';

@@ -50,15 +50,13 @@ create index knowledge_documents_adoption on public.knowledge_documents
   ((source_row ->> 'adoption'))
   where source_row is not null;
 
+-- Splits a text into parts of at most chunk_size characters, at the end of a paragraph, a line, a
+-- sentence or a word in the second half of a part. Each part after the first repeats at most
+-- overlap characters of the one before. Without an overlap, the parts together are the text.
 create function knowledge_internal.split_text(content text, chunk_size integer, overlap integer)
 returns text[]
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   -- Each ends with the last place of its kind: a paragraph, a line, a sentence, a word.
   breaks constant text[] := array[
@@ -97,18 +95,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.split_text(text, integer, integer) is
-  'Splits a text into parts of at most chunk_size characters, at the end of a paragraph, a line, a '
-  'sentence or a word in the second half of a part. Each part after the first repeats at most '
-  'overlap characters of the one before. Without an overlap, the parts together are the text.';
-
+-- The adoption with this name. Raises 22023 if there is none.
 create function knowledge_internal.adoption_named(adoption_name text)
 returns public.knowledge_adoptions
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   adoption public.knowledge_adoptions;
 begin
@@ -123,23 +113,14 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.adoption_named(text) is
-  'The adoption with this name. Raises 22023 if there is none.';
-
+-- Registers an adoption, or changes it. A migration of `second-brain adopt` calls it, then creates
+-- the view and the triggers. Raises 22023 for a table that cannot be adopted, and for a value that
+-- is not allowed.
 create function knowledge_internal.adopt_table(
-  adoption_name text,
-  source regclass,
-  key_columns text[],
-  embedding_model text default null,
-  chunk_size integer default null,
-  chunk_overlap integer default 0
-)
-returns void
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+  adoption_name text, source regclass, key_columns text[], embedding_model text default null,
+  chunk_size integer default null, chunk_overlap integer default 0
+) returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   -- Their texts are equal exactly if the values are, with the settings of adopted_rows.
   key_type_names constant text[] := array[
@@ -249,22 +230,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.adopt_table(
-  text, regclass, text[], text, integer, integer
-) is
-  'Registers an adoption, or changes it. A migration of `second-brain adopt` calls it, then '
-  'creates the view and the triggers. Raises 22023 for a table that cannot be adopted, and for a '
-  'value that is not allowed.';
-
-create function knowledge_internal.adopted_key(
-  adoption public.knowledge_adoptions, key jsonb
-)
+-- The external_key of the document of a row. key: the texts of the values of key_columns. A
+-- composite key is joined with slashes, after % and / in its parts are percent-escaped.
+create function knowledge_internal.adopted_key(adoption public.knowledge_adoptions, key jsonb)
 returns text
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   if jsonb_array_length(key) = 1 then
     return adoption.name || '/' || (key ->> 0);
@@ -277,21 +247,14 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.adopted_key(public.knowledge_adoptions, jsonb) is
-  'The external_key of the document of a row. key: the texts of the values of key_columns. A '
-  'composite key is joined with slashes, after % and / in its parts are percent-escaped.';
-
+-- The value of source_row for the document of a row: integers are JSON numbers, all other values
+-- are texts.
 create function knowledge_internal.adopted_source_row(
   adoption public.knowledge_adoptions, key jsonb
-)
-returns jsonb
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- The name of the table is the same in each session.
-set quote_all_identifiers = off
-as $$
+set quote_all_identifiers = off as $$
 begin
   return jsonb_build_object(
     'adoption', adoption.name,
@@ -317,52 +280,30 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.adopted_source_row(public.knowledge_adoptions, jsonb) is
-  'The value of source_row for the document of a row: integers are JSON numbers, all other values '
-  'are texts.';
-
-create function knowledge_internal.adopted_key_hash(
-  adoption public.knowledge_adoptions, key jsonb
-)
+-- The SHA-256 of the external_key of a row.
+create function knowledge_internal.adopted_key_hash(adoption public.knowledge_adoptions, key jsonb)
 returns bytea
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return sha256(convert_to(knowledge_internal.adopted_key(adoption, key), 'UTF8'));
 end
 $$;
 
-comment on function knowledge_internal.adopted_key_hash(public.knowledge_adoptions, jsonb) is
-  'The SHA-256 of the external_key of a row.';
-
-create function knowledge_internal.ends_the_write(code text)
-returns boolean
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Whether an error is not about the row: a deadlock, a serialization failure, a timeout, a lack of
+-- resources, a failure of the server. Such an error ends the write of the source, too.
+create function knowledge_internal.ends_the_write(code text) returns boolean
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return left(code, 2) in ('25', '40', '53', '57', '58', 'F0', 'XX') or code = '55P03';
 end
 $$;
 
-comment on function knowledge_internal.ends_the_write(text) is
-  'Whether an error is not about the row: a deadlock, a serialization failure, a timeout, a lack '
-  'of resources, a failure of the server. Such an error ends the write of the source, too.';
-
+-- SQL for the key of a row as an array of texts. relation: an alias of the view of the adoption
+-- (is_view), or of the source.
 create function knowledge_internal.key_expression(
   adoption public.knowledge_adoptions, relation text, is_view boolean
-)
-returns text
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return 'jsonb_build_array(' || (
     select string_agg(
@@ -376,21 +317,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.key_expression(
-  public.knowledge_adoptions, text, boolean
-) is
-  'SQL for the key of a row as an array of texts. relation: an alias of the view of the adoption '
-  '(is_view), or of the source.';
-
+-- SQL for the condition that a row has the key given.key. The key is cast to the type of the
+-- column, so that the index of the source is used. relation, is_view: as in key_expression.
 create function knowledge_internal.key_condition(
   adoption public.knowledge_adoptions, relation text, is_view boolean
-)
-returns text
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return (
     select string_agg(
@@ -409,12 +341,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.key_condition(
-  public.knowledge_adoptions, text, boolean
-) is
-  'SQL for the condition that a row has the key given.key. The key is cast to the type of the '
-  'column, so that the index of the source is used. relation, is_view: as in key_expression.';
-
+-- A row of an adopted table as it is to be stored. embedding_is_empty: the source has an embedding
+-- without direction, which is not stored. embedding_model: the model of the embedding, or of
+-- embeddings that are reused.
 create type knowledge_internal.adopted_row as (
   key jsonb,
   external_key text,
@@ -425,23 +354,13 @@ create type knowledge_internal.adopted_row as (
   embedding_model text
 );
 
-comment on type knowledge_internal.adopted_row is
-  'A row of an adopted table as it is to be stored. embedding_is_empty: the source has an '
-  'embedding without direction, which is not stored. embedding_model: the model of the embedding, '
-  'or of embeddings that are reused.';
-
-create function knowledge_internal.adopted_rows(
-  adoption public.knowledge_adoptions, keys jsonb
-)
+-- The rows of the view of an adoption that have these keys (an array of arrays of texts).
+create function knowledge_internal.adopted_rows(adoption public.knowledge_adoptions, keys jsonb)
 returns setof knowledge_internal.adopted_row
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- A key and a mapped date have the same text in each session, whatever its settings are.
 set datestyle = 'ISO, YMD'
-set timezone = 'UTC'
-as $$
+set timezone = 'UTC' as $$
 begin
   return query execute format(
     $query$
@@ -488,19 +407,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.adopted_rows(public.knowledge_adoptions, jsonb) is
-  'The rows of the view of an adoption that have these keys (an array of arrays of texts).';
-
+-- The chunks of the document of a row, as upsert_knowledge_document takes them: one, none for a row
+-- without any text, or the parts of a content that is split; these have no embedding.
 create function knowledge_internal.adopted_chunks(
   adoption public.knowledge_adoptions, given knowledge_internal.adopted_row
-)
-returns jsonb
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 begin
   -- No text: no chunk, which no worker could embed.
   if concat(given.document ->> 'title', given.content) !~ '\S' then
@@ -529,25 +442,16 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.adopted_chunks(
-  public.knowledge_adoptions, knowledge_internal.adopted_row
-) is
-  'The chunks of the document of a row, as upsert_knowledge_document takes them: one, none for a '
-  'row without any text, or the parts of a content that is split; these have no embedding.';
-
+-- Makes the documents of rows equal to the rows. Raises the errors of the functions that store
+-- documents, and 22023 for a row without content and for a key that another document has.
 create function knowledge_internal.store_adopted_rows(
   adoption public.knowledge_adoptions, given knowledge_internal.adopted_row[]
-)
-returns void
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
+) returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 -- The plans are made when the tables are small, and used when they are large.
 set enable_seqscan = off
 set enable_hashjoin = off
-set enable_mergejoin = off
-as $$
+set enable_mergejoin = off as $$
 declare
   one knowledge_internal.adopted_row;
   changes jsonb;
@@ -617,21 +521,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.store_adopted_rows(
-  public.knowledge_adoptions, knowledge_internal.adopted_row[]
-) is
-  'Makes the documents of rows equal to the rows. Raises the errors of the functions that store '
-  'documents, and 22023 for a row without content and for a key that another document has.';
-
+-- Records why a row could not be carried over, or (in_part) not completely.
 create function knowledge_internal.note_adoption_problem(
   adoption public.knowledge_adoptions, row_key jsonb, in_part boolean, reason text
-)
-returns void
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   insert into public.knowledge_adoption_problems as stored (
     adoption_name, key_hash, key, is_carried_over, reason
@@ -647,22 +541,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.note_adoption_problem(
-  public.knowledge_adoptions, jsonb, boolean, text
-) is
-  'Records why a row could not be carried over, or (in_part) not completely.';
-
-create function knowledge_internal.lock_adopted(
-  adoption public.knowledge_adoptions, keys jsonb
-)
+-- Locks the documents of these keys until the transaction ends, in the order in which other
+-- functions lock documents; returns their ids.
+create function knowledge_internal.lock_adopted(adoption public.knowledge_adoptions, keys jsonb)
 returns uuid[]
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 -- The plan is made when the table is small, and used when it is large.
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
 begin
   return array(
     select document.id
@@ -680,19 +565,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.lock_adopted(public.knowledge_adoptions, jsonb) is
-  'Locks the documents of these keys until the transaction ends, in the order in which other '
-  'functions lock documents; returns their ids.';
-
+-- Makes the documents of these keys equal to their rows: stores those that the view has, and
+-- deletes the others. Returns how many it has. Raises an error for a row that cannot be stored.
 create function knowledge_internal.carry_over_without_problems(
   adoption public.knowledge_adoptions, keys jsonb
-)
-returns bigint
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns bigint
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   -- Locked before the rows are read: a row that another transaction inserts again, with its
   -- document, is seen after that transaction has ended.
@@ -716,21 +594,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.carry_over_without_problems(
-  public.knowledge_adoptions, jsonb
-) is
-  'Makes the documents of these keys equal to their rows: stores those that the view has, and '
-  'deletes the others. Returns how many it has. Raises an error for a row that cannot be stored.';
-
-create function knowledge_internal.carry_over(
-  adoption public.knowledge_adoptions, keys jsonb
-)
+-- Makes the documents of these keys (an array of arrays of texts) equal to the rows of the source;
+-- returns how many rows are stored. If a row cannot be stored, the halves of the keys are tried,
+-- down to that row: its document is deleted, and adoption_problems has the reason. Deadlocks,
+-- serialization failures, timeouts and failures of the server are raised.
+create function knowledge_internal.carry_over(adoption public.knowledge_adoptions, keys jsonb)
 returns bigint
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   half constant integer := jsonb_array_length(keys) / 2;
   code text;
@@ -765,22 +635,14 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.carry_over(public.knowledge_adoptions, jsonb) is
-  'Makes the documents of these keys (an array of arrays of texts) equal to the rows of the '
-  'source; returns how many rows are stored. If a row cannot be stored, the halves of the keys are '
-  'tried, down to that row: its document is deleted, and adoption_problems has the reason. '
-  'Deadlocks, serialization failures, timeouts and failures of the server are raised.';
-
-create function knowledge_internal.carry_over_changes()
-returns trigger
-language plpgsql
+-- Runs after a statement that writes an adopted table: carries the changed rows over, by their
+-- keys. Its argument is the name of the adoption. The transition tables are old_rows and new_rows.
+create function knowledge_internal.carry_over_changes() returns trigger
 -- definer: who writes the source needs no rights on the corpus.
-security definer
-set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 -- The texts of keys, as in adopted_rows.
 set datestyle = 'ISO, YMD'
-set timezone = 'UTC'
-as $$
+set timezone = 'UTC' as $$
 declare
   batch_size constant integer := 500; -- rows in memory at a time
   adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(tg_argv[0]);
@@ -822,23 +684,15 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.carry_over_changes() is
-  'Runs after a statement that writes an adopted table: carries the changed rows over, by their '
-  'keys. Its argument is the name of the adoption. The transition tables are old_rows and '
-  'new_rows.';
-
+-- Locks the rows with these keys against writes until the transaction ends. Returns their keys, and
+-- those that have no row. Without waits, a row that another transaction holds is left out.
 create function knowledge_internal.lock_source_rows(
   adoption public.knowledge_adoptions, keys jsonb, waits boolean
-)
-returns jsonb
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
+) returns jsonb
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 -- The texts of keys, as in adopted_rows.
 set datestyle = 'ISO, YMD'
-set timezone = 'UTC'
-as $$
+set timezone = 'UTC' as $$
 declare
   same_key constant text := knowledge_internal.key_condition(adoption, 'source', is_view => false);
   locked_keys jsonb;
@@ -864,21 +718,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.lock_source_rows(
-  public.knowledge_adoptions, jsonb, boolean
-) is
-  'Locks the rows with these keys against writes until the transaction ends. Returns their keys, '
-  'and those that have no row. Without waits, a row that another transaction holds is left out.';
-
-create function knowledge_internal.carry_over_again(
-  adoption_name text, keys jsonb, waits boolean
-)
+-- Carries over the rows with these keys (an array of arrays of texts), outside of a write of the
+-- source. Returns how many are stored, and how many were left because another transaction holds
+-- them. waits: wait for these; give one key then. Raises 22023 for an unknown adoption.
+create function knowledge_internal.carry_over_again(adoption_name text, keys jsonb, waits boolean)
 returns table (rows_stored bigint, rows_left integer)
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   adoption constant public.knowledge_adoptions :=
     knowledge_internal.adoption_named(adoption_name);
@@ -893,23 +738,15 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.carry_over_again(text, jsonb, boolean) is
-  'Carries over the rows with these keys (an array of arrays of texts), outside of a write of the '
-  'source. Returns how many are stored, and how many were left because another transaction holds '
-  'them. waits: wait for these; give one key then. Raises 22023 for an unknown adoption.';
-
+-- The next page_size keys of the view of an adoption, in their order after after_key (null: from
+-- the first one); null if none are left. only_missing: only rows without a document.
 create function knowledge_internal.adoption_keys(
   adoption_name text, after_key jsonb, page_size integer, only_missing boolean
-)
-returns jsonb
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- The texts of keys, as in adopted_rows.
 set datestyle = 'ISO, YMD'
-set timezone = 'UTC'
-as $$
+set timezone = 'UTC' as $$
 declare
   adoption constant public.knowledge_adoptions :=
     knowledge_internal.adoption_named(adoption_name);
@@ -956,17 +793,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.adoption_keys(text, jsonb, integer, boolean) is
-  'The next page_size keys of the view of an adoption, in their order after after_key (null: from '
-  'the first one); null if none are left. only_missing: only rows without a document.';
-
+-- Compares the rows with these keys with their documents and chunks. Returns the keys of those that
+-- are missing or different, with the names of the fields. Raises the error of a row that cannot be
+-- read.
 create function knowledge_internal.adoption_differences(adoption_name text, keys jsonb)
 returns table (key jsonb, fields text[])
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   adoption constant public.knowledge_adoptions :=
     knowledge_internal.adoption_named(adoption_name);
@@ -1041,21 +873,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.adoption_differences(text, jsonb) is
-  'Compares the rows with these keys with their documents and chunks. Returns the keys of those '
-  'that are missing or different, with the names of the fields. Raises the error of a row that '
-  'cannot be read.';
-
+-- The documents of an adoption whose row does not exist, or is not in the view.
 create function knowledge_internal.adoption_left_over(adoption_name text)
 returns table (key jsonb, external_key text)
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- The texts of keys, as in adopted_rows.
 set datestyle = 'ISO, YMD'
-set timezone = 'UTC'
-as $$
+set timezone = 'UTC' as $$
 declare
   adoption constant public.knowledge_adoptions :=
     knowledge_internal.adoption_named(adoption_name);
@@ -1083,6 +907,3 @@ begin
   using adoption;
 end
 $$;
-
-comment on function knowledge_internal.adoption_left_over(text) is
-  'The documents of an adoption whose row does not exist, or is not in the view.';

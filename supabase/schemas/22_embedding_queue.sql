@@ -26,13 +26,10 @@ alter table public.knowledge_embedding_claims enable row level security;
 revoke all on table public.knowledge_embedding_claims
   from public, anon, authenticated, service_role;
 
-create function knowledge_internal.model_of_collection(name text)
-returns text
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The model whose embeddings a collection should have: its own setting, else that for all others,
+-- else null.
+create function knowledge_internal.model_of_collection(name text) returns text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return coalesce(
     (
@@ -49,19 +46,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.model_of_collection(text) is
-  'The model whose embeddings a collection should have: its own setting, else that for all others, '
-  'else null.';
-
+-- Whether an active chunk needs an embedding of wanted_model: it has none, or one of another model
+-- than the collection's. stored_model: an empty text if no model was recorded.
 create function knowledge_internal.is_pending(
   is_embedded boolean, stored_model text, collection text, wanted_model text
-)
-returns boolean
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns boolean
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   model constant text := knowledge_internal.model_of_collection(collection);
 begin
@@ -73,22 +63,16 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.is_pending(boolean, text, text, text) is
-  'Whether an active chunk needs an embedding of wanted_model: it has none, or one of another '
-  'model than the collection''s. stored_model: an empty text if no model was recorded.';
-
+-- The next pair of stored model and collection in their order that has chunks, without the pairs of
+-- one model. It reads one entry of the index, so a walk over the pairs costs no more than their
+-- number.
 create function knowledge_internal.next_model_and_collection(
   after_model text, after_collection text, other_than text
-)
-returns table (model text, collection text)
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+) returns table (model text, collection text)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Each query reads one entry of the index, whatever the statistics say.
 set enable_seqscan = off
-set enable_bitmapscan = off
-as $$
+set enable_bitmapscan = off as $$
 begin
   if after_model < other_than then
     return query
@@ -117,24 +101,16 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.next_model_and_collection(text, text, text) is
-  'The next pair of stored model and collection in their order that has chunks, without the pairs '
-  'of one model. It reads one entry of the index, so a walk over the pairs costs no more than '
-  'their number.';
-
+-- Chunks that need an embedding of that model and whose text nobody has claimed, those without an
+-- embedding first. Their rows are locked; rows that are locked already are left out.
 create function knowledge_internal.pending_chunks(
   wanted_model text, most integer, searched text[], moment timestamptz
-)
-returns uuid[]
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
+) returns uuid[]
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 -- The queries end after few rows of an index that has only pending chunks. Statistics from before
 -- these chunks were written lead to a scan of the table.
 set enable_seqscan = off
-set enable_bitmapscan = off
-as $$
+set enable_bitmapscan = off as $$
 declare
   ids uuid[] := '{}';
   other_model text := '';
@@ -204,22 +180,14 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.pending_chunks(text, integer, text[], timestamptz) is
-  'Chunks that need an embedding of that model and whose text nobody has claimed, those without an '
-  'embedding first. Their rows are locked; rows that are locked already are left out.';
-
+-- pending_chunks for the model of a running re-embedding: chunks without an embedding_next.
 create function knowledge_internal.pending_next_chunks(
   wanted_model text, most integer, searched text[], moment timestamptz
-)
-returns uuid[]
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
+) returns uuid[]
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 -- As in pending_chunks; a scan of a range of pages is still possible.
 set enable_seqscan = off
-set enable_bitmapscan = off
-as $$
+set enable_bitmapscan = off as $$
 declare
   -- Dynamic, because embedding_next exists only while a re-embedding runs.
   query constant text := '
@@ -269,18 +237,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.pending_next_chunks(text, integer, text[], timestamptz) is
-  'pending_chunks for the model of a running re-embedding: chunks without an embedding_next.';
-
+-- Raises 22023 for an argument of claim_knowledge_embeddings or store_knowledge_embeddings that is
+-- out of bounds.
 create function knowledge_internal.check_claim(
   model text, max_chunks integer, lease interval, worker text, collections text[]
-)
-returns void
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns void
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   if (length(model) between 1 and 200) is not true then
     raise exception 'model must be the name of an embedding model with 1 to 200 characters, not %',
@@ -309,20 +271,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.check_claim(text, integer, interval, text, text[]) is
-  'Raises 22023 for an argument of claim_knowledge_embeddings or store_knowledge_embeddings that '
-  'is out of bounds.';
-
-create function knowledge_internal.check_model_in_use(wanted_model text)
-returns void
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+-- Raises 22023 if all named embeddings are of other models, and no setting names this model.
+create function knowledge_internal.check_model_in_use(wanted_model text) returns void
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Each query reads one entry of the index, whatever the statistics say.
 set enable_seqscan = off
-set enable_bitmapscan = off
-as $$
+set enable_bitmapscan = off as $$
 declare
   other_model text;
 begin
@@ -355,24 +309,14 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.check_model_in_use(text) is
-  'Raises 22023 if all named embeddings are of other models, and no setting names this model.';
-
-create function knowledge_internal.most_embedding_attempts()
-returns integer
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+-- How often a text is handed out before it counts as failed.
+create function knowledge_internal.most_embedding_attempts() returns integer
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 begin
   return 5;
 end
 $$;
-
-comment on function knowledge_internal.most_embedding_attempts() is
-  'How often a text is handed out before it counts as failed.';
 
 -- The public functions are definers: service_role has no rights on the internal schema.
 
@@ -391,11 +335,7 @@ returns table (
   attempt integer,
   dimensions integer
 )
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
   most_bytes constant bigint := 8 * 1024 ^ 2; -- of the texts of one call
   most_rounds constant integer := 10;
@@ -525,13 +465,9 @@ revoke all on function public.claim_knowledge_embeddings(text, integer, interval
 grant execute on function public.claim_knowledge_embeddings(text, integer, interval, text, text[])
   to service_role;
 
-create function knowledge_internal.check_embedding_results(results jsonb)
-returns void
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Raises 22023 for results of store_knowledge_embeddings that are not of the expected form.
+create function knowledge_internal.check_embedding_results(results jsonb) returns void
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_results constant integer := 1000;
   result_keys constant text[] := array[
@@ -585,16 +521,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.check_embedding_results(jsonb) is
-  'Raises 22023 for results of store_knowledge_embeddings that are not of the expected form.';
-
-create function knowledge_internal.read_embedding(given text)
-returns extensions.vector
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The embedding in a text; null if it is not an array of finite numbers.
+create function knowledge_internal.read_embedding(given text) returns extensions.vector
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   embedding extensions.vector;
 begin
@@ -605,18 +534,12 @@ exception when data_exception then
 end
 $$;
 
-comment on function knowledge_internal.read_embedding(text) is
-  'The embedding in a text; null if it is not an array of finite numbers.';
-
+-- Stores embeddings in the active chunks with these hashes that need one of the model, and returns
+-- the hash of each chunk that it changed. It does not wait for locked rows.
 create function knowledge_internal.write_embeddings(
   hashes text[], embeddings extensions.vector[], model text
-)
-returns text[]
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns text[]
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   written text[];
 begin
@@ -650,19 +573,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.write_embeddings(text[], extensions.vector[], text) is
-  'Stores embeddings in the active chunks with these hashes that need one of the model, and '
-  'returns the hash of each chunk that it changed. It does not wait for locked rows.';
-
+-- write_embeddings for the model of a running re-embedding: it fills the new columns.
 create function knowledge_internal.write_next_embeddings(
   hashes text[], embeddings extensions.vector[], model text
-)
-returns text[]
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns text[]
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   written text[];
 begin
@@ -695,16 +610,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.write_next_embeddings(text[], extensions.vector[], text) is
-  'write_embeddings for the model of a running re-embedding: it fills the new columns.';
-
+-- Why no embedding was stored for these texts: locked (another transaction has the chunk), repeated
+-- (it has an embedding of this model), outdated (no active chunk has the text and needs this
+-- model).
 create function knowledge_internal.unwritten_texts(hashes text[], model text, is_next boolean)
 returns table (content_hash text, state text)
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   -- Dynamic, for the same reason.
   return query execute format(
@@ -731,18 +642,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.unwritten_texts(text[], text, boolean) is
-  'Why no embedding was stored for these texts: locked (another transaction has the chunk), '
-  'repeated (it has an embedding of this model), outdated (no active chunk has the text and needs '
-  'this model).';
-
+-- Ends claims of a worker that did not try to embed the texts, which does not count as an attempt.
+-- Returns their number.
 create function knowledge_internal.release_claims(hashes text[], model text, worker text)
 returns integer
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   released integer;
 begin
@@ -759,17 +663,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.release_claims(text[], text, text) is
-  'Ends claims of a worker that did not try to embed the texts, which does not count as an '
-  'attempt. Returns their number.';
-
+-- Ends claims of a worker whose texts were refused: the text waits for another attempt, or failed
+-- for good. Returns failed_at of each. failures: {content_hash: {reason, is_final}}.
 create function knowledge_internal.record_failures(failures jsonb, model text, worker text)
 returns setof timestamptz
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   longest_reason constant integer := 500;
   shortest_wait constant interval := '30 seconds';
@@ -802,10 +700,6 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.record_failures(jsonb, text, text) is
-  'Ends claims of a worker whose texts were refused: the text waits for another attempt, or failed '
-  'for good. Returns failed_at of each. failures: {content_hash: {reason, is_final}}.';
-
 create function public.store_knowledge_embeddings(
   model text, results jsonb, worker text default null
 )
@@ -818,11 +712,7 @@ returns table (
   retried integer,
   released integer
 )
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
   running constant knowledge_internal.reembedding := knowledge_internal.reembedding();
   is_next constant boolean := coalesce(running.model = model, false);
@@ -926,15 +816,13 @@ revoke all on function public.store_knowledge_embeddings(text, jsonb, text)
   from public, anon, authenticated;
 grant execute on function public.store_knowledge_embeddings(text, jsonb, text) to service_role;
 
+-- The active chunks that need an embedding: model is that of the collection, null if none is set.
+-- waiting_since: the last change of the chunk, or of the setting if that was later.
 create function knowledge_internal.pending_texts()
 returns table (
   collection text, model text, content_hash text, chunk_id uuid, waiting_since timestamptz
 )
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return query
   select chunk.collection, knowledge_internal.model_of_collection(chunk.collection),
@@ -985,10 +873,6 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.pending_texts() is
-  'The active chunks that need an embedding: model is that of the collection, null if none is set. '
-  'waiting_since: the last change of the chunk, or of the setting if that was later.';
-
 create function public.pending_knowledge_embeddings()
 returns table (
   collection text,
@@ -998,11 +882,7 @@ returns table (
   failed bigint,
   oldest timestamptz
 )
-language sql
-stable
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select waiting.collection, waiting.model, count(*),
          count(*) filter (where claim.is_claimed),
          count(*) filter (where claim.is_failed),
@@ -1040,11 +920,7 @@ returns table (
   failed_at timestamptz,
   reason text
 )
-language plpgsql
-stable
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
   if (max_rows between 1 and 1000) is not true then
     raise exception 'max_rows must be between 1 and 1000, not %', coalesce(max_rows::text, 'null')
@@ -1071,13 +947,8 @@ comment on function public.failed_knowledge_embeddings(integer) is
 revoke all on function public.failed_knowledge_embeddings(integer) from public, anon, authenticated;
 grant execute on function public.failed_knowledge_embeddings(integer) to service_role;
 
-create function public.retry_knowledge_embeddings(model text default null)
-returns integer
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+create function public.retry_knowledge_embeddings(model text default null) returns integer
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
   removed integer;
 begin

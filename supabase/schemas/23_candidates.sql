@@ -3,15 +3,12 @@
 -- long_candidate_query and candidate_query.
 -- Locks nothing that exists.
 
+-- The number of rows that have each impact level of each lexeme, by lexeme and level: from the
+-- statistics, or estimated.
 create function knowledge_internal.level_sizes(
   lexemes text[], document_frequencies float8[], document_count float8
-)
-returns float8[]
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns float8[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   usual_shares constant float8[] := array[0.13, 0.03, 0.0045, 0.0005]; -- of rows, by level
   least_listed constant float8 := (
@@ -41,23 +38,14 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.level_sizes(text[], float8[], float8) is
-  'The number of rows that have each impact level of each lexeme, by lexeme and level: from the '
-  'statistics, or estimated.';
-
+-- The candidates of a query of few lexemes. The rows are divided into cells by the level of each of
+-- the four rarest words in them (none, present, impact levels), and the cells of highest value are
+-- read.
 create function knowledge_internal.short_candidate_query(
-  lexemes text[],
-  document_frequencies float8[],
-  weights float8[],
-  document_count float8,
+  lexemes text[], document_frequencies float8[], weights float8[], document_count float8,
   effort float8
-)
-returns tsquery
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns tsquery
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   row_budget constant float8 := 600 * effort; -- candidates, if the words were independent
   fewest_rows constant float8 := 100 * effort;
@@ -169,20 +157,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.short_candidate_query(
-  text[], float8[], float8[], float8, float8
-) is
-  'The candidates of a query of few lexemes. The rows are divided into cells by the level of each '
-  'of the four rarest words in them (none, present, impact levels), and the cells of highest '
-  'value are read.';
-
+-- The candidates of a query of four or five common lexemes: rows that have the three rarest, one of
+-- them at an impact level; the two rarest at a low one, if more than 12,000 rows are expected to
+-- have the three.
 create function knowledge_internal.common_candidate_query(lexemes text[], expected_rows float8)
 returns tsquery
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   many constant float8 := 12000; -- rows
 begin
@@ -203,24 +183,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.common_candidate_query(text[], float8) is
-  'The candidates of a query of four or five common lexemes: rows that have the three rarest, one '
-  'of them at an impact level; the two rarest at a low one, if more than 12,000 rows are expected '
-  'to have the three.';
-
+-- The candidates of a query of more lexemes: rows with a driver, which is a rare lexeme or an
+-- impact level of a common one, alone or together with other lexemes.
 create function knowledge_internal.long_candidate_query(
-  lexemes text[],
-  document_frequencies float8[],
-  weights float8[],
-  document_count float8,
+  lexemes text[], document_frequencies float8[], weights float8[], document_count float8,
   budget float8
-)
-returns tsquery
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns tsquery
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   row_budget constant float8 := 700 * budget; -- candidates
   posting_budget constant float8 := 3000 * budget; -- index entries read to find them
@@ -364,26 +333,15 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.long_candidate_query(
-  text[], float8[], float8[], float8, float8
-) is
-  'The candidates of a query of more lexemes: rows with a driver, which is a rare lexeme or an '
-  'impact level of a common one, alone or together with other lexemes.';
-
+-- The candidates of a query: rows with its rarest words, with several of its common words, or with
+-- a common word that weighs much in them. About 1,000 rows for effort 1, proportionally more for a
+-- greater effort; null when at most 3,000 rows match at all (20,000 for a query of at least 24
+-- lexemes), so that all of them are candidates.
 create function knowledge_internal.candidate_query(
-  lexemes text[],
-  document_frequencies float8[],
-  weights float8[],
-  required_query tsquery,
-  document_count float8,
-  effort float8
-)
-returns tsquery
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+  lexemes text[], document_frequencies float8[], weights float8[], required_query tsquery,
+  document_count float8, effort float8
+) returns tsquery
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   growth constant float8 := least(greatest(document_count / 200000, 1) ^ 0.75, 5); -- of budgets
   words constant integer := cardinality(lexemes);
@@ -426,9 +384,3 @@ begin
   return coalesce(required_query && candidate_query, candidate_query);
 end
 $$;
-
-comment on function knowledge_internal.candidate_query is
-  'The candidates of a query: rows with its rarest words, with several of its common words, or '
-  'with a common word that weighs much in them. About 1,000 rows for effort 1, proportionally more '
-  'for a greater effort; null when at most 3,000 rows match at all (20,000 for a query of at least '
-  '24 lexemes), so that all of them are candidates.';

@@ -1,15 +1,11 @@
 -- 024_scores: the exact scores of the text leg.
 -- Adds: functions bonus and exact_scores. Locks nothing that exists.
 
+-- What the identifiers and phrases of a query add to the BM25 of a chunk that has them.
 create function knowledge_internal.bonus(
   content_tsv tsvector, bonuses knowledge_internal.query_bonuses
-)
-returns float8
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+) returns float8
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 declare
   bonus float8 := 0;
@@ -26,25 +22,14 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.bonus is
-  'What the identifiers and phrases of a query add to the BM25 of a chunk that has them.';
-
+-- The best of the candidates by BM25 with bonuses, best first, at most pool. bm25 has the mean
+-- length of the time when the chunk was written; these scores have the present one. Of the lexemes
+-- with the same reading only the best counts.
 create function knowledge_internal.exact_scores(
-  candidates uuid[],
-  pool integer,
-  lexemes text[],
-  weights float8[],
-  readings integer[],
-  mean_length float8,
-  bonuses knowledge_internal.query_bonuses,
-  out ids uuid[],
-  out scores float8[]
+  candidates uuid[], pool integer, lexemes text[], weights float8[], readings integer[],
+  mean_length float8, bonuses knowledge_internal.query_bonuses, out ids uuid[], out scores float8[]
 )
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_weight constant float8 := knowledge_internal.bm25_k1() + 1;
   -- The length factor is linear in the length.
@@ -117,8 +102,3 @@ begin
     ) as rated;
 end
 $$;
-
-comment on function knowledge_internal.exact_scores is
-  'The best of the candidates by BM25 with bonuses, best first, at most pool. bm25 has the mean '
-  'length of the time when the chunk was written; these scores have the present one. Of the '
-  'lexemes with the same reading only the best counts.';

@@ -2,13 +2,10 @@
 -- Adds: functions min_max, best_fused_score and aged_score.
 -- Locks nothing that exists.
 
+-- A score scaled to 0..1 over its list; 1 when all scores of the list are equal, 0 for null.
 create function knowledge_internal.min_max(score float8, least_score float8, best_score float8)
 returns float8
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 begin
   return coalesce(
@@ -18,18 +15,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.min_max(float8, float8, float8) is
-  'A score scaled to 0..1 over its list; 1 when all scores of the list are equal, 0 for null.';
-
+-- The fused score of a row that is the best of every list that it can be in.
 create function knowledge_internal.best_fused_score(
   plan knowledge_internal.search_plan, rrf_k double precision
-)
-returns double precision
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns double precision
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   best_similarity constant float8 := plan.vector_weight * case plan.fusion
     when 'rrf' then 1 / (rrf_k + 1) when 'auto' then 1 / plan.cosine_scale else 1 end;
@@ -52,19 +42,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.best_fused_score is
-  'The fused score of a row that is the best of every list that it can be in.';
-
-create function knowledge_internal.aged_score(
-  score float8, document_date date, half_life float8
-)
+-- A score times 0.5 ^ (age / half-life), both in days; the score itself without a date or a
+-- half-life.
+create function knowledge_internal.aged_score(score float8, document_date date, half_life float8)
 returns float8
-language plpgsql
-stable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable parallel safe security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   -- A score below 0 would rise with its age.
   if document_date is null or half_life is null or score < 0 then
@@ -75,7 +57,3 @@ begin
   );
 end
 $$;
-
-comment on function knowledge_internal.aged_score(float8, date, float8) is
-  'A score times 0.5 ^ (age / half-life), both in days; the score itself without a date or a '
-  'half-life.';

@@ -15,44 +15,26 @@
 -- corpus from it. If knowledge_internal.recording is on, they write the figures of this database
 -- into knowledge_internal.recorded.
 
-create function knowledge_internal.shard_readings()
-returns jsonb
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The readings of all databases of the corpus for the question that is searched; null for a search
+-- of this database alone.
+create function knowledge_internal.shard_readings() returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return nullif(current_setting('knowledge_internal.readings', true), '')::jsonb;
 end
 $$;
 
-comment on function knowledge_internal.shard_readings() is
-  'The readings of all databases of the corpus for the question that is searched; null for a '
-  'search of this database alone.';
-
-create function knowledge_internal.is_recording()
-returns boolean
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Whether read_knowledge_question reads the question.
+create function knowledge_internal.is_recording() returns boolean
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return coalesce(current_setting('knowledge_internal.recording', true) = 'on', false);
 end
 $$;
 
-comment on function knowledge_internal.is_recording() is
-  'Whether read_knowledge_question reads the question.';
-
-create function knowledge_internal.record_figures(kind text, figures jsonb)
-returns void
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Adds a figure to the answer of read_knowledge_question.
+create function knowledge_internal.record_figures(kind text, figures jsonb) returns void
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   before constant jsonb := current_setting('knowledge_internal.recorded');
   recorded constant jsonb := before -> kind;
@@ -65,18 +47,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.record_figures(text, jsonb) is
-  'Adds a figure to the answer of read_knowledge_question.';
-
+-- document_frequencies, recorded: listed are those of the whole corpus, counted those of this
+-- database.
 create function knowledge_internal.recorded_frequencies(
   lexemes text[], corpus_is_small boolean, document_count float8
-)
-returns float8[]
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns float8[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   frequencies float8[];
   listed text[];
@@ -107,23 +83,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.recorded_frequencies(text[], boolean, float8) is
-  'document_frequencies, recorded: listed are those of the whole corpus, counted those of this '
-  'database.';
-
+-- expansions, recorded.
 create function knowledge_internal.recorded_expansions(
-  wanted text,
-  configurations regconfig[],
-  collections text[],
-  prefix text,
+  wanted text, configurations regconfig[], collections text[], prefix text,
   scope knowledge_internal.row_scope
-)
-returns knowledge_internal.expansion[]
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns knowledge_internal.expansion[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   found knowledge_internal.expansion[];
 begin
@@ -135,18 +100,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.recorded_expansions is
-  'expansions, recorded.';
-
+-- Adds a word that no chunk of this database has to the answer of read_knowledge_question, with the
+-- near words and the numbers of their chunks.
 create function knowledge_internal.record_unknown_word(
   typed text, near text[], chunks bigint[], configurations regconfig[]
-)
-returns void
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns void
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   corpus record;
 begin
@@ -177,17 +136,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.record_unknown_word(text, text[], bigint[], regconfig[]) is
-  'Adds a word that no chunk of this database has to the answer of read_knowledge_question, with '
-  'the near words and the numbers of their chunks.';
-
-create function knowledge_internal.shared_statistics_id(readings jsonb)
-returns text
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The statistics of the whole corpus that the databases use; where they differ, the newest: an id
+-- begins with its time. Null where none has any.
+create function knowledge_internal.shared_statistics_id(readings jsonb) returns text
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return (
     select max((answer.reading ->> 'statistics') collate "C")
@@ -196,21 +148,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.shared_statistics_id(jsonb) is
-  'The statistics of the whole corpus that the databases use; where they differ, the newest: an id '
-  'begins with its time. Null where none has any.';
-
+-- corpus_size and cosine_spread for the whole corpus: the statistics that were set in all
+-- databases, or the sum of those of each.
 create function knowledge_internal.shared_corpus(
-  readings jsonb,
-  out document_count float8,
-  out mean_length float8,
-  out cosine_spread float8
+  readings jsonb, out document_count float8, out mean_length float8, out cosine_spread float8
 )
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   shared_id constant text := knowledge_internal.shared_statistics_id(readings);
 begin
@@ -237,17 +180,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.shared_corpus(jsonb) is
-  'corpus_size and cosine_spread for the whole corpus: the statistics that were set in all '
-  'databases, or the sum of those of each.';
-
+-- document_frequencies of the whole corpus: from the statistics that were set, or the sum of what
+-- the databases counted.
 create function knowledge_internal.shared_frequencies(lexemes text[], readings jsonb)
 returns float8[]
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   shared_id constant text := knowledge_internal.shared_statistics_id(readings);
 begin
@@ -273,17 +210,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.shared_frequencies(text[], jsonb) is
-  'document_frequencies of the whole corpus: from the statistics that were set, or the sum of what '
-  'the databases counted.';
-
-create function knowledge_internal.shared_configurations(readings jsonb)
-returns regconfig[]
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The text search configurations of the whole corpus.
+create function knowledge_internal.shared_configurations(readings jsonb) returns regconfig[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return (
     select array_agg(distinct language.name::regconfig)
@@ -293,16 +222,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.shared_configurations(jsonb) is
-  'The text search configurations of the whole corpus.';
-
-create function knowledge_internal.has_shared_expansions()
-returns boolean
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Whether another database of the corpus has other readings of the words of the question.
+create function knowledge_internal.has_shared_expansions() returns boolean
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return coalesce(
     jsonb_path_exists(knowledge_internal.shard_readings(), '$[*].expansions[*]'), false
@@ -310,17 +232,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.has_shared_expansions() is
-  'Whether another database of the corpus has other readings of the words of the question.';
-
+-- The expansions of the words of a text in all databases of the corpus.
 create function knowledge_internal.shared_expansions(wanted text, readings jsonb)
 returns knowledge_internal.expansion[]
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   words constant text[] := regexp_split_to_array(lower(wanted), '[^[:alpha:]]+');
 begin
@@ -339,22 +255,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.shared_expansions(text, jsonb) is
-  'The expansions of the words of a text in all databases of the corpus.';
-
+-- The expansions of a search of several databases: from the readings, or recorded for them.
 create function knowledge_internal.exchanged_expansions(
-  wanted text,
-  configurations regconfig[],
-  collections text[],
-  prefix text,
+  wanted text, configurations regconfig[], collections text[], prefix text,
   scope knowledge_internal.row_scope
-)
-returns knowledge_internal.expansion[]
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns knowledge_internal.expansion[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   readings constant jsonb := knowledge_internal.shard_readings();
 begin
@@ -367,16 +273,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.exchanged_expansions is
-  'The expansions of a search of several databases: from the readings, or recorded for them.';
-
-create function knowledge_internal.shared_respelling(typed text[], readings jsonb)
-returns jsonb
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- respelled_words for the whole corpus: the words that no database has, with the near word that
+-- most chunks have.
+create function knowledge_internal.shared_respelling(typed text[], readings jsonb) returns jsonb
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_counted constant integer := 20; -- chunks, as in respelled_words
 begin
@@ -404,17 +304,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.shared_respelling(text[], jsonb) is
-  'respelled_words for the whole corpus: the words that no database has, with the near word that '
-  'most chunks have.';
-
-create function knowledge_internal.check_configurations(argument text, names jsonb)
-returns void
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Raises 22023 for a name that is not the name of a text search configuration.
+create function knowledge_internal.check_configurations(argument text, names jsonb) returns void
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   -- Compared as texts: the cast to regconfig also takes the number of a configuration of none.
   unknown constant text := (
@@ -434,16 +326,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.check_configurations(text, jsonb) is
-  'Raises 22023 for a name that is not the name of a text search configuration.';
-
-create function knowledge_internal.check_readings(readings jsonb)
-returns void
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Raises 22023 for readings that are not answers of read_knowledge_question.
+create function knowledge_internal.check_readings(readings jsonb) returns void
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_readings constant integer := 256;
   reading jsonb;
@@ -506,17 +391,13 @@ exception
 end
 $$;
 
-comment on function knowledge_internal.check_readings(jsonb) is
-  'Raises 22023 for readings that are not answers of read_knowledge_question.';
-
+-- The arguments of a search with the fusion and the weights of the first answer. Until the setting
+-- knowledge_internal.readings is empty again, the question is read by the answers of the databases.
+-- Raises 22023 for what check_readings refuses.
 create function knowledge_internal.use_readings(
   inout arguments knowledge_internal.search_arguments, readings jsonb
 )
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   perform knowledge_internal.check_readings(readings);
   perform set_config('knowledge_internal.readings', readings::text, true),
@@ -528,19 +409,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.use_readings is
-  'The arguments of a search with the fusion and the weights of the first answer. Until the '
-  'setting knowledge_internal.readings is empty again, the question is read by the answers of '
-  'the databases. Raises 22023 for what check_readings refuses.';
-
-create function public.read_knowledge_question(search jsonb)
-returns jsonb
-language plpgsql
-stable
+create function public.read_knowledge_question(search jsonb) returns jsonb
 -- definer: service_role has no rights on the internal schema.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
   plan knowledge_internal.search_plan;
   corpus record;
@@ -581,14 +452,9 @@ comment on function public.read_knowledge_question(jsonb) is
 revoke all on function public.read_knowledge_question(jsonb) from public, anon, authenticated;
 grant execute on function public.read_knowledge_question(jsonb) to service_role;
 
-create function public.knowledge_candidates(search jsonb, readings jsonb)
-returns jsonb
-language plpgsql
-stable
+create function public.knowledge_candidates(search jsonb, readings jsonb) returns jsonb
 -- definer: callers have no grant on the tables, the arguments decide which rows are read.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
   lists knowledge_internal.ranked_list[];
   chunks jsonb;
@@ -633,13 +499,11 @@ comment on function public.knowledge_candidates(jsonb, jsonb) is
 revoke all on function public.knowledge_candidates(jsonb, jsonb) from public, anon, authenticated;
 grant execute on function public.knowledge_candidates(jsonb, jsonb) to service_role;
 
-create function knowledge_internal.merged_lists(candidates jsonb, pool integer)
-returns jsonb
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The lists that one database with all rows would have, from the answers of knowledge_candidates,
+-- as ranked_lists of the search; chunks: the shard of each row, too. Raises 22023 for answers of
+-- another form.
+create function knowledge_internal.merged_lists(candidates jsonb, pool integer) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_answers constant integer := 256;
   most_rows constant integer := 200000;
@@ -755,19 +619,10 @@ exception
 end
 $$;
 
-comment on function knowledge_internal.merged_lists(jsonb, integer) is
-  'The lists that one database with all rows would have, from the answers of knowledge_candidates, '
-  'as ranked_lists of the search; chunks: the shard of each row, too. Raises 22023 for answers of '
-  'another form.';
-
 create function public.fuse_knowledge_candidates(search jsonb, readings jsonb, candidates jsonb)
 returns jsonb
-language plpgsql
-stable
 -- definer: service_role has no rights on the internal schema.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
   given knowledge_internal.search_arguments := knowledge_internal.use_readings(
     knowledge_internal.given_arguments(search), readings
@@ -809,15 +664,11 @@ grant execute on function public.fuse_knowledge_candidates(jsonb, jsonb, jsonb) 
 
 create function public.knowledge_candidate_hits(search jsonb, readings jsonb, page jsonb)
 returns setof public.knowledge_search_hit
-language plpgsql
-stable
 -- definer: callers have no grant on the tables, the arguments decide which rows are read.
-security definer
-set search_path = pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 -- The rows are looked up by their ids, and few.
 set enable_seqscan = off
-set jit = off
-as $$
+set jit = off as $$
 declare
   given constant knowledge_internal.search_arguments := knowledge_internal.use_readings(
     knowledge_internal.given_arguments(search), readings
@@ -864,16 +715,11 @@ revoke all on function public.knowledge_candidate_hits(jsonb, jsonb, jsonb)
   from public, anon, authenticated;
 grant execute on function public.knowledge_candidate_hits(jsonb, jsonb, jsonb) to service_role;
 
-create function public.knowledge_statistics(lexemes text[] default null)
-returns jsonb
-language plpgsql
-stable
+create function public.knowledge_statistics(lexemes text[] default null) returns jsonb
 -- definer: service_role has no rights on the internal tables.
-security definer
-set search_path = pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 -- Whether a lexeme is rare is not known when the statement is planned.
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
 declare
   most_lexemes constant integer := 1000000;
   sampled_rows constant float8 := 5000;
@@ -925,14 +771,9 @@ comment on function public.knowledge_statistics(text[]) is
 revoke all on function public.knowledge_statistics(text[]) from public, anon, authenticated;
 grant execute on function public.knowledge_statistics(text[]) to service_role;
 
-create function public.sum_knowledge_statistics(statistics jsonb)
-returns jsonb
-language plpgsql
-stable
+create function public.sum_knowledge_statistics(statistics jsonb) returns jsonb
 -- definer: service_role has no rights on the internal schema.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
   most_databases constant integer := 256;
   most_lexemes constant integer := 10000; -- as ANALYZE lists
@@ -1007,14 +848,9 @@ comment on function public.sum_knowledge_statistics(jsonb) is
 revoke all on function public.sum_knowledge_statistics(jsonb) from public, anon, authenticated;
 grant execute on function public.sum_knowledge_statistics(jsonb) to service_role;
 
-create function public.set_knowledge_statistics(statistics jsonb default null)
-returns void
-language plpgsql
-volatile
+create function public.set_knowledge_statistics(statistics jsonb default null) returns void
 -- definer: service_role has no rights on the internal tables.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
   most_lexemes constant integer := 1000000;
   given record;
@@ -1096,13 +932,9 @@ comment on function public.set_knowledge_statistics(jsonb) is
 revoke all on function public.set_knowledge_statistics(jsonb) from public, anon, authenticated;
 grant execute on function public.set_knowledge_statistics(jsonb) to service_role;
 
-create function knowledge_internal.document_stamp(document public.knowledge_documents)
-returns text
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Another text after each change of the document or of its chunks.
+create function knowledge_internal.document_stamp(document public.knowledge_documents) returns text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return (
     select md5(
@@ -1117,19 +949,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.document_stamp(public.knowledge_documents) is
-  'Another text after each change of the document or of its chunks.';
-
-create function public.export_knowledge_documents(document_ids uuid[])
-returns jsonb
-language plpgsql
-volatile
+create function public.export_knowledge_documents(document_ids uuid[]) returns jsonb
 -- definer: service_role has no rights on the internal functions.
-security definer
-set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 -- Whether a document has few chunks is not known when the statement is planned.
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
 declare
   most_documents constant integer := 1000;
   computed constant text[] := '{content_tsv,text_length,bm25,embedding_bits}';
@@ -1184,14 +1008,9 @@ comment on function public.export_knowledge_documents(uuid[]) is
 revoke all on function public.export_knowledge_documents(uuid[]) from public, anon, authenticated;
 grant execute on function public.export_knowledge_documents(uuid[]) to service_role;
 
-create function public.import_knowledge_documents(exported jsonb)
-returns bigint
-language plpgsql
-volatile
+create function public.import_knowledge_documents(exported jsonb) returns bigint
 -- definer: the values of exported may be of any types that the tables have.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
   imported bigint;
 begin
@@ -1244,14 +1063,10 @@ grant execute on function public.import_knowledge_documents(jsonb) to service_ro
 
 create function public.remove_exported_knowledge_documents(stamps jsonb)
 returns table (id uuid, outcome text)
-language plpgsql
-volatile
 -- definer: service_role has no rights on the internal functions.
-security definer
-set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 -- Whether a document has few chunks is not known when the statement is planned.
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
 begin
   if (jsonb_typeof(stamps) = 'object') is not true then
     raise exception 'stamps must be an object, as export_knowledge_documents returned it'

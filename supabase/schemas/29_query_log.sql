@@ -54,28 +54,16 @@ alter table public.knowledge_query_log_key enable row level security;
 revoke all on table public.knowledge_query_log_key
   from public, anon, authenticated, service_role;
 
-create function knowledge_internal.viewer_mark(secret bytea, salt bytea, viewer uuid)
-returns bytea
-language sql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The mark of a viewer in a line of the query log: the salt of 16 bytes, and a digest of it, of the
+-- key of 32 bytes and of the viewer. Null without a viewer.
+create function knowledge_internal.viewer_mark(secret bytea, salt bytea, viewer uuid) returns bytea
+language sql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp as $$
   select salt || sha256(secret || salt || uuid_send(viewer))
 $$;
 
-comment on function knowledge_internal.viewer_mark(bytea, bytea, uuid) is
-  'The mark of a viewer in a line of the query log: the salt of 16 bytes, and a digest of it, of '
-  'the key of 32 bytes and of the viewer. Null without a viewer.';
-
-create function knowledge_internal.query_log_secret()
-returns bytea
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The key of the marks, made at the first call.
+create function knowledge_internal.query_log_secret() returns bytea
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   stored bytea;
 begin
@@ -87,16 +75,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.query_log_secret() is
-  'The key of the marks, made at the first call.';
-
-create function knowledge_internal.erase_queries(viewer uuid)
-returns integer
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Deletes the lines of the query log in which this viewer asked. Returns their number.
+create function knowledge_internal.erase_queries(viewer uuid) returns integer
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   secret bytea;
   deleted integer;
@@ -111,19 +92,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.erase_queries(uuid) is
-  'Deletes the lines of the query log in which this viewer asked. Returns their number.';
-
 create function public.record_knowledge_queries(
   queries jsonb, most_rows integer default 10000, max_age interval default '30 days'
-)
-returns integer
-language plpgsql
-volatile
+) returns integer
 -- definer: service_role may not insert into the log, and has no rights on the key of the marks.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
   most_queries constant integer := 500;
   longest_question constant integer := 500; -- characters
@@ -198,35 +171,22 @@ comment on function public.record_knowledge_queries is
 revoke all on function public.record_knowledge_queries from public, anon, authenticated;
 grant execute on function public.record_knowledge_queries to service_role;
 
-create function knowledge_internal.normalised_question(question text)
-returns text
-language sql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+-- A question in lower case, with single spaces and without marks at its end. A report counts
+-- questions that differ only in these as one.
+create function knowledge_internal.normalised_question(question text) returns text
+language sql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
   select coalesce(
            nullif(rtrim(btrim(regexp_replace(lower(question), '\s+', ' ', 'g')), ' ?!.'), ''),
            question
          )
 $$;
 
-comment on function knowledge_internal.normalised_question(text) is
-  'A question in lower case, with single spaces and without marks at its end. A report counts '
-  'questions that differ only in these as one.';
-
 create function public.report_knowledge_queries(
   since timestamptz default null, most integer default 20
-)
-returns jsonb
-language plpgsql
-stable
+) returns jsonb
 -- definer: service_role has no rights on the internal schema.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
   perform knowledge_internal.check_range('most', most, 1, 200);
   return (

@@ -3,13 +3,11 @@
 -- sample_knowledge_embeddings.
 -- Locks nothing that exists.
 
+-- The documents with an active chunk that needs an embedding. is_failed: a worker has given up one
+-- of them.
 create function knowledge_internal.waiting_documents()
 returns table (document_id uuid, is_failed boolean)
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return query
   select chunk.document_id, bool_or(coalesce(claim.is_failed, false))
@@ -25,10 +23,6 @@ begin
    group by chunk.document_id;
 end
 $$;
-
-comment on function knowledge_internal.waiting_documents() is
-  'The documents with an active chunk that needs an embedding. is_failed: a worker has given up '
-  'one of them.';
 
 create type public.knowledge_document_summary as (
   id uuid,
@@ -58,13 +52,10 @@ comment on type public.knowledge_document_summary is
   'active ones; of these, pending need an embedding, and of those, failed were given up. inactive: '
   'superseded, archived and deleted chunks. bytes: the text of the active chunks.';
 
+-- These documents with the number of their chunks, in order of external_key.
 create function knowledge_internal.summarised_documents(ids uuid[])
 returns setof public.knowledge_document_summary
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return query
   with chunks as materialized (
@@ -121,9 +112,6 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.summarised_documents(uuid[]) is
-  'These documents with the number of their chunks, in order of external_key.';
-
 create function public.list_knowledge_documents(
   in_collection text default null,
   of_type text default null,
@@ -131,16 +119,11 @@ create function public.list_knowledge_documents(
   named text default null,
   after_key text default null,
   page_size integer default 50
-)
-returns setof public.knowledge_document_summary
-language plpgsql
-stable
+) returns setof public.knowledge_document_summary
 -- definer: service_role has no rights on the internal schema.
-security definer
-set search_path = pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 -- With a custom plan, a condition whose argument is null is not part of the query.
-set plan_cache_mode = force_custom_plan
-as $$
+set plan_cache_mode = force_custom_plan as $$
 declare
   states constant text[] := array['ready', 'pending', 'failed', 'empty'];
   largest_page constant integer := 200;
@@ -207,13 +190,11 @@ comment on function public.list_knowledge_documents is
 revoke all on function public.list_knowledge_documents from public, anon, authenticated;
 grant execute on function public.list_knowledge_documents to service_role;
 
+-- Whether a chunk has the embedding that it should have: ready, pending, failed or inactive, and
+-- why; the reason is null for ready.
 create function knowledge_internal.embedding_state(chunk public.knowledge_chunks)
 returns table (state text, reason text)
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   wanted_model constant text := knowledge_internal.model_of_collection(chunk.collection);
   claim public.knowledge_embedding_claims;
@@ -256,24 +237,15 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.embedding_state(public.knowledge_chunks) is
-  'Whether a chunk has the embedding that it should have: ready, pending, failed or inactive, and '
-  'why; the reason is null for ready.';
-
 create function public.describe_knowledge_document(
   document_key text default null,
   document_id uuid default null,
   chunk_id uuid default null,
   chunk_count integer default 50,
   chunk_offset integer default 0
-)
-returns jsonb
-language plpgsql
-stable
+) returns jsonb
 -- definer: service_role has no rights on the internal schema.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
   most_chunks constant integer := 500;
   last_offset constant integer := 1000000;
@@ -365,13 +337,10 @@ comment on function public.describe_knowledge_document is
 revoke all on function public.describe_knowledge_document from public, anon, authenticated;
 grant execute on function public.describe_knowledge_document to service_role;
 
-create function knowledge_internal.document_overview()
-returns jsonb
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The key documents of knowledge_corpus_overview: all documents are counted up to 200,000, else a
+-- sample.
+create function knowledge_internal.document_overview() returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_documents constant integer := 200000;
   most_values constant integer := 20;
@@ -443,17 +412,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.document_overview() is
-  'The key documents of knowledge_corpus_overview: all documents are counted up to 200,000, else '
-  'a sample.';
-
-create function knowledge_internal.repeated_documents()
-returns jsonb
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Titles and addresses that several documents of a collection have, most documents first; null with
+-- more than 200,000 documents.
+create function knowledge_internal.repeated_documents() returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_documents constant integer := 200000;
   most_examples constant integer := 20;
@@ -513,17 +475,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.repeated_documents() is
-  'Titles and addresses that several documents of a collection have, most documents first; null '
-  'with more than 200,000 documents.';
-
-create function knowledge_internal.repeated_texts()
-returns jsonb
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Texts that several active chunks have, most chunks first. Up to 20,000 rows all texts are
+-- compared; in a larger table, those that the last ANALYZE found to be most common.
+create function knowledge_internal.repeated_texts() returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_rows constant integer := 20000;
   most_examples constant integer := 20;
@@ -586,17 +541,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.repeated_texts() is
-  'Texts that several active chunks have, most chunks first. Up to 20,000 rows all texts are '
-  'compared; in a larger table, those that the last ANALYZE found to be most common.';
-
-create function knowledge_internal.chunk_sizes()
-returns jsonb
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The key sizes of knowledge_corpus_overview: up to 10,000 chunks are measured, else a sample.
+create function knowledge_internal.chunk_sizes() returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_rows constant integer := 10000;
   most_examples constant integer := 10;
@@ -684,17 +631,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.chunk_sizes() is
-  'The key sizes of knowledge_corpus_overview: up to 10,000 chunks are measured, else a sample.';
-
-create function public.knowledge_corpus_overview()
-returns jsonb
-language plpgsql
-stable
+create function public.knowledge_corpus_overview() returns jsonb
 -- definer: service_role has no rights on the internal schema.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
   return jsonb_build_object(
     'documents', knowledge_internal.document_overview(),
@@ -727,12 +666,8 @@ returns table (
   source_origin text,
   embedding real[]
 )
-language plpgsql
-stable
 -- definer: service_role has no rights on the internal schema.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
   share real;
 begin
