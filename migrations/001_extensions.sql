@@ -1,7 +1,7 @@
 -- 001_extensions: pgvector 0.8 or later in schema extensions, and a schema for internal objects.
 -- Adds: extension vector (if it is missing), schema knowledge_internal.
 -- Locks nothing that exists.
--- Written from supabase/schemas/01_extensions.sql by `make baseline`: edit that file.
+-- Written from supabase/schemas/core/01_extensions.sql by `make baseline`: edit that file.
 
 -- This is the only statement with `if not exists`: a Supabase project may have the extension
 -- already, with data in its types. The block below checks its schema and version.

@@ -1,9 +1,8 @@
--- 002_documents: the sources of knowledge, and the documents that are split into chunks.
--- Adds: tables knowledge_types, knowledge_source_origins, knowledge_sources, knowledge_documents,
--- their policies and grants, the functions that list the types and origins and name the viewer and
--- the viewer's groups, and the limits of metadata and groups.
--- Locks nothing that exists.
--- Written from supabase/schemas/02_documents.sql by `make baseline`: edit that file.
+-- 002_documents: sources, documents and their chunks, and who may read them.
+-- Adds: tables knowledge_types, knowledge_source_origins, knowledge_sources, knowledge_documents and
+-- knowledge_chunks, their policies and grants, the indexes of the chunks and the view that searches
+-- read. Locks nothing that exists.
+-- Written from supabase/schemas/core/02_documents.sql by `make baseline`: edit that file.
 
 create table public.knowledge_types (
   name text primary key check (length(name) between 1 and 60),
@@ -39,13 +38,9 @@ revoke all on table public.knowledge_types, public.knowledge_source_origins
 grant select, insert, update, delete
   on table public.knowledge_types, public.knowledge_source_origins to service_role;
 
-create function knowledge_internal.knowledge_type_names()
-returns text[]
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The known values of knowledge_type, in alphabetical order.
+create function knowledge_internal.knowledge_type_names() returns text[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return array(
     select type.name from public.knowledge_types as type order by type.name collate "C"
@@ -53,16 +48,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.knowledge_type_names() is
-  'The known values of knowledge_type, in alphabetical order.';
-
-create function knowledge_internal.source_origin_names()
-returns text[]
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The known values of source_origin, in alphabetical order.
+create function knowledge_internal.source_origin_names() returns text[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return array(
     select origin.name
@@ -72,32 +60,17 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.source_origin_names() is
-  'The known values of source_origin, in alphabetical order.';
-
-create function knowledge_internal.current_viewer()
-returns uuid
-language plpgsql
-stable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The signed-in user, which the policies compare with owner_id; null if nobody is signed in.
+create function knowledge_internal.current_viewer() returns uuid
+language plpgsql stable parallel safe security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return auth.uid();
 end
 $$;
 
-comment on function knowledge_internal.current_viewer() is
-  'The signed-in user, which the policies compare with owner_id; null if nobody is signed in.';
-
-create function knowledge_internal.groups_problem(given text[], most integer)
-returns text
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+-- The reason to reject a list of groups; null if it is valid. most: the most groups in it.
+create function knowledge_internal.groups_problem(given text[], most integer) returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 declare
   longest constant integer := 200; -- characters
@@ -119,16 +92,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.groups_problem(text[], integer) is
-  'The reason to reject a list of groups; null if it is valid. most: the most groups in it.';
-
-create function knowledge_internal.sorted_groups(argument text, given text[])
-returns text[]
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+-- The groups of a document, each once and in order; null for an empty list. Raises 22023 for too
+-- many groups, and for one that is null, empty or too long.
+create function knowledge_internal.sorted_groups(argument text, given text[]) returns text[]
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 declare
   most constant integer := 100;
@@ -146,17 +113,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.sorted_groups(text, text[]) is
-  'The groups of a document, each once and in order; null for an empty list. Raises 22023 for too '
-  'many groups, and for one that is null, empty or too long.';
-
-create function knowledge_internal.check_viewer_groups(argument text, given text[])
-returns void
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Raises 22023 if the groups of a viewer are too many, or if one is null, empty or too long.
+create function knowledge_internal.check_viewer_groups(argument text, given text[]) returns void
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most constant integer := 1000;
   problem constant text := knowledge_internal.groups_problem(given, most);
@@ -166,9 +125,6 @@ begin
   end if;
 end
 $$;
-
-comment on function knowledge_internal.check_viewer_groups(text, text[]) is
-  'Raises 22023 if the groups of a viewer are too many, or if one is null, empty or too long.';
 
 -- Searches call it with the rights of the owner of these functions, so that the function which a
 -- project puts here can read a table of members. A function that is already here is the project's,
@@ -209,14 +165,12 @@ begin
 end
 $$;
 
-create function knowledge_internal.current_viewer_groups()
-returns text[]
-language plpgsql
-stable
+-- The groups of the signed-in user, from the project's function knowledge_viewer_groups. The
+-- policies and the functions for users compare them with allowed_groups. Raises 22023 if they are
+-- too many, or if one is null, empty or too long.
+create function knowledge_internal.current_viewer_groups() returns text[]
 -- definer: a signed-in user may call neither the project's function nor what it reads.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
   groups constant text[] := coalesce(public.knowledge_viewer_groups(), '{}');
 begin
@@ -225,18 +179,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.current_viewer_groups() is
-  'The groups of the signed-in user, from the project''s function knowledge_viewer_groups. The '
-  'policies and the functions for users compare them with allowed_groups. Raises 22023 if they are '
-  'too many, or if one is null, empty or too long.';
-
-create function knowledge_internal.metadata_problem(metadata jsonb)
-returns text
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
+-- The reason to reject metadata that clients cannot read: it is nested too deeply, or has a number
+-- that is too large. Null if the metadata is valid.
+create function knowledge_internal.metadata_problem(metadata jsonb) returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 begin
   -- The limits are those of common clients: 50 levels, and numbers in the range of float8.
@@ -248,17 +194,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.metadata_problem(jsonb) is
-  'The reason to reject metadata that clients cannot read: it is nested too deeply, or has a '
-  'number that is too large. Null if the metadata is valid.';
-
 -- Security definer, because roles that may write rows have no rights on the internal function.
-create function knowledge_internal.check_metadata()
-returns trigger
-language plpgsql
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+-- Runs before a row is written: raises 22023 for metadata that clients cannot read.
+create function knowledge_internal.check_metadata() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   problem constant text := knowledge_internal.metadata_problem(new.metadata);
 begin
@@ -271,33 +210,21 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.check_metadata() is
-  'Runs before a row is written: raises 22023 for metadata that clients cannot read.';
-
 -- Security definer, for the same reason.
-create function knowledge_internal.check_groups()
-returns trigger
-language plpgsql
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+-- Runs before a row with allowed_groups is written: sorts them, and makes an empty list null.
+-- Raises the errors of sorted_groups.
+create function knowledge_internal.check_groups() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
   new.allowed_groups := knowledge_internal.sorted_groups('allowed_groups', new.allowed_groups);
   return new;
 end
 $$;
 
-comment on function knowledge_internal.check_groups() is
-  'Runs before a row with allowed_groups is written: sorts them, and makes an empty list null. '
-  'Raises the errors of sorted_groups.';
-
-create function knowledge_internal.signed_in_viewer(caller text)
-returns uuid
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The signed-in user, for a function that users call; caller is its name for the message. Raises
+-- 42501 if nobody is signed in, or if the claim sub of the token is not a UUID.
+create function knowledge_internal.signed_in_viewer(caller text) returns uuid
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   viewer uuid;
 begin
@@ -318,10 +245,6 @@ begin
   return viewer;
 end
 $$;
-
-comment on function knowledge_internal.signed_in_viewer(text) is
-  'The signed-in user, for a function that users call; caller is its name for the message. Raises '
-  '42501 if nobody is signed in, or if the claim sub of the token is not a UUID.';
 
 create table public.knowledge_sources (
   id uuid primary key default gen_random_uuid(),
@@ -416,4 +339,208 @@ create policy knowledge_documents_read on public.knowledge_documents
     visibility = 'public'
     or owner_id = knowledge_internal.current_viewer()
     or allowed_groups <> '{}' and allowed_groups && knowledge_internal.current_viewer_groups()
+  );
+
+create table public.knowledge_chunks (
+  -- What a search reads of thousands of rows comes first: Postgres reads the columns of a row in
+  -- their order, up to the last one that is needed.
+  id uuid primary key default gen_random_uuid(),
+  document_id uuid references public.knowledge_documents (id) on delete cascade,
+  status text not null default 'active'
+    check (status in ('active', 'superseded', 'archived', 'deleted')),
+  collection text not null check (length(collection) between 1 and 200),
+  knowledge_type text not null default 'document' references public.knowledge_types (name),
+  language text not null default 'english' check (length(language) between 1 and 60),
+  document_date date check (document_date between '0001-01-01' and '9999-12-31'),
+  owner_id uuid,
+  visibility text not null default 'private' check (visibility in ('private', 'public')),
+  allowed_groups text[],
+  sensitivity text,
+  text_length integer not null,
+  content_tsv tsvector not null,
+  embedding extensions.vector(1024)
+    constraint knowledge_chunks_embedding_not_zero
+    check ((embedding operator(extensions.<=>) embedding) < 0.5),
+  embedding_bits bit varying,
+  bm25 extensions.sparsevec(536870912),
+  heading text,
+  content text not null,
+  embedding_model text,
+  chunk_index integer check (chunk_index >= 0),
+  source_id uuid references public.knowledge_sources (id) on delete set null,
+  source_origin text not null default 'manual'
+    references public.knowledge_source_origins (name),
+  metadata jsonb not null default '{}' check (jsonb_typeof(metadata) = 'object'),
+  content_hash text not null,
+  version integer not null default 1 check (version >= 1),
+  created_at timestamptz not null default now(),
+  updated_at timestamptz not null default now()
+);
+
+comment on table public.knowledge_chunks is
+  'A passage of a document. A search returns chunks, and only those with status active. A change '
+  'of the document is copied only to active chunks.';
+comment on column public.knowledge_chunks.heading is
+  'Title and section path; searched together with content.';
+comment on column public.knowledge_chunks.embedding is
+  'Null until the chunk is embedded; until then only the text leg finds it. Zero vectors, and '
+  'vectors whose length is too small or too large for float4, are rejected: their cosine distance '
+  'is NaN, which passes every threshold.';
+comment on column public.knowledge_chunks.collection is
+  'The collection of the chunk; it defaults to that of the document, else to knowledge.';
+comment on column public.knowledge_chunks.allowed_groups is
+  'The groups whose members can see the chunk, beside its owner; null: none.';
+comment on column public.knowledge_chunks.metadata is
+  'The keys of the document, overwritten by the keys of the chunk.';
+comment on column public.knowledge_chunks.content_hash is
+  'knowledge_content_hash(heading, content), set by the database: equal hashes mean equal text.';
+comment on column public.knowledge_chunks.version is
+  'Increases by 1 each time the chunk at this position of its document is replaced.';
+comment on column public.knowledge_chunks.content_tsv is
+  'Lexemes of heading and content with their positions, and impact '
+  'levels (knowledge_internal.impact_levels), set by the database.';
+comment on column public.knowledge_chunks.text_length is
+  'Words in content_tsv, counted with repetition: the dl of BM25.';
+comment on column public.knowledge_chunks.bm25 is
+  'The document side of BM25, one dimension for each lexeme and one for the length factor '
+  '(knowledge_internal.document_side), set by the database.';
+comment on column public.knowledge_chunks.embedding_bits is
+  'The embedding in three bits for each dimension (knowledge_internal.embedding_bits), set by the '
+  'database. A search with a filter that few rows pass compares these bits first.';
+
+-- A search scores and filters thousands of rows. The columns that it compares stay in the row, the
+-- columns that it only returns are stored outside of it. Of these, content is compressed first.
+alter table public.knowledge_chunks alter column bm25 set storage main;
+alter table public.knowledge_chunks alter column content_tsv set storage external;
+alter table public.knowledge_chunks alter column metadata set storage main;
+alter table public.knowledge_chunks alter column embedding_bits set storage main;
+alter table public.knowledge_chunks set (toast_tuple_target = 1536);
+
+-- With the default of 100, ANALYZE lists too few document frequencies. With 1000 it lists up to the
+-- 10,000 most common lexemes.
+alter table public.knowledge_chunks alter column content_tsv set statistics 1000;
+
+-- The index finds the nearest rows in half precision, which takes half the memory. The search then
+-- compares these rows in full precision. HNSW indexes at most 2,000 dimensions of a vector and
+-- 4,000 of a halfvec.
+-- The expression that a vector index on that column indexes, as SQL. kind: vector or halfvec.
+create function knowledge_internal.indexed_embedding(
+  kind text, embedding_column name default 'embedding'
+) returns text
+language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
+  select case
+           when kind = 'vector' then format('%I', embedding_column)
+           when attribute.atttypmod <= 4000 then
+             format(
+               'extensions.l2_normalize(%I)::extensions.halfvec(%s)',
+               embedding_column, attribute.atttypmod
+             )
+           else
+             format(
+               'extensions.l2_normalize(extensions.subvector(%I, 1, 4000))'
+                 '::extensions.halfvec(4000)',
+               embedding_column
+             )
+         end
+    from pg_catalog.pg_attribute as attribute
+   where attribute.attrelid = 'public.knowledge_chunks'::regclass
+     and attribute.attname = embedding_column
+$$;
+
+-- Creates the view searchable_chunks for a vector index of this kind, vector or halfvec.
+create function knowledge_internal.use_vector_index(kind text) returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  drop view if exists knowledge_internal.searchable_chunks;
+  execute format(
+    'create view knowledge_internal.searchable_chunks with (security_invoker = true) as'
+    ' select chunk.id, chunk.document_id, chunk.content, chunk.embedding, chunk.embedding_model,'
+    '        chunk.knowledge_type, chunk.chunk_index, chunk.source_id, chunk.source_origin,'
+    '        chunk.collection, chunk.language, chunk.document_date, chunk.owner_id,'
+    '        chunk.visibility, chunk.allowed_groups, chunk.sensitivity, chunk.metadata,'
+    '        chunk.status, chunk.content_tsv, chunk.text_length, chunk.bm25, chunk.embedding_bits,'
+    '        chunk.created_at, chunk.updated_at, %s as indexed_embedding'
+    '   from public.knowledge_chunks as chunk',
+    knowledge_internal.indexed_embedding(kind)
+  );
+  comment on view knowledge_internal.searchable_chunks is
+    'The columns of chunks that a search reads, and indexed_embedding, the expression of the '
+    'vector index. A search orders by it, for any kind of index. Created by use_vector_index.';
+end
+$$;
+
+-- Searches return active rows only, so the indexes of both legs have no other rows.
+-- The statement is in a block because the indexed expression depends on the column's dimensions.
+do $$
+begin
+  execute format(
+    'create index knowledge_chunks_embedding on public.knowledge_chunks'
+    ' using hnsw ((%s) extensions.halfvec_cosine_ops) with (m = 16, ef_construction = 64)'
+    ' where status = ''active''',
+    knowledge_internal.indexed_embedding('halfvec')
+  );
+  perform knowledge_internal.use_vector_index('halfvec');
+end
+$$;
+
+-- With fastupdate, every search would also read the list of pending entries.
+create index knowledge_chunks_content_tsv on public.knowledge_chunks
+  using gin (content_tsv) with (fastupdate = off)
+  where status = 'active';
+
+-- The indexes for filters have active rows only: a superseded version costs nothing in them. The
+-- second condition follows from a filter on the column. With the first one alone, the planner would
+-- read a whole index as the cheapest way to get all active rows.
+create index knowledge_chunks_metadata on public.knowledge_chunks
+  using gin (metadata jsonb_path_ops) with (fastupdate = off)
+  where status = 'active' and metadata is not null;
+create index knowledge_chunks_knowledge_type on public.knowledge_chunks (knowledge_type)
+  where status = 'active' and knowledge_type is not null;
+create index knowledge_chunks_collection on public.knowledge_chunks (collection)
+  where status = 'active' and collection is not null;
+create index knowledge_chunks_source_origin on public.knowledge_chunks (source_origin)
+  where status = 'active' and source_origin is not null;
+create index knowledge_chunks_document_date on public.knowledge_chunks (document_date)
+  where status = 'active' and document_date is not null;
+create index knowledge_chunks_language on public.knowledge_chunks (language)
+  where status = 'active' and language is not null;
+create index knowledge_chunks_visibility on public.knowledge_chunks (visibility)
+  where status = 'active' and visibility is not null;
+create index knowledge_chunks_groups on public.knowledge_chunks
+  using gin (allowed_groups) with (fastupdate = off)
+  where status = 'active' and allowed_groups is not null;
+-- With superseded rows, because the deletion of a source or an owner must find them, too.
+create index knowledge_chunks_source on public.knowledge_chunks (source_id)
+  where source_id is not null;
+create index knowledge_chunks_owner on public.knowledge_chunks (owner_id)
+  where owner_id is not null;
+-- With status before chunk_index, a scan for the active chunks of a document does not read its
+-- superseded chunks.
+create index knowledge_chunks_document
+  on public.knowledge_chunks (document_id, status, chunk_index);
+-- A b-tree of these texts takes four times the space.
+create index knowledge_chunks_content_hash on public.knowledge_chunks using hash (content_hash);
+-- The queue of embeddings: chunks without one, and the models of the others.
+create index knowledge_chunks_unembedded on public.knowledge_chunks (collection)
+  where status = 'active' and embedding is null;
+create index knowledge_chunks_embedding_model
+  on public.knowledge_chunks (coalesce(embedding_model, ''), collection)
+  where status = 'active' and embedding is not null;
+create index knowledge_chunks_status on public.knowledge_chunks (status, updated_at)
+  where status <> 'active';
+
+-- Not granted to authenticated, for the same reason as knowledge_documents.
+alter table public.knowledge_chunks enable row level security;
+revoke all on table public.knowledge_chunks from public, anon, authenticated;
+grant select, insert, update, delete on table public.knowledge_chunks to service_role;
+
+create policy knowledge_chunks_read on public.knowledge_chunks
+  for select to authenticated
+  using (
+    status = 'active'
+    and (
+      visibility = 'public'
+      or owner_id = knowledge_internal.current_viewer()
+      or allowed_groups <> '{}' and allowed_groups && knowledge_internal.current_viewer_groups()
+    )
   );

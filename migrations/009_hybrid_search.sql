@@ -2,8 +2,9 @@
 -- Adds: types search_arguments, search_question, search_plan, ranked_list and knowledge_search_hit,
 -- the functions that check and plan a search and rank the rows of its legs, and
 -- hybrid_search_knowledge_chunks. Locks nothing that exists.
--- Written from supabase/schemas/09_hybrid_search.sql by `make baseline`: edit that file.
+-- Written from supabase/schemas/core/09_hybrid_search.sql by `make baseline`: edit that file.
 
+-- The arguments of hybrid_search_knowledge_chunks, in its order.
 create type knowledge_internal.search_arguments as (
   query_embedding extensions.vector,
   query_text text,
@@ -33,82 +34,8 @@ create type knowledge_internal.search_arguments as (
   prefix_last boolean
 );
 
-comment on type knowledge_internal.search_arguments is
-  'The arguments of hybrid_search_knowledge_chunks, in its order.';
-
-create type knowledge_internal.search_question as (
-  embedding extensions.vector,
-  query_text text,
-  ignored_embedding text
-);
-
-comment on type knowledge_internal.search_question is
-  'One way to ask: an embedding, words, or both. ignored_embedding: why its embedding is not used, '
-  'where on_bad_embedding allows that.';
-
-create type knowledge_internal.search_plan as (
-  questions knowledge_internal.search_question[],
-  analyses knowledge_internal.query_analysis[],
-  scope knowledge_internal.row_scope,
-  collections text[],
-  fusion text,
-  vector_weight double precision,
-  text_weight double precision,
-  match_threshold double precision,
-  cosine_scale double precision,
-  is_filtered boolean,
-  is_indexed boolean,
-  is_small_corpus boolean,
-  is_empty boolean,
-  pool integer,
-  index_rows integer,
-  ef_search integer,
-  scan_tuples integer,
-  chunk_count double precision,
-  dimensions integer,
-  most_compared double precision,
-  compared_by_bits integer,
-  compared_exactly integer,
-  scored_exactly integer,
-  most_read_by_filter double precision,
-  sample_weight double precision,
-  sampled_collections text[]
-);
-
-comment on type knowledge_internal.search_plan is
-  'A search whose arguments are checked and whose question is read. cosine_scale: what fusion auto '
-  'divides a cosine by. is_filtered: not every active row may be returned (for excluded '
-  'collections only, where they have most chunks); is_indexed: an index finds the rows that may; '
-  'is_empty: there is none. pool: rows that each leg returns. Vector leg: index_rows are asked of '
-  'the index, with ef_search and scan_tuples as pgvector''s settings; with at most most_compared '
-  'matching rows (of chunk_count) the index is not used: compared_by_bits rows are chosen by '
-  'embedding_bits (null: all), and compared_exactly of them returned. Text leg: scored_exactly '
-  'candidates get their exact BM25; with at most most_read_by_filter matching rows (most_compared, '
-  'where the vector leg compares them too) all of them are candidates. sampled_collections: the '
-  'collections of the rows of a sample that match, each for sample_weight chunks.';
-
-create type knowledge_internal.ranked_list as (
-  formulation integer,
-  collection text,
-  vector_strategy text,
-  vector_ids uuid[],
-  similarities double precision[],
-  text_strategy text,
-  text_ids uuid[],
-  text_scores double precision[],
-  identifier_bonus double precision,
-  relaxed_parts text[],
-  vector_milliseconds double precision,
-  text_milliseconds double precision
-);
-
-comment on type knowledge_internal.ranked_list is
-  'The rows that the legs found for one question in one collection (null: in all), best first. '
-  'strategy: how a leg found them, null for a leg that is not run. identifier_bonus: the least '
-  'text score of a row with an identifier that was asked for. relaxed_parts: what is required no '
-  'more, because no row has it. milliseconds: of the vector leg those of a comparison with all '
-  'rows for both legs, too.';
-
+-- What fusion needs of a ranked_list beside the scores of a row. missing_text_score: of a row that
+-- the text leg missed, the least of a full pool, else 0: then it has no word.
 create type knowledge_internal.score_range as (
   least_similarity double precision,
   best_similarity double precision,
@@ -117,10 +44,6 @@ create type knowledge_internal.score_range as (
   missing_text_score double precision,
   identifier_bonus double precision
 );
-
-comment on type knowledge_internal.score_range is
-  'What fusion needs of a ranked_list beside the scores of a row. missing_text_score: of a row '
-  'that the text leg missed, the least of a full pool, else 0: then it has no word.';
 
 -- A type and not "returns table": snippet is an argument and a column, and PL/pgSQL allows no name
 -- twice.
@@ -170,16 +93,12 @@ comment on type public.knowledge_search_hit is
   'embedding: why the embedding was ignored; replaced: the words that no visible chunk has, and '
   'what was searched instead; deduplicated: how many hits one_per_document merged into others.';
 
+-- Raises 22023 for null and for a number out of its bounds; allowed says these in words.
 create function knowledge_internal.check_range(
   argument text, given double precision, lowest double precision, highest double precision,
   allowed text default null
-)
-returns void
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns void
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   if (given between lowest and highest) is not true then
     raise exception '% must be %, not %',
@@ -190,18 +109,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.check_range(
-  text, double precision, double precision, double precision, text
-) is
-  'Raises 22023 for null and for a number out of its bounds; allowed says these in words.';
-
-create function knowledge_internal.check_flag(argument text, given boolean)
-returns void
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Raises 22023 for a null where true or false is needed.
+create function knowledge_internal.check_flag(argument text, given boolean) returns void
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   if given is null then
     raise exception '% must be true or false, not null', argument using errcode = '22023';
@@ -209,18 +119,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.check_flag(text, boolean) is
-  'Raises 22023 for a null where true or false is needed.';
-
-create function knowledge_internal.check_search_arguments(
-  given knowledge_internal.search_arguments
-)
+-- Raises 22023 for an argument of the search that is out of bounds.
+create function knowledge_internal.check_search_arguments(given knowledge_internal.search_arguments)
 returns void
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   problem text; -- begins with the name of the argument, whose value is %s
 begin
@@ -277,18 +179,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.check_search_arguments(knowledge_internal.search_arguments)
-is 'Raises 22023 for an argument of the search that is out of bounds.';
-
+-- Why a search cannot use an embedding that has another size than the stored ones, or no direction.
+-- Raises 22023 with this reason if it is an error.
 create function knowledge_internal.refused_embedding(
   embedding extensions.vector, argument text, dimensions integer, is_error boolean
-)
-returns text
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns text
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   problem text := format(
     '%s must not be a zero vector, nor too long or short for float4', argument
@@ -311,28 +207,15 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.refused_embedding(
-  extensions.vector, text, integer, boolean
-) is
-  'Why a search cannot use an embedding that has another size than the stored ones, or no '
-  'direction. Raises 22023 with this reason if it is an error.';
-
+-- A question with what the legs that are run use of it. Where on_bad_embedding is text, an
+-- embedding that cannot be used is left out and the reason kept, else the function raises 22023
+-- naming the argument.
 create function knowledge_internal.checked_question(
-  embedding extensions.vector,
-  query_text text,
-  argument text,
-  dimensions integer,
-  uses_embeddings boolean,
-  uses_texts boolean,
-  on_bad_embedding text
-)
-returns knowledge_internal.search_question
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+  embedding extensions.vector, query_text text, argument text, dimensions integer,
+  uses_embeddings boolean, uses_texts boolean, on_bad_embedding text
+) returns knowledge_internal.search_question
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   question knowledge_internal.search_question;
 begin
@@ -355,27 +238,14 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.checked_question is
-  'A question with what the legs that are run use of it. Where on_bad_embedding is text, an '
-  'embedding that cannot be used is left out and the reason kept, else the function raises 22023 '
-  'naming the argument.';
-
+-- The question of a search and its further formulations, checked, each with what the legs that are
+-- run use of it. Raises 22023 naming the argument.
 create function knowledge_internal.search_questions(
-  query_embedding extensions.vector,
-  query_text text,
-  formulations jsonb,
-  dimensions integer,
-  uses_embeddings boolean,
-  uses_texts boolean,
-  on_bad_embedding text
-)
-returns knowledge_internal.search_question[]
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+  query_embedding extensions.vector, query_text text, formulations jsonb, dimensions integer,
+  uses_embeddings boolean, uses_texts boolean, on_bad_embedding text
+) returns knowledge_internal.search_question[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 begin
   if query_embedding is null and coalesce(query_text, '') !~ '\S' then
     raise exception 'query_embedding and query_text are both missing, give at least one'
@@ -393,24 +263,14 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.search_questions is
-  'The question of a search and its further formulations, checked, each with what the legs that '
-  'are run use of it. Raises 22023 naming the argument.';
-
+-- The questions of the argument formulations. Raises 22023 naming the argument, such as
+-- formulations[2].query_embedding.
 create function knowledge_internal.further_questions(
-  formulations jsonb,
-  dimensions integer,
-  uses_embeddings boolean,
-  uses_texts boolean,
+  formulations jsonb, dimensions integer, uses_embeddings boolean, uses_texts boolean,
   on_bad_embedding text
-)
-returns knowledge_internal.search_question[]
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+) returns knowledge_internal.search_question[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   most_formulations constant integer := 10;
   questions knowledge_internal.search_question[] := '{}';
@@ -459,17 +319,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.further_questions is
-  'The questions of the argument formulations. Raises 22023 naming the argument, such as '
-  'formulations[2].query_embedding.';
-
-create function knowledge_internal.distinct_names(names text[])
-returns text[]
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Each name once, in order, without nulls; null when there is none.
+create function knowledge_internal.distinct_names(names text[]) returns text[]
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   if names is null then
     return null;
@@ -482,16 +334,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.distinct_names(text[]) is
-  'Each name once, in order, without nulls; null when there is none.';
-
+-- The collections, each once. Raises 22023 for collections that are not 1 to 50 names, or too many
+-- together with the formulations.
 create function knowledge_internal.checked_collections(collections text[], questions integer)
 returns text[]
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_collections constant integer := 50;
   most_lists constant integer := 100;
@@ -513,19 +360,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.checked_collections(text[], integer) is
-  'The collections, each once. Raises 22023 for collections that are not 1 to 50 names, or too '
-  'many together with the formulations.';
-
+-- analyse_query for a question, null for one without words. Under websearch, words that no visible
+-- chunk has are replaced by near ones.
 create function knowledge_internal.analysed_question(
   query_text text, given knowledge_internal.search_arguments, plan knowledge_internal.search_plan
-)
-returns knowledge_internal.query_analysis
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns knowledge_internal.query_analysis
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   named constant text[] := coalesce(plan.collections, ((plan.scope).wanted).collections);
   analysis knowledge_internal.query_analysis;
@@ -553,19 +393,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.analysed_question is
-  'analyse_query for a question, null for one without words. Under websearch, words that no '
-  'visible chunk has are replaced by near ones.';
-
+-- What a search did beside what was asked, as in the column notes of knowledge_search_hit.
 create function knowledge_internal.search_notes(
   plan knowledge_internal.search_plan, lists knowledge_internal.ranked_list[]
-)
-returns jsonb
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns jsonb
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   -- Most searches have nothing to note.
   if cardinality(lists) = 1 and plan.questions[1].ignored_embedding is null
@@ -597,16 +429,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.search_notes is
-  'What a search did beside what was asked, as in the column notes of knowledge_search_hit.';
-
-create function knowledge_internal.has_most_chunks(collections text[])
-returns boolean
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Whether more than half of the chunks are in these collections, by the sample of the statistics.
+create function knowledge_internal.has_most_chunks(collections text[]) returns boolean
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most constant float8 := 0.5;
 begin
@@ -625,16 +450,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.has_most_chunks(text[]) is
-  'Whether more than half of the chunks are in these collections, by the sample of the statistics.';
-
+-- Whether any chunk passes the filter.
 create function knowledge_internal.has_matching_chunk(scope knowledge_internal.row_scope)
 returns boolean
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   found boolean;
 begin
@@ -646,16 +465,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.has_matching_chunk(knowledge_internal.row_scope) is
-  'Whether any chunk passes the filter.';
-
+-- The plan of a filtered search with what a sample of the chunks shows of the rows that match.
 create function knowledge_internal.with_sample(plan knowledge_internal.search_plan)
 returns knowledge_internal.search_plan
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   sample_size constant integer := 100; -- chunks
   sample uuid[];
@@ -686,18 +499,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.with_sample(knowledge_internal.search_plan) is
-  'The plan of a filtered search with what a sample of the chunks shows of the rows that match.';
-
+-- How a search over the present table finds its rows. A viewer and collections bound the rows
+-- beside the filter.
 create function knowledge_internal.plan_search(
   given knowledge_internal.search_arguments, wanted knowledge_internal.chunk_filter
-)
-returns knowledge_internal.search_plan
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns knowledge_internal.search_plan
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   stored constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
   plan knowledge_internal.search_plan;
@@ -787,20 +594,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.plan_search is
-  'How a search over the present table finds its rows. A viewer and collections bound the rows '
-  'beside the filter.';
-
+-- The plan of a search. Without needs_question, a search without any question is one of all rows
+-- that pass the filters. Raises 22023 naming the argument.
 create function knowledge_internal.planned_search(
   given knowledge_internal.search_arguments, needs_question boolean default true
-)
-returns knowledge_internal.search_plan
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+) returns knowledge_internal.search_plan
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   deviations constant float8 := 3; -- of the cosine of random pairs; docs/ranking.md measures it
   wanted knowledge_internal.chunk_filter;
@@ -853,453 +653,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.planned_search is
-  'The plan of a search. Without needs_question, a search without any question is one of all rows '
-  'that pass the filters. Raises 22023 naming the argument.';
-
-create function knowledge_internal.indexed_direction(embedding extensions.vector)
-returns extensions.vector
-language plpgsql
-immutable
-parallel safe
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-  most_indexed constant integer := 4000; -- dimensions of a halfvec
-begin
-  return extensions.l2_normalize(extensions.subvector(embedding, 1, most_indexed));
-end
-$$;
-
-comment on function knowledge_internal.indexed_direction(extensions.vector) is
-  'What a query''s embedding is compared with indexed_embedding by.';
-
-create function knowledge_internal.nearest_rows(
-  asked_embedding extensions.vector,
-  collection text,
-  plan knowledge_internal.search_plan,
-  out ids uuid[],
-  out similarities float8[]
-)
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  execute
-    'select array_agg(near.id order by near.distance, near.id),'
-    '       array_agg(1 - near.distance order by near.distance, near.id)'
-    '  from ('
-    '    select chunk.id, chunk.embedding operator(extensions.<=>) $2 as distance'
-    '      from knowledge_internal.searchable_chunks as chunk'
-    '     where ' || (plan.scope).matching ||
-    case when collection is not null then ' and chunk.collection = $5' else '' end ||
-    '       and chunk.embedding is not null'
-    '     order by chunk.indexed_embedding operator(extensions.<=>) $3'
-    '     limit $4'
-    '  ) as near'
-    into ids, similarities
-    using plan.scope, asked_embedding, knowledge_internal.indexed_direction(asked_embedding),
-          plan.index_rows, collection;
-end
-$$;
-
-comment on function knowledge_internal.nearest_rows is
-  'The rows that pass the filter and that the vector index finds nearest to an embedding, nearest '
-  'first.';
-
-create function knowledge_internal.compared_rows(
-  bits bit varying,
-  analysis knowledge_internal.query_analysis,
-  query tsquery,
-  collection text,
-  plan knowledge_internal.search_plan,
-  out near_ids uuid[],
-  out text_ids uuid[]
-)
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  execute
-    'with passing as '
-    -- Rows for one leg are not kept.
-    || case when bits is null or query is null then 'not ' else '' end || 'materialized ('
-    '  select chunk.id, chunk.embedding is not null as is_embedded,'
-    '         chunk.embedding_bits operator(extensions.<~>) $2 as distance,'
-    '         chunk.bm25 operator(extensions.<#>) $3 as product,'
-    '         case when not $4 then chunk.content_tsv end as content_tsv'
-    '    from public.knowledge_chunks as chunk'
-    '   where ' || (plan.scope).matching ||
-    case when collection is not null then ' and chunk.collection = $5' else '' end ||
-    '  offset 0' -- or each distance and product is computed twice
-    ')'
-    'select array('
-    '         select passing.id from passing'
-    '          where $2 is not null and passing.is_embedded'
-    '          order by passing.distance, passing.id'
-    '          limit $6'
-    '       ),'
-    '       array('
-    '         select passing.id from passing'
-    '          where $7 is not null and passing.product < 0'
-    '            and ($4 or passing.content_tsv @@ $7)'
-    '          order by passing.product, passing.id'
-    '          limit $8'
-    '       )'
-    into near_ids, text_ids
-    using plan.scope, bits, case when query is not null then analysis.weight_vector end,
-          -- A negative product shows that a row has a word.
-          analysis.is_optional is not false, collection, plan.compared_by_bits, query,
-          plan.scored_exactly;
-end
-$$;
-
-comment on function knowledge_internal.compared_rows is
-  'Compares all rows that pass the filter, which its indexes find. near_ids: the nearest by '
-  'embedding_bits, empty without bits; text_ids: the best by the words of a query, empty without '
-  'one.';
-
-create function knowledge_internal.rated_rows(
-  compared uuid[],
-  asked_embedding extensions.vector,
-  most_rows integer,
-  out ids uuid[],
-  out similarities float8[]
-)
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  select array_agg(near.id order by near.distance, near.id),
-         array_agg(1 - near.distance order by near.distance, near.id)
-    into ids, similarities
-    from (
-      select chunk.id, chunk.embedding operator(extensions.<=>) asked_embedding as distance
-        from unnest(compared) as listed (id)
-       cross join lateral (
-               select stored.id, stored.embedding
-                 from public.knowledge_chunks as stored
-                where stored.id = listed.id
-               offset 0
-             ) as chunk
-       order by distance, chunk.id
-       limit most_rows
-    ) as near;
-end
-$$;
-
-comment on function knowledge_internal.rated_rows is
-  'The nearest of these rows in full precision, nearest first.';
-
-create function knowledge_internal.candidate_rows(
-  analysis knowledge_internal.query_analysis,
-  collection text,
-  is_narrow boolean,
-  takes_candidates boolean,
-  plan knowledge_internal.search_plan,
-  out pass integer,
-  out ids uuid[]
-)
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-  most_effort constant double precision := 20; -- rows of the second pass, over those of the first
-  query tsquery := analysis.matching_query;
-  candidate_query tsquery;
-begin
-  pass := 0;
-  loop
-    if pass = 3 then
-      query := analysis.relaxed_query;
-    end if;
-    pass := case when takes_candidates or pass = 3 then pass + 1 else 3 end;
-    candidate_query := case
-      when pass = 1 then analysis.candidate_query
-      when pass = 2 or pass = 4 and not is_narrow then coalesce(
-        knowledge_internal.candidate_query(
-          analysis.lexemes, analysis.document_frequencies, analysis.weights,
-          case when pass = 2 then analysis.required_query end, analysis.document_count,
-          least(most_effort, 5 + 4 * plan.pool / (1 + cardinality(ids)))
-        ),
-        query
-      )
-      when not (analysis.is_partial and is_narrow) then query
-    end;
-    if candidate_query is null then
-      select compared.text_ids
-        into ids
-        from knowledge_internal.compared_rows(null, analysis, query, collection, plan) as compared;
-    else
-      execute
-        'select array('
-        '  select found.id'
-        '    from ('
-        '      select chunk.id, chunk.content_tsv,'
-        '             chunk.bm25 operator(extensions.<#>) $2 as product'
-        '        from public.knowledge_chunks as chunk'
-        '       where ' || (plan.scope).matching ||
-        -- Without a filter one index finds the rows, and estimating their number takes longer.
-        case when plan.is_filtered then ' and chunk.content_tsv @@ $3'
-          else ' and chunk.content_tsv @@ (select $3)' end ||
-        case when collection is not null then ' and chunk.collection = $4' else '' end ||
-        '      offset 0' -- or each product is computed twice
-        '    ) as found'
-        '   where $5 or found.content_tsv @@ $6'
-        '   order by found.product, found.id'
-        '   limit $7'
-        ')'
-        into ids
-        using plan.scope, analysis.weight_vector, candidate_query, collection,
-              analysis.is_optional or pass = 3, query, plan.scored_exactly;
-    end if;
-    exit when pass = 4 or cardinality(ids) >= plan.pool
-           or pass = 3 and (cardinality(ids) > 0 or analysis.relaxed_query is null);
-  end loop;
-end
-$$;
-
-comment on function knowledge_internal.candidate_rows is
-  'The rows of the text leg for a query with a matching_query, in one collection or in all. '
-  'Pass 1 reads the rows of candidate_query, pass 2 those of a wider one, pass 3 every row that '
-  'matches, pass 4 rows without what is required. The next pass follows if the last one found '
-  'fewer rows than the pool, pass 4 if there was no row. takes_candidates: passes 1 and 2 are '
-  'made. pass: the last one.';
-
-create function knowledge_internal.estimated_chunks(
-  plan knowledge_internal.search_plan, collection text default null
-)
-returns float8
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  return plan.sample_weight * case
-    when collection is null then cardinality(plan.sampled_collections)
-    else cardinality(array_positions(plan.sampled_collections, collection))
-  end;
-end
-$$;
-
-comment on function knowledge_internal.estimated_chunks(knowledge_internal.search_plan, text) is
-  'How many chunks, of one collection or of all, may match, by the sample of the plan; null '
-  'without a filter.';
-
-create function knowledge_internal.ranked_list(
-  formulation integer, collection text, plan knowledge_internal.search_plan
-)
-returns knowledge_internal.ranked_list
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-  asked_embedding constant extensions.vector := plan.questions[formulation].embedding;
-  analysis constant knowledge_internal.query_analysis := plan.analyses[formulation];
-  has_words constant boolean := analysis.matching_query is not null;
-  matching constant float8 := knowledge_internal.estimated_chunks(plan, collection);
-  is_narrow constant boolean := coalesce(matching <= plan.most_compared, plan.is_small_corpus);
-  takes_candidates constant boolean := analysis.is_partial and coalesce(
-    matching > greatest(
-      plan.most_read_by_filter, case when asked_embedding is not null then plan.most_compared end
-    ),
-    true
-  );
-  compares_text constant boolean := has_words and is_narrow and analysis.is_partial
-    and not takes_candidates;
-  list knowledge_internal.ranked_list;
-  near record;
-  found record;
-  vector_rows integer;
-  pass integer := 3;
-  begun_at timestamptz := clock_timestamp();
-begin
-  list.formulation := formulation;
-  list.collection := collection;
-  if asked_embedding is not null then
-    list.vector_strategy := 'compared: few rows';
-    if not is_narrow then
-      near := knowledge_internal.nearest_rows(asked_embedding, collection, plan);
-      list.vector_strategy := case
-        when cardinality(near.ids) >= plan.index_rows then 'index'
-        else 'compared: the index stopped early'
-      end;
-    end if;
-  end if;
-  if list.vector_strategy <> 'index' or compares_text then
-    -- In one statement, because finding the rows takes most of its time.
-    found := knowledge_internal.compared_rows(
-      case
-        when list.vector_strategy <> 'index'
-          then knowledge_internal.embedding_bits(asked_embedding)
-      end,
-      analysis, case when compares_text then analysis.matching_query end, collection, plan
-    );
-    list.text_ids := found.text_ids;
-    if list.vector_strategy <> 'index' then
-      near := knowledge_internal.rated_rows(
-        found.near_ids, asked_embedding, plan.compared_exactly
-      );
-    end if;
-  end if;
-  if list.vector_strategy is not null then
-    vector_rows := least(plan.pool, cardinality(near.ids));
-    while near.similarities[vector_rows] < plan.match_threshold loop
-      vector_rows := vector_rows - 1;
-    end loop;
-    list.vector_ids := near.ids[:vector_rows];
-    list.similarities := near.similarities[:vector_rows];
-    list.vector_milliseconds := 1000 * extract(epoch from clock_timestamp() - begun_at);
-    begun_at := clock_timestamp();
-  end if;
-  if not has_words then
-    list.text_ids := null;
-    return list;
-  end if;
-
-  if not compares_text or list.text_ids = '{}' and analysis.relaxed_query is not null then
-    found := knowledge_internal.candidate_rows(
-      analysis, collection, is_narrow, takes_candidates, plan
-    );
-    list.text_ids := found.ids;
-    pass := found.pass;
-  end if;
-  list.relaxed_parts := case when pass = 4 then analysis.relaxed_parts end;
-  list.text_strategy := case
-    when pass = 4 then 'relaxed: no row has what is required'
-    when not analysis.is_partial then 'all rows'
-    when not takes_candidates then 'all rows: few pass the filters'
-    when pass = 3 then 'all rows: too few candidates'
-    when pass = 2 then 'more candidates: too few at first'
-    else 'candidates'
-  end;
-  list.identifier_bonus := (analysis.bonuses).identifier_bonus;
-  found := knowledge_internal.exact_scores(
-    list.text_ids, plan.pool, analysis.lexemes, analysis.scored_weights, analysis.readings,
-    analysis.mean_length,
-    case when pass = 4 then analysis.relaxed_bonuses else analysis.bonuses end
-  );
-  list.text_ids := found.ids;
-  list.text_scores := found.scores;
-  list.text_milliseconds := 1000 * extract(epoch from clock_timestamp() - begun_at);
-  return list;
-end
-$$;
-
-comment on function knowledge_internal.ranked_list(
-  integer, text, knowledge_internal.search_plan
-) is
-  'The rows of both legs for one question in one collection, or in all. Vector leg: the nearest by '
-  'the index, or by embedding_bits where few rows match; text leg: candidate_rows by exact BM25.';
-
-create function knowledge_internal.without_relaxed(lists knowledge_internal.ranked_list[])
-returns knowledge_internal.ranked_list[]
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-  strict_formulations integer[];
-begin
-  if cardinality(lists) = 1 then
-    return lists;
-  end if;
-  strict_formulations := array(
-    select list.formulation from unnest(lists) as list
-     where list.text_strategy is not null and list.relaxed_parts is null
-  );
-  for place in 1 .. cardinality(lists) loop
-    if lists[place].relaxed_parts is not null
-       and lists[place].formulation = any (strict_formulations)
-    then
-      lists[place].text_ids := null;
-      lists[place].text_scores := null;
-      lists[place].relaxed_parts := null;
-    end if;
-  end loop;
-  return lists;
-end
-$$;
-
-comment on function knowledge_internal.without_relaxed(knowledge_internal.ranked_list[]) is
-  'The lists of a search: where one collection has rows with what a question requires, it stays '
-  'required in all.';
-
-create function knowledge_internal.ranked_lists(plan knowledge_internal.search_plan)
-returns knowledge_internal.ranked_list[]
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
--- Compiling a plan, or starting workers, takes longer than the search.
-set jit = off
-set max_parallel_workers_per_gather = 0
--- The planner does not count the cost of reading long vectors and texts outside their row. Without
--- sorts it takes the vector index for the nearest rows; without sequential scans, the text index.
-set enable_sort = off
-set enable_seqscan = off
--- The planner overestimates how many rows the text condition matches, and would combine the text
--- index with a scan of a filter's whole index.
-set cpu_index_tuple_cost = 0.5
-as $$
-declare
-  callers text[];
-  lists knowledge_internal.ranked_list[] := '{}';
-  collection text;
-begin
-  if plan.is_empty then
-    return lists;
-  end if;
-  -- A set clause cannot restore the settings of pgvector: a role that is not a superuser could not
-  -- create the function in a session that has not loaded pgvector, which the cast does.
-  callers := case when '[1]'::extensions.vector is not null then array[
-    current_setting('hnsw.ef_search'), current_setting('hnsw.iterative_scan'),
-    current_setting('hnsw.max_scan_tuples')
-  ] end;
-  perform set_config('hnsw.ef_search', plan.ef_search::text, true),
-          -- Filters are checked after the index scan, which goes on until enough rows pass.
-          set_config('hnsw.iterative_scan', 'relaxed_order', true),
-          set_config('hnsw.max_scan_tuples', plan.scan_tuples::text, true),
-          -- When no index finds the matching rows, a sequential scan does.
-          case when plan.is_filtered and not plan.is_indexed
-            then set_config('enable_seqscan', 'on', true) end;
-  for formulation in 1 .. cardinality(plan.questions) loop
-    foreach collection in array coalesce(plan.collections, array[null::text]) loop
-      lists := lists || knowledge_internal.ranked_list(formulation, collection, plan);
-    end loop;
-  end loop;
-  perform set_config('hnsw.ef_search', callers[1], true),
-          set_config('hnsw.iterative_scan', callers[2], true),
-          set_config('hnsw.max_scan_tuples', callers[3], true);
-  return knowledge_internal.without_relaxed(lists);
-end
-$$;
-
-comment on function knowledge_internal.ranked_lists(knowledge_internal.search_plan) is
-  'The lists of a search: each question is ranked by itself in each collection.';
-
+-- What a viewer may see around hits, an object by the id of the hit: document_chunks, how many
+-- chunks its document has; shows_document, whether its document is visible; context, with a window,
+-- the chunks around it.
 create function knowledge_internal.around(
   ids uuid[], neighbor_window integer, scope knowledge_internal.row_scope
-)
-returns jsonb
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   facts jsonb;
 begin
@@ -1328,18 +688,10 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.around is
-  'What a viewer may see around hits, an object by the id of the hit: document_chunks, how many '
-  'chunks its document has; shows_document, whether its document is visible; context, with a '
-  'window, the chunks around it.';
-
+-- The lists of the argument ranked_lists. Raises 22023 for another form.
 create function knowledge_internal.given_lists(ranked_lists jsonb)
 returns knowledge_internal.ranked_list[]
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_lists constant integer := 100;
   largest constant float8 := 1e30;
@@ -1382,8 +734,61 @@ exception
 end
 $$;
 
-comment on function knowledge_internal.given_lists(jsonb) is
-  'The lists of the argument ranked_lists. Raises 22023 for another form.';
+-- A score scaled to 0..1 over its list; 1 when all scores of the list are equal, 0 for null.
+create function knowledge_internal.min_max(score float8, least_score float8, best_score float8)
+returns float8
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return coalesce(
+    (score - least_score) / nullif(best_score - least_score, 0::float8),
+    case when score is null then 0 else 1 end
+  );
+end
+$$;
+
+-- The fused score of a row that is the best of every list that it can be in.
+create function knowledge_internal.best_fused_score(
+  plan knowledge_internal.search_plan, rrf_k double precision
+) returns double precision
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  best_similarity constant float8 := plan.vector_weight * case plan.fusion
+    when 'rrf' then 1 / (rrf_k + 1) when 'auto' then 1 / plan.cosine_scale else 1 end;
+  best_text constant float8 := plan.text_weight * case plan.fusion
+    when 'rrf' then 1 / (rrf_k + 1) else 1 end;
+  best float8 := 0;
+begin
+  for place in 1 .. cardinality(plan.questions) loop
+    best := best
+      + case when plan.questions[place].embedding is null then 0 else best_similarity end
+      + case when plan.questions[place].query_text is null then 0 else best_text end
+      + case
+          when plan.fusion = 'auto'
+            and (plan.analyses[place].bonuses).identifier_bonus is not null
+            then 2 * best_similarity + best_text
+          else 0
+        end;
+  end loop;
+  return best;
+end
+$$;
+
+-- A score times 0.5 ^ (age / half-life), both in days; the score itself without a date or a
+-- half-life.
+create function knowledge_internal.aged_score(score float8, document_date date, half_life float8)
+returns float8
+language plpgsql stable parallel safe security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  -- A score below 0 would rise with its age.
+  if document_date is null or half_life is null or score < 0 then
+    return score;
+  end if;
+  return score * 0.5 ^ least(
+    greatest((now() at time zone 'UTC')::date - document_date, 0) / greatest(half_life, 1e-6), 500
+  );
+end
+$$;
 
 -- A definer: service_role has no rights on the internal schema.
 create function public.hybrid_search_knowledge_chunks(
@@ -1414,13 +819,9 @@ create function public.hybrid_search_knowledge_chunks(
   on_bad_embedding text default 'error',
   prefix_last boolean default false,
   ranked_lists jsonb default null
-)
-returns setof public.knowledge_search_hit
-language plpgsql
-stable
+) returns setof public.knowledge_search_hit
 -- Callers have no grant on the tables: the arguments decide which rows they see.
-security definer
-set search_path = pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 -- The statement is the same for every search; planning it takes longer than running it.
 set plan_cache_mode = force_generic_plan
 set jit = off
@@ -1428,8 +829,7 @@ set max_parallel_workers_per_gather = 0
 -- Rows are looked up by their ids. There are few lists, so a hash table for each join takes more
 -- time and memory than the join.
 set enable_seqscan = off
-set enable_hashjoin = off
-as $$
+set enable_hashjoin = off as $$
 declare
   plan knowledge_internal.search_plan;
   lists knowledge_internal.ranked_list[];

@@ -1,8 +1,11 @@
 -- 026_why_not: why a search does not return a chunk.
+-- Module: insight.
 -- Adds: type found_place, function explain_missing_knowledge_chunk and those that it calls.
 -- Locks nothing that exists.
--- Written from supabase/schemas/26_why_not.sql by `make baseline`: edit that file.
+-- Written from supabase/schemas/modules/insight/26_why_not.sql by `make baseline`: edit that file.
 
+-- Where a chunk stands in the list that match_offset pages through; place is null if it is not in
+-- it. page_score: the score of the last hit on the page that was asked for.
 create type knowledge_internal.found_place as (
   chunk_id uuid,
   place bigint,
@@ -14,17 +17,10 @@ create type knowledge_internal.found_place as (
   text_score double precision
 );
 
-comment on type knowledge_internal.found_place is
-  'Where a chunk stands in the list that match_offset pages through; place is null if it is not in '
-  'it. page_score: the score of the last hit on the page that was asked for.';
-
+-- The rows that a search with these arguments may return.
 create function knowledge_internal.given_scope(given knowledge_internal.search_arguments)
 returns knowledge_internal.row_scope
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return knowledge_internal.row_scope(
     knowledge_internal.compile_filter(
@@ -35,18 +31,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.given_scope(knowledge_internal.search_arguments) is
-  'The rows that a search with these arguments may return.';
-
+-- The first of the chunks in the whole list of a search.
 create function knowledge_internal.place_of(
   arguments knowledge_internal.search_arguments, chunk_ids uuid[]
-)
-returns knowledge_internal.found_place
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns knowledge_internal.found_place
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   last_offset constant integer := 1000;
   last_on_page constant integer := arguments.match_offset + arguments.match_count;
@@ -86,18 +75,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.place_of(knowledge_internal.search_arguments, uuid[]) is
-  'The first of the chunks in the whole list of a search.';
-
+-- Whether an active chunk passes arguments that restrict the rows, given as an object. The
+-- conditions are those of the search itself.
 create function knowledge_internal.passes_restriction(
   restriction jsonb, chunk_id uuid, document_id uuid
-)
-returns boolean
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns boolean
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   filters jsonb := restriction -> 'filters';
 begin
@@ -125,19 +108,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.passes_restriction(jsonb, uuid, uuid) is
-  'Whether an active chunk passes arguments that restrict the rows, given as an object. The '
-  'conditions are those of the search itself.';
-
+-- The arguments of a search that restrict its rows: each alone, as an object of arguments; the
+-- change of arguments with which the chunk passes it (null: none does); and what the chunk has
+-- instead. A condition in filters has no change of its own: it is left out.
 create function knowledge_internal.restrictions(
   arguments knowledge_internal.search_arguments, chunk public.knowledge_chunks
-)
-returns table (cause text, argument text, restriction jsonb, change jsonb, reason text)
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns table (cause text, argument text, restriction jsonb, change jsonb, reason text)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   given constant jsonb := to_jsonb(arguments) - 'query_embedding';
   document_date constant jsonb := coalesce(to_jsonb(chunk.document_date), 'null');
@@ -213,27 +190,17 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.restrictions is
-  'The arguments of a search that restrict its rows: each alone, as an object of arguments; the '
-  'change of arguments with which the chunk passes it (null: none does); and what the chunk has '
-  'instead. A condition in filters has no change of its own: it is left out.';
-
+-- The words and phrases because of which a chunk is no hit: those that it has and the query
+-- excludes (excluded_words), or that it lacks and the query requires (required_words), and the
+-- change with which they do not count. Null without any.
 create function knowledge_internal.changed_words(
-  query_text text,
-  search_mode text,
-  content_tsv tsvector,
-  out cause text,
-  out parts text[],
+  query_text text, search_mode text, content_tsv tsvector, out cause text, out parts text[],
   out change jsonb
 )
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Postgres sends a NOTICE for a query of stop words only.
 set client_min_messages = warning
-set standard_conforming_strings = on
-as $$
+set standard_conforming_strings = on as $$
 declare
   words_read constant integer := 512;
   characters_read constant integer := 4096;
@@ -300,18 +267,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.changed_words is
-  'The words and phrases because of which a chunk is no hit: those that it has and the query '
-  'excludes (excluded_words), or that it lacks and the query requires (required_words), and the '
-  'change with which they do not count. Null without any.';
-
-create function knowledge_internal.rarest_word(heading text, content text)
-returns text
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- The word of a text that the fewest chunks have; null for a text without words.
+create function knowledge_internal.rarest_word(heading text, content text) returns text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   longest_beginning constant integer := 2000; -- characters
   analysis knowledge_internal.query_analysis;
@@ -335,20 +293,14 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.rarest_word(text, text) is
-  'The word of a text that the fewest chunks have; null for a text without words.';
-
+-- The rank and score of a chunk in the text leg among the chunks that match. Only those are scored
+-- that the bounds of BM25 put neither before nor behind it.
 create function knowledge_internal.counted_place(
   matching uuid[], chunk_id uuid, analysis knowledge_internal.query_analysis
-)
-returns knowledge_internal.found_place
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
+) returns knowledge_internal.found_place
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- A sequential scan would read the text of every chunk, once for each word.
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
 declare
   margin constant float8 := 0.000001; -- for rounding
   most_weight constant float8 := knowledge_internal.bm25_k1() + 1;
@@ -411,20 +363,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.counted_place is
-  'The rank and score of a chunk in the text leg among the chunks that match. Only those are '
-  'scored that the bounds of BM25 put neither before nor behind it.';
-
+-- The ranks and scores of a chunk in the two legs alone, without threshold, among the chunks that
+-- the arguments allow. A rank beyond 1,000 is counted if there are at most 100,000 chunks.
 create function knowledge_internal.leg_ranks(
   arguments knowledge_internal.search_arguments, chunk public.knowledge_chunks
-)
-returns knowledge_internal.found_place
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+) returns knowledge_internal.found_place
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   largest_pool constant integer := 1000;
   most_counted constant integer := 100000; -- chunks
@@ -490,23 +435,14 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.leg_ranks is
-  'The ranks and scores of a chunk in the two legs alone, without threshold, among the chunks that '
-  'the arguments allow. A rank beyond 1,000 is counted if there are at most 100,000 chunks.';
-
+-- Why neither leg returns a chunk that passes the restrictions, and the changes of arguments with
+-- which one of them should.
 create function knowledge_internal.leg_causes(
-  arguments knowledge_internal.search_arguments,
-  chunk public.knowledge_chunks,
-  ranks knowledge_internal.found_place,
-  out causes jsonb,
-  out options jsonb[]
+  arguments knowledge_internal.search_arguments, chunk public.knowledge_chunks,
+  ranks knowledge_internal.found_place, out causes jsonb, out options jsonb[]
 )
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   largest_pool constant integer := 1000;
   pool constant integer := greatest(arguments.pool_size, arguments.match_count);
@@ -604,21 +540,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.leg_causes is
-  'Why neither leg returns a chunk that passes the restrictions, and the changes of arguments with '
-  'which one of them should.';
-
+-- The change, with what brings the chunk onto the page, and its place in a search with that change;
+-- null if no change of the page does.
 create function knowledge_internal.placed_change(
-  arguments knowledge_internal.search_arguments,
-  chunk_id uuid,
-  inout change jsonb,
+  arguments knowledge_internal.search_arguments, chunk_id uuid, inout change jsonb,
   out place bigint
 )
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   largest constant integer := 1000; -- of pool_size and match_count
   most_attempts constant integer := 3;
@@ -692,20 +620,12 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.placed_change is
-  'The change, with what brings the chunk onto the page, and its place in a search with that '
-  'change; null if no change of the page does.';
-
+-- Of the chunks of a document, the one that is nearest to the query.
 create function knowledge_internal.nearest_chunk(
   candidates uuid[], arguments knowledge_internal.search_arguments
-)
-returns public.knowledge_chunks
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+) returns public.knowledge_chunks
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   matching_query constant tsquery := (
     knowledge_internal.analyse_query(
@@ -727,21 +647,13 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.nearest_chunk is
-  'Of the chunks of a document, the one that is nearest to the query.';
-
+-- Of the changes of arguments, tried one after the other, the smallest with which the chunk is on
+-- the page; else a filter on its document. Null if the chunk is not on the page with any.
 create function knowledge_internal.smallest_change(
-  arguments knowledge_internal.search_arguments,
-  chunk public.knowledge_chunks,
-  options jsonb[],
-  out change jsonb,
-  out place bigint
+  arguments knowledge_internal.search_arguments, chunk public.knowledge_chunks, options jsonb[],
+  out change jsonb, out place bigint
 )
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   select placed.change, placed.place
     into change, place
@@ -774,19 +686,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.smallest_change is
-  'Of the changes of arguments, tried one after the other, the smallest with which the chunk is on '
-  'the page; else a filter on its document. Null if the chunk is not on the page with any.';
-
+-- The result of explain_missing_knowledge_chunk.
 create function knowledge_internal.missing_explanation(
   arguments knowledge_internal.search_arguments, chunk_id uuid, document_key text
-)
-returns jsonb
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   candidates uuid[];
   chunk public.knowledge_chunks;
@@ -935,16 +839,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.missing_explanation is
-  'The result of explain_missing_knowledge_chunk.';
-
-create function knowledge_internal.without_conditions(filters jsonb, failing jsonb)
-returns jsonb
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+-- Filters without these conditions; null if none is left.
+create function knowledge_internal.without_conditions(filters jsonb, failing jsonb) returns jsonb
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   if jsonb_typeof(filters) = 'array' then
     return (
@@ -961,20 +858,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.without_conditions(jsonb, jsonb) is
-  'Filters without these conditions; null if none is left.';
-
+-- Why a chunk that is in the list of a search is not on its page; an empty array if it is.
 create function knowledge_internal.page_cause(
-  arguments knowledge_internal.search_arguments,
-  found knowledge_internal.found_place,
-  change jsonb
-)
-returns jsonb
-language plpgsql
-immutable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+  arguments knowledge_internal.search_arguments, found knowledge_internal.found_place, change jsonb
+) returns jsonb
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   if found.place <= arguments.match_offset then
     return jsonb_build_object(
@@ -996,19 +884,11 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.page_cause is
-  'Why a chunk that is in the list of a search is not on its page; an empty array if it is.';
-
 create function public.explain_missing_knowledge_chunk(
   search jsonb, chunk_id uuid default null, document_key text default null
-)
-returns jsonb
-language plpgsql
-stable
+) returns jsonb
 -- definer: service_role has no rights on the internal schema.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
   return knowledge_internal.missing_explanation(
     knowledge_internal.given_arguments(search), chunk_id, document_key
@@ -1029,5 +909,7 @@ revoke all on function public.explain_missing_knowledge_chunk(jsonb, uuid, text)
   from public, anon, authenticated;
 grant execute on function public.explain_missing_knowledge_chunk(jsonb, uuid, text)
   to service_role;
+
+revoke all on all functions in schema knowledge_internal from public;
 
 notify pgrst, 'reload schema';

@@ -1,8 +1,9 @@
 -- 027_judgments: which hits are right, for measuring and tuning on the live corpus.
+-- Module: insight.
 -- Adds: table knowledge_judgments, functions set_knowledge_judgments, list_knowledge_judgments,
 -- delete_knowledge_judgments, and triggers that delete judgments with what they judge.
 -- Locks knowledge_documents and knowledge_chunks against writing until it commits.
--- Written from supabase/schemas/27_judgments.sql by `make baseline`: edit that file.
+-- Written from supabase/schemas/modules/insight/27_judgments.sql by `make baseline`: edit that file.
 
 create table public.knowledge_judgments (
   id uuid primary key default gen_random_uuid(),
@@ -43,13 +44,10 @@ revoke all on table public.knowledge_judgments from public, anon, authenticated;
 grant select, insert, update, delete on table public.knowledge_judgments to service_role;
 
 -- Triggers and not foreign keys, with which nobody could truncate documents and chunks alone.
-create function knowledge_internal.delete_judgments()
-returns trigger
-language plpgsql
+-- Runs after documents or chunks are deleted: deletes their judgments.
+create function knowledge_internal.delete_judgments() returns trigger
 -- definer: a role that may delete a document has no rights on judgments.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   ids uuid[];
 begin
@@ -80,9 +78,6 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.delete_judgments() is
-  'Runs after documents or chunks are deleted: deletes their judgments.';
-
 create trigger delete_judgments
   after delete on public.knowledge_documents referencing old table as deleted
   for each statement execute function knowledge_internal.delete_judgments('documents');
@@ -96,14 +91,11 @@ create trigger clear_judgments
   after truncate on public.knowledge_chunks
   for each statement execute function knowledge_internal.delete_judgments();
 
+-- A judgment as a row. Raises 22023 naming the place, such as judgments[3].grade.
 create function knowledge_internal.read_judgment(given jsonb, place text)
 returns public.knowledge_judgments
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on
-as $$
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   keys constant text[] := array[
     'question', 'grade', 'document_key', 'chunk_id', 'collection', 'judged_by', 'judged_at',
@@ -183,17 +175,9 @@ begin
 end
 $$;
 
-comment on function knowledge_internal.read_judgment(jsonb, text) is
-  'A judgment as a row. Raises 22023 naming the place, such as judgments[3].grade.';
-
-create function public.set_knowledge_judgments(judgments jsonb)
-returns integer
-language plpgsql
-volatile
+create function public.set_knowledge_judgments(judgments jsonb) returns integer
 -- definer: service_role has no rights on the internal schema.
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
   most_judgments constant integer := 1000;
 begin
@@ -264,11 +248,7 @@ returns table (
   judged_at timestamptz,
   is_generated boolean
 )
-language plpgsql
-stable
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return query
   select judgment.question, judgment.collection, document.external_key, judgment.chunk_id,
@@ -295,13 +275,8 @@ create function public.delete_knowledge_judgments(
   collection text default null,
   judged_by uuid default null,
   is_generated boolean default null
-)
-returns integer
-language plpgsql
-volatile
-security invoker
-set search_path = pg_catalog, pg_temp
-as $$
+) returns integer
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   deleted integer;
 begin
@@ -331,5 +306,7 @@ revoke all on function public.delete_knowledge_judgments(text, text, uuid, boole
   from public, anon, authenticated;
 grant execute on function public.delete_knowledge_judgments(text, text, uuid, boolean)
   to service_role;
+
+revoke all on all functions in schema knowledge_internal from public;
 
 notify pgrst, 'reload schema';

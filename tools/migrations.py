@@ -232,14 +232,16 @@ def write_baseline(checkout: Checkout, databases: Databases) -> list[Path]:
             remedy="Edit supabase/schemas/ and run `make migration NAME=what_it_does`.",
         )
     wanted = {}
-    for file in sorted(checkout.state.glob("*.sql")):
+    for file in sorted(checkout.state.rglob("*.sql"), key=lambda file: file.name):
         match = _NUMBERED.fullmatch(file.stem)
         if match is None:
             raise ConfigurationError(
                 f"{file} has no number", remedy="Name it as the others: NN_subject.sql."
             )
         name = f"{int(match[1]):03}_{match[2]}"
-        wanted[f"{name}.sql"] = _from_state(file.name, name, file.read_text("utf-8"))
+        wanted[f"{name}.sql"] = _from_state(
+            file.relative_to(checkout.state).as_posix(), name, file.read_text("utf-8")
+        )
     for orphan in checkout.path.glob("*.sql"):
         if orphan.name not in wanted:
             orphan.unlink()

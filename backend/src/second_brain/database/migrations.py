@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 MAX_DIMENSIONS = 16_000
 
 _FILE_NAME = re.compile(r"([0-9]+)_(.*)\.sql")
+# The second line of a file of a module.
+_MODULE = re.compile(r"\A--[^\n]*\n-- Module: (\w+)\.$", re.MULTILINE)
 _DIMENSION = re.compile(r"extensions\.vector\((\d+)\)")
 
 _LOCK = "select pg_advisory_xact_lock(hashtext('second_brain migrations'))"
@@ -102,6 +104,12 @@ class Migration:
     sql: str
 
     @property
+    def module(self) -> str | None:
+        """The module that the file is a part of; None for the core."""
+        found = _MODULE.search(self.sql)
+        return found[1] if found else None
+
+    @property
     def file_name(self) -> str:
         """The name of the file."""
         return f"{self.version}_{self.name}.sql"
@@ -130,10 +138,19 @@ def _read(place: "Traversable") -> list[Migration]:
         )
     found = [
         Migration(name[1], name[2], file.read_text("utf-8"))
-        for file in place.iterdir()
+        for file in _files(place)
         if (name := _FILE_NAME.fullmatch(file.name))
     ]
     return sorted(found, key=lambda migration: migration.version)
+
+
+def _files(place: "Traversable") -> "Iterator[Traversable]":
+    """Walk the files of a folder and of the folders in it: those of the state are in several."""
+    for one in place.iterdir():
+        if one.is_dir():
+            yield from _files(one)
+        else:
+            yield one
 
 
 def render(

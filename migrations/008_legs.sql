@@ -1,0 +1,934 @@
+-- 008_legs: the two legs: the rows that a question finds, ranked.
+-- Adds: types search_question, search_plan and ranked_list, and the functions that find rows by the
+-- vector index and by words, and rank them. Locks nothing that exists.
+-- Written from supabase/schemas/core/08_legs.sql by `make baseline`: edit that file.
+
+-- One way to ask: an embedding, words, or both. ignored_embedding: why its embedding is not used,
+-- where on_bad_embedding allows that.
+create type knowledge_internal.search_question as (
+  embedding extensions.vector,
+  query_text text,
+  ignored_embedding text
+);
+
+-- A search whose arguments are checked and whose question is read. cosine_scale: what fusion auto
+-- divides a cosine by. is_filtered: not every active row may be returned (for excluded collections
+-- only, where they have most chunks); is_indexed: an index finds the rows that may; is_empty: there
+-- is none. pool: rows that each leg returns. Vector leg: index_rows are asked of the index, with
+-- ef_search and scan_tuples as pgvector's settings; with at most most_compared matching rows (of
+-- chunk_count) the index is not used: compared_by_bits rows are chosen by embedding_bits (null:
+-- all), and compared_exactly of them returned. Text leg: scored_exactly candidates get their exact
+-- BM25; with at most most_read_by_filter matching rows (most_compared, where the vector leg
+-- compares them too) all of them are candidates. sampled_collections: the collections of the rows
+-- of a sample that match, each for sample_weight chunks.
+create type knowledge_internal.search_plan as (
+  questions knowledge_internal.search_question[],
+  analyses knowledge_internal.query_analysis[],
+  scope knowledge_internal.row_scope,
+  collections text[],
+  fusion text,
+  vector_weight double precision,
+  text_weight double precision,
+  match_threshold double precision,
+  cosine_scale double precision,
+  is_filtered boolean,
+  is_indexed boolean,
+  is_small_corpus boolean,
+  is_empty boolean,
+  pool integer,
+  index_rows integer,
+  ef_search integer,
+  scan_tuples integer,
+  chunk_count double precision,
+  dimensions integer,
+  most_compared double precision,
+  compared_by_bits integer,
+  compared_exactly integer,
+  scored_exactly integer,
+  most_read_by_filter double precision,
+  sample_weight double precision,
+  sampled_collections text[]
+);
+
+-- The rows that the legs found for one question in one collection (null: in all), best first.
+-- strategy: how a leg found them, null for a leg that is not run. identifier_bonus: the least text
+-- score of a row with an identifier that was asked for. relaxed_parts: what is required no more,
+-- because no row has it. milliseconds: of the vector leg those of a comparison with all rows for
+-- both legs, too.
+create type knowledge_internal.ranked_list as (
+  formulation integer,
+  collection text,
+  vector_strategy text,
+  vector_ids uuid[],
+  similarities double precision[],
+  text_strategy text,
+  text_ids uuid[],
+  text_scores double precision[],
+  identifier_bonus double precision,
+  relaxed_parts text[],
+  vector_milliseconds double precision,
+  text_milliseconds double precision
+);
+
+-- Three bits for each dimension of the normalised vector: above -0.7, 0 and 0.7 times the root mean
+-- square. Their Hamming distance gives nearly the same ranking as cosine distance, with a tenth of
+-- the bytes.
+create function knowledge_internal.embedding_bits(embedding extensions.vector) returns bit varying
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+declare
+  dimensions constant integer := coalesce(extensions.vector_dims(embedding), 1);
+  direction constant extensions.vector := extensions.l2_normalize(embedding);
+  step constant extensions.vector := array_fill(
+    (0.7 / sqrt(dimensions))::real, array[dimensions]
+  )::extensions.vector;
+begin
+  return extensions.binary_quantize(direction operator(extensions.+) step)
+           || extensions.binary_quantize(direction)
+           || extensions.binary_quantize(direction operator(extensions.-) step);
+end
+$$;
+
+-- The number of rows that have each impact level of each lexeme, by lexeme and level: from the
+-- statistics, or estimated.
+create function knowledge_internal.level_sizes(
+  lexemes text[], document_frequencies float8[], document_count float8
+) returns float8[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  usual_shares constant float8[] := array[0.13, 0.03, 0.0045, 0.0005]; -- of rows, by level
+  least_listed constant float8 := (
+    select corpus.least_frequency from public.knowledge_corpus_statistics as corpus
+  );
+begin
+  return (
+    select array_agg(
+             array(
+               select document_count * coalesce(
+                        listed.frequency,
+                        least(
+                          asked.document_frequency / document_count * level.usual_share,
+                          least_listed
+                        )
+                      )
+                 from unnest(usual_shares) with ordinality as level (usual_share, number)
+                 left join public.knowledge_lexeme_statistics as listed
+                   on listed.lexeme = asked.lexeme || '^' || level.number
+                order by level.number
+             )
+             order by asked.place
+           )
+      from unnest(lexemes, document_frequencies)
+           with ordinality as asked (lexeme, document_frequency, place)
+  );
+end
+$$;
+
+-- The candidates of a query of few lexemes. The rows are divided into cells by the level of each of
+-- the four rarest words in them (none, present, impact levels), and the cells of highest value are
+-- read.
+create function knowledge_internal.short_candidate_query(
+  lexemes text[], document_frequencies float8[], weights float8[], document_count float8,
+  effort float8
+) returns tsquery
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  row_budget constant float8 := 600 * effort; -- candidates, if the words were independent
+  fewest_rows constant float8 := 100 * effort;
+  -- Each condition costs time at each index entry that is read.
+  most_conditions constant integer := 10;
+  words constant integer := least(cardinality(lexemes), 4);
+  lowest_level constant integer := (array[1, 1, 1, 2])[words];
+  highest_level constant integer := (array[4, 3, 1, 2])[words];
+  usual_weight constant float8 := 0.85; -- of a word without an impact level
+  level_weights constant float8[] := knowledge_internal.impact_levels();
+  level_sizes constant float8[] := knowledge_internal.level_sizes(
+    lexemes[:words], document_frequencies[:words], document_count
+  );
+  candidate_query tsquery;
+begin
+  with step as (
+    -- Level 0: without the word; 1: with the word; 2 and more: at an impact level.
+    select asked.place, level.number as level,
+           case level.number
+             when 0 then document_count
+             when 1 then document_frequencies[asked.place]
+             else level_sizes[asked.place][level.number - 1]
+           end as size
+      from generate_series(1, 4) as asked (place)
+     cross join generate_series(0, highest_level + 1) as level (number)
+     where level.number = 0
+        or (level.number = 1 and asked.place <= words)
+       -- All rows with a rare word are read.
+        or (level.number > lowest_level and document_frequencies[asked.place] > fewest_rows)
+  ),
+  -- With the share of rows at this level, and at this or a higher one.
+  part as materialized (
+    select step.place, step.level, step.size / document_count as share_from,
+           greatest(
+             step.size - lead(step.size, 1, 0::float8)
+               over (partition by step.place order by step.level),
+             0
+           ) / document_count as share,
+           case step.level
+             when 0 then 0
+             when 1 then usual_weight * weights[step.place]
+             else (level_weights[step.level - 1] + 0.1) * weights[step.place]
+           end as value,
+           case when step.level > 0 then
+             knowledge_internal.quoted_lexeme(
+               lexemes[step.place] || coalesce('^' || nullif(step.level - 1, 0), '')
+             )
+           end as condition
+      from step
+  ),
+  cell as (
+    select first.level as first, second.level as second, third.level as third,
+           fourth.level as fourth, first.condition,
+           concat_ws(' & ', second.condition, third.condition, fourth.condition) as others,
+           first.value + second.value + third.value + fourth.value as value,
+           document_count * first.share * second.share * third.share * fourth.share as size,
+           first.share_from * second.share_from * third.share_from * fourth.share_from
+             as share_from
+      from part as first
+      join part as second on second.place = 2
+      join part as third on third.place = 3
+      join part as fourth on fourth.place = 4
+     where first.place = 1
+  ),
+  -- The cells of highest value.
+  kept as materialized (
+    select ordered.*
+      from (
+        select cell.*,
+               sum(cell.size) over (
+                 order by cell.value desc, cell.first, cell.second, cell.third, cell.fourth
+               ) as rows_found
+          from cell
+         where cell.value > 0
+      ) as ordered
+     where ordered.rows_found <= greatest(row_budget, ordered.size)
+        or (
+          ordered.rows_found - ordered.size < fewest_rows and ordered.size <= 10 * row_budget
+        )
+  ),
+  -- A cell's condition holds in the cells of higher levels too.
+  least_cell as (
+    select kept.condition, kept.others
+      from kept
+     where not exists (
+       select from kept as lower
+        where lower.value < kept.value
+          and lower.first <= kept.first
+          and lower.second <= kept.second
+          and lower.third <= kept.third
+          and lower.fourth <= kept.fourth
+     )
+     order by kept.share_from desc, kept.condition, kept.others
+     limit most_conditions
+  ),
+  by_first_word as (
+    select concat_ws(
+             ' & ',
+             least_cell.condition,
+             '((' || string_agg(nullif(least_cell.others, ''), ') | (') || '))'
+           ) as condition
+      from least_cell
+     group by least_cell.condition
+  )
+  select string_agg('(' || by_first_word.condition || ')', ' | ')::tsquery
+    into candidate_query
+    from by_first_word;
+  return candidate_query;
+end
+$$;
+
+-- The candidates of a query of four or five common lexemes: rows that have the three rarest, one of
+-- them at an impact level; the two rarest at a low one, if more than 12,000 rows are expected to
+-- have the three.
+create function knowledge_internal.common_candidate_query(lexemes text[], expected_rows float8)
+returns tsquery
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  many constant float8 := 12000; -- rows
+begin
+  -- Reading only rows at an impact level takes half the time, and finds nearly as many of the best
+  -- ten.
+  if expected_rows > many then
+    return concat_ws(
+      ' & ', knowledge_internal.quoted_lexeme(lexemes[1] || '^1'),
+      knowledge_internal.quoted_lexeme(lexemes[2] || '^1'),
+      knowledge_internal.quoted_lexeme(lexemes[3])
+    )::tsquery;
+  end if;
+  return (
+    select string_agg(knowledge_internal.quoted_lexeme(asked.lexeme), ' & ') || ' & ('
+             || string_agg(knowledge_internal.quoted_lexeme(asked.lexeme || '^2'), ' | ') || ')'
+      from unnest(lexemes[:3]) as asked (lexeme)
+  )::tsquery;
+end
+$$;
+
+-- The candidates of a query of more lexemes: rows with a driver, which is a rare lexeme or an
+-- impact level of a common one, alone or together with other lexemes.
+create function knowledge_internal.long_candidate_query(
+  lexemes text[], document_frequencies float8[], weights float8[], document_count float8,
+  budget float8
+) returns tsquery
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  row_budget constant float8 := 700 * budget; -- candidates
+  posting_budget constant float8 := 3000 * budget; -- index entries read to find them
+  thinned_budget constant float8 := 40000 * budget; -- the same, when partners thin out the rows
+  words constant integer := cardinality(lexemes);
+  words_for_triples constant integer := 5;
+  fewest_partners constant integer := 4;
+  most_partners constant integer := 6;
+  -- Reading the index entries of a more common partner costs too much.
+  most_common_partner constant float8 := document_count * case
+    when document_frequencies[fewest_partners] <= 0.05 * document_count then 0.05 else 0.3
+  end;
+  -- The first lexemes are the rarest: so many may be partners, and of so many all rows are read.
+  partners constant integer := width_bucket(most_common_partner, document_frequencies);
+  unmarked integer := 0;
+  postings float8 := 0;
+  level_weights constant float8[] := knowledge_internal.impact_levels();
+  level_sizes float8[];
+  level record;
+  -- By lexeme. Each candidate has at least one driver: a whole lexeme, or an impact level of
+  -- another.
+  drivers text[] := lexemes;
+  driver_sizes float8[];
+  higher_levels text[] := array_fill(null::text, array[words]);
+  higher_sizes float8[] := array_fill(null::float8, array[words]);
+  candidate_query tsquery;
+begin
+  -- All rows of rare lexemes are read, and of a common one when the rare ones have few rows and a
+  -- partner thins out its own.
+  while postings + document_frequencies[unmarked + 1] <= posting_budget
+    or (
+      postings < posting_budget / 2
+      and postings + document_frequencies[unmarked + 1] <= thinned_budget
+      and partners > (unmarked = 0)::integer
+    )
+  loop
+    postings := postings + document_frequencies[unmarked + 1];
+    unmarked := unmarked + 1;
+  end loop;
+  driver_sizes := document_frequencies[:unmarked] || higher_sizes[unmarked + 1:];
+
+  -- Of the other lexemes, only rows at an impact level are read: those where the lexeme weighs
+  -- much. The levels that fit into the rest of the posting budget, by falling value.
+  if unmarked < words and postings < posting_budget then
+    level_sizes := knowledge_internal.level_sizes(
+      lexemes[unmarked + 1:], document_frequencies[unmarked + 1:], document_count
+    );
+    for level in
+      select asked.place, impact.number,
+             level_sizes[asked.place - unmarked][impact.number] as size
+        from generate_series(unmarked + 1, words) as asked (place)
+       cross join unnest(level_weights) with ordinality as impact (weight, number)
+       order by weights[asked.place] * impact.weight desc, asked.place
+    loop
+      postings := postings + level.size - coalesce(driver_sizes[level.place], 0);
+      exit when postings > posting_budget and num_nonnulls(variadic driver_sizes) > 0;
+      -- A level that is too common alone is used alone at a higher level.
+      if driver_sizes[level.place] <= row_budget / 2 then
+        higher_levels[level.place] := drivers[level.place];
+        higher_sizes[level.place] := driver_sizes[level.place];
+      end if;
+      drivers[level.place] := lexemes[level.place] || '^' || level.number;
+      driver_sizes[level.place] := level.size;
+    end loop;
+  end if;
+
+  with driver as (
+    select listed.lexeme, listed.size, listed.place, true as has_partners
+      from unnest(drivers, driver_sizes) with ordinality as listed (lexeme, size, place)
+     where listed.size is not null
+    union all
+    select listed.lexeme, listed.size, listed.place, false
+      from unnest(higher_levels, higher_sizes) with ordinality as listed (lexeme, size, place)
+     where listed.size is not null
+  ),
+  -- A driver alone (place 0 is no partner), with one partner, and in a short query with two, by
+  -- falling weight.
+  combination as (
+    select driver.lexeme, lexemes[partner.place] as partner, lexemes[third.place] as third,
+           weights[driver.place] + coalesce(weights[partner.place], 0)
+             + coalesce(weights[third.place], 0) as value,
+           driver.size
+             * coalesce(document_frequencies[partner.place] / document_count, 1)
+             * coalesce(document_frequencies[third.place] / document_count, 1) as size
+      from driver
+      join generate_series(0, least(partners, most_partners)) as partner (place)
+        on partner.place = 0
+        or (driver.has_partners and partner.place <> driver.place)
+      join generate_series(0, case when words <= words_for_triples then partners else 0 end)
+             as third (place)
+        on (third.place = 0 and partner.place not between 1 and least(driver.place, unmarked))
+        or (partner.place > 0 and third.place > partner.place and third.place <> driver.place)
+  ),
+  kept as (
+    select ordered.*
+      from (
+        select combination.*,
+               sum(combination.size) over (
+                 order by combination.value desc, combination.size, combination.lexeme,
+                          combination.partner, combination.third
+               ) as rows_found
+          from combination
+      ) as ordered
+     where ordered.rows_found <= greatest(row_budget, ordered.size)
+        or (
+          ordered.rows_found - ordered.size < row_budget / 10 and ordered.size <= 3 * row_budget
+        )
+  ),
+  -- Each condition costs time at each index entry, so what another one implies is left out.
+  needed as (
+    select kept.*
+      from kept
+     where not exists (
+       select from kept as wider
+        where wider.lexeme = kept.lexeme
+          and (wider.partner is null and kept.partner is not null
+            or wider.third is null and kept.third is not null
+              and wider.partner in (kept.partner, kept.third))
+     )
+  ),
+  by_lexeme as (
+    select needed.lexeme,
+           string_agg(
+             knowledge_internal.quoted_lexeme(needed.partner)
+               || coalesce(' & ' || knowledge_internal.quoted_lexeme(needed.third), ''),
+             ' | ' order by needed.partner, needed.third
+           ) as partners
+      from needed
+     group by needed.lexeme
+  ),
+  by_partners as (
+    select '(' || string_agg(knowledge_internal.quoted_lexeme(by_lexeme.lexeme), ' | ') || ')'
+             || coalesce(' & (' || by_lexeme.partners || ')', '') as condition
+      from by_lexeme
+     group by by_lexeme.partners
+  )
+  select string_agg(by_partners.condition, ' | ')::tsquery
+    into candidate_query
+    from by_partners;
+  return candidate_query;
+end
+$$;
+
+-- The candidates of a query: rows with its rarest words, with several of its common words, or with
+-- a common word that weighs much in them. About 1,000 rows for effort 1, proportionally more for a
+-- greater effort; null when at most 3,000 rows match at all (20,000 for a query of at least 24
+-- lexemes), so that all of them are candidates.
+create function knowledge_internal.candidate_query(
+  lexemes text[], document_frequencies float8[], weights float8[], required_query tsquery,
+  document_count float8, effort float8
+) returns tsquery
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  growth constant float8 := least(greatest(document_count / 200000, 1) ^ 0.75, 5); -- of budgets
+  words constant integer := cardinality(lexemes);
+  short_words constant integer := 3;
+  most_common_words constant integer := 5;
+  common constant float8 := 3000 * effort * growth; -- rows
+  row_budget constant float8 := 700 * effort * growth; -- candidates
+  long_words constant integer := 24;
+  -- The best rows for a long query share many of its words, but may have none of the rarest. In a
+  -- small table they are all scored.
+  scored_in_full constant float8 := case when words < long_words then 3000 else 20000 end; -- rows
+  frequency float8;
+  matching_rows float8 := 0; -- at most
+  expected_rows float8; -- with the three rarest words, if words were independent
+  candidate_query tsquery;
+begin
+  foreach frequency in array document_frequencies loop
+    matching_rows := matching_rows + frequency;
+  end loop;
+  if least(matching_rows, document_count) <= scored_in_full then
+    return null;
+  end if;
+  if words between short_words + 1 and most_common_words and document_frequencies[1] > common then
+    expected_rows :=
+      document_frequencies[1] * document_frequencies[2] * document_frequencies[3]
+        / document_count ^ 2;
+  end if;
+  if words <= short_words then
+    candidate_query := knowledge_internal.short_candidate_query(
+      lexemes, document_frequencies, weights, document_count, effort * sqrt(growth)
+    );
+  -- Common words occur together more often than by chance, and too many rows have three of them.
+  elsif expected_rows > row_budget then
+    candidate_query := knowledge_internal.common_candidate_query(lexemes, expected_rows);
+  else
+    candidate_query := knowledge_internal.long_candidate_query(
+      lexemes, document_frequencies, weights, document_count, effort * growth
+    );
+  end if;
+  return coalesce(required_query && candidate_query, candidate_query);
+end
+$$;
+
+-- What the identifiers and phrases of a query add to the BM25 of a chunk that has them.
+create function knowledge_internal.bonus(
+  content_tsv tsvector, bonuses knowledge_internal.query_bonuses
+) returns float8
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+declare
+  bonus float8 := 0;
+begin
+  if content_tsv @@ bonuses.identifier_query then
+    bonus := bonuses.identifier_bonus;
+  end if;
+  for place in 1 .. coalesce(cardinality(bonuses.phrase_queries), 0) loop
+    if content_tsv @@ bonuses.phrase_queries[place] then
+      bonus := bonus + bonuses.phrase_bonuses[place];
+    end if;
+  end loop;
+  return bonus;
+end
+$$;
+
+-- The best of the candidates by BM25 with bonuses, best first, at most pool. bm25 has the mean
+-- length of the time when the chunk was written; these scores have the present one. Of the lexemes
+-- with the same reading only the best counts.
+create function knowledge_internal.exact_scores(
+  candidates uuid[], pool integer, lexemes text[], weights float8[], readings integer[],
+  mean_length float8, bonuses knowledge_internal.query_bonuses, out ids uuid[], out scores float8[]
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most_weight constant float8 := knowledge_internal.bm25_k1() + 1;
+  -- The length factor is linear in the length.
+  shortest constant float8 := knowledge_internal.bm25_length_factor(0, mean_length);
+  per_word constant float8 := knowledge_internal.bm25_length_factor(1, mean_length) - shortest;
+  length_dimension constant extensions.sparsevec := '{536870912:1}/536870912';
+  vectors extensions.sparsevec[];
+  -- Words are read alike in one language: then no word has several lexemes.
+  is_one_reading boolean;
+begin
+  if candidates = '{}' then
+    return;
+  end if;
+  select array_agg(
+           format('{%s:1}/536870912', knowledge_internal.lexeme_dimension(listed.lexeme))
+             ::extensions.sparsevec
+           order by listed.place
+         ),
+         count(*) = count(distinct listed.reading)
+    into vectors, is_one_reading
+    from unnest(lexemes, readings) with ordinality as listed (lexeme, reading, place);
+  -- Reading a CTE again takes less time than unnesting for each row.
+  with word as materialized (
+    select listed.*
+      from unnest(vectors, weights, readings) as listed (vector, weight, reading)
+  )
+  select array_agg(rated.id order by rated.score desc, rated.id),
+         array_agg(rated.score order by rated.score desc, rated.id)
+    into ids, scores
+    from (
+      select chunk.id,
+             -- stored = tf * most_weight / (tf + stored_factor), solved for tf.
+             case
+               when is_one_reading then (
+                 select sum(word.weight * most_weight / (1 + chunk.length_factor / round(
+                          chunk.stored_factor / (most_weight / nullif(
+                            -(chunk.bm25 operator(extensions.<#>) word.vector), 0
+                          ) - 1)
+                        )))
+                   from word
+               )
+               else (
+                 select sum(best.score order by best.reading)
+                   from (
+                     select word.reading,
+                            max(word.weight * most_weight / (1 + chunk.length_factor / round(
+                              chunk.stored_factor / (most_weight / nullif(
+                                -(chunk.bm25 operator(extensions.<#>) word.vector), 0
+                              ) - 1)
+                            ))) as score
+                       from word
+                      group by word.reading
+                   ) as best
+               )
+             end + case
+                     when bonuses is null then 0
+                     else knowledge_internal.bonus(chunk.content_tsv, bonuses)
+                   end as score
+        from unnest(candidates) as listed (id)
+       cross join lateral (
+               select found.id, found.content_tsv, found.bm25,
+                      shortest + per_word * found.text_length as length_factor,
+                      -(found.bm25 operator(extensions.<#>) length_dimension) as stored_factor
+                 from public.knowledge_chunks as found
+                where found.id = listed.id
+               offset 0
+             ) as chunk
+       order by score desc, chunk.id
+       limit pool
+    ) as rated;
+end
+$$;
+
+-- What a query's embedding is compared with indexed_embedding by.
+create function knowledge_internal.indexed_direction(embedding extensions.vector)
+returns extensions.vector
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+declare
+  most_indexed constant integer := 4000; -- dimensions of a halfvec
+begin
+  return extensions.l2_normalize(extensions.subvector(embedding, 1, most_indexed));
+end
+$$;
+
+-- The rows that pass the filter and that the vector index finds nearest to an embedding, nearest
+-- first.
+create function knowledge_internal.nearest_rows(
+  asked_embedding extensions.vector, collection text, plan knowledge_internal.search_plan,
+  out ids uuid[], out similarities float8[]
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  execute
+    'select array_agg(near.id order by near.distance, near.id),'
+    '       array_agg(1 - near.distance order by near.distance, near.id)'
+    '  from ('
+    '    select chunk.id, chunk.embedding operator(extensions.<=>) $2 as distance'
+    '      from knowledge_internal.searchable_chunks as chunk'
+    '     where ' || (plan.scope).matching ||
+    case when collection is not null then ' and chunk.collection = $5' else '' end ||
+    '       and chunk.embedding is not null'
+    '     order by chunk.indexed_embedding operator(extensions.<=>) $3'
+    '     limit $4'
+    '  ) as near'
+    into ids, similarities
+    using plan.scope, asked_embedding, knowledge_internal.indexed_direction(asked_embedding),
+          plan.index_rows, collection;
+end
+$$;
+
+-- Compares all rows that pass the filter, which its indexes find. near_ids: the nearest by
+-- embedding_bits, empty without bits; text_ids: the best by the words of a query, empty without
+-- one.
+create function knowledge_internal.compared_rows(
+  bits bit varying, analysis knowledge_internal.query_analysis, query tsquery, collection text,
+  plan knowledge_internal.search_plan, out near_ids uuid[], out text_ids uuid[]
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  execute
+    'with passing as '
+    -- Rows for one leg are not kept.
+    || case when bits is null or query is null then 'not ' else '' end || 'materialized ('
+    '  select chunk.id, chunk.embedding is not null as is_embedded,'
+    '         chunk.embedding_bits operator(extensions.<~>) $2 as distance,'
+    '         chunk.bm25 operator(extensions.<#>) $3 as product,'
+    '         case when not $4 then chunk.content_tsv end as content_tsv'
+    '    from public.knowledge_chunks as chunk'
+    '   where ' || (plan.scope).matching ||
+    case when collection is not null then ' and chunk.collection = $5' else '' end ||
+    '  offset 0' -- or each distance and product is computed twice
+    ')'
+    'select array('
+    '         select passing.id from passing'
+    '          where $2 is not null and passing.is_embedded'
+    '          order by passing.distance, passing.id'
+    '          limit $6'
+    '       ),'
+    '       array('
+    '         select passing.id from passing'
+    '          where $7 is not null and passing.product < 0'
+    '            and ($4 or passing.content_tsv @@ $7)'
+    '          order by passing.product, passing.id'
+    '          limit $8'
+    '       )'
+    into near_ids, text_ids
+    using plan.scope, bits, case when query is not null then analysis.weight_vector end,
+          -- A negative product shows that a row has a word.
+          analysis.is_optional is not false, collection, plan.compared_by_bits, query,
+          plan.scored_exactly;
+end
+$$;
+
+-- The nearest of these rows in full precision, nearest first.
+create function knowledge_internal.rated_rows(
+  compared uuid[], asked_embedding extensions.vector, most_rows integer, out ids uuid[],
+  out similarities float8[]
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  select array_agg(near.id order by near.distance, near.id),
+         array_agg(1 - near.distance order by near.distance, near.id)
+    into ids, similarities
+    from (
+      select chunk.id, chunk.embedding operator(extensions.<=>) asked_embedding as distance
+        from unnest(compared) as listed (id)
+       cross join lateral (
+               select stored.id, stored.embedding
+                 from public.knowledge_chunks as stored
+                where stored.id = listed.id
+               offset 0
+             ) as chunk
+       order by distance, chunk.id
+       limit most_rows
+    ) as near;
+end
+$$;
+
+-- The rows of the text leg for a query with a matching_query, in one collection or in all. Pass 1
+-- reads the rows of candidate_query, pass 2 those of a wider one, pass 3 every row that matches,
+-- pass 4 rows without what is required. The next pass follows if the last one found fewer rows than
+-- the pool, pass 4 if there was no row. takes_candidates: passes 1 and 2 are made. pass: the last
+-- one.
+create function knowledge_internal.candidate_rows(
+  analysis knowledge_internal.query_analysis, collection text, is_narrow boolean,
+  takes_candidates boolean, plan knowledge_internal.search_plan, out pass integer, out ids uuid[]
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most_effort constant double precision := 20; -- rows of the second pass, over those of the first
+  query tsquery := analysis.matching_query;
+  candidate_query tsquery;
+begin
+  pass := 0;
+  loop
+    if pass = 3 then
+      query := analysis.relaxed_query;
+    end if;
+    pass := case when takes_candidates or pass = 3 then pass + 1 else 3 end;
+    candidate_query := case
+      when pass = 1 then analysis.candidate_query
+      when pass = 2 or pass = 4 and not is_narrow then coalesce(
+        knowledge_internal.candidate_query(
+          analysis.lexemes, analysis.document_frequencies, analysis.weights,
+          case when pass = 2 then analysis.required_query end, analysis.document_count,
+          least(most_effort, 5 + 4 * plan.pool / (1 + cardinality(ids)))
+        ),
+        query
+      )
+      when not (analysis.is_partial and is_narrow) then query
+    end;
+    if candidate_query is null then
+      select compared.text_ids
+        into ids
+        from knowledge_internal.compared_rows(null, analysis, query, collection, plan) as compared;
+    else
+      execute
+        'select array('
+        '  select found.id'
+        '    from ('
+        '      select chunk.id, chunk.content_tsv,'
+        '             chunk.bm25 operator(extensions.<#>) $2 as product'
+        '        from public.knowledge_chunks as chunk'
+        '       where ' || (plan.scope).matching ||
+        -- Without a filter one index finds the rows, and estimating their number takes longer.
+        case when plan.is_filtered then ' and chunk.content_tsv @@ $3'
+          else ' and chunk.content_tsv @@ (select $3)' end ||
+        case when collection is not null then ' and chunk.collection = $4' else '' end ||
+        '      offset 0' -- or each product is computed twice
+        '    ) as found'
+        '   where $5 or found.content_tsv @@ $6'
+        '   order by found.product, found.id'
+        '   limit $7'
+        ')'
+        into ids
+        using plan.scope, analysis.weight_vector, candidate_query, collection,
+              analysis.is_optional or pass = 3, query, plan.scored_exactly;
+    end if;
+    exit when pass = 4 or cardinality(ids) >= plan.pool
+           or pass = 3 and (cardinality(ids) > 0 or analysis.relaxed_query is null);
+  end loop;
+end
+$$;
+
+-- How many chunks, of one collection or of all, may match, by the sample of the plan; null without
+-- a filter.
+create function knowledge_internal.estimated_chunks(
+  plan knowledge_internal.search_plan, collection text default null
+) returns float8
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return plan.sample_weight * case
+    when collection is null then cardinality(plan.sampled_collections)
+    else cardinality(array_positions(plan.sampled_collections, collection))
+  end;
+end
+$$;
+
+-- The rows of both legs for one question in one collection, or in all. Vector leg: the nearest by
+-- the index, or by embedding_bits where few rows match; text leg: candidate_rows by exact BM25.
+create function knowledge_internal.ranked_list(
+  formulation integer, collection text, plan knowledge_internal.search_plan
+) returns knowledge_internal.ranked_list
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  asked_embedding constant extensions.vector := plan.questions[formulation].embedding;
+  analysis constant knowledge_internal.query_analysis := plan.analyses[formulation];
+  has_words constant boolean := analysis.matching_query is not null;
+  matching constant float8 := knowledge_internal.estimated_chunks(plan, collection);
+  is_narrow constant boolean := coalesce(matching <= plan.most_compared, plan.is_small_corpus);
+  takes_candidates constant boolean := analysis.is_partial and coalesce(
+    matching > greatest(
+      plan.most_read_by_filter, case when asked_embedding is not null then plan.most_compared end
+    ),
+    true
+  );
+  compares_text constant boolean := has_words and is_narrow and analysis.is_partial
+    and not takes_candidates;
+  list knowledge_internal.ranked_list;
+  near record;
+  found record;
+  vector_rows integer;
+  pass integer := 3;
+  begun_at timestamptz := clock_timestamp();
+begin
+  list.formulation := formulation;
+  list.collection := collection;
+  if asked_embedding is not null then
+    list.vector_strategy := 'compared: few rows';
+    if not is_narrow then
+      near := knowledge_internal.nearest_rows(asked_embedding, collection, plan);
+      list.vector_strategy := case
+        when cardinality(near.ids) >= plan.index_rows then 'index'
+        else 'compared: the index stopped early'
+      end;
+    end if;
+  end if;
+  if list.vector_strategy <> 'index' or compares_text then
+    -- In one statement, because finding the rows takes most of its time.
+    found := knowledge_internal.compared_rows(
+      case
+        when list.vector_strategy <> 'index'
+          then knowledge_internal.embedding_bits(asked_embedding)
+      end,
+      analysis, case when compares_text then analysis.matching_query end, collection, plan
+    );
+    list.text_ids := found.text_ids;
+    if list.vector_strategy <> 'index' then
+      near := knowledge_internal.rated_rows(
+        found.near_ids, asked_embedding, plan.compared_exactly
+      );
+    end if;
+  end if;
+  if list.vector_strategy is not null then
+    vector_rows := least(plan.pool, cardinality(near.ids));
+    while near.similarities[vector_rows] < plan.match_threshold loop
+      vector_rows := vector_rows - 1;
+    end loop;
+    list.vector_ids := near.ids[:vector_rows];
+    list.similarities := near.similarities[:vector_rows];
+    list.vector_milliseconds := 1000 * extract(epoch from clock_timestamp() - begun_at);
+    begun_at := clock_timestamp();
+  end if;
+  if not has_words then
+    list.text_ids := null;
+    return list;
+  end if;
+
+  if not compares_text or list.text_ids = '{}' and analysis.relaxed_query is not null then
+    found := knowledge_internal.candidate_rows(
+      analysis, collection, is_narrow, takes_candidates, plan
+    );
+    list.text_ids := found.ids;
+    pass := found.pass;
+  end if;
+  list.relaxed_parts := case when pass = 4 then analysis.relaxed_parts end;
+  list.text_strategy := case
+    when pass = 4 then 'relaxed: no row has what is required'
+    when not analysis.is_partial then 'all rows'
+    when not takes_candidates then 'all rows: few pass the filters'
+    when pass = 3 then 'all rows: too few candidates'
+    when pass = 2 then 'more candidates: too few at first'
+    else 'candidates'
+  end;
+  list.identifier_bonus := (analysis.bonuses).identifier_bonus;
+  found := knowledge_internal.exact_scores(
+    list.text_ids, plan.pool, analysis.lexemes, analysis.scored_weights, analysis.readings,
+    analysis.mean_length,
+    case when pass = 4 then analysis.relaxed_bonuses else analysis.bonuses end
+  );
+  list.text_ids := found.ids;
+  list.text_scores := found.scores;
+  list.text_milliseconds := 1000 * extract(epoch from clock_timestamp() - begun_at);
+  return list;
+end
+$$;
+
+-- The lists of a search: where one collection has rows with what a question requires, it stays
+-- required in all.
+create function knowledge_internal.without_relaxed(lists knowledge_internal.ranked_list[])
+returns knowledge_internal.ranked_list[]
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  strict_formulations integer[];
+begin
+  if cardinality(lists) = 1 then
+    return lists;
+  end if;
+  strict_formulations := array(
+    select list.formulation from unnest(lists) as list
+     where list.text_strategy is not null and list.relaxed_parts is null
+  );
+  for place in 1 .. cardinality(lists) loop
+    if lists[place].relaxed_parts is not null
+       and lists[place].formulation = any (strict_formulations)
+    then
+      lists[place].text_ids := null;
+      lists[place].text_scores := null;
+      lists[place].relaxed_parts := null;
+    end if;
+  end loop;
+  return lists;
+end
+$$;
+
+-- The lists of a search: each question is ranked by itself in each collection.
+create function knowledge_internal.ranked_lists(plan knowledge_internal.search_plan)
+returns knowledge_internal.ranked_list[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- Compiling a plan, or starting workers, takes longer than the search.
+set jit = off
+set max_parallel_workers_per_gather = 0
+-- The planner does not count the cost of reading long vectors and texts outside their row. Without
+-- sorts it takes the vector index for the nearest rows; without sequential scans, the text index.
+set enable_sort = off
+set enable_seqscan = off
+-- The planner overestimates how many rows the text condition matches, and would combine the text
+-- index with a scan of a filter's whole index.
+set cpu_index_tuple_cost = 0.5 as $$
+declare
+  callers text[];
+  lists knowledge_internal.ranked_list[] := '{}';
+  collection text;
+begin
+  if plan.is_empty then
+    return lists;
+  end if;
+  -- A set clause cannot restore the settings of pgvector: a role that is not a superuser could not
+  -- create the function in a session that has not loaded pgvector, which the cast does.
+  callers := case when '[1]'::extensions.vector is not null then array[
+    current_setting('hnsw.ef_search'), current_setting('hnsw.iterative_scan'),
+    current_setting('hnsw.max_scan_tuples')
+  ] end;
+  perform set_config('hnsw.ef_search', plan.ef_search::text, true),
+          -- Filters are checked after the index scan, which goes on until enough rows pass.
+          set_config('hnsw.iterative_scan', 'relaxed_order', true),
+          set_config('hnsw.max_scan_tuples', plan.scan_tuples::text, true),
+          -- When no index finds the matching rows, a sequential scan does.
+          case when plan.is_filtered and not plan.is_indexed
+            then set_config('enable_seqscan', 'on', true) end;
+  for formulation in 1 .. cardinality(plan.questions) loop
+    foreach collection in array coalesce(plan.collections, array[null::text]) loop
+      lists := lists || knowledge_internal.ranked_list(formulation, collection, plan);
+    end loop;
+  end loop;
+  perform set_config('hnsw.ef_search', callers[1], true),
+          set_config('hnsw.iterative_scan', callers[2], true),
+          set_config('hnsw.max_scan_tuples', callers[3], true);
+  return knowledge_internal.without_relaxed(lists);
+end
+$$;

@@ -1,0 +1,1113 @@
+-- 012_writing: what is written: documents, chunks, and what the database adds to them.
+-- Adds: the triggers of knowledge_documents and knowledge_chunks, and functions upsert_, delete_ and
+-- purge_. Locks both tables against writes while a trigger is created.
+-- Written from supabase/schemas/core/12_writing.sql by `make baseline`: edit that file.
+
+-- The trigger functions are security definer, because roles that may write chunks or documents have
+-- no rights on the internal functions and tables that the triggers use.
+
+-- The mean text_length of 100 chunks, or of all if there are fewer; null if there are none. It is
+-- for writes before the first ANALYZE.
+create function knowledge_internal.mean_length_so_far() returns float8
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  enough constant integer := 100; -- chunks
+  kept constant text := current_setting('knowledge_internal.mean_length', true);
+  mean_length float8;
+  chunks integer;
+begin
+  if kept <> '' then
+    return kept::float8;
+  end if;
+  select avg(neighbour.text_length), count(*)
+    into mean_length, chunks
+    from (
+      select chunk.text_length
+        from public.knowledge_chunks as chunk
+       where chunk.status = 'active'
+       limit enough
+    ) as neighbour;
+  if chunks = enough then
+    -- Until the transaction ends: a bulk load asks for each of its chunks.
+    perform set_config('knowledge_internal.mean_length', mean_length::text, true);
+  end if;
+  return mean_length;
+end
+$$;
+
+-- Runs before a chunk is written: copies the columns of its document to a new or restored chunk,
+-- analyses text and embedding, and sets hash and time. An update of the text that gives no new
+-- embedding removes the old one. An update that sets content_tsv to null analyses the text again.
+create function knowledge_internal.complete_chunk() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  document public.knowledge_documents;
+  is_restored constant boolean := tg_op = 'UPDATE' and new.status = 'active'
+                                  and old.status <> 'active';
+  mean_length float8;
+  side record;
+begin
+  if new.document_id is not null
+     and (
+       tg_op = 'INSERT' or is_restored or new.document_id is distinct from old.document_id
+     )
+  then
+    -- The lock prevents a change of who can see the document before this row is written.
+    select * into document from public.knowledge_documents as parent
+     where parent.id = new.document_id for share;
+    if found then
+      new.knowledge_type := document.knowledge_type;
+      new.source_id := document.source_id;
+      new.source_origin := document.source_origin;
+      new.language := document.language;
+      new.document_date := document.document_date;
+      new.owner_id := document.owner_id;
+      new.visibility := document.visibility;
+      new.allowed_groups := document.allowed_groups;
+      new.sensitivity := document.sensitivity;
+      new.collection := coalesce(new.collection, document.collection);
+      -- It is not known which keys of a restored chunk came from its document. So the current
+      -- values of the document replace all keys of the same name.
+      new.metadata := case
+        when is_restored then new.metadata || document.metadata
+        else document.metadata || new.metadata
+      end;
+    end if;
+  end if;
+  new.collection := coalesce(new.collection, 'knowledge');
+  if tg_op = 'INSERT'
+     or (new.embedding operator(extensions.=) old.embedding) is not true
+     or old.embedding_bits is null
+     or new.content_tsv is null
+  then
+    new.embedding_bits := knowledge_internal.embedding_bits(new.embedding);
+  else
+    new.embedding_bits := old.embedding_bits;
+  end if;
+
+  if tg_op = 'INSERT'
+     or new.content is distinct from old.content
+     or new.heading is distinct from old.heading
+     or new.language is distinct from old.language
+     or new.content_tsv is null
+  then
+    new.content_hash := public.knowledge_content_hash(new.heading, new.content);
+    -- The embedding is of the old text, unless this update gives another one.
+    if tg_op = 'UPDATE'
+       and new.content_hash <> old.content_hash
+       and new.embedding operator(extensions.=) old.embedding
+    then
+      new.embedding := null;
+      new.embedding_model := null;
+      new.embedding_bits := null;
+    end if;
+    new.content_tsv := knowledge_internal.lexemes(
+      knowledge_internal.text_configuration(new.language), new.heading, new.content
+    );
+    select corpus.mean_length into mean_length from public.knowledge_corpus_statistics as corpus;
+    if mean_length is null then
+      mean_length := knowledge_internal.mean_length_so_far();
+    end if;
+    side := knowledge_internal.document_side(new.content_tsv, mean_length);
+    new.text_length := side.text_length;
+    new.bm25 := side.bm25;
+    new.content_tsv := new.content_tsv || array_to_tsvector(side.impacts);
+  else
+    new.content_hash := old.content_hash;
+    new.content_tsv := old.content_tsv;
+    new.text_length := old.text_length;
+    new.bm25 := old.bm25;
+  end if;
+
+  -- For a superseded row, updated_at is the time when it was superseded; a purge compares it.
+  if tg_op = 'UPDATE' and (new.status = 'active' or new.status <> old.status) then
+    new.updated_at := now();
+  end if;
+  return new;
+end
+$$;
+
+create trigger complete_chunk
+  before insert or update on public.knowledge_chunks
+  for each row execute function knowledge_internal.complete_chunk();
+
+-- Triggers run in the order of their names: this one runs before complete_chunk, so it checks the
+-- groups of a chunk without a document; those of a document are checked there.
+create trigger check_groups
+  before insert or update of allowed_groups on public.knowledge_chunks
+  for each row when (new.allowed_groups is not null)
+  execute function knowledge_internal.check_groups();
+
+-- This one runs after complete_chunk merged the metadata.
+create trigger limit_metadata
+  before insert or update on public.knowledge_chunks
+  for each row when (new.metadata <> '{}') execute function knowledge_internal.check_metadata();
+
+-- Runs after a write: copies the statistics if there was an ANALYZE since the last copy. Otherwise
+-- it costs two look-ups.
+create function knowledge_internal.keep_statistics() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  begin
+    perform public.refresh_knowledge_statistics();
+  exception when serialization_failure then
+    null; -- another writer copied the statistics after this transaction began
+  end;
+  return null;
+end
+$$;
+
+create trigger keep_statistics
+  after insert or update or delete on public.knowledge_chunks
+  for each statement execute function knowledge_internal.keep_statistics();
+
+-- Runs after an update of a document: copies its new values to the same columns of its active
+-- chunks.
+create function knowledge_internal.pass_document_on() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+-- The plan is made when the table is small, and used when it is large.
+set enable_seqscan = off as $$
+begin
+  -- A key whose value in the chunk equals the document's old value came from the document, so it
+  -- gets the new value.
+  update public.knowledge_chunks as chunk
+     set knowledge_type = new.knowledge_type,
+         source_id = new.source_id,
+         source_origin = new.source_origin,
+         language = new.language,
+         document_date = new.document_date,
+         owner_id = new.owner_id,
+         visibility = new.visibility,
+         allowed_groups = new.allowed_groups,
+         sensitivity = new.sensitivity,
+         collection = case chunk.collection
+           when old.collection then new.collection
+           else chunk.collection
+         end,
+         metadata = new.metadata || coalesce(
+           (
+             select jsonb_object_agg(own.key, own.value)
+               from jsonb_each(chunk.metadata) as own
+              where old.metadata -> own.key is distinct from own.value
+           ),
+           '{}'
+         )
+   where chunk.document_id = new.id
+     -- Other chunks are never returned. complete_chunk updates a chunk that becomes active again.
+     and chunk.status = 'active';
+  return null;
+end
+$$;
+
+create trigger pass_document_on
+  after update on public.knowledge_documents
+  for each row
+  when (
+    (
+      old.knowledge_type, old.source_id, old.source_origin, old.language, old.document_date,
+      old.owner_id, old.visibility, old.allowed_groups, old.sensitivity, old.collection,
+      old.metadata
+    ) is distinct from (
+      new.knowledge_type, new.source_id, new.source_origin, new.language, new.document_date,
+      new.owner_id, new.visibility, new.allowed_groups, new.sensitivity, new.collection,
+      new.metadata
+    )
+  )
+  execute function knowledge_internal.pass_document_on();
+
+-- Each public function is a definer: service_role has no rights on the internal schema, and no row
+-- level security hides a row from it.
+
+-- Raises 22023 for a document of upsert_knowledge_document that has a missing or an unknown key, or
+-- a value of the wrong type.
+create function knowledge_internal.check_document(document jsonb) returns void
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+declare
+  document_keys constant text[] := array[
+    'external_key', 'title', 'knowledge_type', 'source_id', 'source_url', 'source_origin',
+    'author', 'document_date', 'owner_id', 'visibility', 'allowed_groups', 'sensitivity',
+    'language', 'collection', 'metadata'
+  ];
+  other_than_texts constant text[] := array['metadata', 'allowed_groups'];
+  listed_keys constant text[] := array['knowledge_type', 'source_origin', 'visibility'];
+  wrong_key text;
+  listed_key text;
+  allowed text;
+  problem text;
+begin
+  if jsonb_typeof(document) is distinct from 'object' then
+    raise exception 'document must be a JSON object, not %',
+                    coalesce(jsonb_typeof(document), 'null')
+      using errcode = '22023';
+  end if;
+  select entry.key
+    into wrong_key
+    from jsonb_each(document) as entry (key, value)
+   where entry.key <> all (other_than_texts)
+     and jsonb_typeof(entry.value) not in ('string', 'null')
+   limit 1;
+  if found then
+    raise exception 'document.% must be a text or null, not %',
+                    wrong_key, jsonb_typeof(document -> wrong_key)
+      using errcode = '22023';
+  end if;
+  if coalesce(document ->> 'external_key', '') = '' then
+    raise exception 'document.external_key must be a text that names the document, '
+                    'it is missing or empty'
+      using errcode = '22023';
+  end if;
+  select rule.field, rule.allowed
+    into wrong_key, allowed
+    from (
+      values
+        (
+          'metadata', 'a JSON object',
+          jsonb_typeof(document -> 'metadata') in ('object', 'null')
+        ),
+        (
+          'allowed_groups', 'an array of texts, or null',
+          document -> 'allowed_groups' = 'null'
+            or jsonb_typeof(document -> 'allowed_groups') = 'array'
+              and not jsonb_path_exists(
+                    document -> 'allowed_groups', 'strict $[*] ? (@.type() != "string")',
+                    silent => true
+                  )
+        ),
+        (
+          'external_key', 'a text of 1 to 2000 bytes',
+          octet_length(document ->> 'external_key') between 1 and 2000
+        ),
+        ('owner_id', 'a UUID', knowledge_internal.is_input(document ->> 'owner_id', 'uuid')),
+        ('source_id', 'a UUID', knowledge_internal.is_input(document ->> 'source_id', 'uuid')),
+        -- How Postgres reads any other form of a date depends on the DateStyle of the session.
+        (
+          'document_date', 'an ISO date such as 2026-01-31',
+          document ->> 'document_date' ~ '^\d{4}-\d{2}-\d{2}([T ].*)?$'
+            and knowledge_internal.is_input(document ->> 'document_date', 'date')
+        ),
+        (
+          'language', 'a text of 1 to 60 characters',
+          length(document ->> 'language') between 1 and 60
+        ),
+        (
+          'collection', 'a text of 1 to 200 characters',
+          length(document ->> 'collection') between 1 and 200
+        )
+    ) as rule (field, allowed, is_kept)
+   where not rule.is_kept
+   limit 1;
+  if found then
+    raise exception 'document.% must be %, not %',
+                    wrong_key, allowed, left(document ->> wrong_key, 100)
+      using errcode = '22023';
+  end if;
+  problem := knowledge_internal.metadata_problem(document -> 'metadata');
+  if problem is not null then
+    raise exception 'document.metadata %', problem
+      using errcode = '22023',
+            hint = 'Nest metadata at most 50 levels deep, and store a larger number as a text.';
+  end if;
+  perform knowledge_internal.sorted_groups(
+    'document.allowed_groups',
+    array(select jsonb_array_elements_text(nullif(document -> 'allowed_groups', 'null')))
+  );
+  select key.name
+    into wrong_key
+    from jsonb_object_keys(document) as key (name)
+   where key.name <> all (document_keys)
+   limit 1;
+  if found then
+    raise exception 'document has an unknown key %, the known keys are: %',
+                    wrong_key, array_to_string(document_keys, ', ')
+      using errcode = '22023', hint = 'Put keys of your own into document.metadata.';
+  end if;
+  foreach listed_key in array listed_keys loop
+    if document ->> listed_key <> all (knowledge_internal.known_values(listed_key)) then
+      raise exception 'document.% must be one of %, not %',
+                      listed_key,
+                      array_to_string(knowledge_internal.known_values(listed_key), ', '),
+                      left(document ->> listed_key, 100)
+        using errcode = '22023';
+    end if;
+  end loop;
+end
+$$;
+
+-- Raises 22023 for chunks of upsert_knowledge_document that have a missing or an unknown key, or a
+-- value of the wrong type.
+create function knowledge_internal.check_chunks(chunks jsonb) returns void
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  chunk_keys constant text[] := array[
+    'content', 'heading', 'embedding', 'embedding_model', 'collection', 'metadata'
+  ];
+  unknown_key text;
+  wrong_chunk bigint;
+begin
+  if jsonb_typeof(chunks) is distinct from 'array' then
+    raise exception 'chunks must be a JSON array of objects, not %',
+                    coalesce(jsonb_typeof(chunks), 'null')
+      using errcode = '22023';
+  end if;
+  select item.ordinality - 1
+    into wrong_chunk
+    from jsonb_array_elements(chunks) with ordinality as item (chunk, ordinality)
+   where jsonb_typeof(item.chunk) <> 'object'
+      or jsonb_typeof(item.chunk -> 'content') is distinct from 'string'
+      or jsonb_typeof(item.chunk -> 'metadata') not in ('object', 'null')
+      or jsonb_typeof(item.chunk -> 'embedding') not in ('array', 'string', 'null')
+      or jsonb_typeof(item.chunk -> 'embedding_model') not in ('string', 'null')
+      or jsonb_typeof(item.chunk -> 'heading') not in ('string', 'null')
+      or jsonb_typeof(item.chunk -> 'collection') not in ('string', 'null')
+   order by item.ordinality
+   limit 1;
+  if found then
+    raise exception 'chunks[%] must be an object: content a text, heading, embedding_model and '
+                    'collection texts or null, embedding an array of numbers or null, metadata '
+                    'an object or null',
+                    wrong_chunk
+      using errcode = '22023';
+  end if;
+  select key.name
+    into unknown_key
+    from jsonb_array_elements(chunks) as item (chunk)
+   cross join jsonb_object_keys(item.chunk) as key (name)
+   where key.name <> all (chunk_keys)
+   limit 1;
+  if found then
+    raise exception 'chunks have an unknown key %, the known keys are: %',
+                    unknown_key, array_to_string(chunk_keys, ', ')
+      using errcode = '22023', hint = 'Put keys of your own into the metadata of a chunk.';
+  end if;
+end
+$$;
+
+-- Raises 22023 for chunks that could not be stored: names the first wrong one, its field and value,
+-- and what is allowed. reported: the error of the database, for what it does not know.
+create function knowledge_internal.refuse_chunk(chunks jsonb, reported text) returns void
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  facts constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
+  corpus_model text;
+  embedding extensions.vector;
+  chunk jsonb;
+  place integer;
+  field text;
+  problem text;
+  remedy text;
+begin
+  for chunk, place in
+    select item.chunk, item.ordinality - 1
+      from jsonb_array_elements(chunks) with ordinality as item (chunk, ordinality)
+     order by item.ordinality
+  loop
+    field := 'collection';
+    if length(chunk ->> field) not between 1 and 200 then
+      problem := format(
+        'must be a text of 1 to 200 characters, not %s', left(coalesce(chunk ->> field, ''), 100)
+      );
+      exit;
+    end if;
+    field := 'metadata';
+    problem := knowledge_internal.metadata_problem(chunk -> field);
+    remedy := 'Nest metadata at most 50 levels deep, and store a larger number as a text.';
+    exit when problem is not null;
+    field := 'embedding';
+    remedy := null;
+    begin
+      embedding := (chunk ->> field)::extensions.vector;
+    exception when data_exception then
+      problem := format(
+        'must be an array of finite numbers, not %s: %s', left(chunk ->> field, 100), sqlerrm
+      );
+      exit;
+    end;
+    if extensions.vector_dims(embedding) <> facts.dimensions then
+      select stored.embedding_model
+        into corpus_model
+        from public.knowledge_chunks as stored
+       where stored.embedding is not null
+         and stored.status = 'active'
+       limit 1;
+      problem := format(
+        'has %s dimensions, the corpus has %s (model: %s)',
+        extensions.vector_dims(embedding), facts.dimensions, coalesce(corpus_model, 'none stored')
+      );
+      remedy := 'Embed with the model of the corpus, or change the corpus: '
+                '`second-brain reembed start --embedder NAME`.';
+      exit;
+    end if;
+    if embedding is not null
+       and ((embedding operator(extensions.<=>) embedding) < 0.5) is not true
+    then
+      problem := 'must have a direction: it is zero, or too small for float4';
+      remedy := 'Send null for a text that cannot be embedded.';
+      exit;
+    end if;
+  end loop;
+  if problem is null then
+    raise exception 'chunks have a value that is not allowed: %', left(reported, 300)
+      using errcode = '22023';
+  end if;
+  raise exception 'chunks[%].% %', place, field, problem
+    using errcode = '22023', hint = coalesce(remedy, 'Correct this value.');
+end
+$$;
+
+-- A stored document with the given fields. A field that is not given keeps its value (fields:
+-- merge) or gets its default (replace); one given as null gets its default. source_row is not one
+-- of these fields: an adopted document keeps it.
+create function knowledge_internal.changed_document(
+  document public.knowledge_documents, given jsonb, fields text
+) returns public.knowledge_documents
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  defaults constant jsonb := '{
+    "title": null, "knowledge_type": "document", "source_id": null, "source_url": null,
+    "source_origin": "manual", "author": null, "document_date": null, "owner_id": null,
+    "visibility": "private", "allowed_groups": null, "sensitivity": null,
+    "language": "english", "collection": "knowledge", "metadata": {}
+  }';
+  changes jsonb;
+begin
+  select jsonb_object_agg(
+           field.key,
+           case field.value when 'null' then defaults -> field.key else field.value end
+         )
+    into changes
+    from jsonb_each(given) as field (key, value);
+  if fields = 'replace' then
+    changes := defaults || changes;
+  end if;
+  document := jsonb_populate_record(document, changes);
+  document.allowed_groups := knowledge_internal.sorted_groups(
+    'document.allowed_groups', document.allowed_groups
+  );
+  return document;
+end
+$$;
+
+-- The content_hash of a document with this title and these chunks: the digest of the content_hash
+-- of each, in their order.
+create function knowledge_internal.hash_of_chunks(title text, chunks jsonb) returns text
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return (
+    select encode(
+             sha256(
+               convert_to(
+                 coalesce(
+                   string_agg(
+                     public.knowledge_content_hash(
+                       coalesce(item.chunk ->> 'heading', title), item.chunk ->> 'content'
+                     ),
+                     ' ' order by item.ordinality
+                   ),
+                   ''
+                 ),
+                 'UTF8'
+               )
+             ),
+             'hex'
+           )
+      from jsonb_array_elements(chunks) with ordinality as item (chunk, ordinality)
+  );
+end
+$$;
+
+-- Inserts or updates a document that check_document has checked, and locks its row until the
+-- transaction ends. given, fields: as in changed_document. chunks: what store_chunks stores
+-- afterwards, for content_hash. Returns the row.
+create function knowledge_internal.store_document(given jsonb, chunks jsonb, fields text)
+returns public.knowledge_documents
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
+-- The plans are made when the table is small, and used when it is large.
+set enable_seqscan = off as $$
+declare
+  document public.knowledge_documents;
+begin
+  -- The row of the document is the lock: a second writer of the document waits here, then sees
+  -- what the first one has stored.
+  loop
+    select stored.*
+      into document
+      from public.knowledge_documents as stored
+     where stored.external_key = given ->> 'external_key'
+       for update;
+    exit when found;
+    document := knowledge_internal.changed_document(null, given, 'replace');
+    insert into public.knowledge_documents (
+      external_key, title, knowledge_type, source_id, source_url, source_origin, author,
+      document_date, owner_id, visibility, allowed_groups, sensitivity, language, collection,
+      metadata, source_row, content_hash
+    )
+    values (
+      document.external_key, document.title, document.knowledge_type, document.source_id,
+      document.source_url, document.source_origin, document.author, document.document_date,
+      document.owner_id, document.visibility, document.allowed_groups, document.sensitivity,
+      document.language, document.collection, document.metadata, document.source_row,
+      knowledge_internal.hash_of_chunks(document.title, chunks)
+    )
+        on conflict (external_key) do nothing
+    returning * into document;
+    if found then
+      return document;
+    end if;
+  end loop;
+  document := knowledge_internal.changed_document(document, given, fields);
+  document.content_hash := knowledge_internal.hash_of_chunks(document.title, chunks);
+
+  update public.knowledge_documents as stored
+     set title = document.title,
+         knowledge_type = document.knowledge_type,
+         source_id = document.source_id,
+         source_url = document.source_url,
+         source_origin = document.source_origin,
+         author = document.author,
+         document_date = document.document_date,
+         owner_id = document.owner_id,
+         visibility = document.visibility,
+         allowed_groups = document.allowed_groups,
+         sensitivity = document.sensitivity,
+         language = document.language,
+         collection = document.collection,
+         metadata = document.metadata,
+         source_row = document.source_row,
+         content_hash = document.content_hash,
+         updated_at = now()
+   where stored.id = document.id
+     and (
+       stored.title, stored.knowledge_type, stored.source_id, stored.source_url,
+       stored.source_origin, stored.author, stored.document_date, stored.owner_id,
+       stored.visibility, stored.allowed_groups, stored.sensitivity, stored.language,
+       stored.collection, stored.metadata, stored.source_row, stored.content_hash
+     ) is distinct from (
+       document.title, document.knowledge_type, document.source_id, document.source_url,
+       document.source_origin, document.author, document.document_date, document.owner_id,
+       document.visibility, document.allowed_groups, document.sensitivity, document.language,
+       document.collection, document.metadata, document.source_row, document.content_hash
+     );
+  return document;
+end
+$$;
+
+-- What store_chunks did: the counts that upsert_knowledge_document returns.
+create type knowledge_internal.chunk_counts as (
+  added bigint,
+  changed bigint,
+  unchanged bigint,
+  removed bigint,
+  embeddings_reused bigint,
+  embeddings_missing bigint
+);
+
+-- Whether a chunk of document taker may take the embedding that a chunk of document giver with the
+-- same text has: not if giver is made of a row of an adopted table. taker: null for any.
+create function knowledge_internal.may_give_embedding(giver uuid, taker uuid) returns boolean
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  -- Whoever writes an adopted table may write its embeddings too: a false one of a text that
+  -- others will store must stay in its own document.
+  return giver is not distinct from taker or not exists (
+    select
+      from public.knowledge_documents as document
+     where document.id = giver
+       and document.source_row is not null
+  );
+end
+$$;
+
+-- The embedding of a model that a stored chunk with this content_hash has and may give to document
+-- taker (knowledge_internal.may_give_embedding); null if there is none. It reads at most 100 chunks
+-- with the text.
+create function knowledge_internal.given_embedding(
+  hash text, model text, taker uuid, out embedding extensions.vector
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- The plan is made when the table is small, and used when it is large. A bitmap would have all
+-- chunks of the text.
+set enable_seqscan = off
+set enable_bitmapscan = off as $$
+declare
+  -- A worker embeds all chunks of a text at once. Without the limit, each further chunk of a text
+  -- that has no embedding yet would read all chunks of the text.
+  most_read constant integer := 100;
+begin
+  select same.embedding
+    into embedding
+    from (
+      select chunk.embedding, chunk.embedding_model, chunk.document_id
+        from public.knowledge_chunks as chunk
+       where chunk.content_hash = hash
+       limit most_read
+    ) as same
+   where same.embedding_model = model
+     and same.embedding is not null
+     and knowledge_internal.may_give_embedding(same.document_id, taker)
+   limit 1;
+end
+$$;
+
+-- A given chunk, a stored one, or both, if they have the same text. stored_id: null for a new
+-- chunk. is_given: false for a chunk to supersede; is_replaced: its position gets a new chunk.
+-- collection, metadata: null: as stored. is_embedded: the stored chunk keeps its embedding, else
+-- embedding is stored. version: of a new chunk.
+create type knowledge_internal.chunk_change as (
+  stored_id uuid,
+  is_given boolean,
+  document_id uuid,
+  chunk_index integer,
+  heading text,
+  content text,
+  collection text,
+  metadata jsonb,
+  embedding extensions.vector,
+  embedding_model text,
+  embedding_is_given boolean,
+  is_embedded boolean,
+  version integer,
+  is_replaced boolean
+);
+
+-- Compares the chunks that are given for each document, an array for each, with the active chunks
+-- that it has: what store_chunks is to do. A document must not be listed twice.
+create function knowledge_internal.chunk_changes(
+  documents public.knowledge_documents[], chunks jsonb[], fields text
+) returns setof knowledge_internal.chunk_change
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- The plan is made when the table is small, and used when it is large.
+set enable_seqscan = off as $$
+begin
+  return query
+  with incoming as materialized (
+    select document.id as document_id,
+           (item.ordinality - 1)::integer as chunk_index,
+           coalesce(item.chunk ->> 'heading', document.title) as heading,
+           item.chunk ->> 'content' as content,
+           hashed.content_hash,
+           row_number() over (
+             partition by document.id, hashed.content_hash order by item.ordinality
+           ) as occurrence,
+           case when fields = 'replace' or item.chunk ? 'collection' then
+             coalesce(item.chunk ->> 'collection', document.collection)
+           end as collection,
+           case when fields = 'replace' or item.chunk ? 'metadata' then
+             document.metadata || coalesce(nullif(item.chunk -> 'metadata', 'null'), '{}')
+           end as metadata,
+           item.chunk ->> 'embedding_model' as embedding_model,
+           (item.chunk ->> 'embedding')::extensions.vector as embedding
+      from unnest(documents) with ordinality as document
+     cross join lateral jsonb_array_elements(chunks[document.ordinality])
+           with ordinality as item (chunk, ordinality)
+     cross join lateral (
+             select public.knowledge_content_hash(
+               coalesce(item.chunk ->> 'heading', document.title), item.chunk ->> 'content'
+             ) as content_hash
+           ) as hashed
+  ),
+  stored as materialized (
+    select document.id as document_id,
+           chunk.id,
+           chunk.chunk_index,
+           chunk.content_hash,
+           chunk.version,
+           chunk.is_embedded,
+           chunk.embedding_model,
+           row_number() over (
+             partition by document.id, chunk.content_hash order by chunk.chunk_index, chunk.id
+           ) as occurrence
+      from unnest(documents) as document
+     cross join lateral (
+             select found.id, found.chunk_index, found.content_hash, found.version,
+                    found.embedding is not null as is_embedded, found.embedding_model
+               from public.knowledge_chunks as found
+              where found.document_id = document.id
+                and found.status = 'active'
+                -- A chunk without chunk_index was not written by store_chunks.
+                and found.chunk_index is not null
+             -- Prevents a join that reads the chunks of all documents.
+             offset 0
+           ) as chunk
+  ),
+  paired as (
+    select stored.id as stored_id,
+           incoming.document_id is not null as is_given,
+           document_id,
+           coalesce(incoming.chunk_index, stored.chunk_index) as chunk_index,
+           incoming.heading,
+           incoming.content,
+           content_hash,
+           incoming.collection,
+           incoming.metadata,
+           incoming.embedding,
+           incoming.embedding_model,
+           stored.is_embedded
+             and (
+               incoming.embedding_model is null
+                 or incoming.embedding_model = stored.embedding_model
+             ) as is_embedded,
+           (stored.is_embedded and stored.embedding_model = incoming.embedding_model) is true
+             as has_the_model,
+           max(stored.version) filter (where incoming.document_id is null) over same_place
+             as superseded_version,
+           bool_or(stored.id is null) over same_place as is_replaced
+      from incoming
+      full join stored using (document_id, content_hash, occurrence)
+    window same_place as (
+      partition by document_id, coalesce(incoming.chunk_index, stored.chunk_index)
+    )
+  )
+  select paired.stored_id, paired.is_given, paired.document_id, paired.chunk_index,
+         paired.heading, paired.content, paired.collection, paired.metadata,
+         case
+           when paired.embedding is not null or paired.has_the_model
+                or paired.embedding_model is null
+             then paired.embedding
+           when paired.is_given then knowledge_internal.given_embedding(
+             paired.content_hash, paired.embedding_model, paired.document_id
+           )
+         end,
+         paired.embedding_model, paired.embedding is not null, paired.is_embedded is true,
+         coalesce(paired.superseded_version, 0) + 1, paired.is_replaced
+    from paired
+   order by paired.document_id, paired.chunk_index;
+end
+$$;
+
+-- Makes the active chunks of each document those that are given for it: updates what is unchanged,
+-- supersedes what is changed or removed, inserts what is new. With fields merge, an unchanged chunk
+-- keeps a collection and metadata that are not given. Returns the sums over all documents.
+create function knowledge_internal.store_chunks(
+  documents public.knowledge_documents[], chunks jsonb[], fields text
+) returns knowledge_internal.chunk_counts
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
+-- Each chunk is found by its id: the plan is made when the table is small, and used when it is
+-- large.
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off as $$
+declare
+  counts knowledge_internal.chunk_counts;
+begin
+  with change as materialized (
+    select * from knowledge_internal.chunk_changes(documents, chunks, fields)
+  ),
+  updated as (
+    update public.knowledge_chunks as chunk
+       set chunk_index = change.chunk_index,
+           collection = coalesce(change.collection, chunk.collection),
+           metadata = coalesce(change.metadata, chunk.metadata),
+           embedding = case
+             when embedding_change.is_needed then change.embedding
+             else chunk.embedding
+           end,
+           embedding_model = case
+             when embedding_change.is_needed then change.embedding_model
+             else chunk.embedding_model
+           end
+      from change
+     cross join lateral (
+             select change.embedding is not null and not change.is_embedded
+           ) as embedding_change (is_needed)
+     where chunk.id = change.stored_id
+       and change.is_given
+       and (
+         embedding_change.is_needed
+         or (
+           chunk.chunk_index, chunk.collection, chunk.metadata
+         ) is distinct from (
+           change.chunk_index,
+           coalesce(change.collection, chunk.collection),
+           coalesce(change.metadata, chunk.metadata)
+         )
+       )
+  ),
+  superseded as (
+    update public.knowledge_chunks as chunk
+       set status = 'superseded'
+      from change
+     where chunk.id = change.stored_id
+       and not change.is_given
+  ),
+  added as (
+    -- The trigger completes a collection that is not given.
+    insert into public.knowledge_chunks (
+      document_id, chunk_index, heading, content, collection, metadata, embedding,
+      embedding_model, version
+    )
+    select change.document_id, change.chunk_index, change.heading, change.content,
+           change.collection, coalesce(change.metadata, '{}'), change.embedding,
+           case when change.embedding is not null then change.embedding_model end, change.version
+      from change
+     where change.stored_id is null
+  )
+  select count(*) filter (where change.stored_id is null and change.version = 1),
+         count(*) filter (where change.stored_id is null and change.version > 1),
+         count(*) filter (where change.stored_id is not null and change.is_given),
+         count(*) filter (where not change.is_given and not change.is_replaced),
+         count(*) filter (
+           where change.is_given
+             and not change.embedding_is_given
+             and (change.embedding is not null or change.is_embedded)
+         ),
+         count(*) filter (
+           where change.is_given and change.embedding is null and not change.is_embedded
+         )
+    into counts.added, counts.changed, counts.unchanged, counts.removed,
+         counts.embeddings_reused, counts.embeddings_missing
+    from change;
+  return counts;
+end
+$$;
+
+create function public.upsert_knowledge_document(
+  document jsonb, chunks jsonb, fields text default 'merge'
+)
+returns table (
+  document_id uuid,
+  chunks_added integer,
+  chunks_changed integer,
+  chunks_unchanged integer,
+  chunks_removed integer,
+  embeddings_reused integer,
+  embeddings_missing integer
+)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  stored_document public.knowledge_documents;
+  counts knowledge_internal.chunk_counts;
+begin
+  if (fields in ('merge', 'replace')) is not true then
+    raise exception 'fields must be merge or replace, not %', coalesce(left(fields, 100), 'null')
+      using errcode = '22023',
+            hint = 'merge keeps the fields that are not given, replace resets them.';
+  end if;
+  perform knowledge_internal.check_document(document);
+  perform knowledge_internal.check_chunks(chunks);
+  begin
+    stored_document := knowledge_internal.store_document(document, chunks, fields);
+  exception
+    when foreign_key_violation then
+      raise exception 'document.source_id must be the id of a row of knowledge_sources, not %',
+                      document ->> 'source_id'
+        using errcode = '22023';
+    when data_exception or check_violation then
+      raise exception 'document has a value that is not allowed: %', sqlerrm
+        using errcode = '22023';
+  end;
+  begin
+    counts := knowledge_internal.store_chunks(array[stored_document], array[chunks], fields);
+  exception when data_exception or check_violation then
+    perform knowledge_internal.refuse_chunk(chunks, sqlerrm);
+  end;
+
+  document_id := stored_document.id;
+  chunks_added := counts.added;
+  chunks_changed := counts.changed;
+  chunks_unchanged := counts.unchanged;
+  chunks_removed := counts.removed;
+  embeddings_reused := counts.embeddings_reused;
+  embeddings_missing := counts.embeddings_missing;
+  return next;
+end
+$$;
+
+comment on function public.upsert_knowledge_document(jsonb, jsonb, text) is
+  'Stores a document and its chunks in one transaction, and counts what that changed. '
+  'document: external_key (what it is matched on) and any of title, knowledge_type, source_id, '
+  'source_url, source_origin, author, document_date, owner_id, visibility, allowed_groups (an '
+  'array of texts), sensitivity, language, collection, metadata. '
+  'chunks: the whole content in order, each {content, heading, embedding, embedding_model, '
+  'collection, metadata}; a chunk without heading has the title. This list always replaces the '
+  'stored one. '
+  'fields: with merge (the default) a field that is not given keeps its value, also the '
+  'collection and metadata of an unchanged chunk; with replace it gets its default. A field given '
+  'as null gets its default. metadata is one field: what is given replaces the stored object. '
+  'A chunk whose heading and content '
+  'are unchanged keeps its row and embedding, a changed or removed one is superseded. A chunk '
+  'without an embedding takes one that a stored chunk of the same text and embedding_model has, '
+  'but not from a document of an adopted table. '
+  'Concurrent writers of one document wait for each other. Raises 22023 for a value that is not '
+  'allowed.';
+revoke all on function public.upsert_knowledge_document(jsonb, jsonb, text)
+  from public, anon, authenticated;
+grant execute on function public.upsert_knowledge_document(jsonb, jsonb, text) to service_role;
+
+-- An array, because PostgREST cuts a set of rows at its Max rows: hashes left out would count as
+-- embedded.
+create function public.missing_knowledge_embeddings(content_hashes text[], model text)
+returns text[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  if content_hashes is null or array_position(content_hashes, null) is not null then
+    raise exception 'content_hashes must be an array of hashes, not null and without null in it'
+      using errcode = '22023';
+  end if;
+  if model is null then
+    raise exception 'model must be the name of an embedding model, not null'
+      using errcode = '22023';
+  end if;
+  return array(
+    select distinct asked.content_hash
+      from unnest(content_hashes) as asked (content_hash)
+     where knowledge_internal.given_embedding(asked.content_hash, model, null) is null
+  );
+end
+$$;
+
+comment on function public.missing_knowledge_embeddings(text[], text) is
+  'Of the given hashes (knowledge_content_hash), those for which no stored chunk has an embedding '
+  'of that model: what is left to embed before upsert_knowledge_document. Chunks of adopted tables '
+  'do not count. Raises 22023 for null.';
+revoke all on function public.missing_knowledge_embeddings(text[], text)
+  from public, anon, authenticated;
+grant execute on function public.missing_knowledge_embeddings(text[], text) to service_role;
+
+create function public.delete_knowledge_document(document_key text) returns integer
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  deleted_chunks integer;
+  hashes text[];
+begin
+  if document_key is null then
+    raise exception 'document_key must be the external_key of a document, not null'
+      using errcode = '22023';
+  end if;
+  with locked as (
+    select document.id
+      from public.knowledge_documents as document
+     where document.external_key = document_key
+       for update
+  ),
+  chunks as (
+    delete from public.knowledge_chunks as chunk
+     using locked
+     where chunk.document_id = locked.id
+    returning chunk.content_hash
+  ),
+  documents as (
+    delete from public.knowledge_documents as document using locked where document.id = locked.id
+  )
+  select count(*), array_agg(chunks.content_hash) into deleted_chunks, hashes from chunks;
+  delete from public.knowledge_embedding_claims as claim
+   where claim.content_hash = any (hashes);
+  return deleted_chunks;
+end
+$$;
+
+comment on function public.delete_knowledge_document(text) is
+  'Deletes the document with this external_key and all versions of its chunks for good; returns '
+  'the number of chunks. It returns 0 when there is no such document. Raises 22023 for null.';
+revoke all on function public.delete_knowledge_document(text) from public, anon, authenticated;
+grant execute on function public.delete_knowledge_document(text) to service_role;
+
+create function public.delete_knowledge_owner(owner uuid)
+returns table (documents_deleted integer, chunks_deleted integer)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  locked_documents uuid[];
+  hashes text[];
+begin
+  if owner is null then
+    raise exception 'owner must be the id of a user, not null' using errcode = '22023';
+  end if;
+  -- Locks are taken in one order everywhere: documents by id, then chunks. An old version of
+  -- another owner's document can be this owner's. A document that is stored while this function
+  -- waits for a lock is not locked, so the deletion leaves its chunks, too.
+  locked_documents := array(
+    select document.id
+      from public.knowledge_documents as document
+     where document.owner_id = owner
+        or document.id in (
+             select chunk.document_id
+               from public.knowledge_chunks as chunk
+              where chunk.owner_id = owner
+           )
+     order by document.id
+       for update
+  );
+  with documents as (
+    delete from public.knowledge_documents as document
+     where document.id = any (locked_documents)
+       and document.owner_id = owner
+    returning document.id
+  ),
+  locked_chunks as materialized (
+    select chunk.id
+      from public.knowledge_chunks as chunk
+     where chunk.document_id in (select documents.id from documents)
+        or (
+          chunk.owner_id = owner
+          and (chunk.document_id is null or chunk.document_id = any (locked_documents))
+        )
+     order by chunk.id
+       for update
+  ),
+  chunks as (
+    delete from public.knowledge_chunks as chunk
+     using locked_chunks
+     where chunk.id = locked_chunks.id
+    returning chunk.content_hash
+  )
+  select (select count(*) from documents), count(*), array_agg(chunks.content_hash)
+    into documents_deleted, chunks_deleted, hashes
+    from chunks;
+  delete from public.knowledge_judgments as judgment where judgment.judged_by = owner;
+  perform knowledge_internal.erase_queries(owner);
+  -- The reason of a failure can quote the text. If another owner has the same text, it loses only
+  -- a lease.
+  delete from public.knowledge_embedding_claims as claim
+   where claim.content_hash = any (hashes);
+  return next;
+end
+$$;
+
+comment on function public.delete_knowledge_owner(uuid) is
+  'Deletes every document and chunk of one owner for good, superseded versions included, the '
+  'judgments that the owner made, and the lines of the query log in which the owner asked. '
+  'Raises 22023 for null.';
+revoke all on function public.delete_knowledge_owner(uuid) from public, anon, authenticated;
+grant execute on function public.delete_knowledge_owner(uuid) to service_role;
+
+create function public.purge_knowledge_chunks(older_than interval default '30 days') returns integer
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  purged integer;
+begin
+  if (older_than between interval '0' and interval '1000 years') is not true then
+    raise exception 'older_than must be an interval between 0 and 1000 years, not %',
+                    coalesce(older_than::text, 'null')
+      using errcode = '22023';
+  end if;
+  -- A row that another transaction holds is left to the next purge: a purge waits for nobody, so
+  -- that no deadlock includes it.
+  delete from public.knowledge_chunks as chunk
+   using (
+     select old.id
+       from public.knowledge_chunks as old
+      where old.status in ('superseded', 'deleted')
+        and old.updated_at <= now() - older_than
+        for update skip locked
+   ) as purgeable
+   where chunk.id = purgeable.id;
+  get diagnostics purged = row_count;
+  return purged;
+end
+$$;
+
+comment on function public.purge_knowledge_chunks(interval) is
+  'Removes chunks that have been superseded or deleted for at least this long; returns their '
+  'number. A chunk that another transaction has locked is left for the next call. Raises 22023 for '
+  'an interval out of bounds.';
+revoke all on function public.purge_knowledge_chunks(interval) from public, anon, authenticated;
+grant execute on function public.purge_knowledge_chunks(interval) to service_role;
+
+-- No role can name a function of this schema without usage on it. The revoke is the second lock.
+revoke all on all functions in schema knowledge_internal from public;
+
+-- A policy runs with the rights of the role that queries, and needs no usage on the schema.
+grant execute on function
+  knowledge_internal.current_viewer(), knowledge_internal.current_viewer_groups() to authenticated;
+
+notify pgrst, 'reload schema';

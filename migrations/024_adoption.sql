@@ -1,0 +1,915 @@
+-- 024_adoption: documents that are made of the rows of a project's own table.
+-- Module: adoption.
+-- Adds: tables knowledge_adoptions and knowledge_adoption_problems, the index of adopted documents,
+-- and the functions that carry rows over: after a write of the source, in a backfill, and in a
+-- repair.
+-- Locks knowledge_documents against writes while the index is created.
+-- Written from supabase/schemas/modules/adoption/24_adoption.sql by `make baseline`: edit that file.
+
+-- An adoption is a row of knowledge_adoptions, a view knowledge_internal.adopted_<name> that maps
+-- the source to documents, and triggers on the source. `second-brain adopt` writes the view and the
+-- triggers into a migration of the project. The view has the columns key_1, key_2, ..., content,
+-- optionally embedding, and fields of a document with the names that upsert_knowledge_document
+-- takes.
+
+create table public.knowledge_adoptions (
+  name text primary key,
+  source regclass not null,
+  key_columns text[] not null,
+  key_types text[] not null,
+  embedding_model text,
+  chunk_size integer,
+  chunk_overlap integer not null,
+  created_at timestamptz not null default now()
+);
+
+comment on table public.knowledge_adoptions is
+  'The adopted tables. embedding_model: the model of the embeddings in the source; null: these are '
+  'not used. chunk_size: contents with more characters are split; null: none. Written by '
+  'adopt_table.';
+
+create table public.knowledge_adoption_problems (
+  adoption_name text not null references public.knowledge_adoptions (name) on delete cascade,
+  key_hash bytea not null,
+  key jsonb not null,
+  is_carried_over boolean not null,
+  reason text not null,
+  recorded_at timestamptz not null default now(),
+  primary key (adoption_name, key_hash)
+);
+
+comment on table public.knowledge_adoption_problems is
+  'Rows of adopted tables that could not be carried over, or not completely (is_carried_over), '
+  'with the reason. A row leaves this table when it is carried over or deleted. The key is hashed '
+  'because an index entry has at most 2,704 bytes.';
+
+alter table public.knowledge_adoptions enable row level security;
+alter table public.knowledge_adoption_problems enable row level security;
+revoke all on table public.knowledge_adoptions, public.knowledge_adoption_problems
+  from public, anon, authenticated, service_role;
+
+create index knowledge_documents_adoption on public.knowledge_documents
+  ((source_row ->> 'adoption'))
+  where source_row is not null;
+
+-- Splits a text into parts of at most chunk_size characters, at the end of a paragraph, a line, a
+-- sentence or a word in the second half of a part. Each part after the first repeats at most
+-- overlap characters of the one before. Without an overlap, the parts together are the text.
+create function knowledge_internal.split_text(content text, chunk_size integer, overlap integer)
+returns text[]
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+declare
+  -- Each ends with the last place of its kind: a paragraph, a line, a sentence, a word.
+  breaks constant text[] := array[
+    '^.*\n\s*\n', '^.*\n', '^.*[.!?。！？]["'')\]]*(?:\s+|(?<=[。！？]))', '^.*\s'
+  ];
+  rest text := content;
+  split text[] := '{}';
+  part text;
+  candidate text;
+  pattern text;
+  repeated integer;
+begin
+  while length(rest) > chunk_size loop
+    part := left(rest, chunk_size);
+    foreach pattern in array breaks loop
+      candidate := substring(part from pattern);
+      -- A break in the first half would make many small chunks.
+      if length(candidate) > chunk_size / 2 then
+        part := candidate;
+        exit;
+      end if;
+    end loop;
+    split := split || part;
+    rest := substr(rest, length(part) + 1);
+    if rest <> '' and overlap > 0 then
+      -- The overlap begins with a word if one begins there.
+      candidate := right(part, least(overlap, length(part) / 2));
+      candidate := coalesce(substring(candidate from '^\S*\s+(\S.*)$'), candidate);
+      rest := candidate || rest;
+    end if;
+  end loop;
+  if rest <> '' or split = '{}' then
+    split := split || rest;
+  end if;
+  return split;
+end
+$$;
+
+-- The adoption with this name. Raises 22023 if there is none.
+create function knowledge_internal.adoption_named(adoption_name text)
+returns public.knowledge_adoptions
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  adoption public.knowledge_adoptions;
+begin
+  select stored.* into adoption
+    from public.knowledge_adoptions as stored
+   where stored.name = adoption_name;
+  if not found then
+    raise exception 'there is no adoption %', coalesce(left(adoption_name, 100), 'null')
+      using errcode = '22023', hint = 'List them with: second-brain adopt --check';
+  end if;
+  return adoption;
+end
+$$;
+
+-- Registers an adoption, or changes it. A migration of `second-brain adopt` calls it, then creates
+-- the view and the triggers. Raises 22023 for a table that cannot be adopted, and for a value that
+-- is not allowed.
+create function knowledge_internal.adopt_table(
+  adoption_name text, source regclass, key_columns text[], embedding_model text default null,
+  chunk_size integer default null, chunk_overlap integer default 0
+) returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  -- Their texts are equal exactly if the values are, with the settings of adopted_rows.
+  key_type_names constant text[] := array[
+    'int2', 'int4', 'int8', 'numeric', 'uuid', 'text', 'varchar', 'bpchar', 'citext', 'bool',
+    'date', 'timestamp', 'timestamptz'
+  ];
+  kind "char";
+  types text[];
+  wrong_column text;
+begin
+  if (adoption_name ~ '^[a-z][a-z0-9_]{0,39}$') is not true then
+    raise exception 'adoption_name must be 1 to 40 lower-case letters, digits and underscores, a '
+                    'letter first, not %', coalesce(left(adoption_name, 100), 'null')
+      using errcode = '22023';
+  end if;
+  select class.relkind into kind from pg_catalog.pg_class as class where class.oid = source;
+  if (kind in ('r', 'p')) is not true then
+    raise exception 'source must be a table, not %', coalesce(source::text, 'null')
+      using errcode = '22023', hint = 'A view and a foreign table cannot have these triggers.';
+  end if;
+  if row_security_active(source) then
+    raise exception 'source: row level security of % hides rows from %', source, current_user
+      using errcode = '22023', hint = 'Run this as the owner of the table.';
+  end if;
+  if (cardinality(key_columns) between 1 and 8) is not true then
+    raise exception 'key_columns must have 1 to 8 columns, not %',
+                    coalesce(cardinality(key_columns), 0)
+      using errcode = '22023';
+  end if;
+  select listed.name
+    into wrong_column
+    from unnest(key_columns) as listed (name)
+   where not exists (
+           select
+             from pg_catalog.pg_attribute as attribute
+             join pg_catalog.pg_type as type on type.oid = attribute.atttypid
+            where attribute.attrelid = source
+              and attribute.attname = listed.name
+              and attribute.attnum > 0
+              and attribute.attnotnull
+              and (type.typname = any (key_type_names) or type.typtype = 'e')
+         )
+   limit 1;
+  if found then
+    raise exception 'key_columns: % must be a column of % that is not null and has one of the '
+                    'types %, or an enum', coalesce(wrong_column, 'null'), source,
+                    array_to_string(key_type_names, ', ')
+      using errcode = '22023';
+  end if;
+  if not exists (
+    select
+      from pg_catalog.pg_index as index
+     where index.indrelid = source
+       and index.indisunique
+       and index.indisvalid
+       and index.indpred is null
+       and index.indexprs is null
+       and (
+         select array_agg(attribute.attname::text order by attribute.attname::text collate "C")
+           from unnest(index.indkey::int2[]) with ordinality as part (number, place)
+           join pg_catalog.pg_attribute as attribute
+             on attribute.attrelid = source and attribute.attnum = part.number
+          where part.place <= index.indnkeyatts
+       ) = (select array_agg(name order by name collate "C") from unnest(key_columns) as key (name))
+  ) then
+    raise exception 'key_columns: % has no unique index on (%)',
+                    source, array_to_string(key_columns, ', ')
+      using errcode = '22023', hint = 'Name the columns of its primary key.';
+  end if;
+  if length(embedding_model) not between 1 and 200 then
+    raise exception 'embedding_model must be a name of 1 to 200 characters, or null'
+      using errcode = '22023';
+  end if;
+  if chunk_size not between 100 and 100000 then
+    raise exception 'chunk_size must be 100 to 100000 characters, or null, not %', chunk_size
+      using errcode = '22023';
+  end if;
+  if (chunk_overlap between 0 and coalesce(chunk_size, 2) / 2) is not true then
+    raise exception 'chunk_overlap must be 0 to half of chunk_size, not %',
+                    coalesce(chunk_overlap::text, 'null')
+      using errcode = '22023';
+  end if;
+  -- A cast to character, the name of bpchar without a length, keeps one character.
+  select array_agg(
+           case attribute.atttypid when 'bpchar'::regtype then 'bpchar'
+             else pg_catalog.format_type(attribute.atttypid, null)
+           end
+           order by listed.place
+         )
+    into types
+    from unnest(key_columns) with ordinality as listed (name, place)
+    join pg_catalog.pg_attribute as attribute
+      on attribute.attrelid = source and attribute.attname = listed.name;
+  insert into public.knowledge_adoptions as stored (
+    name, source, key_columns, key_types, embedding_model, chunk_size, chunk_overlap
+  )
+  values (
+    adoption_name, source, key_columns, types, embedding_model, chunk_size, chunk_overlap
+  )
+      on conflict (name) do update
+     set source = excluded.source,
+         key_columns = excluded.key_columns,
+         key_types = excluded.key_types,
+         embedding_model = excluded.embedding_model,
+         chunk_size = excluded.chunk_size,
+         chunk_overlap = excluded.chunk_overlap;
+end
+$$;
+
+-- The external_key of the document of a row. key: the texts of the values of key_columns. A
+-- composite key is joined with slashes, after % and / in its parts are percent-escaped.
+create function knowledge_internal.adopted_key(adoption public.knowledge_adoptions, key jsonb)
+returns text
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  if jsonb_array_length(key) = 1 then
+    return adoption.name || '/' || (key ->> 0);
+  end if;
+  -- The escaped parts contain no slash, so two keys never have the same text.
+  return adoption.name || '/' || (
+    select string_agg(replace(replace(part.value, '%', '%25'), '/', '%2F'), '/' order by place)
+      from jsonb_array_elements_text(key) with ordinality as part (value, place)
+  );
+end
+$$;
+
+-- The value of source_row for the document of a row: integers are JSON numbers, all other values
+-- are texts.
+create function knowledge_internal.adopted_source_row(
+  adoption public.knowledge_adoptions, key jsonb
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- The name of the table is the same in each session.
+set quote_all_identifiers = off as $$
+begin
+  return jsonb_build_object(
+    'adoption', adoption.name,
+    'table', adoption.source::text,
+    'key', (
+      select jsonb_object_agg(
+               part.name,
+               case when part.type in ('smallint', 'integer', 'bigint')
+                 then to_jsonb(part.value::bigint)
+                 else to_jsonb(part.value)
+               end
+             )
+        from unnest(
+               adoption.key_columns, adoption.key_types,
+               array(select jsonb_array_elements_text(key))
+             ) as part (name, type, value)
+    ),
+    'types', (
+      select jsonb_object_agg(part.name, part.type)
+        from unnest(adoption.key_columns, adoption.key_types) as part (name, type)
+    )
+  );
+end
+$$;
+
+-- The SHA-256 of the external_key of a row.
+create function knowledge_internal.adopted_key_hash(adoption public.knowledge_adoptions, key jsonb)
+returns bytea
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return sha256(convert_to(knowledge_internal.adopted_key(adoption, key), 'UTF8'));
+end
+$$;
+
+-- Whether an error is not about the row: a deadlock, a serialization failure, a timeout, a lack of
+-- resources, a failure of the server. Such an error ends the write of the source, too.
+create function knowledge_internal.ends_the_write(code text) returns boolean
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return left(code, 2) in ('25', '40', '53', '57', '58', 'F0', 'XX') or code = '55P03';
+end
+$$;
+
+-- SQL for the key of a row as an array of texts. relation: an alias of the view of the adoption
+-- (is_view), or of the source.
+create function knowledge_internal.key_expression(
+  adoption public.knowledge_adoptions, relation text, is_view boolean
+) returns text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return 'jsonb_build_array(' || (
+    select string_agg(
+             case when is_view then format('%s.key_%s::text', relation, listed.place)
+               else format('%s.%I::text', relation, listed.name)
+             end,
+             ', ' order by listed.place
+           )
+      from unnest(adoption.key_columns) with ordinality as listed (name, place)
+  ) || ')';
+end
+$$;
+
+-- SQL for the condition that a row has the key given.key. The key is cast to the type of the
+-- column, so that the index of the source is used. relation, is_view: as in key_expression.
+create function knowledge_internal.key_condition(
+  adoption public.knowledge_adoptions, relation text, is_view boolean
+) returns text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return (
+    select string_agg(
+             format(
+               '%s = (given.key ->> %s)::%s',
+               case when is_view then format('%s.key_%s', relation, listed.place)
+                 else format('%s.%I', relation, listed.name)
+               end,
+               listed.place - 1, listed.type
+             ),
+             ' and ' order by listed.place
+           )
+      from unnest(adoption.key_columns, adoption.key_types)
+           with ordinality as listed (name, type, place)
+  );
+end
+$$;
+
+-- A row of an adopted table as it is to be stored. embedding_is_empty: the source has an embedding
+-- without direction, which is not stored. embedding_model: the model of the embedding, or of
+-- embeddings that are reused.
+create type knowledge_internal.adopted_row as (
+  key jsonb,
+  external_key text,
+  document jsonb,
+  content text,
+  embedding extensions.vector,
+  embedding_is_empty boolean,
+  embedding_model text
+);
+
+-- The rows of the view of an adoption that have these keys (an array of arrays of texts).
+create function knowledge_internal.adopted_rows(adoption public.knowledge_adoptions, keys jsonb)
+returns setof knowledge_internal.adopted_row
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- A key and a mapped date have the same text in each session, whatever its settings are.
+set datestyle = 'ISO, YMD'
+set timezone = 'UTC' as $$
+begin
+  return query execute format(
+    $query$
+      select mapped.key,
+             knowledge_internal.adopted_key($1, mapped.key),
+             mapped.fields - array['content', 'embedding'] - $3,
+             mapped.fields ->> 'content',
+             case when mapped.is_used and mapped.has_direction then mapped.embedding end,
+             mapped.is_used and not mapped.has_direction,
+             coalesce(mapped.corpus_model, $1.embedding_model)
+        from (
+          select source.key, source.fields, given_embedding.embedding, corpus.corpus_model,
+                 given_embedding.embedding is not null
+                   and coalesce(corpus.corpus_model, $1.embedding_model) = $1.embedding_model
+                   as is_used,
+                 ((given_embedding.embedding operator(extensions.<=>) given_embedding.embedding)
+                   < 0.5) is true as has_direction
+            from (
+              select %1$s as key, to_jsonb(adopted) as fields
+                from jsonb_array_elements($2) as given (key)
+                join knowledge_internal.%2$I as adopted on %3$s
+            ) as source
+           cross join lateral (
+                   select (source.fields ->> 'embedding')::extensions.vector
+                    where $1.embedding_model is not null
+                   union all
+                   select null where $1.embedding_model is null
+                 ) as given_embedding (embedding)
+           cross join lateral (
+                   select knowledge_internal.model_of_collection(
+                     coalesce(source.fields ->> 'collection', 'knowledge')
+                   )
+                 ) as corpus (corpus_model)
+        ) as mapped
+    $query$,
+    knowledge_internal.key_expression(adoption, 'adopted', is_view => true),
+    'adopted_' || adoption.name,
+    knowledge_internal.key_condition(adoption, 'adopted', is_view => true)
+  )
+  using adoption, keys,
+        array(
+          select 'key_' || place from generate_series(1, cardinality(adoption.key_columns)) as place
+        );
+end
+$$;
+
+-- The chunks of the document of a row, as upsert_knowledge_document takes them: one, none for a row
+-- without any text, or the parts of a content that is split; these have no embedding.
+create function knowledge_internal.adopted_chunks(
+  adoption public.knowledge_adoptions, given knowledge_internal.adopted_row
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+begin
+  -- No text: no chunk, which no worker could embed.
+  if concat(given.document ->> 'title', given.content) !~ '\S' then
+    return '[]';
+  end if;
+  if (length(given.content) <= adoption.chunk_size) is not false then
+    return jsonb_build_array(
+      jsonb_build_object(
+        'content', given.content,
+        'embedding', given.embedding::text,
+        'embedding_model', given.embedding_model
+      )
+    );
+  end if;
+  return (
+    select jsonb_agg(
+             jsonb_build_object('content', part.text, 'embedding_model', given.embedding_model)
+             order by part.place
+           )
+      from unnest(
+             knowledge_internal.split_text(
+               given.content, adoption.chunk_size, adoption.chunk_overlap
+             )
+           ) with ordinality as part (text, place)
+  );
+end
+$$;
+
+-- Makes the documents of rows equal to the rows. Raises the errors of the functions that store
+-- documents, and 22023 for a row without content and for a key that another document has.
+create function knowledge_internal.store_adopted_rows(
+  adoption public.knowledge_adoptions, given knowledge_internal.adopted_row[]
+) returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
+-- The plans are made when the tables are small, and used when they are large.
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off as $$
+declare
+  one knowledge_internal.adopted_row;
+  changes jsonb;
+  row_chunks jsonb;
+  documents public.knowledge_documents[] := '{}';
+  chunks jsonb[] := '{}';
+  counts knowledge_internal.chunk_counts;
+  other_key text;
+begin
+  if exists (select from unnest(given) as listed where listed.content is null) then
+    raise exception 'content is null' using errcode = '22023';
+  end if;
+  select listed.external_key
+    into other_key
+    from unnest(given) as listed
+   group by listed.external_key
+  having count(*) > 1
+   limit 1;
+  if found then
+    raise exception 'the view has several rows with the key %', left(other_key, 100)
+      using errcode = '22023', hint = 'Change the view, so that it has each key once.';
+  end if;
+  select stored.external_key
+    into other_key
+    from unnest(given) as listed
+    join public.knowledge_documents as stored on stored.external_key = listed.external_key
+   where stored.source_row ->> 'adoption' is distinct from adoption.name
+   limit 1;
+  if found then
+    raise exception 'another document has the external_key %', left(other_key, 100)
+      using errcode = '22023',
+            hint = 'Delete that document, or adopt the table under another name.';
+  end if;
+  foreach one in array given loop
+    changes := one.document || jsonb_build_object('external_key', one.external_key);
+    perform knowledge_internal.check_document(changes);
+    changes := changes || jsonb_build_object(
+      'source_row', knowledge_internal.adopted_source_row(adoption, one.key)
+    );
+    row_chunks := knowledge_internal.adopted_chunks(adoption, one);
+    chunks := chunks || row_chunks;
+    documents := documents || knowledge_internal.store_document(changes, row_chunks, 'replace');
+    if one.embedding_is_empty then
+      perform knowledge_internal.note_adoption_problem(
+        adoption, one.key, true,
+        'embedding has no direction (it is zero, or too small): carried over without it'
+      );
+    end if;
+  end loop;
+  counts := knowledge_internal.store_chunks(documents, chunks, 'replace');
+  if counts.unchanged > 0 then
+    -- store_chunks keeps the embedding of an unchanged text; here, the source's holds.
+    update public.knowledge_chunks as chunk
+       set embedding = listed.embedding,
+           embedding_model = listed.embedding_model
+      from unnest(given) with ordinality as listed
+     where listed.embedding is not null
+       and chunks[listed.ordinality] -> 0 ->> 'embedding' is not null
+       and chunk.document_id = documents[listed.ordinality].id
+       and chunk.status = 'active'
+       and chunk.chunk_index = 0
+       and (
+         chunk.embedding_model is distinct from listed.embedding_model
+         or (chunk.embedding operator(extensions.=) listed.embedding) is not true
+       );
+  end if;
+end
+$$;
+
+-- Records why a row could not be carried over, or (in_part) not completely.
+create function knowledge_internal.note_adoption_problem(
+  adoption public.knowledge_adoptions, row_key jsonb, in_part boolean, reason text
+) returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  insert into public.knowledge_adoption_problems as stored (
+    adoption_name, key_hash, key, is_carried_over, reason
+  )
+  values (
+    adoption.name, knowledge_internal.adopted_key_hash(adoption, row_key), row_key, in_part,
+    left(reason, 500)
+  )
+      on conflict (adoption_name, key_hash) do update
+     set is_carried_over = excluded.is_carried_over,
+         reason = excluded.reason,
+         recorded_at = now();
+end
+$$;
+
+-- Locks the documents of these keys until the transaction ends, in the order in which other
+-- functions lock documents; returns their ids.
+create function knowledge_internal.lock_adopted(adoption public.knowledge_adoptions, keys jsonb)
+returns uuid[]
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
+-- The plan is made when the table is small, and used when it is large.
+set enable_seqscan = off as $$
+begin
+  return array(
+    select document.id
+      from public.knowledge_documents as document
+     -- An array is looked up in the index; a set would be joined by reading all documents. The
+     -- index on the adoption does not serve @>: it would read all documents of the adoption.
+     where document.external_key = any (array(
+             select knowledge_internal.adopted_key(adoption, listed.key)
+               from jsonb_array_elements(keys) as listed (key)
+           ))
+       and document.source_row @> jsonb_build_object('adoption', adoption.name)
+     order by document.id
+       for update
+  );
+end
+$$;
+
+-- Makes the documents of these keys equal to their rows: stores those that the view has, and
+-- deletes the others. Returns how many it has. Raises an error for a row that cannot be stored.
+create function knowledge_internal.carry_over_without_problems(
+  adoption public.knowledge_adoptions, keys jsonb
+) returns bigint
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  -- Locked before the rows are read: a row that another transaction inserts again, with its
+  -- document, is seen after that transaction has ended.
+  locked_documents constant uuid[] := knowledge_internal.lock_adopted(adoption, keys);
+  given knowledge_internal.adopted_row[];
+begin
+  delete from public.knowledge_adoption_problems as problem
+   where problem.adoption_name = adoption.name
+     and problem.key_hash = any (array(
+           select knowledge_internal.adopted_key_hash(adoption, listed.key)
+             from jsonb_array_elements(keys) as listed (key)
+         ));
+  given := array(select mapped from knowledge_internal.adopted_rows(adoption, keys) as mapped);
+  perform knowledge_internal.store_adopted_rows(adoption, given);
+  delete from public.knowledge_documents as document
+   where document.id = any (locked_documents)
+     and document.external_key <> all (
+           array(select listed.external_key from unnest(given) as listed)
+         );
+  return cardinality(given);
+end
+$$;
+
+-- Makes the documents of these keys (an array of arrays of texts) equal to the rows of the source;
+-- returns how many rows are stored. If a row cannot be stored, the halves of the keys are tried,
+-- down to that row: its document is deleted, and adoption_problems has the reason. Deadlocks,
+-- serialization failures, timeouts and failures of the server are raised.
+create function knowledge_internal.carry_over(adoption public.knowledge_adoptions, keys jsonb)
+returns bigint
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  half constant integer := jsonb_array_length(keys) / 2;
+  code text;
+  reason text;
+begin
+  if jsonb_array_length(keys) = 0 then
+    return 0;
+  end if;
+  begin
+    return knowledge_internal.carry_over_without_problems(adoption, keys);
+  exception when others then
+    get stacked diagnostics code = returned_sqlstate, reason = message_text;
+    if knowledge_internal.ends_the_write(code) then
+      raise;
+    end if;
+  end;
+  if half > 0 then
+    return (
+      select sum(knowledge_internal.carry_over(adoption, part.keys))
+        from (
+          select jsonb_agg(listed.key order by listed.place) as keys
+            from jsonb_array_elements(keys) with ordinality as listed (key, place)
+           group by listed.place > half
+        ) as part
+    );
+  end if;
+  -- A search must not find the earlier content of the row.
+  delete from public.knowledge_documents as document
+   where document.id = any (knowledge_internal.lock_adopted(adoption, keys));
+  perform knowledge_internal.note_adoption_problem(adoption, keys -> 0, false, reason);
+  return 0;
+end
+$$;
+
+-- Runs after a statement that writes an adopted table: carries the changed rows over, by their
+-- keys. Its argument is the name of the adoption. The transition tables are old_rows and new_rows.
+create function knowledge_internal.carry_over_changes() returns trigger
+-- definer: who writes the source needs no rights on the corpus.
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+-- The texts of keys, as in adopted_rows.
+set datestyle = 'ISO, YMD'
+set timezone = 'UTC' as $$
+declare
+  batch_size constant integer := 500; -- rows in memory at a time
+  adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(tg_argv[0]);
+  old_keys text := format(
+    'select %s from old_rows', knowledge_internal.key_expression(adoption, 'old_rows', false)
+  );
+  new_keys text := format(
+    'select %s from new_rows', knowledge_internal.key_expression(adoption, 'new_rows', false)
+  );
+  keys jsonb;
+begin
+  -- Only the owner can create a trigger with this function; it must be on the adopted table.
+  if tg_relid <> adoption.source then
+    raise exception 'a trigger of adoption % is on %', adoption.name, tg_relid::regclass
+      using errcode = '55000', hint = 'Drop this trigger.';
+  end if;
+  if tg_op = 'TRUNCATE' then
+    delete from public.knowledge_documents as document
+     where document.source_row ->> 'adoption' = adoption.name;
+    delete from public.knowledge_adoption_problems as problem
+     where problem.adoption_name = adoption.name;
+    return null;
+  end if;
+  for keys in execute format(
+    'select jsonb_agg(numbered.key) from ('
+    '  select changed.key, (row_number() over () - 1) / %s as batch from (%s) as changed (key)'
+    ') as numbered group by numbered.batch',
+    batch_size,
+    case tg_op
+      when 'INSERT' then new_keys
+      when 'DELETE' then old_keys
+      else old_keys || ' union ' || new_keys
+    end
+  )
+  loop
+    perform knowledge_internal.carry_over(adoption, keys);
+  end loop;
+  return null;
+end
+$$;
+
+-- Locks the rows with these keys against writes until the transaction ends. Returns their keys, and
+-- those that have no row. Without waits, a row that another transaction holds is left out.
+create function knowledge_internal.lock_source_rows(
+  adoption public.knowledge_adoptions, keys jsonb, waits boolean
+) returns jsonb
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
+-- The texts of keys, as in adopted_rows.
+set datestyle = 'ISO, YMD'
+set timezone = 'UTC' as $$
+declare
+  same_key constant text := knowledge_internal.key_condition(adoption, 'source', is_view => false);
+  locked_keys jsonb;
+begin
+  execute format(
+    $query$
+      with given as materialized (select * from jsonb_array_elements($1) as given (key)),
+      locked as materialized (
+        select given.key from given join %1$s as source on %2$s for share of source %3$s
+      )
+      select coalesce(jsonb_agg(listed.key), '[]')
+        from (
+          select locked.key from locked
+          union all
+          select given.key from given where not exists (select from %1$s as source where %2$s)
+        ) as listed
+    $query$,
+    adoption.source, same_key, case when waits then '' else 'skip locked' end
+  )
+  into locked_keys
+  using keys;
+  return locked_keys;
+end
+$$;
+
+-- Carries over the rows with these keys (an array of arrays of texts), outside of a write of the
+-- source. Returns how many are stored, and how many were left because another transaction holds
+-- them. waits: wait for these; give one key then. Raises 22023 for an unknown adoption.
+create function knowledge_internal.carry_over_again(adoption_name text, keys jsonb, waits boolean)
+returns table (rows_stored bigint, rows_left integer)
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  adoption constant public.knowledge_adoptions :=
+    knowledge_internal.adoption_named(adoption_name);
+  -- The lock prevents a write between reading a row and storing it, so that no newer version of
+  -- the document is replaced. A row that a writer holds is left out: waiting for it with other rows
+  -- locked could end in a deadlock.
+  locked_keys constant jsonb := knowledge_internal.lock_source_rows(adoption, keys, waits);
+begin
+  rows_stored := knowledge_internal.carry_over(adoption, locked_keys);
+  rows_left := jsonb_array_length(keys) - jsonb_array_length(locked_keys);
+  return next;
+end
+$$;
+
+-- The next page_size keys of the view of an adoption, in their order after after_key (null: from
+-- the first one); null if none are left. only_missing: only rows without a document.
+create function knowledge_internal.adoption_keys(
+  adoption_name text, after_key jsonb, page_size integer, only_missing boolean
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- The texts of keys, as in adopted_rows.
+set datestyle = 'ISO, YMD'
+set timezone = 'UTC' as $$
+declare
+  adoption constant public.knowledge_adoptions :=
+    knowledge_internal.adoption_named(adoption_name);
+  columns constant text := (
+    select string_agg('adopted.key_' || place, ', ' order by place)
+      from generate_series(1, cardinality(adoption.key_columns)) as place
+  );
+  after_values constant text := (
+    select string_agg(format('($2 ->> %s)::%s', place - 1, listed.type), ', ' order by place)
+      from unnest(adoption.key_types) with ordinality as listed (type, place)
+  );
+  keys jsonb;
+begin
+  execute format(
+    $query$
+      select jsonb_agg(page.key order by page.place)
+        from (
+          select %1$s as key, row_number() over (order by %2$s) as place
+            from knowledge_internal.%3$I as adopted
+           where %4$s
+             and (
+               not $4
+               or not exists (
+                    select
+                      from public.knowledge_documents as document
+                     where document.external_key = knowledge_internal.adopted_key($1, %1$s)
+                       and document.source_row @> jsonb_build_object('adoption', $1.name)
+                  )
+             )
+           order by %2$s
+           limit $3
+        ) as page
+    $query$,
+    knowledge_internal.key_expression(adoption, 'adopted', is_view => true),
+    columns,
+    'adopted_' || adoption.name,
+    case when after_key is null then 'true'
+      else format('(%s) > (%s)', columns, after_values)
+    end
+  )
+  into keys
+  using adoption, after_key, page_size, only_missing;
+  return keys;
+end
+$$;
+
+-- Compares the rows with these keys with their documents and chunks. Returns the keys of those that
+-- are missing or different, with the names of the fields. Raises the error of a row that cannot be
+-- read.
+create function knowledge_internal.adoption_differences(adoption_name text, keys jsonb)
+returns table (key jsonb, fields text[])
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  adoption constant public.knowledge_adoptions :=
+    knowledge_internal.adoption_named(adoption_name);
+begin
+  return query
+  select given.key,
+         case when stored.id is null then array['missing'] else differing.fields end
+    from knowledge_internal.adopted_rows(adoption, keys) as given
+    left join public.knowledge_documents as stored
+      on stored.external_key = given.external_key
+     and stored.source_row @> jsonb_build_object('adoption', adoption.name)
+   cross join lateral (
+           select (length(given.content) > adoption.chunk_size) is true
+         ) as expected (is_split)
+   cross join lateral (
+           select array_agg(chunk.content order by chunk.chunk_index) as contents,
+                  bool_or(
+                    (
+                      chunk.heading, chunk.knowledge_type, chunk.source_id, chunk.source_origin,
+                      chunk.language, chunk.document_date, chunk.owner_id, chunk.visibility,
+                      chunk.allowed_groups, chunk.sensitivity, chunk.collection, chunk.metadata
+                    ) is distinct from (
+                      stored.title, stored.knowledge_type, stored.source_id,
+                      stored.source_origin, stored.language, stored.document_date,
+                      stored.owner_id, stored.visibility, stored.allowed_groups,
+                      stored.sensitivity, stored.collection, stored.metadata
+                    )
+                  ) as have_other_columns,
+                  bool_and(
+                    given.embedding is null
+                    or expected.is_split
+                    or (chunk.embedding operator(extensions.=) given.embedding) is true
+                       and chunk.embedding_model is not distinct from given.embedding_model
+                  ) as have_the_embedding
+             from public.knowledge_chunks as chunk
+            where chunk.document_id = stored.id
+              and chunk.status = 'active'
+         ) as chunks
+   cross join lateral (
+           select array(
+             select field.key
+               from jsonb_each(to_jsonb(stored)) as field
+               join jsonb_each(
+                      to_jsonb(
+                        knowledge_internal.changed_document(
+                          stored,
+                          given.document || jsonb_build_object(
+                            'source_row',
+                            knowledge_internal.adopted_source_row(adoption, given.key)
+                          ),
+                          'replace'
+                        )
+                      )
+                    ) as wanted using (key)
+              where field.value is distinct from wanted.value
+             union all
+             select 'content'
+              where chunks.contents is distinct from (
+                      select array_agg(part.chunk ->> 'content' order by part.place)
+                        from jsonb_array_elements(
+                               knowledge_internal.adopted_chunks(adoption, given)
+                             ) with ordinality as part (chunk, place)
+                    )
+             union all
+             select 'embedding' where not chunks.have_the_embedding
+             union all
+             select 'columns of chunks' where chunks.have_other_columns
+           )
+         ) as differing (fields)
+   where stored.id is null
+      or differing.fields <> '{}';
+end
+$$;
+
+-- The documents of an adoption whose row does not exist, or is not in the view.
+create function knowledge_internal.adoption_left_over(adoption_name text)
+returns table (key jsonb, external_key text)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- The texts of keys, as in adopted_rows.
+set datestyle = 'ISO, YMD'
+set timezone = 'UTC' as $$
+declare
+  adoption constant public.knowledge_adoptions :=
+    knowledge_internal.adoption_named(adoption_name);
+begin
+  return query execute format(
+    $query$
+      select given.key, given.external_key
+        from (
+          select document.external_key,
+                 (
+                   select jsonb_agg(
+                            document.source_row -> 'key' ->> listed.name order by listed.place
+                          )
+                     from unnest($1.key_columns) with ordinality as listed (name, place)
+                 ) as key
+            from public.knowledge_documents as document
+           where document.source_row ->> 'adoption' = $1.name
+        ) as given
+       where not exists (select from knowledge_internal.%I as adopted where %s)
+          or given.external_key is distinct from knowledge_internal.adopted_key($1, given.key)
+    $query$,
+    'adopted_' || adoption.name,
+    knowledge_internal.key_condition(adoption, 'adopted', is_view => true)
+  )
+  using adoption;
+end
+$$;
+
+revoke all on all functions in schema knowledge_internal from public;
+
+notify pgrst, 'reload schema';

@@ -1,0 +1,602 @@
+-- 004_corpus: what is known of the whole corpus: its size, statistics and settings.
+-- Adds: tables knowledge_corpus_statistics, knowledge_lexeme_statistics and knowledge_settings, and
+-- the functions that read and set them. Locks nothing that exists.
+
+-- The table that stores the chunks, with Citus the shard on this node. All functions that read its
+-- catalogue entries call this function.
+create function knowledge_internal.physical_table() returns regclass
+language plpgsql stable parallel safe security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  chunks constant regclass := 'public.knowledge_chunks';
+begin
+  return case
+    when to_regclass('pg_catalog.pg_dist_shard') is null then chunks
+    else coalesce(knowledge_internal.shard_on_this_node(chunks), chunks)
+  end;
+end
+$$;
+
+-- The number of chunks that the last ANALYZE or VACUUM counted, null before the first one. Every
+-- write asks for it: it is cheaper than knowledge_internal.chunk_table.
+create function knowledge_internal.analysed_rows() returns float8
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return (
+    select nullif(class.reltuples, -1)
+      from pg_catalog.pg_class as class
+     where class.oid = knowledge_internal.physical_table()
+  );
+end
+$$;
+
+-- The percentage of a table's pages that have about so many rows: 100 for a small table, and for
+-- one that was never analysed.
+create function knowledge_internal.sampled_share(relation regclass, wanted_rows integer)
+returns real
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return (
+    select least(100, 100.0 * wanted_rows / greatest(class.reltuples, 1))::real
+      from pg_catalog.pg_class as class
+     where class.oid = relation
+  );
+end
+$$;
+
+-- The table of chunks in the system catalogues. estimated_rows: the active rows, estimated from the
+-- current number of pages and from what the last ANALYZE or VACUUM counted. analysed_rows:
+-- knowledge_internal.analysed_rows, with superseded rows. dimensions: those of the column
+-- embedding.
+create type knowledge_internal.chunk_table as (
+  relation regclass,
+  pages bigint,
+  estimated_rows float8,
+  analysed_rows float8,
+  dimensions integer
+);
+
+-- Reads the table of chunks from the system catalogues, with one query.
+create function knowledge_internal.chunk_table() returns knowledge_internal.chunk_table
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  facts knowledge_internal.chunk_table;
+  density float8; -- rows on a page
+  inactive_rows float8;
+begin
+  select class.oid, pg_relation_size(class.oid) / current_setting('block_size')::bigint,
+         nullif(class.reltuples, -1), nullif(class.reltuples, -1) / nullif(class.relpages, 0),
+         -- With Citus, the index of a shard has the shard's number in its name, too.
+         (
+           select greatest(index.reltuples, 0)
+             from pg_catalog.pg_class as index
+            where index.relnamespace = class.relnamespace
+              and index.relname
+                    = replace(class.relname, 'knowledge_chunks', 'knowledge_chunks_status')
+         ),
+         (
+           select nullif(attribute.atttypmod, -1)
+             from pg_catalog.pg_attribute as attribute
+            where attribute.attrelid = class.oid
+              and attribute.attname = 'embedding'
+         )
+    into facts.relation, facts.pages, facts.analysed_rows, density, inactive_rows,
+         facts.dimensions
+    from pg_catalog.pg_class as class
+   where class.oid = knowledge_internal.physical_table();
+  -- Five, in a table that was never analysed.
+  facts.estimated_rows := greatest(
+    facts.pages * coalesce(density, 5) - coalesce(inactive_rows, 0), 0
+  );
+  return facts;
+end
+$$;
+
+-- The statistics of a column of the chunks in pg_stats: one row, or none before the first ANALYZE.
+create function knowledge_internal.column_statistics(column_name name)
+returns table (
+  most_common text[],
+  shares real[],
+  histogram text[],
+  elements text[],
+  element_shares real[]
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return query
+  select statistics.most_common_vals::text::text[],
+         statistics.most_common_freqs,
+         statistics.histogram_bounds::text::text[],
+         statistics.most_common_elems::text::text[],
+         statistics.most_common_elem_freqs
+    from pg_catalog.pg_class as class
+    join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
+    join pg_catalog.pg_stats as statistics
+      on statistics.schemaname = namespace.nspname
+     and statistics.tablename = class.relname
+   where class.oid = knowledge_internal.physical_table()
+     and statistics.attname = column_name;
+end
+$$;
+
+create table public.knowledge_corpus_statistics (
+  id boolean primary key default true check (id),
+  document_count float8 not null,
+  mean_length float8 not null,
+  cosine_spread float8 not null,
+  least_frequency float8,
+  sample uuid[] not null,
+  analysed_at timestamptz,
+  analysed_rows float8,
+  refreshed_at timestamptz not null default now(),
+  shared_id text,
+  languages text[] not null default '{}'
+);
+
+comment on table public.knowledge_corpus_statistics is
+  'One row with statistics of the corpus from the last run of refresh_knowledge_statistics. '
+  'cosine_spread: the standard deviation of the cosine of random pairs of chunks. '
+  'least_frequency: the smallest in lexeme_statistics. '
+  'sample: ids of random chunks, with which a search estimates how many rows pass its filters. '
+  'analysed_at and analysed_rows identify the ANALYZE that was copied. shared_id: the statistics '
+  'are those of a corpus in several databases, set by set_knowledge_statistics, and languages are '
+  'the text search configurations of that corpus; only sample and the time of ANALYZE are own.';
+
+-- Each refresh updates nearly all rows. With space on their pages and no index on frequency, the
+-- new versions replace the old ones there, and neither table nor index grows.
+create table public.knowledge_lexeme_statistics (
+  lexeme text collate "C" primary key,
+  frequency float8 not null
+) with (fillfactor = 45);
+
+comment on table public.knowledge_lexeme_statistics is
+  'The most common lexemes and the share of chunks that have them. A copy of the planner''s '
+  'statistics, because parsing their arrays is slow.';
+
+alter table public.knowledge_corpus_statistics enable row level security;
+alter table public.knowledge_lexeme_statistics enable row level security;
+revoke all on table public.knowledge_corpus_statistics, public.knowledge_lexeme_statistics
+  from public, anon, authenticated, service_role;
+
+-- The most common lexemes (at most 10,000) with the share of chunks that have them, from the last
+-- ANALYZE.
+create function knowledge_internal.listed_frequencies()
+returns table (lexeme text, frequency float8)
+language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
+  -- The last three entries of most_common_elem_freqs are the minimum, the maximum and the frequency
+  -- of null; they have no lexeme.
+  select listed.lexeme, listed.frequency
+    from knowledge_internal.column_statistics('content_tsv') as statistics
+   cross join unnest(statistics.elements, statistics.element_shares) as listed (lexeme, frequency)
+   where listed.lexeme is not null
+$$;
+
+-- The standard deviation of the cosine similarity of the pairs of a sample of chunks. It makes the
+-- cosines of different models comparable. 0.13 if there are fewer than 10 pairs.
+create function knowledge_internal.sampled_spread(sample_size integer) returns float8
+language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
+  -- Twenty times as many pages as needed: rows of one page are often about the same subject.
+  -- Materialized, so that a vector in TOAST storage is fetched only once.
+  with sample as materialized (
+    select extensions.l2_normalize(chunk.embedding) as direction, chunk.id
+      from public.knowledge_chunks as chunk
+           tablesample system (
+             least(100, 2000.0 * sample_size / (
+               select greatest(stored.pages, 1) from knowledge_internal.chunk_table() as stored
+             ))
+           ) repeatable (1)
+     where chunk.status = 'active'
+       and chunk.embedding is not null
+     order by hashtextextended(chunk.id::text, 0), chunk.id
+     limit sample_size
+  )
+  select case
+           when count(*) < 10 then 0.13
+           else greatest(stddev(one.direction operator(extensions.<#>) other.direction), 0.02)
+         end
+    from sample as one
+    join sample as other on other.id < one.id
+$$;
+
+-- The standard deviation of the cosine of random pairs of chunks, from
+-- refresh_knowledge_statistics; before its first run, of a small sample.
+create function knowledge_internal.cosine_spread() returns float8
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  readings constant jsonb := knowledge_internal.shard_readings();
+begin
+  return coalesce(
+    case when readings is not null
+      then (knowledge_internal.shared_corpus(readings)).cosine_spread end,
+    (select corpus.cosine_spread from public.knowledge_corpus_statistics as corpus),
+    knowledge_internal.sampled_spread(48)
+  );
+end
+$$;
+
+-- Security definer, because service_role has no rights on the internal tables.
+create function public.refresh_knowledge_statistics() returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+-- The calling write turns these off; here, tables are read as a whole.
+set enable_seqscan = on
+set enable_hashjoin = on
+set enable_mergejoin = on as $$
+declare
+  chunks constant regclass := knowledge_internal.physical_table();
+  sampled_rows constant float8 := 5000;
+  kept_rows constant integer := 200;
+  last_analysed_at constant timestamptz := greatest(
+    pg_stat_get_last_analyze_time(chunks), pg_stat_get_last_autoanalyze_time(chunks)
+  );
+  table_rows constant float8 := knowledge_internal.analysed_rows();
+  sampled_mean float8;
+  kept uuid[];
+  spread float8;
+  least float8;
+  is_shared boolean;
+begin
+  -- Return if there was no ANALYZE, or none since the last copy, or another session copies now.
+  if coalesce(table_rows, 0) = 0
+     or exists (
+       select from public.knowledge_corpus_statistics as corpus
+        where corpus.analysed_at is not distinct from last_analysed_at
+          and corpus.analysed_rows = table_rows
+     )
+     or not pg_try_advisory_xact_lock(chunks::oid::bigint)
+  then
+    return false;
+  end if;
+
+  select avg(sample.text_length),
+         (array_agg(sample.id order by hashtextextended(sample.id::text, 0)))[:kept_rows]
+    into sampled_mean, kept
+    from public.knowledge_chunks as sample
+         tablesample system (least(100, 100 * sampled_rows / table_rows))
+   where sample.status = 'active';
+  if sampled_mean is null then
+    return false;
+  end if;
+
+  -- The statistics of a corpus in several databases stay until they are set again.
+  update public.knowledge_corpus_statistics as corpus
+     set sample = kept, analysed_at = last_analysed_at, analysed_rows = table_rows
+   where corpus.shared_id is not null
+  returning true into is_shared;
+  if is_shared then
+    perform knowledge_internal.tidy_words();
+    return true;
+  end if;
+
+  with listed as materialized (
+    select entry.lexeme, entry.frequency from knowledge_internal.listed_frequencies() as entry
+  ),
+  dropped as (
+    delete from public.knowledge_lexeme_statistics as known
+     where not exists (select from listed where listed.lexeme = known.lexeme)
+  )
+  insert into public.knowledge_lexeme_statistics as known (lexeme, frequency)
+  select listed.lexeme, listed.frequency from listed
+      on conflict (lexeme) do update
+     set frequency = excluded.frequency
+   where known.frequency <> excluded.frequency;
+
+  -- Separate statements: Citus rejects functions that read a table in the values of an insert.
+  spread := knowledge_internal.sampled_spread(200);
+  least := (select min(known.frequency) from public.knowledge_lexeme_statistics as known);
+  insert into public.knowledge_corpus_statistics as corpus
+         (
+           document_count, mean_length, cosine_spread, least_frequency, sample, analysed_at,
+           analysed_rows
+         )
+  values (
+           table_rows, greatest(sampled_mean, 1), spread, least, kept, last_analysed_at, table_rows
+         )
+      on conflict (id) do update
+     set document_count = excluded.document_count,
+         mean_length = excluded.mean_length,
+         cosine_spread = excluded.cosine_spread,
+         least_frequency = excluded.least_frequency,
+         sample = excluded.sample,
+         analysed_at = excluded.analysed_at,
+         analysed_rows = excluded.analysed_rows,
+         refreshed_at = excluded.refreshed_at;
+  perform knowledge_internal.tidy_words();
+  return true;
+end
+$$;
+
+comment on function public.refresh_knowledge_statistics() is
+  'Copies document frequencies from the planner''s statistics after an ANALYZE, and samples mean '
+  'length and cosine_spread. Returns true if it copied new statistics. Every '
+  'write to knowledge_chunks calls it, so call it only after an ANALYZE without later writes.';
+revoke all on function public.refresh_knowledge_statistics() from public, anon, authenticated;
+grant execute on function public.refresh_knowledge_statistics() to service_role;
+
+-- A search counts the statistics of a corpus of at most so many chunks and compares all its
+-- embeddings. The tests lower it to 0, to run their few rows through the rest of the search.
+create function knowledge_internal.small_corpus_limit() returns integer
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return 1000; -- chunks
+end
+$$;
+
+-- Number of chunks and their mean text_length, from refresh_knowledge_statistics. Before its first
+-- run, and while there are at most small_corpus_limit() chunks, they are computed here.
+create function knowledge_internal.corpus_size(
+  out document_count float8, out mean_length float8, out is_small boolean
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- The calling search turns enable_seqscan off, but a sequential scan is fastest for a small table.
+set enable_seqscan = on as $$
+declare
+  small constant integer := knowledge_internal.small_corpus_limit();
+  most_counted constant integer := 1001; -- chunks
+  readings constant jsonb := knowledge_internal.shard_readings();
+begin
+  if readings is not null then
+    select corpus.document_count, corpus.mean_length, false
+      into document_count, mean_length, is_small
+      from knowledge_internal.shared_corpus(readings) as corpus;
+    return;
+  end if;
+  select corpus.document_count, corpus.mean_length, false
+    into document_count, mean_length, is_small
+    from public.knowledge_corpus_statistics as corpus
+   where corpus.document_count > small;
+  if found then
+    return;
+  end if;
+
+  -- The statistics of a small corpus, or of one without ANALYZE, are counted here.
+  select count(*), greatest(avg(chunk.text_length), 1), count(*) <= small
+    into document_count, mean_length, is_small
+    from (
+      select active.text_length
+        from public.knowledge_chunks as active
+       where active.status = 'active'
+       limit most_counted
+    ) as chunk;
+  if not is_small then
+    select greatest(facts.analysed_rows, document_count)
+      into document_count
+      from knowledge_internal.chunk_table() as facts;
+  end if;
+end
+$$;
+
+-- The number of chunks that have a lexeme, at most 20,000.
+create function knowledge_internal.counted_chunks(lexeme text) returns bigint
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  counted_at_most constant integer := 20000;
+begin
+  return (
+    select count(*)
+      from (
+        select
+          from public.knowledge_chunks as chunk
+         where chunk.status = 'active'
+           and chunk.content_tsv @@ knowledge_internal.quoted_lexeme(lexeme)::tsquery
+         limit counted_at_most
+      ) as matching_chunk
+  );
+end
+$$;
+
+-- The number of chunks with each lexeme, in the order of the lexemes: from the statistics if they
+-- list it, else counted. In a search of several databases, what these counted.
+create function knowledge_internal.document_frequencies(
+  lexemes text[], corpus_is_small boolean, document_count float8
+) returns float8[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  readings constant jsonb := knowledge_internal.shard_readings();
+begin
+  if readings is not null then
+    return knowledge_internal.shared_frequencies(lexemes, readings);
+  elsif knowledge_internal.is_recording() then
+    return knowledge_internal.recorded_frequencies(lexemes, corpus_is_small, document_count);
+  elsif not corpus_is_small and not exists (select from public.knowledge_corpus_statistics) then
+    return array(
+      select coalesce(
+               listed.frequency * document_count, knowledge_internal.counted_chunks(asked.lexeme)
+             )
+        from unnest(lexemes) with ordinality as asked (lexeme, place)
+        left join knowledge_internal.listed_frequencies() as listed on listed.lexeme = asked.lexeme
+       order by asked.place
+    );
+  end if;
+  -- A lexeme that ANALYZE did not list is rare, so counting its chunks is cheap. In a small corpus
+  -- counting is always cheap.
+  return array(
+    select coalesce(
+             listed.frequency * document_count, knowledge_internal.counted_chunks(asked.lexeme)
+           )
+      from unnest(lexemes) with ordinality as asked (lexeme, place)
+      left join public.knowledge_lexeme_statistics as listed
+        on listed.lexeme = asked.lexeme
+       and not corpus_is_small
+     order by asked.place
+  );
+end
+$$;
+
+create table public.knowledge_settings (
+  collection text primary key default '' check (length(collection) <= 200),
+  fusion text check (fusion in ('rrf', 'relative_score', 'auto')),
+  vector_weight double precision not null default 1
+    check (vector_weight = 0 or vector_weight between 1e-15 and 1e15),
+  text_weight double precision not null default 1
+    check (text_weight = 0 or text_weight between 1e-15 and 1e15),
+  embedding_model text check (length(embedding_model) between 1 and 200),
+  updated_at timestamptz not null default now(),
+  check (vector_weight > 0 or text_weight > 0)
+);
+
+comment on table public.knowledge_settings is
+  'How a collection is searched where a caller does not say: fusion, and the weights that the '
+  'caller''s weights multiply. The collection '''' holds for every other collection, and for a '
+  'search of several. embedding_model: the model whose embeddings the collection should have.';
+
+alter table public.knowledge_settings enable row level security;
+revoke all on table public.knowledge_settings from public, anon, authenticated;
+grant select, insert, update, delete on table public.knowledge_settings to service_role;
+
+create function public.set_knowledge_settings(
+  collection text default '',
+  fusion text default null,
+  vector_weight double precision default 1,
+  text_weight double precision default 1,
+  embedding_model text default null,
+  dimensions integer default null
+) returns public.knowledge_settings
+-- definer: service_role has no rights on the internal schema.
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  fusions constant text[] := array['rrf', 'relative_score', 'auto'];
+  stored_dimensions integer;
+  settings public.knowledge_settings;
+begin
+  if (length(collection) <= 200) is not true then
+    raise exception 'collection must be a name of at most 200 characters, or '''' for all others'
+      using errcode = '22023';
+  end if;
+  if fusion is not null and fusion <> all (fusions) then
+    raise exception 'fusion must be one of %, or null, not %',
+                    array_to_string(fusions, ', '), left(fusion, 100)
+      using errcode = '22023';
+  end if;
+  if (vector_weight = 0 or vector_weight between 1e-15 and 1e15) is not true then
+    raise exception 'vector_weight must be 0 or between 1e-15 and 1e15, not %',
+                    coalesce(vector_weight::text, 'null')
+      using errcode = '22023';
+  end if;
+  if (text_weight = 0 or text_weight between 1e-15 and 1e15) is not true then
+    raise exception 'text_weight must be 0 or between 1e-15 and 1e15, not %',
+                    coalesce(text_weight::text, 'null')
+      using errcode = '22023';
+  end if;
+  if vector_weight = 0 and text_weight = 0 then
+    raise exception 'vector_weight and text_weight are both 0, one must be above'
+      using errcode = '22023';
+  end if;
+  if embedding_model is not null and length(embedding_model) not between 1 and 200 then
+    raise exception 'embedding_model must be a name of 1 to 200 characters'
+      using errcode = '22023';
+  end if;
+  if dimensions is not null then
+    select stored.dimensions into stored_dimensions from knowledge_internal.chunk_table() as stored;
+    if dimensions <> stored_dimensions then
+      raise exception 'dimensions is %, the stored embeddings have %', dimensions, stored_dimensions
+        using errcode = '22023',
+              hint = 'Change the model of the whole corpus with second-brain reembed.';
+    end if;
+  end if;
+  insert into public.knowledge_settings as stored (
+    collection, fusion, vector_weight, text_weight, embedding_model
+  )
+  values (
+    set_knowledge_settings.collection, set_knowledge_settings.fusion,
+    set_knowledge_settings.vector_weight, set_knowledge_settings.text_weight,
+    set_knowledge_settings.embedding_model
+  )
+  on conflict on constraint knowledge_settings_pkey do update
+    set fusion = excluded.fusion,
+        vector_weight = excluded.vector_weight,
+        text_weight = excluded.text_weight,
+        embedding_model = excluded.embedding_model,
+        updated_at = now()
+  returning stored.* into settings;
+  return settings;
+end
+$$;
+
+comment on function public.set_knowledge_settings is
+  'Stores how a collection ('''' for all others) is searched where a caller gives no fusion: '
+  'fusion (null: the caller''s default), the weights that the caller''s weights multiply, and the '
+  'model of its embeddings. It replaces what was stored. dimensions, when given, is compared with '
+  'the stored embeddings. Raises 22023 for a value out of bounds.';
+revoke all on function public.set_knowledge_settings from public, anon, authenticated;
+grant execute on function public.set_knowledge_settings to service_role;
+
+create function public.list_knowledge_settings() returns setof public.knowledge_settings
+language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
+  select settings.* from public.knowledge_settings as settings order by settings.collection
+$$;
+
+comment on function public.list_knowledge_settings() is
+  'The settings that are stored, in the order of their collections.';
+revoke all on function public.list_knowledge_settings() from public, anon, authenticated;
+grant execute on function public.list_knowledge_settings() to service_role;
+
+create function public.reset_knowledge_settings(collection text default '') returns boolean
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  delete from public.knowledge_settings as settings
+   where settings.collection = reset_knowledge_settings.collection;
+  return found;
+end
+$$;
+
+comment on function public.reset_knowledge_settings(text) is
+  'Removes the settings of a collection ('''': those for all others), which is then searched as '
+  'without them. Returns whether there were any.';
+revoke all on function public.reset_knowledge_settings(text) from public, anon, authenticated;
+grant execute on function public.reset_knowledge_settings(text) to service_role;
+
+-- The fusion and the weights of a search. A fusion that the caller names keeps the caller's
+-- weights. For null and stored_or_auto, the settings stored for the one collection searched, else
+-- those stored for all, give the fusion (rrf or auto without one) and multiply the weights. Raises
+-- 22023 when that leaves no leg.
+create function knowledge_internal.settled_fusion(
+  inout fusion text, inout vector_weight double precision, inout text_weight double precision,
+  collections text[]
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  fallback constant text := case fusion when 'stored_or_auto' then 'auto' else 'rrf' end;
+  -- Several collections are ranked in one list of scores, so they have one fusion.
+  searched constant text := case
+    when collections[1] = all (collections) then collections[1] else '' end;
+  stored public.knowledge_settings;
+begin
+  if fusion in ('rrf', 'relative_score', 'auto') then
+    return;
+  end if;
+  select settings.* into stored
+    from public.knowledge_settings as settings
+   where settings.collection in (searched, '')
+   order by settings.collection = '', settings.collection
+   limit 1;
+  fusion := coalesce(stored.fusion, fallback);
+  vector_weight := vector_weight * coalesce(stored.vector_weight, 1);
+  text_weight := text_weight * coalesce(stored.text_weight, 1);
+  if vector_weight = 0 and text_weight = 0 then
+    raise exception 'vector_weight and text_weight are both 0 after they are multiplied by the '
+                    'stored weights, one must be above'
+      using errcode = '22023', hint = 'Give a fusion, or change knowledge_settings.';
+  end if;
+end
+$$;
+
+-- The model whose embeddings a collection should have: its own setting, else that for all others,
+-- else null.
+create function knowledge_internal.model_of_collection(name text) returns text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return coalesce(
+    (
+      select settings.embedding_model
+        from public.knowledge_settings as settings
+       where settings.collection = name
+    ),
+    (
+      select settings.embedding_model
+        from public.knowledge_settings as settings
+       where settings.collection = ''
+    )
+  );
+end
+$$;
+
+notify pgrst, 'reload schema';

@@ -1,0 +1,979 @@
+-- 006_query_analysis: what a query's text asks for, and how its words are weighed.
+-- Adds: types query_analysis, query_operand and asked_words, and the functions that read a query.
+-- Locks nothing that exists.
+
+-- What a chunk scores beside BM25: identifier_bonus if it matches identifier_query, and the bonus
+-- of each phrase query that it matches.
+create type knowledge_internal.query_bonuses as (
+  identifier_query tsquery,
+  identifier_bonus float8,
+  phrase_queries tsquery[],
+  phrase_bonuses float8[]
+);
+
+-- words, word_queries, compounds: as in asked_words. lexemes with their conditions,
+-- document_frequencies and scored_weights (idf times the occurrences in the query), rarest first.
+-- readings: a number that lexemes have in common which are one word read in several languages: only
+-- the best of them counts. weights: the same for finding candidates, where an identifier outweighs
+-- all other words; weight_vector: these weights for an inner product with bm25. matching_query: the
+-- rows that match, null when no row can; relaxed_query, relaxed_bonuses: the same when no row has
+-- what is required, null when nothing can be relaxed; relaxed_parts: what is required no more;
+-- required_query: the words that a row must have, in any order; candidate_query: the rows to score
+-- first; is_partial: candidate_query finds fewer rows than matching_query; is_optional: one word is
+-- enough. document_count and mean_length are those of the corpus. replaced: as in the notes of
+-- knowledge_search_hit.
+create type knowledge_internal.query_analysis as (
+  words text[],
+  word_queries tsquery[],
+  compounds text[],
+  lexemes text[],
+  lexeme_queries tsquery[],
+  document_frequencies float8[],
+  weights float8[],
+  weight_vector extensions.sparsevec,
+  scored_weights float8[],
+  readings integer[],
+  bonuses knowledge_internal.query_bonuses,
+  relaxed_bonuses knowledge_internal.query_bonuses,
+  matching_query tsquery,
+  relaxed_query tsquery,
+  relaxed_parts text[],
+  required_query tsquery,
+  candidate_query tsquery,
+  is_partial boolean,
+  is_optional boolean,
+  document_count float8,
+  mean_length float8,
+  replaced jsonb
+);
+
+-- The words of all questions of a search as typed, without stop words, and the parts of compounds
+-- after their compound; the condition for each; the compound that a part is in, null for a word;
+-- and the lexemes of all.
+create type knowledge_internal.asked_words as (
+  words text[],
+  word_queries tsquery[],
+  compounds text[],
+  lexemes text[]
+);
+
+-- Another reading of a typed word: a spelling with accents, a completion or a synonym. typed: the
+-- word in lower case; typed_lexeme: its lexeme, null for a stop word; share: of its weight.
+create type knowledge_internal.expansion as (
+  typed text,
+  typed_lexeme text,
+  lexeme text,
+  share float8
+);
+
+-- A word or phrase of a query. alternatives: a number that operands joined by or have in common;
+-- when one of them is required, a row must have one of them.
+create type knowledge_internal.query_operand as (
+  source text,
+  is_phrase boolean,
+  is_required boolean,
+  is_excluded boolean,
+  alternatives integer
+);
+
+-- query_configurations of a corpus in any number of languages.
+create function knowledge_internal.several_configurations() returns regconfig[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return (
+    -- One look at the index for each language.
+    with recursive present as (
+      (
+        select chunk.language from public.knowledge_chunks as chunk
+         where chunk.status = 'active' and chunk.language > '' order by chunk.language limit 1
+      )
+      union all
+      select (
+        select chunk.language from public.knowledge_chunks as chunk
+         where chunk.status = 'active' and chunk.language > present.language
+         order by chunk.language limit 1
+      )
+      from present
+      where present.language is not null
+    )
+    select array_agg(distinct found.configuration)
+      from (
+        select knowledge_internal.text_configuration(present.language)
+          from present
+         where present.language is not null
+        union all
+        select unnest(corpus.languages)::regconfig
+          from public.knowledge_corpus_statistics as corpus
+      ) as found (configuration)
+  );
+end
+$$;
+
+-- The text search configurations that a query is read with: those of the chunks, each of which was
+-- analysed in its own language, and of a corpus in several databases all of its own. Null in an
+-- empty corpus.
+create function knowledge_internal.query_configurations() returns regconfig[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  readings constant jsonb := knowledge_internal.shard_readings();
+  first_language text;
+  last_language text;
+  other_languages text[];
+begin
+  if readings is not null then
+    return knowledge_internal.shared_configurations(readings);
+  end if;
+  select min(chunk.language), max(chunk.language),
+         (select corpus.languages from public.knowledge_corpus_statistics as corpus)
+    into first_language, last_language, other_languages
+    from public.knowledge_chunks as chunk
+   where chunk.status = 'active'
+     and chunk.language > '';
+  if first_language = last_language and coalesce(other_languages, '{}') = '{}' then
+    return array[knowledge_internal.text_configuration(first_language)];
+  end if;
+  return knowledge_internal.several_configurations();
+end
+$$;
+
+-- Whether a query is written as a sentence: it ends in a question mark, or it has at least six
+-- words besides quoted parts, excluded words and or.
+create function knowledge_internal.is_prose(query_text text) returns boolean
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+declare
+  words_of_prose constant integer := 6;
+begin
+  return query_text ~ '[?？؟]\s*$'
+    or (
+      select count(*)
+        from regexp_matches(
+               knowledge_internal.separated(
+                 regexp_replace(query_text, '-?"[^"]*"|(?<!\S)(?:-\S+|or)(?!\S)', ' ', 'gi')
+               ),
+               '[^\s"]*[[:alnum:]][^\s"]*',
+               'g'
+             )
+    ) >= words_of_prose;
+end
+$$;
+
+-- The words and phrases of a query, up to words_read words. websearch: words are optional, "a
+-- phrase" is required, -word and -"a phrase" are excluded, or joins alternatives; in prose all of
+-- them are optional words and phrases. simple: each word is required. phrase: the text is one
+-- phrase.
+create function knowledge_internal.query_operands(
+  query_text text, search_mode text, words_read integer
+) returns knowledge_internal.query_operand[]
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+declare
+  operand knowledge_internal.query_operand;
+  operands knowledge_internal.query_operand[] := '{}';
+  longest_word constant integer := 60; -- letters
+  has_operators constant boolean := search_mode = 'websearch'
+    and query_text ~* '"|(?<!\S)-[[:alnum:]]|(?<!\S)or(?!\S)'
+    and not knowledge_internal.is_prose(query_text);
+  source text;
+  is_alternative boolean := false;
+begin
+  for source in
+    select matched.parts[1]
+      from regexp_matches(
+             query_text,
+             case search_mode
+               when 'websearch' then '-?"[^"]*"|[^\s"]+'
+               when 'simple' then '\S+'
+               else '.*\S.*'
+             end,
+             'g'
+           ) with ordinality as matched (parts, place)
+     order by matched.place
+  loop
+    exit when words_read <= 0;
+    if has_operators and lower(source) = 'or' then
+      is_alternative := true;
+      continue;
+    end if;
+    operand := row(
+      -- Writing without spaces has up to a word for each letter.
+      left(source, greatest(words_read, longest_word)),
+      search_mode = 'phrase' or (search_mode = 'websearch' and source ~ '^-?"'),
+      search_mode <> 'websearch' or (has_operators and source ~ '^-?"'),
+      has_operators and source ~ '^-["[:alnum:]]',
+      coalesce(operand.alternatives, 0) + (not is_alternative)::integer
+    );
+    words_read := words_read
+      - cardinality(string_to_array(btrim(knowledge_internal.apart(operand.source)), ' '));
+    is_alternative := false;
+    operands := array_append(operands, operand);
+  end loop;
+  return operands;
+end
+$$;
+
+-- The condition for the expansions of a word; null without any.
+create function knowledge_internal.expanded_query(
+  word text, expansions knowledge_internal.expansion[]
+) returns tsquery
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return (
+    select string_agg(distinct knowledge_internal.quoted_lexeme(listed.lexeme), ' | ')::tsquery
+      from unnest(expansions) as listed
+     where listed.typed = lower(word)
+  );
+end
+$$;
+
+-- What a row must have and must not have, read in each configuration; empty for nothing.
+create function knowledge_internal.operand_conditions(
+  operands knowledge_internal.query_operand[], configurations regconfig[],
+  expansions knowledge_internal.expansion[], out required tsquery, out excluded tsquery
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  configuration regconfig;
+  operand knowledge_internal.query_operand;
+  operand_query tsquery;
+  required_here tsquery;
+  required_groups constant integer[] := array(
+    select distinct listed.alternatives from unnest(operands) as listed
+     where listed.is_required and not listed.is_excluded
+  );
+  alternatives tsquery;
+  alternatives_group integer;
+begin
+  required := '';
+  excluded := '';
+  -- A word may be a stop word in one configuration and not in another, so each gives a condition
+  -- of its own, and a row must meet one of them.
+  foreach configuration in array configurations loop
+    required_here := '';
+    alternatives := '';
+    alternatives_group := null;
+    foreach operand in array operands loop
+      continue when not (operand.is_excluded or operand.alternatives = any (required_groups));
+      operand_query := case
+        when operand.is_phrase then
+          phraseto_tsquery(configuration, knowledge_internal.apart(operand.source))
+        else
+          plainto_tsquery(configuration, knowledge_internal.apart(operand.source))
+            || plainto_tsquery(configuration, knowledge_internal.joined(operand.source))
+            || case
+              when operand.is_excluded then ''
+              else coalesce(knowledge_internal.expanded_query(operand.source, expansions), '')
+            end
+      end;
+      if operand.is_excluded then
+        excluded := excluded || operand_query;
+        continue;
+      end if;
+      if operand.alternatives is distinct from alternatives_group then
+        required_here := required_here && alternatives;
+        alternatives := '';
+        alternatives_group := operand.alternatives;
+      end if;
+      alternatives := alternatives || operand_query;
+    end loop;
+    required := required || (required_here && alternatives);
+  end loop;
+end
+$$;
+
+-- The words of a text and the parts of its compounds, each once whatever its case, as in
+-- asked_words. What is typed as a word is no part. Of a long text, the first 600 parts divided by
+-- the number of configurations are listed.
+create function knowledge_internal.typed_words(
+  wanted text, configurations regconfig[], expansions knowledge_internal.expansion[],
+  out words text[], out word_queries tsquery[], out compounds text[]
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- Postgres sends a NOTICE for a query of stop words only.
+set client_min_messages = warning
+set standard_conforming_strings = on as $$
+declare
+  most_readings constant integer := 600; -- of parts, each once in every configuration
+begin
+  with typed as (
+    select distinct on (lower(trimmed.word)) trimmed.word, split.place,
+           knowledge_internal.apart(trimmed.word) as apart,
+           -- The dot before .NET is part of the word.
+           knowledge_internal.joined(split.word) as joined,
+           trimmed.word ~ '^([[:alpha:]][[:lower:]]*|[[:upper:]]+|\d+)$'
+             and octet_length(trimmed.word) = length(trimmed.word) as is_simple
+      from regexp_split_to_table(wanted, '\s+') with ordinality as split (word, place)
+     cross join lateral btrim(split.word, '.,;:!?()[]{}<>"''`’') as trimmed (word)
+     order by lower(trimmed.word), split.place
+  ),
+  -- A row with one part of a compound is a hit, too.
+  part as (
+    select typed.word as compound, typed.place, parsed.token as word, parsed.number
+      from typed
+     cross join lateral (
+             select found.token, found.number, count(*) over () as parts
+               from ts_parse(
+                      'default', typed.apart || knowledge_internal.pieces(typed.word)
+                    ) with ordinality as found (tokid, token, number)
+              where found.token ~ '[^[:space:][:punct:]]'
+           ) as parsed
+     where not typed.is_simple
+       and parsed.parts > 1
+     order by typed.place, parsed.number
+     limit most_readings / cardinality(configurations)
+  ),
+  said as (
+    select distinct on (lower(listed.word)) listed.*
+      from (
+        select typed.word, typed.apart, typed.joined, typed.place, 0::bigint as number,
+               null as compound
+          from typed
+        union all
+        select part.word, part.word, '', part.place, part.number, part.compound
+          from part
+      ) as listed
+     order by lower(listed.word), listed.compound is not null, listed.place, listed.number
+  )
+  select array_agg(said.word order by said.place, said.number),
+         array_agg(reading.query order by said.place, said.number),
+         array_agg(said.compound order by said.place, said.number)
+    into words, word_queries, compounds
+    from said
+   cross join lateral (
+           select string_agg(distinct '(' || alternative.query::text || ')', ' | ')::tsquery
+                    as query
+             from unnest(configurations) as language (configuration)
+            cross join lateral (
+                    select plainto_tsquery(language.configuration, said.apart)
+                    union all
+                    select plainto_tsquery(language.configuration, said.joined)
+                     where said.joined <> ''
+                    union all
+                    select knowledge_internal.expanded_query(said.word, expansions)
+                     where said.compound is null and expansions <> '{}'
+                  ) as alternative (query)
+            where numnode(alternative.query) > 0
+         ) as reading
+   where reading.query is not null;
+end
+$$;
+
+-- The lexemes by which the words of a text are found. compound: null for a word. role: word; or of
+-- a compound whole (all of it as one word), part (a word between its punctuation) or piece (of
+-- lruCache lru). Lexemes with the same compound, role and part are one word in several languages.
+-- occurrences: of the word or the compound in the text.
+create function knowledge_internal.query_readings(wanted text, configurations regconfig[])
+returns table (
+  compound text, role text, part text, is_identifier boolean, lexeme text, occurrences integer
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+declare
+  compounds constant text := '^(?:[[:alnum:]]+(?:(?:[-/.@:\\]_*|_+|::|://)[[:alnum:]]+)+'
+    '|\d{1,3}(?:,\d{3})+|\.[[:alpha:]]+'
+    '|[[:alnum:]]*(?:[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]])[[:alnum:]]*)$';
+  tokens text[];
+  words text;
+begin
+  tokens := string_to_array(
+    regexp_replace(
+      regexp_replace(
+        knowledge_internal.separated(wanted),
+        '(?<!\d),|,(?!\d)|[][(){}<>"''’`;!?=|&#+*~^%$…]+', ' ', 'g'
+      ),
+      '(?<!\S)(?:[-_/@:\\]+|\.(?![[:alpha:]]))+|[-_/.@:\\]+(?!\S)|\s+', ' ', 'g'
+    ),
+    ' '
+  );
+  words := (
+    select string_agg(token.source, ' ' order by token.place)
+      from unnest(tokens) with ordinality as token (source, place)
+     where token.source !~ compounds
+  );
+
+  -- The parser reads a text alike in each configuration, so lexemes at one position are one word.
+  return query
+  select null::text, 'word', min(found.leading), false, found.lexeme,
+         count(distinct found.place)::integer
+    from (
+      select analysed.lexeme, position.place,
+             case
+               when cardinality(configurations) = 1 then analysed.lexeme
+               else first_value(analysed.lexeme) over (
+                 partition by position.place order by language.number, analysed.lexeme
+               )
+             end as leading
+        from unnest(configurations) with ordinality as language (configuration, number)
+       cross join unnest(
+               to_tsvector(language.configuration, knowledge_internal.apart(words))
+             ) as analysed
+       cross join unnest(analysed.positions) as position (place)
+    ) as found
+   group by found.lexeme;
+
+  return query
+  select found.word, found.role, min(found.leading),
+         bool_and(found.role = 'whole' and found.word_is_identifier),
+         found.lexeme, found.occurrences
+    from (
+      select lower(typed.source) as word, form.role, analysed.lexeme, typed.occurrences,
+             typed.is_identifier as word_is_identifier,
+             first_value(analysed.lexeme) over (
+               partition by lower(typed.source), form.role, position.place
+                   order by language.number, analysed.lexeme
+             ) as leading
+        from (
+          select min(token.source) as source, count(*)::integer as occurrences,
+                 bool_or(knowledge_internal.is_identifier(token.source)) as is_identifier
+            from unnest(tokens) as token (source)
+           where token.source ~ compounds
+           group by lower(token.source)
+        ) as typed
+       cross join lateral (
+               values
+                 (
+                   'whole',
+                   case
+                     when typed.source ~ '^[[:alnum:]]+$' then typed.source
+                     else knowledge_internal.joined(typed.source)
+                   end
+                 ),
+                 (
+                   'part',
+                   case
+                     when typed.source !~ '^[[:alnum:]]+$'
+                       then knowledge_internal.apart(typed.source)
+                   end
+                 ),
+                 ('piece', knowledge_internal.pieces(typed.source))
+             ) as form (role, source)
+       cross join unnest(configurations) with ordinality as language (configuration, number)
+       cross join unnest(to_tsvector(language.configuration, form.source)) as analysed
+       cross join unnest(analysed.positions) as position (place)
+    ) as found
+   group by found.word, found.role, found.lexeme, found.occurrences;
+end
+$$;
+
+-- Whether a compound is a name of code or a part number, and no word of prose: snake_case,
+-- camelCase, a dotted name, a path, a version, or letters with a number of three digits.
+create function knowledge_internal.is_identifier(compound text) returns boolean
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+begin
+  return compound ~ '[[:alnum:]]_+[[:alnum:]]'
+    or compound ~ '[[:lower:]]{2}[[:upper:]]+[[:lower:]]{2}'
+    or compound ~ '\d\.\d+\.\d'
+    or (
+      compound ~ '[[:alpha:]]'
+      and (
+        compound ~ '[[:alnum:]]{2}(?:\.|::|\\|@)[[:alnum:]]{2}'
+        or compound ~ '[/\\].*[/\\.]'
+        or (compound ~ '\d{3}' and compound !~ '^\d+[[:lower:]]+$')
+        or (compound ~ '(?:\d\D*){3}' and compound !~ '[[:lower:]]')
+      )
+    );
+end
+$$;
+
+-- The lexemes of a text with their weights. A word's weight is its idf times its occurrences, with
+-- the chunks that have any of its readings; an expansion has a share of it. A compound counts as
+-- one word, with the idf of its rarest reading: half of it for the whole, half for the parts by
+-- their idf; what is in no chunk has no share.
+create function knowledge_internal.weighed_readings(
+  wanted text,
+  configurations regconfig[],
+  expansions knowledge_internal.expansion[],
+  corpus_is_small boolean,
+  document_count float8
+)
+returns table (
+  lexeme text, document_frequency float8, weight float8, reading text, is_identifier boolean
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  whole_share constant float8 := 0.5; -- of a compound's weight; its parts have the rest
+  common_identifier constant float8 := 0.02; -- of the chunks: it is a subject, no name
+  few constant float8 := 20; -- chunks
+begin
+  return query
+  with read as materialized (
+    select * from knowledge_internal.query_readings(wanted, configurations)
+  ),
+  typed as materialized (
+    select read.compound, read.role, read.part, read.is_identifier, read.lexeme,
+           read.occurrences::float8 as weight
+      from read
+    union all
+    select null, 'word', coalesce(read.part, expansion.typed), false, expansion.lexeme,
+           expansion.share * coalesce(read.occurrences, 1)
+      from unnest(expansions) as expansion
+      left join read on read.role = 'word' and read.lexeme = expansion.typed_lexeme
+  ),
+  known as (
+    select typed.*, frequency.document_frequency,
+           least(sum(frequency.document_frequency) over same_reading, document_count)
+             as group_frequency,
+           typed.role in ('part', 'piece') and typed.lexeme = min(typed.lexeme) over same_reading
+             as is_first_of_part
+      from (select array_agg(distinct typed.lexeme) from typed) as asked (lexemes)
+     cross join unnest(
+             asked.lexemes,
+             knowledge_internal.document_frequencies(
+               asked.lexemes, corpus_is_small, document_count
+             )
+           ) as frequency (lexeme, document_frequency)
+      join typed on typed.lexeme = frequency.lexeme
+    window same_reading as (partition by typed.compound, typed.role, typed.part)
+  ),
+  rated as (
+    select known.*,
+           knowledge_internal.inverse_document_frequency(document_count, known.group_frequency)
+             as idf,
+           bool_or(known.role = 'whole' and known.group_frequency > 0) over same_compound
+             as has_whole,
+           bool_and(known.group_frequency = 0) over same_compound as is_unknown,
+           bool_and(known.group_frequency > 0) filter (where known.role = 'part') over same_compound
+             as has_parts
+      from known
+    window same_compound as (partition by known.compound)
+  )
+  select shared.lexeme, min(shared.document_frequency),
+         sum(
+           case
+             when shared.role = 'word' then shared.weight * shared.idf
+             else shared.weight * shared.compound_idf * case
+               when shared.role = 'whole' and shared.parts_idf is null then 1
+               when shared.role = 'whole' then whole_share
+               when shared.has_whole then (1 - whole_share) * shared.idf / shared.parts_idf
+               else shared.idf / shared.parts_idf
+             end
+           end
+         ),
+         min(
+           case shared.role
+             when 'word' then shared.part
+             else shared.compound || ' ' || shared.role || ' ' || shared.part
+           end
+         ),
+         bool_or(
+           shared.is_identifier
+           and shared.group_frequency > 0
+           and shared.group_frequency <= greatest(few, common_identifier * document_count)
+         )
+    from (
+      select rated.*,
+             max(rated.idf) over same_compound as compound_idf,
+             sum(rated.idf) filter (where rated.is_first_of_part) over same_compound
+               as parts_idf
+        from rated
+       -- A piece is read where a whole word is in no chunk.
+       where rated.role = 'word'
+          or (rated.role = 'whole' and (rated.group_frequency > 0 or rated.is_unknown))
+          or (
+            rated.group_frequency > 0
+            and (
+              (rated.role = 'part' and not (length(rated.part) = 1 and rated.has_whole))
+              or (rated.role = 'piece' and not rated.has_whole and rated.has_parts is not true)
+            )
+          )
+      window same_compound as (partition by rated.compound)
+    ) as shared
+   group by shared.lexeme;
+end
+$$;
+
+-- A condition for each phrase of at least two words, and what it adds to the score of a chunk that
+-- has it.
+create function knowledge_internal.phrase_bonuses(
+  operands knowledge_internal.query_operand[], configurations regconfig[],
+  lexeme_queries tsquery[], weights float8[], out queries tsquery[], out bonuses float8[]
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- Postgres sends a NOTICE for a query of stop words only.
+set client_min_messages = warning as $$
+begin
+  select array_agg(phrase.query order by operand.ordinality),
+         array_agg(
+           (
+             select coalesce(sum(word.weight), 0)
+               from unnest(lexeme_queries, weights) as word (query, weight)
+              where phrase.query @> word.query
+           )
+           order by operand.ordinality
+         )
+    into queries, bonuses
+    from unnest(operands) with ordinality as operand
+   cross join lateral (
+           select string_agg(distinct '(' || reading.query::text || ')', ' | ')::tsquery as query
+             from unnest(configurations) as language (configuration)
+            cross join lateral phraseto_tsquery(
+                    language.configuration, knowledge_internal.apart(operand.source)
+                  ) as reading (query)
+            where reading.query::text ~ '<' -- two words
+         ) as phrase
+   where operand.is_phrase
+     and not operand.is_excluded
+     and phrase.query is not null;
+end
+$$;
+
+-- The parts of analyse_query without the candidates. is_partial is false where all rows that match
+-- are candidates, else null.
+create function knowledge_internal.full_reading(
+  query_text text, search_mode text, collections text[], prefix_last boolean,
+  configurations regconfig[], scope knowledge_internal.row_scope default null
+) returns knowledge_internal.query_analysis
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- Postgres sends a NOTICE for a query of stop words only.
+set client_min_messages = warning
+set standard_conforming_strings = on as $$
+declare
+  scored_in_full constant float8 := 3000; -- rows
+  characters_read constant integer := 4096;
+  most_words constant integer := 512;
+  most_readings constant integer := 3000; -- of words, each once in every configuration
+  most_lexemes constant integer := 256;
+  candidate_factor constant float8 := 3; -- in a long chunk a word has a third of its usual score
+  operands constant knowledge_internal.query_operand[] := knowledge_internal.query_operands(
+    left(
+      -- Phones and word processors replace straight quotation marks.
+      knowledge_internal.normalised(
+        translate(left(query_text, characters_read), '“”„‟«»', '""""""')
+      ), characters_read
+    ),
+    search_mode, least(most_words, most_readings / cardinality(configurations))
+  );
+  wanted constant text := (
+    select string_agg(operand.source, ' ' order by operand.ordinality)
+      from unnest(operands) with ordinality as operand
+     where not operand.is_excluded
+  );
+  expansions constant knowledge_internal.expansion[] := case
+    when search_mode = 'phrase' then '{}'
+    else knowledge_internal.expansions(
+      wanted, configurations, collections,
+      -- A word that is followed by a space is complete.
+      case when prefix_last then substring(query_text from '(?:^|\s)([[:alpha:]]+)$') end,
+      scope
+    )
+  end;
+  conditions record;
+  required_rows float8;
+  corpus_is_small boolean;
+  bonuses knowledge_internal.query_bonuses;
+  analysis knowledge_internal.query_analysis;
+begin
+  -- Few statements, because a connection keeps a plan for each.
+  select typed.words, typed.word_queries, typed.compounds, corpus.document_count,
+         corpus.mean_length, corpus.is_small
+    into analysis.words, analysis.word_queries, analysis.compounds, analysis.document_count,
+         analysis.mean_length, corpus_is_small
+    from knowledge_internal.typed_words(wanted, configurations, expansions) as typed
+    left join knowledge_internal.corpus_size() as corpus on typed.words is not null;
+  if analysis.words is null then
+    return analysis;
+  end if;
+
+  with ordered as (
+    select reading.*,
+           row_number() over (order by reading.document_frequency, reading.lexeme) as place
+      from knowledge_internal.weighed_readings(
+             wanted, configurations, expansions, corpus_is_small, analysis.document_count
+           ) as reading
+  ),
+  kept as (
+    -- In a very long query, the words that weigh least change the order least.
+    select ordered.*,
+           min(ordered.place) over (partition by ordered.reading) as number,
+           knowledge_internal.quoted_lexeme(ordered.lexeme)::tsquery as query
+      from ordered
+     order by ordered.weight desc, ordered.lexeme
+     limit most_lexemes
+  )
+  select array_agg(kept.lexeme order by kept.place),
+         array_agg(kept.query order by kept.place),
+         array_agg(kept.document_frequency order by kept.place),
+         array_agg(kept.weight order by kept.place),
+         array_agg(kept.number order by kept.place),
+         string_agg(kept.query::text, ' | ')::tsquery,
+         string_agg(kept.query::text, ' | ') filter (where kept.is_identifier)::tsquery
+    into analysis.lexemes, analysis.lexeme_queries, analysis.document_frequencies,
+         analysis.scored_weights, analysis.readings, analysis.matching_query,
+         bonuses.identifier_query
+    from kept;
+  if analysis.lexemes is null then
+    return analysis;
+  end if;
+
+  select phrase.queries, phrase.bonuses,
+         knowledge_internal.lexeme_vector(analysis.lexemes, analysis.scored_weights)
+    into bonuses.phrase_queries, bonuses.phrase_bonuses, analysis.weight_vector
+    from knowledge_internal.phrase_bonuses(
+           operands, configurations, analysis.lexeme_queries, analysis.scored_weights
+         ) as phrase;
+  analysis.weights := analysis.scored_weights;
+  if bonuses.identifier_query is not null then
+    select identifier.bonus,
+           array(
+             select listed.weight + case
+                      when bonuses.identifier_query @> listed.query
+                        then candidate_factor * identifier.bonus
+                      else 0
+                    end
+               from unnest(analysis.lexeme_queries, analysis.scored_weights)
+                    with ordinality as listed (query, weight, place)
+              order by listed.place
+           )
+      into bonuses.identifier_bonus, analysis.weights
+      from (
+             -- Above every score without an identifier.
+             select 1.01 * sum(reachable.score) as bonus
+               from (
+                 select (knowledge_internal.bm25_k1() + 1) * max(listed.weight)
+                   from unnest(analysis.scored_weights, analysis.readings)
+                        as listed (weight, reading)
+                  group by listed.reading
+                 union all
+                 select unnest(bonuses.phrase_bonuses)
+               ) as reachable (score)
+           ) as identifier;
+    analysis.weight_vector := knowledge_internal.lexeme_vector(analysis.lexemes, analysis.weights);
+  end if;
+
+  conditions := knowledge_internal.operand_conditions(operands, configurations, expansions);
+  if numnode(conditions.required) > 0 then
+    if search_mode = 'websearch' then
+      analysis.relaxed_query := analysis.matching_query && !!conditions.excluded;
+      analysis.relaxed_parts := array(
+        select operand.source from unnest(operands) as operand where operand.is_required
+      );
+      analysis.relaxed_bonuses := bonuses;
+      bonuses.phrase_queries := null; -- each row has them
+      bonuses.phrase_bonuses := null;
+    end if;
+    analysis.matching_query := conditions.required;
+    -- GIN finds the words of a phrase, in any order.
+    analysis.required_query :=
+      regexp_replace(conditions.required::text, '<(-|\d+)>', '&', 'g')::tsquery;
+  end if;
+  -- Nothing excluded is an empty condition, and so is its negation.
+  analysis.matching_query := analysis.matching_query && !!conditions.excluded;
+  analysis.bonuses := bonuses;
+  analysis.is_optional := numnode(conditions.required || conditions.excluded) = 0;
+  required_rows := (
+    select case
+             when conditions.required::text like '%|%' then min(word.document_frequency)
+             else analysis.document_count
+               * exp(sum(ln(greatest(word.document_frequency, 1) / analysis.document_count)))
+           end
+      from unnest(analysis.lexeme_queries, analysis.document_frequencies)
+           as word (query, document_frequency)
+     where conditions.required @> word.query
+  );
+  -- Few rows have all required words: then all of these rows are candidates.
+  analysis.is_partial := case
+    when required_rows <= scored_in_full and expansions = '{}' then false
+  end;
+  return analysis;
+end
+$$;
+
+-- What full_reading says of a query of words only, in one language: at most 200 words of ASCII
+-- letters, which have no synonym and no spelling with accents. Null for any other query.
+create function knowledge_internal.plain_reading(query_text text, configuration regconfig)
+returns knowledge_internal.query_analysis
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- Without statistics the planner takes the table of words for small.
+set enable_seqscan = off
+set standard_conforming_strings = on as $$
+declare
+  longest_text constant integer := 1000; -- characters
+  most_words constant integer := 200;
+  words text[];
+  lower_words text[];
+  lexemes tsvector;
+  corpus_is_small boolean;
+  analysis knowledge_internal.query_analysis;
+begin
+  if length(query_text) > longest_text
+     or octet_length(query_text) <> length(query_text)
+     or query_text !~ '^\s*(?:(?:[A-Za-z][a-z]*|[A-Z]+)[.,;:!?]*(?:\s+|$))+$'
+     or knowledge_internal.has_shared_expansions()
+  then
+    return null;
+  end if;
+  words := array_remove(regexp_split_to_array(query_text, '[^A-Za-z]+'), '');
+  lower_words := string_to_array(lower(array_to_string(words, ' ')), ' ');
+  if cardinality(words) > most_words
+     or 'or' = any (lower_words)
+     or exists (select from public.knowledge_synonyms)
+     or exists (
+       select
+         from public.knowledge_words as known
+        where known.folded = any (lower_words)
+          and known.word <> known.folded
+     )
+  then
+    return null;
+  end if;
+
+  select array_agg(typed.word), array_agg(typed.query),
+         array_fill(null::text, array[count(*)::integer])
+    into analysis.words, analysis.word_queries, analysis.compounds
+    from (
+      select listed.word, plainto_tsquery(configuration, listed.word) as query
+        from unnest(words) with ordinality as listed (word, place)
+       where array_position(lower_words, lower(listed.word)) = listed.place
+       order by listed.place
+      offset 0 -- or each query is computed twice
+    ) as typed
+   where numnode(typed.query) > 0;
+  if analysis.words is null then
+    return null;
+  end if;
+
+  lexemes := to_tsvector(configuration, array_to_string(words, ' '));
+  select corpus.document_count, corpus.mean_length, corpus.is_small
+    into analysis.document_count, analysis.mean_length, corpus_is_small
+    from knowledge_internal.corpus_size() as corpus;
+  select array_agg(ordered.lexeme), array_agg(ordered.query),
+         array_agg(ordered.document_frequency), array_agg(ordered.weight),
+         array_agg(ordered.place), string_agg(ordered.query::text, ' | ')::tsquery
+    into analysis.lexemes, analysis.lexeme_queries, analysis.document_frequencies,
+         analysis.scored_weights, analysis.readings, analysis.matching_query
+    from (
+      select asked.lexeme, asked.document_frequency,
+             cardinality(asked.positions) * knowledge_internal.inverse_document_frequency(
+               analysis.document_count, least(asked.document_frequency, analysis.document_count)
+             ) as weight,
+             row_number() over (order by asked.document_frequency, asked.lexeme) as place,
+             knowledge_internal.quoted_lexeme(asked.lexeme)::tsquery as query
+        from rows from (
+               unnest(lexemes),
+               unnest(
+                 knowledge_internal.document_frequencies(
+                   tsvector_to_array(lexemes), corpus_is_small, analysis.document_count
+                 )
+               )
+             ) as asked (lexeme, positions, labels, document_frequency)
+       order by asked.document_frequency, asked.lexeme
+    ) as ordered;
+  analysis.weights := analysis.scored_weights;
+  analysis.weight_vector := knowledge_internal.lexeme_vector(
+    analysis.lexemes, analysis.scored_weights
+  );
+  analysis.is_optional := true;
+  return analysis;
+end
+$$;
+
+-- Reads a query's text in every language of the corpus and weighs its words by idf. collections:
+-- those whose synonyms are used beside the general ones; prefix_last: the last word may be the
+-- beginning of a word; scope: null for words of all chunks. Of a long text it reads the first 4,096
+-- characters, 512 words (3,000 divided by the number of languages, where these are more than 5),
+-- and the 256 lexemes that weigh most.
+create function knowledge_internal.analyse_query(
+  query_text text, search_mode text, collections text[] default null,
+  prefix_last boolean default false, scope knowledge_internal.row_scope default null
+) returns knowledge_internal.query_analysis
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- Postgres sends a NOTICE for a query of stop words only.
+set client_min_messages = warning as $$
+declare
+  configurations constant regconfig[] := knowledge_internal.query_configurations();
+  analysis knowledge_internal.query_analysis;
+begin
+  if configurations is null then
+    return analysis;
+  end if;
+  if search_mode = 'websearch' and not prefix_last and cardinality(configurations) = 1 then
+    analysis := knowledge_internal.plain_reading(query_text, configurations[1]);
+  end if;
+  if analysis.lexemes is null then
+    analysis := knowledge_internal.full_reading(
+      query_text, search_mode, collections, prefix_last, configurations, scope
+    );
+  end if;
+  if analysis.lexemes is null then
+    return analysis;
+  end if;
+  if analysis.is_partial is null then
+    analysis.candidate_query := knowledge_internal.candidate_query(
+      analysis.lexemes, analysis.document_frequencies, analysis.weights, analysis.required_query,
+      analysis.document_count, 1
+    );
+  end if;
+  analysis.is_partial := analysis.candidate_query is not null;
+  analysis.candidate_query := coalesce(analysis.candidate_query, analysis.matching_query);
+  return analysis;
+end
+$$;
+
+-- asked_words of several questions.
+create function knowledge_internal.merged_words(analyses knowledge_internal.query_analysis[])
+returns knowledge_internal.asked_words
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  analysis knowledge_internal.query_analysis;
+  asked knowledge_internal.asked_words;
+begin
+  foreach analysis in array analyses loop
+    asked.words := asked.words || analysis.words;
+    asked.word_queries := asked.word_queries || analysis.word_queries;
+    asked.compounds := asked.compounds || analysis.compounds;
+    asked.lexemes := asked.lexemes || analysis.lexemes;
+  end loop;
+  select array_agg(typed.word order by typed.place),
+         array_agg(typed.query order by typed.place),
+         array_agg(typed.compound order by typed.place)
+    into asked.words, asked.word_queries, asked.compounds
+    from (
+      select distinct on (lower(said.word)) said.*
+        from unnest(asked.words, asked.word_queries, asked.compounds)
+             with ordinality as said (word, query, compound, place)
+       order by lower(said.word), said.compound is not null, said.place
+    ) as typed;
+  return asked;
+end
+$$;
+
+-- The words of all questions and the parts of their compounds, each once whatever its case.
+create function knowledge_internal.asked_words(analyses knowledge_internal.query_analysis[])
+returns knowledge_internal.asked_words
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  if cardinality(analyses) > 1 then
+    return knowledge_internal.merged_words(analyses);
+  end if;
+  return row(
+    analyses[1].words, analyses[1].word_queries, analyses[1].compounds, analyses[1].lexemes
+  )::knowledge_internal.asked_words;
+end
+$$;
+
+-- The words of the questions that a chunk has, as typed; of a compound that it does not have, the
+-- parts that it has.
+create function knowledge_internal.matched_words(
+  content_tsv tsvector, asked knowledge_internal.asked_words
+) returns text[]
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+declare
+  matched text[] := '{}';
+  found tsvector;
+begin
+  if asked.words is null then
+    return matched;
+  end if;
+  -- Concatenated with nothing, a tsvector outside its row is fetched once.
+  found := content_tsv || ''::tsvector;
+  for place in 1 .. cardinality(asked.words) loop
+    if (asked.compounds[place] = any (matched)) is not true
+      and found @@ asked.word_queries[place] then
+      matched := matched || asked.words[place];
+    end if;
+  end loop;
+  return matched;
+end
+$$;

@@ -1,0 +1,1085 @@
+-- 009_hybrid_search: the search.
+-- Adds: types search_arguments, search_question, search_plan, ranked_list and knowledge_search_hit,
+-- the functions that check and plan a search and rank the rows of its legs, and
+-- hybrid_search_knowledge_chunks. Locks nothing that exists.
+
+-- The arguments of hybrid_search_knowledge_chunks, in its order.
+create type knowledge_internal.search_arguments as (
+  query_embedding extensions.vector,
+  query_text text,
+  match_count integer,
+  match_threshold double precision,
+  vector_weight double precision,
+  text_weight double precision,
+  filter_type text,
+  search_mode text,
+  pool_size integer,
+  rrf_k double precision,
+  fusion text,
+  filters jsonb,
+  date_from date,
+  date_to date,
+  collections text[],
+  viewer_id uuid,
+  public_only boolean,
+  one_per_document boolean,
+  neighbor_window integer,
+  recency_half_life double precision,
+  match_offset integer,
+  snippet boolean,
+  formulations jsonb,
+  viewer_groups text[],
+  on_bad_embedding text,
+  prefix_last boolean
+);
+
+-- What fusion needs of a ranked_list beside the scores of a row. missing_text_score: of a row that
+-- the text leg missed, the least of a full pool, else 0: then it has no word.
+create type knowledge_internal.score_range as (
+  least_similarity double precision,
+  best_similarity double precision,
+  least_text_score double precision,
+  best_text_score double precision,
+  missing_text_score double precision,
+  identifier_bonus double precision
+);
+
+-- A type and not "returns table": snippet is an argument and a column, and PL/pgSQL allows no name
+-- twice.
+create type public.knowledge_search_hit as (
+  id uuid,
+  content text,
+  knowledge_type text,
+  document_id uuid,
+  chunk_index integer,
+  source_origin text,
+  metadata jsonb,
+  rrf_score double precision,
+  vector_rank bigint,
+  text_rank bigint,
+  similarity double precision,
+  text_score double precision,
+  match_type text,
+  matched_terms text[],
+  title text,
+  source_url text,
+  collection text,
+  document_date date,
+  snippet text,
+  context text,
+  total_count bigint,
+  pool_ended boolean,
+  heading text,
+  sensitivity text,
+  collections text[],
+  document_chunks integer,
+  external_key text,
+  source_row jsonb,
+  confidence double precision,
+  notes jsonb
+);
+
+comment on type public.knowledge_search_hit is
+  'A hit of hybrid_search_knowledge_chunks. rrf_score: the fused score. vector_rank, text_rank: '
+  'its ranks in the two legs, null where a leg missed it. similarity: cosine; text_score: BM25. '
+  'match_type: vector, text or both. matched_terms: words of the query that it has. context: the '
+  'chunks around it. total_count: hits in the list that match_offset pages through. pool_ended: a '
+  'leg returned as many rows as its pool holds, so rows beyond the list may match. collections: '
+  'those in which the hit was found, with one_per_document those of all its chunks in the pools. '
+  'document_chunks: how many visible chunks the document has, 0 without one. source_row: the row '
+  'of an adopted table that the document is made of. confidence: the fused score over the highest '
+  'possible one, 0 to 1. notes: what the search did beside what was asked, null for nothing; '
+  'embedding: why the embedding was ignored; replaced: the words that no visible chunk has, and '
+  'what was searched instead; deduplicated: how many hits one_per_document merged into others.';
+
+-- Raises 22023 for null and for a number out of its bounds; allowed says these in words.
+create function knowledge_internal.check_range(
+  argument text, given double precision, lowest double precision, highest double precision,
+  allowed text default null
+) returns void
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  if (given between lowest and highest) is not true then
+    raise exception '% must be %, not %',
+                    argument, coalesce(allowed, format('between %s and %s', lowest, highest)),
+                    coalesce(given::text, 'null')
+      using errcode = '22023';
+  end if;
+end
+$$;
+
+-- Raises 22023 for a null where true or false is needed.
+create function knowledge_internal.check_flag(argument text, given boolean) returns void
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  if given is null then
+    raise exception '% must be true or false, not null', argument using errcode = '22023';
+  end if;
+end
+$$;
+
+-- Raises 22023 for an argument of the search that is out of bounds.
+create function knowledge_internal.check_search_arguments(given knowledge_internal.search_arguments)
+returns void
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  problem text; -- begins with the name of the argument, whose value is %s
+begin
+  -- One expression, because a connection keeps a plan for each. Weights and rrf_k beyond their
+  -- bounds could make a score 0 or infinite.
+  problem := case
+    when (given.match_count between 1 and 1000) is not true
+      then 'match_count must be between 1 and 1000, not %s'
+    when (given.match_threshold between -1 and 1) is not true
+      then 'match_threshold must be a cosine similarity between -1 and 1, not %s'
+    when (given.vector_weight = 0 or given.vector_weight between 1e-30 and 1e30) is not true
+      then 'vector_weight must be 0 or between 1e-30 and 1e30, not %s'
+    when (given.text_weight = 0 or given.text_weight between 1e-30 and 1e30) is not true
+      then 'text_weight must be 0 or between 1e-30 and 1e30, not %s'
+    when given.vector_weight = 0 and given.text_weight = 0
+      then 'vector_weight and text_weight are both 0, one must be above'
+    when (given.search_mode in ('websearch', 'simple', 'phrase')) is not true
+      then 'search_mode must be one of websearch, simple, phrase, not %s'
+    when (given.pool_size between 1 and 1000) is not true
+      then 'pool_size must be between 1 and 1000, not %s'
+    when (given.rrf_k between 1e-30 and 1e30) is not true
+      then 'rrf_k must be above 0 and at most 1e30, not %s'
+    when given.fusion not in ('rrf', 'relative_score', 'auto', 'stored_or_auto')
+      then 'fusion must be one of rrf, relative_score, auto, stored_or_auto, not %s'
+    when given.public_only is null
+      then 'public_only must be true or false, not null'
+    when given.one_per_document is null
+      then 'one_per_document must be true or false, not null'
+    when (given.neighbor_window between 0 and 5) is not true
+      then 'neighbor_window must be between 0 and 5, not %s'
+    when given.recency_half_life not between 1e-300 and 1e300
+      then 'recency_half_life must be a number of days above 0, not %s'
+    when (given.match_offset between 0 and 1000) is not true
+      then 'match_offset must be between 0 and 1000, not %s'
+    when given.snippet is null
+      then 'snippet must be true or false, not null'
+    when (given.on_bad_embedding in ('error', 'text')) is not true
+      then 'on_bad_embedding must be one of error, text, not %s'
+    when given.prefix_last is null
+      then 'prefix_last must be true or false, not null'
+  end;
+  if problem is not null then
+    raise exception '%', format(
+                      problem,
+                      coalesce(
+                        left(to_jsonb(given) ->> split_part(problem, ' ', 1), 100), 'null'
+                      )
+                    )
+      using errcode = '22023';
+  end if;
+  if given.viewer_groups is not null then
+    perform knowledge_internal.check_viewer_groups('viewer_groups', given.viewer_groups);
+  end if;
+end
+$$;
+
+-- Why a search cannot use an embedding that has another size than the stored ones, or no direction.
+-- Raises 22023 with this reason if it is an error.
+create function knowledge_internal.refused_embedding(
+  embedding extensions.vector, argument text, dimensions integer, is_error boolean
+) returns text
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  problem text := format(
+    '%s must not be a zero vector, nor too long or short for float4', argument
+  );
+begin
+  if extensions.vector_dims(embedding) <> dimensions then
+    problem := format(
+      '%s has %s dimensions, the stored embeddings have %s',
+      argument, extensions.vector_dims(embedding), dimensions
+    );
+    if is_error then
+      raise exception '%', problem
+        using errcode = '22023', hint = 'Embed the query with the model that embedded the chunks.';
+    end if;
+  end if;
+  if is_error then
+    raise exception '%', problem using errcode = '22023';
+  end if;
+  return problem;
+end
+$$;
+
+-- A question with what the legs that are run use of it. Where on_bad_embedding is text, an
+-- embedding that cannot be used is left out and the reason kept, else the function raises 22023
+-- naming the argument.
+create function knowledge_internal.checked_question(
+  embedding extensions.vector, query_text text, argument text, dimensions integer,
+  uses_embeddings boolean, uses_texts boolean, on_bad_embedding text
+) returns knowledge_internal.search_question
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+declare
+  question knowledge_internal.search_question;
+begin
+  question.query_text := case when uses_texts and query_text ~ '\S' then query_text end;
+  question.ignored_embedding := case
+    when embedding is not null and (
+      extensions.vector_dims(embedding) <> dimensions
+        or ((embedding operator(extensions.<=>) embedding) < 0.5) is not true
+    ) then
+      knowledge_internal.refused_embedding(
+        embedding, argument, dimensions,
+        -- Without words, nothing would be left to search by.
+        on_bad_embedding = 'error' or question.query_text is null
+      )
+  end;
+  question.embedding := case
+    when uses_embeddings and question.ignored_embedding is null then embedding
+  end;
+  return question;
+end
+$$;
+
+-- The question of a search and its further formulations, checked, each with what the legs that are
+-- run use of it. Raises 22023 naming the argument.
+create function knowledge_internal.search_questions(
+  query_embedding extensions.vector, query_text text, formulations jsonb, dimensions integer,
+  uses_embeddings boolean, uses_texts boolean, on_bad_embedding text
+) returns knowledge_internal.search_question[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+begin
+  if query_embedding is null and coalesce(query_text, '') !~ '\S' then
+    raise exception 'query_embedding and query_text are both missing, give at least one'
+      using errcode = '22023';
+  end if;
+  return knowledge_internal.checked_question(
+    query_embedding, query_text, 'query_embedding', dimensions, uses_embeddings, uses_texts,
+    on_bad_embedding
+  ) || case
+    when formulations is not null then knowledge_internal.further_questions(
+      formulations, dimensions, uses_embeddings, uses_texts, on_bad_embedding
+    )
+    else '{}'
+  end;
+end
+$$;
+
+-- The questions of the argument formulations. Raises 22023 naming the argument, such as
+-- formulations[2].query_embedding.
+create function knowledge_internal.further_questions(
+  formulations jsonb, dimensions integer, uses_embeddings boolean, uses_texts boolean,
+  on_bad_embedding text
+) returns knowledge_internal.search_question[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+declare
+  most_formulations constant integer := 10;
+  questions knowledge_internal.search_question[] := '{}';
+  formulation record;
+  embedding extensions.vector;
+  argument text;
+begin
+  if jsonb_typeof(formulations) <> 'array'
+     or jsonb_array_length(formulations) > most_formulations
+  then
+    raise exception 'formulations must be an array of at most % objects', most_formulations
+      using errcode = '22023';
+  end if;
+  for formulation in
+    select item.asked, item.number - 1 as number
+      from jsonb_array_elements(formulations) with ordinality as item (asked, number)
+     order by item.number
+  loop
+    argument := format('formulations[%s]', formulation.number);
+    if jsonb_typeof(formulation.asked) <> 'object'
+       or formulation.asked - '{query_text,query_embedding}'::text[] <> '{}'
+       or coalesce(jsonb_typeof(formulation.asked -> 'query_text'), 'null')
+            not in ('string', 'null')
+    then
+      raise exception '% must be an object with query_text, query_embedding or both', argument
+        using errcode = '22023';
+    end if;
+    if formulation.asked ->> 'query_embedding' is null
+       and coalesce(formulation.asked ->> 'query_text', '') !~ '\S'
+    then
+      raise exception '% has neither query_embedding nor query_text, give at least one', argument
+        using errcode = '22023';
+    end if;
+    begin
+      embedding := (formulation.asked ->> 'query_embedding')::extensions.vector;
+    exception when data_exception or program_limit_exceeded then
+      raise exception '%.query_embedding: %', argument, left(sqlerrm, 200)
+        using errcode = '22023';
+    end;
+    questions := questions || knowledge_internal.checked_question(
+      embedding, formulation.asked ->> 'query_text', argument || '.query_embedding', dimensions,
+      uses_embeddings, uses_texts, on_bad_embedding
+    );
+  end loop;
+  return questions;
+end
+$$;
+
+-- Each name once, in order, without nulls; null when there is none.
+create function knowledge_internal.distinct_names(names text[]) returns text[]
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  if names is null then
+    return null;
+  end if;
+  return (
+    select array_agg(distinct listed.name order by listed.name)
+      from unnest(names) as listed (name)
+     where listed.name is not null
+  );
+end
+$$;
+
+-- The collections, each once. Raises 22023 for collections that are not 1 to 50 names, or too many
+-- together with the formulations.
+create function knowledge_internal.checked_collections(collections text[], questions integer)
+returns text[]
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most_collections constant integer := 50;
+  most_lists constant integer := 100;
+begin
+  if (
+    array_ndims(collections) = 1
+      and array_position(collections, null) is null
+      and cardinality(collections) <= most_collections
+  ) is not true then
+    raise exception 'collections must be 1 to % names, not %',
+                    most_collections, left(collections::text, 100)
+      using errcode = '22023';
+  end if;
+  if cardinality(collections) * questions > most_lists then
+    raise exception 'collections times formulations must be at most %', most_lists
+      using errcode = '22023';
+  end if;
+  return knowledge_internal.distinct_names(collections);
+end
+$$;
+
+-- analyse_query for a question, null for one without words. Under websearch, words that no visible
+-- chunk has are replaced by near ones.
+create function knowledge_internal.analysed_question(
+  query_text text, given knowledge_internal.search_arguments, plan knowledge_internal.search_plan
+) returns knowledge_internal.query_analysis
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  named constant text[] := coalesce(plan.collections, ((plan.scope).wanted).collections);
+  analysis knowledge_internal.query_analysis;
+  replaced jsonb;
+begin
+  -- A search without words does not plan the call, so it works where the text leg is broken.
+  if query_text is null then
+    return null;
+  end if;
+  analysis := knowledge_internal.analyse_query(
+    query_text, given.search_mode, named, given.prefix_last, plan.scope
+  );
+  replaced := case
+    when given.search_mode = 'websearch'
+      then knowledge_internal.respelled_words(query_text, analysis, plan.scope)
+  end;
+  if replaced is not null then
+    analysis := knowledge_internal.analyse_query(
+      knowledge_internal.respelled(query_text, replaced), given.search_mode, named,
+      given.prefix_last, plan.scope
+    );
+    analysis.replaced := replaced;
+  end if;
+  return analysis;
+end
+$$;
+
+-- What a search did beside what was asked, as in the column notes of knowledge_search_hit.
+create function knowledge_internal.search_notes(
+  plan knowledge_internal.search_plan, lists knowledge_internal.ranked_list[]
+) returns jsonb
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  -- Most searches have nothing to note.
+  if cardinality(lists) = 1 and plan.questions[1].ignored_embedding is null
+     and plan.analyses[1].replaced is null and lists[1].relaxed_parts is null
+  then
+    return null;
+  end if;
+  return nullif(
+    jsonb_strip_nulls(
+      jsonb_build_object(
+        'embedding', 'ignored: ' || (
+          select string_agg(asked.ignored_embedding, '; ' order by asked.ordinality)
+            from unnest(plan.questions) with ordinality as asked
+        ),
+        'relaxed', (
+          select jsonb_agg(distinct part.name)
+            from unnest(lists) as list
+           cross join unnest(list.relaxed_parts) as part (name)
+        ),
+        'replaced', (
+          select jsonb_object_agg(word.key, word.value order by read.ordinality)
+            from unnest(plan.analyses) with ordinality as read
+           cross join jsonb_each(read.replaced) as word
+        )
+      )
+    ),
+    '{}'
+  );
+end
+$$;
+
+-- Whether more than half of the chunks are in these collections, by the sample of the statistics.
+create function knowledge_internal.has_most_chunks(collections text[]) returns boolean
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most constant float8 := 0.5;
+begin
+  if collections is null then
+    return false;
+  end if;
+  return coalesce(
+    (
+      select avg((chunk.collection = any (collections))::integer) > most
+        from public.knowledge_corpus_statistics as corpus
+       cross join unnest(corpus.sample) as sampled (id)
+        join public.knowledge_chunks as chunk on chunk.id = sampled.id
+    ),
+    false
+  );
+end
+$$;
+
+-- Whether any chunk passes the filter.
+create function knowledge_internal.has_matching_chunk(scope knowledge_internal.row_scope)
+returns boolean
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  found boolean;
+begin
+  execute
+    'select exists (select from public.knowledge_chunks as chunk where ' || scope.matching || ')'
+    into found
+    using scope;
+  return found;
+end
+$$;
+
+-- The plan of a filtered search with what a sample of the chunks shows of the rows that match.
+create function knowledge_internal.with_sample(plan knowledge_internal.search_plan)
+returns knowledge_internal.search_plan
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  sample_size constant integer := 100; -- chunks
+  sample uuid[];
+begin
+  sample := coalesce(
+    (
+      select corpus.sample[:sample_size]
+        from public.knowledge_corpus_statistics as corpus
+       where corpus.document_count > knowledge_internal.small_corpus_limit()
+    ),
+    -- A small corpus has no sample of its own.
+    array(
+      select chunk.id from public.knowledge_chunks as chunk
+       where chunk.status = 'active' limit sample_size
+    )
+  );
+  plan.sample_weight := plan.chunk_count / nullif(cardinality(sample), 0);
+  execute
+    'select array('
+    '  select chunk.collection from public.knowledge_chunks as chunk'
+    '   where chunk.id = any ($2) and ' || (plan.scope).matching || ')'
+    into plan.sampled_collections
+    using plan.scope, sample;
+  -- Without an index, this would read the table once more.
+  plan.is_empty := plan.is_indexed and not plan.is_small_corpus and plan.sampled_collections = '{}'
+    and not knowledge_internal.has_matching_chunk(plan.scope);
+  return plan;
+end
+$$;
+
+-- How a search over the present table finds its rows. A viewer and collections bound the rows
+-- beside the filter.
+create function knowledge_internal.plan_search(
+  given knowledge_internal.search_arguments, wanted knowledge_internal.chunk_filter
+) returns knowledge_internal.search_plan
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  stored constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
+  plan knowledge_internal.search_plan;
+begin
+  if stored.relation <> 'public.knowledge_chunks'::regclass then
+    -- Citus makes no generic plan of a distributed table.
+    perform set_config('plan_cache_mode', 'force_custom_plan', true);
+  end if;
+  -- One statement, because a connection keeps a plan for each assignment.
+  select chunk_count, stored.dimensions, is_small_corpus,
+         is_bounded or wanted.bounds_rows is true
+           or wanted.excluded_collections is not null
+             and knowledge_internal.has_most_chunks(wanted.excluded_collections) as is_filtered,
+         is_indexed, pool,
+         -- The rows of a small corpus were written while its mean length still changed.
+         case when is_small_corpus then 4 * pool else pool end as scored_exactly,
+         case
+           when is_indexed then least(
+             most_read,
+             greatest(
+               pool * chunk_count / candidate_rows,
+               least(soon_read, pool * chunk_count / usual_candidates)
+             )
+           )
+           else -1
+         end as most_read_by_filter,
+         index_rows,
+         -- With a low ef_search, HNSW can end in the wrong cluster of a large graph.
+         least(
+           1000,
+           greatest(
+             2 * pool, effort_per_magnitude * (round(log(greatest(chunk_count, 100000))) - 1)
+           )
+         ) as ef_search,
+         scan_tuples,
+         -- Of n chunks m match. The index reads index_rows * n / m of them before it has enough; a
+         -- comparison reads m, or n where no index finds the m.
+         case
+           when is_indexed then sqrt(index_cost * index_rows * chunk_count)
+           else index_rows * chunk_count / scan_tuples
+         end as most_compared,
+         compared_exactly,
+         case when stored.dimensions >= quantized_from then 5 * compared_exactly end
+           as compared_by_bits,
+         knowledge_internal.row_scope(
+           wanted, given.viewer_id, given.viewer_groups, given.public_only
+         )
+    into plan.chunk_count, plan.dimensions, plan.is_small_corpus, plan.is_filtered,
+         plan.is_indexed, plan.pool, plan.scored_exactly, plan.most_read_by_filter,
+         plan.index_rows, plan.ef_search, plan.scan_tuples, plan.most_compared,
+         plan.compared_exactly, plan.compared_by_bits, plan.scope
+    from (
+      select 50 as fewest_compared, -- rows of the vector leg
+             128 as quantized_from, -- dimensions: shorter vectors lie in their row
+             20 as index_cost, -- a row of the vector index, against one that is compared
+             50 as effort_per_magnitude, -- of hnsw.ef_search, for each tenfold of the table
+             1000 as candidate_rows, -- what the words of a query find, at most
+             350 as usual_candidates, -- the same, at least
+             3000 as soon_read, -- rows that take no longer to read than a wider candidate pass
+             20000 as most_read, -- rows by a filter
+             20000 as scan_tuples -- rows
+    ) as fixed
+   cross join lateral (
+           select stored.estimated_rows as chunk_count,
+                  stored.estimated_rows <= knowledge_internal.small_corpus_limit()
+                    as is_small_corpus,
+                  greatest(given.pool_size, given.match_count) as pool,
+                  greatest(given.pool_size, given.match_count, fewest_compared)
+                    as compared_exactly,
+                  num_nonnulls(given.viewer_id, given.viewer_groups, given.collections) > 0
+                    as is_bounded,
+                  num_nonnulls(given.viewer_id, given.viewer_groups, given.collections) > 0
+                    or wanted.is_indexed is true as is_indexed
+         ) as known
+   cross join lateral (
+           -- More than is wanted: the index orders by half precision, and an iterative scan, which
+           -- filters lead to, returns rows in approximate order.
+           select ceil(
+                    case when is_bounded or wanted.bounds_rows is not null then 2 else 1.1 end
+                      * compared_exactly
+                  ) as index_rows
+         ) as reading;
+  if plan.is_filtered then
+    plan := knowledge_internal.with_sample(plan);
+  end if;
+  return plan;
+end
+$$;
+
+-- The plan of a search. Without needs_question, a search without any question is one of all rows
+-- that pass the filters. Raises 22023 naming the argument.
+create function knowledge_internal.planned_search(
+  given knowledge_internal.search_arguments, needs_question boolean default true
+) returns knowledge_internal.search_plan
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+declare
+  deviations constant float8 := 3; -- of the cosine of random pairs; docs/ranking.md measures it
+  wanted knowledge_internal.chunk_filter;
+  settled record;
+  plan knowledge_internal.search_plan;
+begin
+  perform knowledge_internal.check_search_arguments(given);
+  if num_nonnulls(given.filters, given.filter_type, given.date_from, given.date_to) > 0
+     or given.public_only
+  then
+    wanted := knowledge_internal.compile_filter(
+      given.filters, given.filter_type, given.date_from, given.date_to, given.public_only
+    );
+  end if;
+  settled := knowledge_internal.settled_fusion(
+    given.fusion, given.vector_weight, given.text_weight,
+    coalesce(given.collections, wanted.collections)
+  );
+  plan := knowledge_internal.plan_search(given, wanted);
+  plan.match_threshold := given.match_threshold;
+  plan.fusion := settled.fusion;
+  plan.vector_weight := settled.vector_weight;
+  plan.text_weight := settled.text_weight;
+  if needs_question or given.query_embedding is not null or given.formulations is not null
+     or given.query_text ~ '\S'
+  then
+    plan.questions := knowledge_internal.search_questions(
+      given.query_embedding, given.query_text, given.formulations, plan.dimensions,
+      plan.vector_weight > 0, plan.text_weight > 0, given.on_bad_embedding
+    );
+  end if;
+  if given.collections is not null then
+    plan.collections := knowledge_internal.checked_collections(
+      given.collections, cardinality(plan.questions)
+    );
+  end if;
+  -- Another database may have rows, and needs the figures of the words here.
+  if plan.is_empty and not knowledge_internal.is_recording() then
+    return plan;
+  end if;
+  for place in 1 .. coalesce(cardinality(plan.questions), 0) loop
+    plan.analyses[place] := knowledge_internal.analysed_question(
+      plan.questions[place].query_text, given, plan
+    );
+  end loop;
+  if plan.fusion = 'auto' then
+    plan.cosine_scale := deviations * knowledge_internal.cosine_spread();
+  end if;
+  return plan;
+end
+$$;
+
+-- What a viewer may see around hits, an object by the id of the hit: document_chunks, how many
+-- chunks its document has; shows_document, whether its document is visible; context, with a window,
+-- the chunks around it.
+create function knowledge_internal.around(
+  ids uuid[], neighbor_window integer, scope knowledge_internal.row_scope
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  facts jsonb;
+begin
+  execute
+    'select jsonb_object_agg(hit.id, jsonb_build_object('
+    '  ''document_chunks'', ('
+    '    select count(chunk.chunk_index) from public.knowledge_chunks as chunk'
+    '     where ' || scope.visible || ' and chunk.document_id = hit.document_id),'
+    '  ''shows_document'', exists ('
+    '    select from public.knowledge_documents as document'
+    '     where document.id = hit.document_id and '
+    || knowledge_internal.document_condition(scope) || ')' ||
+    case when neighbor_window > 0 then
+    ', ''context'', ('
+    '    select string_agg(chunk.content, chr(10) || ''[CHUNK BOUNDARY]'' || chr(10)'
+    '                      order by chunk.chunk_index, chunk.id)'
+    '      from public.knowledge_chunks as chunk'
+    '     where ' || scope.visible ||
+    '       and chunk.document_id = hit.document_id and chunk.collection = hit.collection'
+    '       and chunk.chunk_index between hit.chunk_index::bigint - $3'
+    '                                 and hit.chunk_index::bigint + $3)' else '' end ||
+    '  )) from public.knowledge_chunks as hit where hit.id = any ($2)'
+    into facts
+    using scope, ids, neighbor_window;
+  return facts;
+end
+$$;
+
+-- The lists of the argument ranked_lists. Raises 22023 for another form.
+create function knowledge_internal.given_lists(ranked_lists jsonb)
+returns knowledge_internal.ranked_list[]
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most_lists constant integer := 100;
+  largest constant float8 := 1e30;
+  lists constant knowledge_internal.ranked_list[] := array(
+    select list
+      from jsonb_populate_recordset(
+             null::knowledge_internal.ranked_list, ranked_lists -> 'lists'
+           ) as list
+  );
+begin
+  if (
+    jsonb_typeof(ranked_lists -> 'lists') = 'array' and cardinality(lists) <= most_lists
+      and not exists (
+        select from unnest(lists) as list
+         where (
+                 list.formulation between 1 and most_lists
+                 and coalesce(list.identifier_bonus, 0) between 0 and largest
+                 and coalesce(cardinality(list.vector_ids), 0)
+                       = coalesce(cardinality(list.similarities), 0)
+                 and coalesce(cardinality(list.text_ids), 0)
+                       = coalesce(cardinality(list.text_scores), 0)
+                 and array_position(list.vector_ids || list.text_ids, null) is null
+                 and -1.001 <= all (coalesce(list.similarities, '{}'))
+                 and 1.001 >= all (coalesce(list.similarities, '{}'))
+                 and -largest <= all (coalesce(list.text_scores, '{}'))
+                 and largest >= all (coalesce(list.text_scores, '{}'))
+               ) is not true
+      )
+  ) is not true then
+    raise exception 'ranked_lists must be an object with at most % lists', most_lists
+      using errcode = '22023', hint = 'Send what the search of each database returned, unchanged.';
+  end if;
+  return lists;
+exception
+  when invalid_parameter_value then
+    raise;
+  when data_exception then
+    raise exception 'ranked_lists: %', left(sqlerrm, 200)
+      using errcode = '22023', hint = 'Send what the search of each database returned, unchanged.';
+end
+$$;
+
+-- A score scaled to 0..1 over its list; 1 when all scores of the list are equal, 0 for null.
+create function knowledge_internal.min_max(score float8, least_score float8, best_score float8)
+returns float8
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return coalesce(
+    (score - least_score) / nullif(best_score - least_score, 0::float8),
+    case when score is null then 0 else 1 end
+  );
+end
+$$;
+
+-- The fused score of a row that is the best of every list that it can be in.
+create function knowledge_internal.best_fused_score(
+  plan knowledge_internal.search_plan, rrf_k double precision
+) returns double precision
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  best_similarity constant float8 := plan.vector_weight * case plan.fusion
+    when 'rrf' then 1 / (rrf_k + 1) when 'auto' then 1 / plan.cosine_scale else 1 end;
+  best_text constant float8 := plan.text_weight * case plan.fusion
+    when 'rrf' then 1 / (rrf_k + 1) else 1 end;
+  best float8 := 0;
+begin
+  for place in 1 .. cardinality(plan.questions) loop
+    best := best
+      + case when plan.questions[place].embedding is null then 0 else best_similarity end
+      + case when plan.questions[place].query_text is null then 0 else best_text end
+      + case
+          when plan.fusion = 'auto'
+            and (plan.analyses[place].bonuses).identifier_bonus is not null
+            then 2 * best_similarity + best_text
+          else 0
+        end;
+  end loop;
+  return best;
+end
+$$;
+
+-- A score times 0.5 ^ (age / half-life), both in days; the score itself without a date or a
+-- half-life.
+create function knowledge_internal.aged_score(score float8, document_date date, half_life float8)
+returns float8
+language plpgsql stable parallel safe security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  -- A score below 0 would rise with its age.
+  if document_date is null or half_life is null or score < 0 then
+    return score;
+  end if;
+  return score * 0.5 ^ least(
+    greatest((now() at time zone 'UTC')::date - document_date, 0) / greatest(half_life, 1e-6), 500
+  );
+end
+$$;
+
+-- A definer: service_role has no rights on the internal schema.
+create function public.hybrid_search_knowledge_chunks(
+  query_embedding extensions.vector default null,
+  query_text text default null,
+  match_count integer default 10,
+  match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0,
+  text_weight double precision default 1.0,
+  filter_type text default null,
+  search_mode text default 'websearch',
+  pool_size integer default 50,
+  rrf_k double precision default 60,
+  fusion text default null,
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  viewer_id uuid default null,
+  public_only boolean default false,
+  one_per_document boolean default false,
+  neighbor_window integer default 0,
+  recency_half_life double precision default null,
+  match_offset integer default 0,
+  snippet boolean default false,
+  formulations jsonb default null,
+  viewer_groups text[] default null,
+  on_bad_embedding text default 'error',
+  prefix_last boolean default false,
+  ranked_lists jsonb default null
+) returns setof public.knowledge_search_hit
+-- Callers have no grant on the tables: the arguments decide which rows they see.
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+-- The statement is the same for every search; planning it takes longer than running it.
+set plan_cache_mode = force_generic_plan
+set jit = off
+set max_parallel_workers_per_gather = 0
+-- Rows are looked up by their ids. There are few lists, so a hash table for each join takes more
+-- time and memory than the join.
+set enable_seqscan = off
+set enable_hashjoin = off as $$
+declare
+  plan knowledge_internal.search_plan;
+  lists knowledge_internal.ranked_list[];
+  asked knowledge_internal.asked_words;
+  notes jsonb;
+  best_score double precision;
+begin
+  plan := knowledge_internal.planned_search(
+    row(
+      query_embedding, query_text, match_count, match_threshold, vector_weight, text_weight,
+      filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from, date_to, collections,
+      viewer_id, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
+      snippet, formulations, viewer_groups, on_bad_embedding, prefix_last
+    )::knowledge_internal.search_arguments
+  );
+  lists := case
+    when ranked_lists is null then knowledge_internal.ranked_lists(plan)
+    else knowledge_internal.given_lists(ranked_lists)
+  end;
+  if lists = '{}' then
+    return;
+  end if;
+  asked := knowledge_internal.asked_words(plan.analyses);
+  notes := knowledge_internal.search_notes(plan, lists);
+  best_score := knowledge_internal.best_fused_score(plan, rrf_k);
+
+  return query
+  with
+  -- The two rankings. Each question is ranked by itself in each collection.
+  lists as materialized (
+    select found.list_id, found.vector_ids, found.similarities, found.text_ids, found.text_scores,
+           row(
+             found.similarities[cardinality(found.similarities)], found.similarities[1],
+             -- In a text leg alone, the least is no word found.
+             case when found.similarities <> '{}'
+               then found.text_scores[cardinality(found.text_scores)] else 0 end,
+             found.text_scores[1],
+             case when cardinality(found.text_scores) = plan.pool
+               then found.text_scores[plan.pool] else 0 end,
+             coalesce(found.identifier_bonus, 'infinity')
+           )::knowledge_internal.score_range as score_range
+      from unnest(lists) with ordinality as found (
+             formulation, collection, vector_strategy, vector_ids, similarities, text_strategy,
+             text_ids, text_scores, identifier_bonus, relaxed_parts, vector_milliseconds,
+             text_milliseconds, list_id
+           )
+  ),
+  vector_results as (
+    select lists.list_id, lists.score_range, hit.id, hit.similarity, hit.vector_rank
+      from lists
+     cross join lateral unnest(lists.vector_ids, lists.similarities)
+             with ordinality as hit (id, similarity, vector_rank)
+  ),
+  text_results as (
+    select lists.list_id, lists.score_range, hit.id, hit.text_score, hit.text_rank
+      from lists
+     cross join lateral unnest(lists.text_ids, lists.text_scores)
+             with ordinality as hit (id, text_score, text_rank)
+  ),
+  -- Fusion.
+  combined as (
+    select list_id, id, vector_results.vector_rank, text_results.text_rank,
+           vector_results.similarity, text_results.text_score,
+           coalesce(vector_results.score_range, text_results.score_range) as score_range
+      from vector_results
+      full outer join text_results using (list_id, id)
+  ),
+  scored as (
+    select combined.id,
+           min(combined.vector_rank) as vector_rank, min(combined.text_rank) as text_rank,
+           max(combined.similarity) as similarity, max(combined.text_score) as text_score,
+           sum(
+             case plan.fusion
+               when 'rrf' then
+                 coalesce(plan.vector_weight / (rrf_k + combined.vector_rank), 0)
+                   + coalesce(plan.text_weight / (rrf_k + combined.text_rank), 0)
+               when 'relative_score' then
+                 plan.vector_weight * knowledge_internal.min_max(
+                   combined.similarity, (score_range).least_similarity,
+                   (score_range).best_similarity
+                 ) + plan.text_weight * knowledge_internal.min_max(
+                   combined.text_score, (score_range).least_text_score,
+                   (score_range).best_text_score
+                 )
+               -- auto. A row with an identifier that was asked for has more than others can have.
+               else
+                 plan.vector_weight / plan.cosine_scale
+                   * coalesce(combined.similarity, (score_range).least_similarity, 0)
+                 + plan.text_weight * coalesce(
+                   coalesce(combined.text_score, (score_range).missing_text_score)
+                     / nullif((score_range).best_text_score, 0), 0
+                 )
+                 + case when combined.text_score >= (score_range).identifier_bonus
+                     then 2 * plan.vector_weight / plan.cosine_scale + plan.text_weight else 0 end
+             end
+           ) as rrf_score
+      from combined
+     group by combined.id
+  ),
+  -- Page. A document takes the place and the score of its best hit, and shows its best chunk.
+  ordered as (
+    select scored.*, chunk.chunk_index, chunk.collection, aged.score,
+           coalesce(case when one_per_document then chunk.document_id end, scored.id) as unit,
+           row_number() over (
+             order by aged.score desc, least(scored.vector_rank, scored.text_rank), scored.id
+           ) as place
+      from scored
+      left join lateral (
+             -- Each condition here is checked once, before any row is looked up.
+             select found.chunk_index, found.collection, found.document_id, found.document_date
+               from public.knowledge_chunks as found
+              where (one_per_document or recency_half_life is not null)
+                and ranked_lists -> 'chunks' is null -- the lists of explain have none
+                and found.id = scored.id
+             offset 0
+           ) as stored on true
+     cross join lateral (
+             select case when ranked_lists is not null
+                      then ranked_lists #> array['chunks', scored.id::text] end as facts
+           ) as sent
+     cross join lateral (
+             select coalesce(stored.chunk_index, (sent.facts ->> 'chunk_index')::integer)
+                      as chunk_index,
+                    coalesce(stored.collection, sent.facts ->> 'collection') as collection,
+                    coalesce(stored.document_id, (sent.facts ->> 'document_id')::uuid)
+                      as document_id,
+                    coalesce(stored.document_date, (sent.facts ->> 'document_date')::date)
+                      as document_date
+           ) as chunk
+     cross join lateral (
+             select case when recency_half_life is null then scored.rrf_score
+                      else knowledge_internal.aged_score(
+                        scored.rrf_score, chunk.document_date, recency_half_life
+                      ) end
+           ) as aged (score)
+  ),
+  units as (
+    select distinct on (ordered.unit)
+           ordered.*,
+           max(ordered.score) over (partition by ordered.unit) as unit_score,
+           array_agg(ordered.collection) over (partition by ordered.unit) as collections,
+           count(*) over (partition by ordered.unit) as hits,
+           min(ordered.place) over (partition by ordered.unit) as unit_place
+      from ordered
+     order by ordered.unit, ordered.chunk_index is null, ordered.place
+  ),
+  page as materialized (
+    select units.*, count(*) over () as total_count,
+           sum(units.hits) over () - count(*) over () as merged_hits
+      from units
+     order by units.unit_place
+     limit match_count offset match_offset
+  )
+  select page.id, chunk.content, chunk.knowledge_type, chunk.document_id, chunk.chunk_index,
+         chunk.source_origin, chunk.metadata, page.unit_score, page.vector_rank, page.text_rank,
+         page.similarity, page.text_score,
+         case when page.text_rank is null then 'vector' when page.vector_rank is null then 'text'
+           else 'both' end,
+         knowledge_internal.matched_words(chunk.content_tsv, asked),
+         document.title, document.source_url, chunk.collection, chunk.document_date,
+         case
+           when snippet then knowledge_internal.marked_snippet(
+             chunk.content, chunk.content_tsv, chunk.language, asked
+           )
+         end,
+         case when neighbor_window > 0
+           then coalesce(surroundings.facts ->> 'context', chunk.content) end,
+         page.total_count,
+         plan.pool in (
+           select greatest(cardinality(lists.vector_ids), cardinality(lists.text_ids), 0)
+             from lists
+         ),
+         chunk.heading, chunk.sensitivity,
+         case when one_per_document then knowledge_internal.distinct_names(page.collections)
+           else array[chunk.collection] end,
+         coalesce(
+           (surroundings.facts -> 'document_chunks')::integer,
+           (
+             select count(sibling.chunk_index)::integer
+               from public.knowledge_chunks as sibling
+              where sibling.status = 'active' and sibling.document_id = chunk.document_id
+                and surroundings.facts is null
+           )
+         ),
+         document.external_key, document.source_row,
+         greatest(0, least(1, page.unit_score / best_score)),
+         case when page.merged_hits > 0
+           then coalesce(notes, '{}') || jsonb_build_object('deduplicated', page.merged_hits)
+           else notes end
+    from page
+    left join lateral (
+           select stored.content, stored.knowledge_type, stored.document_id, stored.chunk_index,
+                  stored.source_origin, stored.metadata, stored.content_tsv, stored.collection,
+                  stored.document_date, stored.language, stored.heading, stored.sensitivity
+             from public.knowledge_chunks as stored
+            where stored.id = page.id
+           offset 0
+         ) as chunk on true
+   cross join lateral (
+           select case
+                    when (plan.scope).is_restricted or neighbor_window > 0 then (
+                      -- Once, not by row.
+                      select knowledge_internal.around(
+                               array(select id from page), neighbor_window, plan.scope
+                             )
+                    ) -> page.id::text
+                  end as facts
+         ) as surroundings
+    left join public.knowledge_documents as document
+      on document.id = chunk.document_id
+     and coalesce((surroundings.facts -> 'shows_document')::boolean, true)
+   order by page.unit_place;
+end
+$$;
+
+comment on function public.hybrid_search_knowledge_chunks is
+  'Chunks that match a query by meaning and by words, best first. '
+  'query_embedding (null: text only) is compared by cosine distance, query_text (null or blank: '
+  'vector only) is scored by BM25 (k1 1.2, b 0.75); each leg gives its best pool_size chunks. '
+  'fusion: null is the setting stored in knowledge_settings for the collection searched, else rrf; '
+  'stored_or_auto is that setting, else auto. '
+  'rrf adds vector_weight / (rrf_k + vector_rank) and text_weight / (rrf_k + text_rank), '
+  'where a leg that missed the chunk adds nothing and has a null rank (Cormack, Clarke and '
+  'Buettcher 2009); relative_score scales each leg''s scores to 0..1, 0 being its last chunk (of a '
+  'text leg alone, no word found), and adds them, weighted; auto adds '
+  'vector_weight * cosine / (3 s) and text_weight * BM25 / best BM25, where s is the standard '
+  'deviation of the cosine of random pairs of chunks; a score that is missing counts as the least '
+  'of its leg, BM25 as 0 where the pool is not full; chunks with an identifier that was asked for '
+  'come first. '
+  'The fused score is in rrf_score. '
+  'search_mode: websearch (words are optional, "a phrase" is required, -word excludes, or joins '
+  'alternatives), simple (all words are required), phrase (the words in this order); it binds the '
+  'text leg only. match_threshold is the least cosine similarity in the vector leg. Only active '
+  'chunks are returned. '
+  'filters: a JSON array of conditions {"field", "op", "value"} that all must hold (see the '
+  'documentation), inside both legs; date_from, date_to: document_date, inclusive. viewer_id, '
+  'viewer_groups: rows that are public, the viewer''s, or of one of these groups (with groups '
+  'alone, the viewer owns no rows; with neither, all rows); public_only: public rows. '
+  'collections: each is ranked by itself in each leg, and the ranks are those within it; '
+  'formulations: further ways to ask, [{"query_text", "query_embedding"}], each ranked by itself; '
+  'all lists are fused. '
+  'recency_half_life (days) multiplies the fused score by 0.5 ^ (age / half-life). '
+  'one_per_document: a document stands where its best hit stands and shows its best chunk. '
+  'match_offset pages through that list; total_count is its length. '
+  'neighbor_window: context holds the chunks around the hit. snippet: an excerpt with the words '
+  'found in <mark>, HTML-escaped. on_bad_embedding: text ignores an embedding of another size or '
+  'without a direction where query_text is given, and says so in notes. '
+  'ranked_lists: what fuse_knowledge_candidates fuses instead of searching. '
+  'Raises 22023 for an argument out of bounds.';
+
+revoke all on function public.hybrid_search_knowledge_chunks from public, anon, authenticated;
+grant execute on function public.hybrid_search_knowledge_chunks to service_role;
+
+notify pgrst, 'reload schema';

@@ -1,0 +1,594 @@
+-- 010_searches: searches for users and visitors, thin ones, batches, and counts.
+-- Adds: functions search_my_knowledge_chunks, search_public_knowledge_chunks, match_knowledge_chunks,
+-- search_knowledge_chunks_fulltext, hybrid_search_knowledge_chunks_batch and
+-- count_matching_knowledge_chunks. Locks nothing that exists.
+
+-- The defaults of hybrid_search_knowledge_chunks.
+create function knowledge_internal.default_search_arguments()
+returns knowledge_internal.search_arguments
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  -- As in the signature of hybrid_search_knowledge_chunks.
+  return jsonb_populate_record(
+    null::knowledge_internal.search_arguments,
+    '{
+      "match_count": 10, "match_threshold": 0, "vector_weight": 1, "text_weight": 1,
+      "search_mode": "websearch", "pool_size": 50, "rrf_k": 60, "public_only": false,
+      "one_per_document": false, "neighbor_window": 0, "match_offset": 0, "snippet": false,
+      "on_bad_embedding": "error", "prefix_last": false
+    }'
+  );
+end
+$$;
+
+-- The arguments of an object, with the defaults for those that it lacks. Raises 22023 for an
+-- unknown name and for a value of another type; the message begins with place and the name.
+create function knowledge_internal.given_arguments(search jsonb, place text default 'search')
+returns knowledge_internal.search_arguments
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  given knowledge_internal.search_arguments := knowledge_internal.default_search_arguments();
+  names constant jsonb := to_jsonb(given);
+  argument text;
+begin
+  if jsonb_typeof(search) is distinct from 'object' then
+    raise exception '% must be an object of arguments of the search', place using errcode = '22023';
+  end if;
+  for argument in select named.name from jsonb_object_keys(search) as named (name) loop
+    if not names ? argument then
+      raise exception '%.%: no argument of the search has this name', place, left(argument, 100)
+        using errcode = '22023',
+              hint = 'The arguments are those of hybrid_search_knowledge_chunks.';
+    end if;
+    given := jsonb_populate_record(given, jsonb_build_object(argument, search -> argument));
+  end loop;
+  return given;
+exception
+  when invalid_parameter_value then
+    raise;
+  when data_exception or program_limit_exceeded then
+    raise exception '%.%: %', place, left(argument, 100), left(sqlerrm, 200)
+      using errcode = '22023';
+end
+$$;
+
+-- given_arguments for the signed-in user. Raises 42501 if there is none.
+create function knowledge_internal.own_arguments(search jsonb, caller text)
+returns knowledge_internal.search_arguments
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  if search ?| '{viewer_id,viewer_groups}' then
+    raise exception 'search has viewer_id or viewer_groups: % takes them from the signed-in user',
+                    caller
+      using errcode = '22023';
+  end if;
+  return knowledge_internal.given_arguments(
+    search || jsonb_build_object(
+      'viewer_id', knowledge_internal.signed_in_viewer(caller),
+      'viewer_groups', knowledge_internal.current_viewer_groups()
+    )
+  );
+end
+$$;
+
+-- Calls hybrid_search_knowledge_chunks.
+create function knowledge_internal.search(
+  given knowledge_internal.search_arguments, ranked_lists jsonb default null
+) returns setof public.knowledge_search_hit
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return query
+  select hit.*
+    from public.hybrid_search_knowledge_chunks(
+           given.query_embedding, given.query_text, given.match_count, given.match_threshold,
+           given.vector_weight, given.text_weight, given.filter_type, given.search_mode,
+           given.pool_size, given.rrf_k, given.fusion, given.filters, given.date_from,
+           given.date_to, given.collections, given.viewer_id, given.public_only,
+           given.one_per_document, given.neighbor_window, given.recency_half_life,
+           given.match_offset, given.snippet, given.formulations, given.viewer_groups,
+           given.on_bad_embedding, given.prefix_last, search.ranked_lists
+         ) as hit;
+end
+$$;
+
+-- search for users and visitors: source_row is null unless the caller's role may select this column
+-- of knowledge_documents.
+create function knowledge_internal.search_for_caller(given knowledge_internal.search_arguments)
+returns setof public.knowledge_search_hit
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  -- current_user is the owner of the security definer function that calls this one.
+  caller constant name := coalesce(nullif(current_setting('role'), 'none'), session_user);
+  hidden constant jsonb := case
+    when has_column_privilege(caller, 'public.knowledge_documents', 'source_row', 'select')
+      then '{}' else '{"source_row": null}' end;
+begin
+  -- A user may not choose the statistics that a search of several databases uses.
+  perform set_config('knowledge_internal.recording', 'off', true),
+          set_config('knowledge_internal.readings', '', true);
+  return query
+  select shown.*
+    from knowledge_internal.search(given) as hit
+   cross join lateral jsonb_populate_record(hit, hidden) as shown;
+end
+$$;
+
+-- Raises 22023 for a search of a user or visitor that could take long: by its candidates (each
+-- question has a list in each collection) or by the texts of its questions.
+create function knowledge_internal.check_cost(
+  arguments knowledge_internal.search_arguments, most_candidates integer default 2500,
+  longest_texts integer default 8192
+) returns void
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  characters_read constant integer := 4096; -- of each question
+  formulations constant jsonb := case jsonb_typeof(arguments.formulations)
+    when 'array' then arguments.formulations
+    else '[]'
+  end;
+  lists constant bigint := (1 + jsonb_array_length(formulations))
+    * greatest(cardinality(arguments.collections), 1);
+  characters constant bigint := (
+    select sum(length(left(asked.query_text, characters_read)))
+      from (
+        select arguments.query_text
+        union all
+        select formulation.asked ->> 'query_text'
+          from jsonb_array_elements(formulations) as formulation (asked)
+         where jsonb_typeof(formulation.asked) = 'object'
+      ) as asked (query_text)
+  );
+begin
+  perform knowledge_internal.check_range(
+            'pool_size (at least match_count) times collections times questions',
+            coalesce(lists * greatest(arguments.pool_size, arguments.match_count), 0), 0,
+            most_candidates, format('at most %s', most_candidates)
+          ),
+          knowledge_internal.check_range(
+            'query_text and those of formulations', coalesce(characters, 0), 0, longest_texts,
+            format('at most %s characters together', longest_texts)
+          );
+end
+$$;
+
+create function public.search_my_knowledge_chunks(
+  query_embedding extensions.vector default null,
+  query_text text default null,
+  match_count integer default 10,
+  match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0,
+  text_weight double precision default 1.0,
+  filter_type text default null,
+  search_mode text default 'websearch',
+  pool_size integer default 50,
+  rrf_k double precision default 60,
+  fusion text default null,
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  public_only boolean default false,
+  one_per_document boolean default false,
+  neighbor_window integer default 0,
+  recency_half_life double precision default null,
+  match_offset integer default 0,
+  snippet boolean default false,
+  formulations jsonb default null,
+  on_bad_embedding text default 'error',
+  prefix_last boolean default false
+) returns setof public.knowledge_search_hit
+-- definer: a signed-in user may not read the tables of the search, nor call it with a viewer_id.
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  given constant knowledge_internal.search_arguments := row(
+    query_embedding, query_text, match_count, match_threshold, vector_weight, text_weight,
+    filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from, date_to, collections,
+    knowledge_internal.signed_in_viewer('search_my_knowledge_chunks'), public_only,
+    one_per_document, neighbor_window, recency_half_life, match_offset, snippet, formulations,
+    knowledge_internal.current_viewer_groups(), on_bad_embedding, prefix_last
+  )::knowledge_internal.search_arguments;
+begin
+  perform knowledge_internal.check_cost(given);
+  return query select hit.* from knowledge_internal.search_for_caller(given) as hit;
+end
+$$;
+
+comment on function public.search_my_knowledge_chunks is
+  'hybrid_search_knowledge_chunks for the signed-in user: public rows, rows whose owner is '
+  'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. The document '
+  'frequencies of BM25 are those of all chunks. Two limits bound the cost of a call: pool_size (at '
+  'least match_count) times collections times questions 2,500, and 8,192 characters of all '
+  'questions. source_row is null unless the role may select this column of knowledge_documents. '
+  'Raises 42501 if nobody is signed in or the user id is not a UUID, and 22023 for an '
+  'argument out of bounds.';
+revoke all on function public.search_my_knowledge_chunks
+  from public, anon, authenticated, service_role;
+grant execute on function public.search_my_knowledge_chunks to authenticated;
+
+-- Raises 22023 for an argument beyond what search_public_knowledge_chunks allows visitors.
+create function knowledge_internal.check_visitor_limits(
+  arguments knowledge_internal.search_arguments
+) returns void
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most_rows constant integer := 50;
+  last_offset constant integer := 200;
+  largest_pool constant integer := 100;
+  widest_window constant integer := 2;
+  most_collections constant integer := 5;
+  most_formulations constant integer := 2;
+  longest_text constant integer := 1000; -- characters
+  longest_filters constant integer := 2000; -- characters of the JSON
+  most_candidates constant integer := 750;
+begin
+  perform knowledge_internal.check_range('match_count', arguments.match_count, 1, most_rows),
+          knowledge_internal.check_range('match_offset', arguments.match_offset, 0, last_offset),
+          knowledge_internal.check_range('pool_size', arguments.pool_size, 1, largest_pool),
+          knowledge_internal.check_range(
+            'neighbor_window', arguments.neighbor_window, 0, widest_window
+          ),
+          knowledge_internal.check_range(
+            'collections', coalesce(cardinality(arguments.collections), 0), 0, most_collections,
+            format('at most %s names for visitors', most_collections)
+          ),
+          knowledge_internal.check_range(
+            'query_text', coalesce(length(arguments.query_text), 0), 0, longest_text,
+            format('at most %s characters long for visitors', longest_text)
+          ),
+          knowledge_internal.check_range(
+            'filters', coalesce(length(arguments.filters::text), 0), 0, longest_filters,
+            format('at most %s characters of JSON for visitors', longest_filters)
+          );
+  if jsonb_typeof(arguments.formulations) = 'array' then
+    perform knowledge_internal.check_range(
+              'formulations', jsonb_array_length(arguments.formulations), 0, most_formulations,
+              format('an array of at most %s objects for visitors', most_formulations)
+            );
+    perform knowledge_internal.check_range(
+              'formulations[].query_text', length(asked.query_text #>> '{}'), 0, longest_text,
+              format('at most %s characters long for visitors', longest_text)
+            )
+       from jsonb_path_query(arguments.formulations, 'lax $[*].query_text') as asked (query_text)
+      where jsonb_typeof(asked.query_text) = 'string';
+  end if;
+  perform knowledge_internal.check_cost(arguments, most_candidates);
+end
+$$;
+
+create function public.search_public_knowledge_chunks(
+  query_embedding extensions.vector default null,
+  query_text text default null,
+  match_count integer default 10,
+  match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0,
+  text_weight double precision default 1.0,
+  filter_type text default null,
+  search_mode text default 'websearch',
+  pool_size integer default 50,
+  rrf_k double precision default 60,
+  fusion text default null,
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  one_per_document boolean default false,
+  neighbor_window integer default 0,
+  recency_half_life double precision default null,
+  match_offset integer default 0,
+  snippet boolean default false,
+  formulations jsonb default null,
+  on_bad_embedding text default 'error',
+  prefix_last boolean default false
+) returns setof public.knowledge_search_hit
+-- definer: a visitor may not read the tables of the search, nor call it for all rows.
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  given constant knowledge_internal.search_arguments := row(
+    query_embedding, query_text, match_count, match_threshold, vector_weight, text_weight,
+    filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from, date_to, collections,
+    null, true, one_per_document, neighbor_window, recency_half_life, match_offset, snippet,
+    formulations, null, on_bad_embedding, prefix_last
+  )::knowledge_internal.search_arguments;
+begin
+  -- Before the search, so that a visitor cannot make it work for an argument that is refused.
+  perform knowledge_internal.check_visitor_limits(given);
+  return query select hit.* from knowledge_internal.search_for_caller(given) as hit;
+end
+$$;
+
+comment on function public.search_public_knowledge_chunks is
+  'hybrid_search_knowledge_chunks for visitors: public rows only. Nobody may call it until a '
+  'project grants it, as to anon. Its limits bound the cost of a call: match_count 50, '
+  'match_offset 200, pool_size 100, neighbor_window 2, 5 collections, 2 formulations, pool_size '
+  'times collections times questions 750, texts of 1,000 characters, filters of 2,000. The '
+  'document frequencies of BM25 are those of all chunks. source_row is null unless the role may '
+  'select this column of knowledge_documents. Raises 22023 for an argument out of bounds.';
+revoke all on function public.search_public_knowledge_chunks
+  from public, anon, authenticated, service_role;
+
+-- The chunks that a search would find if its pools had no bound: active chunks that pass the
+-- filters and have the words of query_text, or an embedding of at least match_threshold. Without a
+-- question, all that pass the filters, unless needs_question. Raises 22023 as the search does.
+create function knowledge_internal.matching_chunks(
+  given knowledge_internal.search_arguments, needs_question boolean
+) returns table (id uuid, document_id uuid)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  plan constant knowledge_internal.search_plan :=
+    knowledge_internal.planned_search(given, needs_question);
+  conditions constant text := (plan.scope).matching || case
+    when plan.collections is not null then ' and chunk.collection = any ($2)' else '' end;
+  analysis knowledge_internal.query_analysis;
+  has_strict boolean;
+  queries tsquery[] := '{}';
+begin
+  if plan.is_empty then
+    return;
+  end if;
+  foreach analysis in array coalesce(plan.analyses, '{}') loop
+    -- What is required is required no more where no chunk has it.
+    has_strict := true;
+    if analysis.relaxed_query is not null then
+      execute 'select exists (select from public.knowledge_chunks as chunk where ' || conditions
+        || ' and chunk.content_tsv @@ $3)'
+        into has_strict using plan.scope, plan.collections, analysis.matching_query;
+    end if;
+    queries := queries || case when has_strict then analysis.matching_query
+                            else analysis.relaxed_query end;
+  end loop;
+  return query execute
+    'select chunk.id, chunk.document_id from unnest($3) as asked (query)'
+    '  join public.knowledge_chunks as chunk on chunk.content_tsv @@ asked.query'
+    ' where ' || conditions ||
+    ' union '
+    'select chunk.id, chunk.document_id from unnest($4) as asked'
+    '  join public.knowledge_chunks as chunk'
+    '    on 1 - (chunk.embedding operator(extensions.<=>) asked.embedding) >= $5'
+    ' where ' || conditions ||
+    ' union '
+    'select chunk.id, chunk.document_id from public.knowledge_chunks as chunk'
+    ' where $6 and ' || conditions
+    using plan.scope, plan.collections, queries, plan.questions, given.match_threshold,
+          plan.questions is null;
+end
+$$;
+
+create function public.count_matching_knowledge_chunks(search jsonb) returns bigint
+-- definer: callers have no grant on the tables, the arguments decide which rows are counted.
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  given constant knowledge_internal.search_arguments := knowledge_internal.given_arguments(search);
+begin
+  return (
+    select count(distinct coalesce(
+             case when given.one_per_document then found.document_id end, found.id
+           ))
+      from knowledge_internal.matching_chunks(given, true) as found
+  );
+end
+$$;
+
+comment on function public.count_matching_knowledge_chunks(jsonb) is
+  'The number of hits that hybrid_search_knowledge_chunks would have for the same arguments, an '
+  'object, if its pools had no bound: active chunks that pass the filters and have the words of '
+  'query_text, or an embedding of at least match_threshold (documents, with one_per_document). It '
+  'compares every embedding that passes the filters. Arguments that only order, cut or show hits '
+  'do not count. Raises 22023 as the search does, and for an unknown name.';
+revoke all on function public.count_matching_knowledge_chunks(jsonb)
+  from public, anon, authenticated;
+grant execute on function public.count_matching_knowledge_chunks(jsonb) to service_role;
+
+-- The public functions are security definer, because service_role has no rights on the internal
+-- schema.
+
+create function public.match_knowledge_chunks(
+  query_embedding extensions.vector,
+  match_count integer default 5,
+  match_threshold double precision default 0.6,
+  filter_type text default null,
+  viewer_id uuid default null,
+  public_only boolean default false,
+  viewer_groups text[] default null
+)
+returns table (
+  id uuid,
+  content text,
+  knowledge_type text,
+  document_id uuid,
+  chunk_index integer,
+  source_origin text,
+  metadata jsonb,
+  similarity double precision
+)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  if query_embedding is null then
+    raise exception 'query_embedding is missing' using errcode = '22023';
+  end if;
+  return query
+  select hit.id, hit.content, hit.knowledge_type, hit.document_id, hit.chunk_index,
+         hit.source_origin, hit.metadata, hit.similarity
+    from public.hybrid_search_knowledge_chunks(
+           query_embedding => match_knowledge_chunks.query_embedding,
+           match_count => match_knowledge_chunks.match_count,
+           match_threshold => match_knowledge_chunks.match_threshold,
+           filter_type => match_knowledge_chunks.filter_type,
+           viewer_id => match_knowledge_chunks.viewer_id,
+           public_only => match_knowledge_chunks.public_only,
+           viewer_groups => match_knowledge_chunks.viewer_groups
+         ) as hit;
+end
+$$;
+
+comment on function public.match_knowledge_chunks is
+  'Chunks nearest to an embedding, best first: the vector leg of hybrid_search_knowledge_chunks. '
+  'match_threshold is the least cosine similarity. viewer_id, viewer_groups, public_only: as in '
+  'hybrid_search_knowledge_chunks. Raises 22023 for an argument out of bounds.';
+revoke all on function public.match_knowledge_chunks from public, anon, authenticated;
+grant execute on function public.match_knowledge_chunks to service_role;
+
+create function public.search_knowledge_chunks_fulltext(
+  query_text text,
+  search_mode text default 'websearch',
+  filter_type text default null,
+  match_count integer default 10,
+  viewer_id uuid default null,
+  public_only boolean default false,
+  viewer_groups text[] default null
+)
+returns table (
+  id uuid,
+  content text,
+  knowledge_type text,
+  document_id uuid,
+  chunk_index integer,
+  source_origin text,
+  metadata jsonb,
+  rank double precision
+)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+begin
+  if coalesce(query_text, '') !~ '\S' then
+    raise exception 'query_text is missing' using errcode = '22023';
+  end if;
+  return query
+  select hit.id, hit.content, hit.knowledge_type, hit.document_id, hit.chunk_index,
+         hit.source_origin, hit.metadata, hit.text_score
+    from public.hybrid_search_knowledge_chunks(
+           query_text => search_knowledge_chunks_fulltext.query_text,
+           match_count => search_knowledge_chunks_fulltext.match_count,
+           filter_type => search_knowledge_chunks_fulltext.filter_type,
+           search_mode => search_knowledge_chunks_fulltext.search_mode,
+           viewer_id => search_knowledge_chunks_fulltext.viewer_id,
+           public_only => search_knowledge_chunks_fulltext.public_only,
+           viewer_groups => search_knowledge_chunks_fulltext.viewer_groups
+         ) as hit;
+end
+$$;
+
+comment on function public.search_knowledge_chunks_fulltext is
+  'Chunks with the words of a query, best first: the text leg of hybrid_search_knowledge_chunks; '
+  'rank is the BM25 score. viewer_id, viewer_groups, public_only: as in '
+  'hybrid_search_knowledge_chunks. Raises 22023 for an argument out of bounds.';
+revoke all on function public.search_knowledge_chunks_fulltext from public, anon, authenticated;
+grant execute on function public.search_knowledge_chunks_fulltext to service_role;
+
+create function public.hybrid_search_knowledge_chunks_batch(
+  queries jsonb,
+  fuse boolean default false
+)
+returns table (
+  query_index integer,
+  id uuid,
+  content text,
+  knowledge_type text,
+  document_id uuid,
+  chunk_index integer,
+  source_origin text,
+  metadata jsonb,
+  rrf_score double precision,
+  vector_rank bigint,
+  text_rank bigint,
+  similarity double precision,
+  text_score double precision,
+  match_type text,
+  matched_terms text[],
+  title text,
+  source_url text,
+  collection text,
+  document_date date,
+  snippet text,
+  context text,
+  total_count bigint,
+  pool_ended boolean,
+  heading text,
+  sensitivity text,
+  collections text[],
+  document_chunks integer,
+  external_key text,
+  source_row jsonb,
+  confidence double precision,
+  notes jsonb
+)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  most_queries constant integer := 50;
+  most_formulations constant integer := 11; -- the search's own query and ten formulations
+  most_rows constant integer := 1000; -- PostgREST truncates larger results without an error
+  given knowledge_internal.search_arguments;
+  item record;
+  row_count integer;
+  rows_so_far integer := 0;
+begin
+  if jsonb_typeof(queries) is distinct from 'array'
+     or jsonb_array_length(queries) not between 1 and most_queries
+  then
+    raise exception 'queries must be an array of 1 to % objects', most_queries
+      using errcode = '22023';
+  end if;
+  if fuse is null then
+    raise exception 'fuse must be true or false, not null' using errcode = '22023';
+  end if;
+  for item in
+    select listed.query, listed.number - 1 as number
+      from jsonb_array_elements(queries) with ordinality as listed (query, number)
+     order by listed.number
+  loop
+    if jsonb_typeof(item.query) <> 'object' then
+      raise exception 'queries[%] must be an object of arguments', item.number
+        using errcode = '22023';
+    end if;
+    if fuse and item.number > 0
+       and item.query - '{query_text,query_embedding}'::text[] <> '{}'
+    then
+      raise exception 'queries[%] may have only query_text and query_embedding: with fuse, the '
+                      'other arguments belong in queries[0]', item.number
+        using errcode = '22023';
+    end if;
+  end loop;
+  if fuse then
+    if jsonb_array_length(queries) > most_formulations then
+      raise exception 'queries must be an array of 1 to % objects with fuse', most_formulations
+        using errcode = '22023';
+    end if;
+    if queries -> 0 ? 'formulations' then
+      raise exception 'queries[0].formulations is not allowed with fuse' using errcode = '22023';
+    end if;
+    queries := jsonb_build_array(
+      (queries -> 0) || jsonb_build_object('formulations', queries - 0)
+    );
+  end if;
+
+  for item in
+    select listed.query, listed.number - 1 as number
+      from jsonb_array_elements(queries) with ordinality as listed (query, number)
+     order by listed.number
+  loop
+    given := knowledge_internal.given_arguments(item.query, format('queries[%s]', item.number));
+    begin
+      return query
+      select item.number::integer, hit.* from knowledge_internal.search(given) as hit;
+      get diagnostics row_count = row_count;
+    exception when data_exception then
+      raise exception 'queries[%]: %', item.number, sqlerrm using errcode = '22023';
+    end;
+    rows_so_far := rows_so_far + row_count;
+    if rows_so_far > most_rows then
+      raise exception 'queries have more than % rows together, lower their match_count', most_rows
+        using errcode = '22023';
+    end if;
+  end loop;
+end
+$$;
+
+comment on function public.hybrid_search_knowledge_chunks_batch is
+  'Several searches in one call. queries: an array of 1 to 50 objects, each with named arguments '
+  'of hybrid_search_knowledge_chunks. query_index: the index of the query that a hit belongs to, '
+  'from 0. fuse: the objects are formulations of one query, whose results are fused into one list; '
+  'the first object also has the other arguments. Raises 22023 for an invalid argument, with the '
+  'index of the query in the message, and for more than 1,000 rows in total.';
+revoke all on function public.hybrid_search_knowledge_chunks_batch from public, anon, authenticated;
+grant execute on function public.hybrid_search_knowledge_chunks_batch to service_role;
+
+notify pgrst, 'reload schema';

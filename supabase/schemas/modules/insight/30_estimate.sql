@@ -1,0 +1,217 @@
+-- 030_estimate: what a search would cost, before it is made.
+-- Module: insight.
+-- Adds: function estimate_hybrid_search. Locks nothing that exists.
+
+-- How many active chunks match, by the planner's statistics. Nothing is read.
+create function knowledge_internal.planned_rows(query tsquery) returns double precision
+-- Postgres allows no EXPLAIN in a stable function.
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  planned json;
+begin
+  for planned in
+    explain (format json)
+    select
+      from public.knowledge_chunks as chunk
+     where chunk.status = 'active'
+       and chunk.content_tsv @@ query
+  loop
+    return (planned #>> '{0,Plan,Plan Rows}')::double precision;
+  end loop;
+end
+$$;
+
+-- Milliseconds to find a chunk by its id and compare its embedding, or score its words, measured on
+-- the sample of the statistics.
+create function knowledge_internal.row_costs(
+  asked_embedding extensions.vector, word_weights extensions.sparsevec,
+  out compared double precision, out scored double precision
+)
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  rounds constant integer := 3; -- the first one reads the pages
+  sample_size constant integer := 100; -- chunks
+  sample uuid[] := (
+    select corpus.sample[:sample_size] from public.knowledge_corpus_statistics as corpus
+  );
+  begun_at timestamptz;
+begin
+  if coalesce(cardinality(sample), 0) = 0 then
+    -- A small corpus has no sample.
+    sample := array(
+      select chunk.id from public.knowledge_chunks as chunk
+       where chunk.status = 'active' limit sample_size
+    );
+  end if;
+  for round in 1 .. rounds loop
+    begun_at := clock_timestamp();
+    perform min(chunk.embedding operator(extensions.<=>) asked_embedding)
+       from unnest(sample) as listed (id)
+       join public.knowledge_chunks as chunk on chunk.id = listed.id;
+    compared := least(compared, extract(epoch from clock_timestamp() - begun_at) * 1000);
+    begun_at := clock_timestamp();
+    perform min(chunk.bm25 operator(extensions.<#>) word_weights)
+       from unnest(sample) as listed (id)
+       join public.knowledge_chunks as chunk on chunk.id = listed.id;
+    scored := least(scored, extract(epoch from clock_timestamp() - begun_at) * 1000);
+  end loop;
+  compared := compared / greatest(cardinality(sample), 1);
+  scored := scored / greatest(cardinality(sample), 1);
+end
+$$;
+
+-- How the legs would find their rows for a question in one collection or in all, and how many rows
+-- they would read.
+create function knowledge_internal.estimated_list(
+  formulation integer, collection text, plan knowledge_internal.search_plan
+) returns jsonb
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most_effort constant double precision := 20; -- as in candidate_rows
+  has_embedding constant boolean := plan.questions[formulation].embedding is not null;
+  analysis constant knowledge_internal.query_analysis := plan.analyses[formulation];
+  estimated constant double precision := knowledge_internal.estimated_chunks(plan, collection);
+  matching constant double precision := coalesce(estimated, plan.chunk_count);
+  share constant double precision := matching / greatest(plan.chunk_count, 1);
+  is_narrow constant boolean := coalesce(estimated <= plan.most_compared, plan.is_small_corpus);
+  -- The index is read until enough rows pass the filter.
+  read_by_index constant double precision := greatest(
+    plan.ef_search, plan.index_rows / greatest(share, 1e-9)
+  );
+  vector_strategy text;
+  index_rows double precision := 0;
+  compared_rows double precision := 0;
+  text_strategy text;
+  text_rows double precision := 0;
+begin
+  if has_embedding and is_narrow then
+    vector_strategy := 'compared: few rows';
+    compared_rows := matching;
+  elsif has_embedding then
+    vector_strategy := 'index';
+    index_rows := least(read_by_index, plan.scan_tuples);
+    if read_by_index > plan.scan_tuples then
+      vector_strategy := 'compared: the index stopped early';
+      compared_rows := matching;
+    end if;
+  end if;
+
+  if analysis.is_partial and coalesce(estimated > plan.most_read_by_filter, true)
+     and vector_strategy is distinct from 'compared: few rows'
+  then
+    text_strategy := 'candidates';
+    text_rows := knowledge_internal.planned_rows(analysis.candidate_query);
+    if text_rows * share < plan.pool then
+      text_strategy := 'more candidates: too few at first';
+      text_rows := text_rows
+        * (1 + least(most_effort, 5 + 4 * plan.pool / (1 + text_rows * share)));
+    end if;
+  elsif analysis.is_partial and is_narrow then
+    text_strategy := 'all rows: few pass the filters';
+    text_rows := matching;
+  elsif analysis.matching_query is not null then
+    text_strategy := 'all rows';
+    text_rows := knowledge_internal.planned_rows(analysis.matching_query);
+  end if;
+  return jsonb_build_object(
+    'matching', matching,
+    'vector_strategy', vector_strategy,
+    'index_rows', index_rows,
+    'compared_rows', compared_rows,
+    'text_strategy', text_strategy,
+    'text_rows', least(text_rows, plan.chunk_count)
+  );
+end
+$$;
+
+create function public.estimate_hybrid_search(search jsonb) returns jsonb
+-- Postgres allows no EXPLAIN in a stable function.
+-- definer: service_role has no rights on the internal schema.
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  begun_at constant timestamptz := clock_timestamp();
+  given constant knowledge_internal.search_arguments := knowledge_internal.given_arguments(search);
+  plan constant knowledge_internal.search_plan := knowledge_internal.planned_search(given);
+  reading_ms constant double precision :=
+    extract(epoch from clock_timestamp() - begun_at) * 1000;
+  excerpts constant integer := case when given.snippet then given.match_count else 0 end;
+  -- `python -m benchmarks.search_cost` compares the result with searches.
+  index_row constant double precision := 8; -- of the vector index, in rows compared
+  compared_row constant double precision := 1.2; -- by its bits, or its whole embedding
+  candidate constant double precision := 4; -- in rows scored
+  exact_row constant double precision := 18; -- the exact BM25 of a candidate
+  excerpt_word constant double precision := 9; -- of the text that an excerpt is cut from
+  statement_ms constant double precision := 1.3;
+  costs record;
+  found record;
+  vector_ms double precision;
+  text_ms double precision;
+  excerpt_ms double precision;
+begin
+  select *
+    into costs
+    from knowledge_internal.row_costs(
+           (
+             select question.embedding from unnest(plan.questions) as question
+              where question.embedding is not null limit 1
+           ),
+           (
+             select analysis.weight_vector from unnest(plan.analyses) as analysis
+              where analysis.weight_vector is not null limit 1
+           )
+         );
+  select sum(list.matching) as matching,
+         string_agg(distinct list.vector_strategy, '; ') as vector_strategy,
+         sum(list.index_rows) as index_rows,
+         sum(list.compared_rows) as compared_rows,
+         string_agg(distinct list.text_strategy, '; ') as text_strategy,
+         sum(list.text_rows) as text_rows,
+         count(list.text_strategy) as text_lists,
+         count(*) as lists
+    into found
+    from generate_subscripts(plan.questions, 1) as asked (place)
+   cross join unnest(coalesce(plan.collections, array[null::text])) as scope (collection)
+   cross join jsonb_to_record(
+           knowledge_internal.estimated_list(asked.place, scope.collection, plan)
+         ) as list (
+           matching double precision, vector_strategy text, index_rows double precision,
+           compared_rows double precision, text_strategy text, text_rows double precision
+         );
+  vector_ms := costs.compared * (index_row * found.index_rows + compared_row * found.compared_rows);
+  text_ms := costs.scored
+    * (candidate * found.text_rows
+       + exact_row * least(found.text_lists * plan.scored_exactly, found.text_rows));
+  excerpt_ms := costs.scored * excerpt_word * excerpts
+    * coalesce((select corpus.mean_length from public.knowledge_corpus_statistics as corpus), 0);
+  return jsonb_build_object(
+    'milliseconds', reading_ms + statement_ms + vector_ms + text_ms + excerpt_ms,
+    'chunks', plan.chunk_count,
+    'matching', found.matching / cardinality(plan.questions),
+    'lists', found.lists,
+    'reading', jsonb_build_object('milliseconds', reading_ms),
+    'vector', jsonb_build_object(
+      'strategy', coalesce(found.vector_strategy, 'not run'),
+      'rows', found.index_rows + found.compared_rows,
+      'milliseconds', case when found.vector_strategy is not null then vector_ms end
+    ),
+    'text', jsonb_build_object(
+      'strategy', coalesce(found.text_strategy, 'not run'),
+      'rows', found.text_rows,
+      'milliseconds', case when found.text_strategy is not null then text_ms end
+    )
+  );
+end
+$$;
+
+comment on function public.estimate_hybrid_search(jsonb) is
+  'What hybrid_search_knowledge_chunks would cost with the same arguments, an object, as one JSON '
+  'object. It does not search. milliseconds: in the database, of a call whose pages are in memory. '
+  'chunks: all; matching: those that pass the filters, by a sample. vector and text: how the leg '
+  'would find its rows, and how many it would read. The rows are those of all owners, so only '
+  'service_role may call it. Raises 22023 as the search does, and for an unknown name.';
+revoke all on function public.estimate_hybrid_search(jsonb) from public, anon, authenticated;
+grant execute on function public.estimate_hybrid_search(jsonb) to service_role;
+
+revoke all on all functions in schema knowledge_internal from public;
+
+notify pgrst, 'reload schema';

@@ -1,0 +1,379 @@
+-- 022_own_documents: what users do with documents beside searching them.
+-- Module: own_documents.
+-- Adds: functions that list and read the documents that a user may see, delete the user's own, and
+-- list and read documents for a user whom a backend names; and a type.
+-- Locks nothing that exists.
+
+create type public.knowledge_own_document as (
+  id uuid,
+  external_key text,
+  title text,
+  knowledge_type text,
+  collection text,
+  source_origin text,
+  source_url text,
+  document_date date,
+  visibility text,
+  is_own boolean,
+  chunk_count bigint,
+  created_at timestamptz,
+  updated_at timestamptz
+);
+
+comment on type public.knowledge_own_document is
+  'A document of list_my_knowledge_documents and list_visible_knowledge_documents. is_own: the '
+  'user owns it. chunk_count: the number of its active chunks that are visible to the user.';
+
+-- How many chunks of each document a viewer may see, an object by the id of the document.
+create function knowledge_internal.visible_chunk_counts(
+  documents uuid[], scope knowledge_internal.row_scope
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  counts jsonb;
+begin
+  execute
+    'select coalesce(jsonb_object_agg(counted.document_id, counted.chunks), ''{}'')'
+    '  from ('
+    '    select chunk.document_id, count(*) as chunks from public.knowledge_chunks as chunk'
+    '     where chunk.document_id = any ($2) and ' || scope.visible ||
+    '     group by chunk.document_id'
+    '  ) as counted'
+    into counts
+    using scope, documents;
+  return counts;
+end
+$$;
+
+-- A page of documents in order of external_key: those that the viewer owns, with include_public the
+-- public ones, with include_groups those of viewer_groups, with include_all every one; of these
+-- collections (null: all of them).
+create function knowledge_internal.listed_documents(
+  viewer uuid, viewer_groups text[], include_public boolean, include_groups boolean,
+  include_all boolean, collections text[], page_size integer, after_key text
+) returns setof public.knowledge_own_document
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- With a custom plan, a condition whose argument is null is not part of the query.
+set plan_cache_mode = force_custom_plan as $$
+declare
+  -- Whom the chunks that are counted are visible to.
+  scope constant knowledge_internal.row_scope := knowledge_internal.row_scope(
+    null, case when not include_all then viewer end,
+    case when not include_all then coalesce(viewer_groups, '{}') end, false
+  );
+begin
+  return query
+  -- Each list is read from an index in the order of its keys, and ends with the page.
+  with own_documents as (
+    select document.*
+      from public.knowledge_documents as document
+     where document.owner_id = viewer
+       and not include_all
+       and (after_key is null or document.external_key > after_key)
+       and (collections is null or document.collection = any (collections))
+     order by document.external_key
+     limit page_size
+  ),
+  public_documents as (
+    select document.*
+      from public.knowledge_documents as document
+     where include_public
+       and document.visibility = 'public'
+       and (viewer is null or document.owner_id is distinct from viewer)
+       and (after_key is null or document.external_key > after_key)
+       and (collections is null or document.collection = any (collections))
+     order by document.external_key
+     limit page_size
+  ),
+  group_documents as (
+    select document.*
+      from public.knowledge_documents as document
+     where include_groups
+       and document.allowed_groups && viewer_groups
+       and (viewer is null or document.owner_id is distinct from viewer)
+       and not (include_public and document.visibility = 'public')
+       and (after_key is null or document.external_key > after_key)
+       and (collections is null or document.collection = any (collections))
+     order by document.external_key
+     limit page_size
+  ),
+  all_documents as (
+    select document.*
+      from public.knowledge_documents as document
+     where include_all
+       and (after_key is null or document.external_key > after_key)
+       and (collections is null or document.collection = any (collections))
+     order by document.external_key
+     limit page_size
+  ),
+  page as (
+    select listed.*
+      from (
+        select own.* from own_documents as own
+        union all
+        select other.* from public_documents as other
+        union all
+        select shared.* from group_documents as shared
+        union all
+        select every.* from all_documents as every
+      ) as listed
+     order by listed.external_key
+     limit page_size
+  )
+  select page.id, page.external_key, page.title, page.knowledge_type, page.collection,
+         page.source_origin, page.source_url, page.document_date, page.visibility,
+         coalesce(page.owner_id = viewer, false),
+         coalesce((counts.by_document -> page.id::text)::bigint, 0), page.created_at,
+         page.updated_at
+    from page
+   cross join (
+           select knowledge_internal.visible_chunk_counts(array(select page.id from page), scope)
+                    as by_document
+         ) as counts
+   order by page.external_key;
+end
+$$;
+
+create function public.list_my_knowledge_documents(
+  page_size integer default 50,
+  after_key text default null,
+  include_public boolean default false,
+  include_groups boolean default false
+) returns setof public.knowledge_own_document
+-- definer: a signed-in user may not read the tables.
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  viewer constant uuid := knowledge_internal.signed_in_viewer('list_my_knowledge_documents');
+  groups constant text[] := knowledge_internal.current_viewer_groups();
+begin
+  perform knowledge_internal.check_range('page_size', page_size, 1, 200),
+          knowledge_internal.check_flag('include_public', include_public),
+          knowledge_internal.check_flag('include_groups', include_groups);
+  return query
+  select listed.*
+    from knowledge_internal.listed_documents(
+           viewer, groups, include_public, include_groups, false, null, page_size, after_key
+         ) as listed;
+end
+$$;
+
+comment on function public.list_my_knowledge_documents is
+  'The documents that the signed-in user owns, with include_public the public ones too, and with '
+  'include_groups those of the user''s groups, in order of external_key. page_size: 1 to 200; '
+  'after_key: the external_key that the page before ended with. Raises 42501 without a user and '
+  'for a user whose id is not a UUID, 22023 for an argument out of bounds.';
+revoke all on function public.list_my_knowledge_documents(integer, text, boolean, boolean)
+  from public, anon, authenticated, service_role;
+grant execute on function public.list_my_knowledge_documents(integer, text, boolean, boolean)
+  to authenticated;
+
+-- A document and a page of its active chunks as one JSON object, null where the viewer may not see
+-- it. viewer and viewer_groups null: every row. collections null: all of them. Raises 22023 for an
+-- argument out of bounds.
+create function knowledge_internal.document_content(
+  target uuid, viewer uuid, viewer_groups text[], public_only boolean, collections text[],
+  chunk_count integer, chunk_offset integer
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most_chunks constant integer := 500;
+  last_offset constant integer := 1000000;
+  scope constant knowledge_internal.row_scope := knowledge_internal.row_scope(
+    knowledge_internal.compile_filter(null, null, null, null, public_only), viewer, viewer_groups,
+    public_only
+  );
+  shown jsonb;
+begin
+  if target is null then
+    raise exception 'document must be the id of a document, not null' using errcode = '22023';
+  end if;
+  perform knowledge_internal.check_range('chunk_count', chunk_count, 1, most_chunks);
+  perform knowledge_internal.check_range('chunk_offset', chunk_offset, 0, last_offset);
+  execute
+    'with visible_chunks as materialized ('
+    '  select chunk.id, chunk.chunk_index, chunk.heading, chunk.content, chunk.collection,'
+    '         chunk.metadata'
+    '    from public.knowledge_chunks as chunk'
+    '   where chunk.document_id = $2 and ' || scope.visible ||
+    '     and ($3 is null or chunk.collection = any ($3))'
+    '),'
+    'page as ('
+    '  select visible.* from visible_chunks as visible'
+    '   order by visible.chunk_index, visible.id limit $4 offset $5'
+    ')'
+    'select jsonb_build_object('
+    '         ''chunk_count'', (select count(*) from visible_chunks),'
+    '         ''chunks'', ('
+    '           select coalesce('
+    '                    jsonb_agg(to_jsonb(page.*) order by page.chunk_index, page.id), ''[]'''
+    '                  )'
+    '             from page'
+    '         )'
+    '       )'
+    '  from public.knowledge_documents as document'
+    ' where document.id = $2 and ' || knowledge_internal.document_condition(scope) ||
+    '   and ('
+    '     $3 is null or document.collection = any ($3) or exists (select from visible_chunks)'
+    '   )'
+    into shown
+    using scope, target, collections, chunk_count, chunk_offset;
+  return (
+    select jsonb_build_object(
+             'id', stored.id,
+             'external_key', stored.external_key,
+             'title', stored.title,
+             'knowledge_type', stored.knowledge_type,
+             'collection', stored.collection,
+             'source_origin', stored.source_origin,
+             'source_url', stored.source_url,
+             'author', stored.author,
+             'document_date', stored.document_date,
+             'language', stored.language,
+             'visibility', stored.visibility,
+             -- Members of one group do not learn of the others.
+             'allowed_groups', case when stored.owner_id = viewer then stored.allowed_groups end,
+             'sensitivity', stored.sensitivity,
+             'is_own', coalesce(stored.owner_id = viewer, false),
+             'metadata', stored.metadata,
+             'created_at', stored.created_at,
+             'updated_at', stored.updated_at
+           ) || shown
+      from public.knowledge_documents as stored
+     where stored.id = target
+       and shown is not null
+  );
+end
+$$;
+
+create function public.read_my_knowledge_document(
+  document uuid,
+  chunk_count integer default 100,
+  chunk_offset integer default 0
+) returns jsonb
+-- definer: a signed-in user may not read the tables.
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  viewer uuid := knowledge_internal.signed_in_viewer('read_my_knowledge_document');
+begin
+  return knowledge_internal.document_content(
+    document, viewer, knowledge_internal.current_viewer_groups(), false, null,
+    chunk_count, chunk_offset
+  );
+end
+$$;
+
+comment on function public.read_my_knowledge_document is
+  'A document that is public, owned by the signed-in user, or of one of the user''s groups, as one '
+  'JSON object. allowed_groups: only for the owner. chunks: its active chunks in their order, at '
+  'most chunk_count (1 to 500), after skipping chunk_offset (0 to 1000000). The key chunk_count is '
+  'the number of all active chunks that the user can see. Null if the document '
+  'does not exist or is not visible to the user. Raises 42501 if nobody is signed in or the user '
+  'id is not a UUID, and 22023 for an argument out of bounds.';
+revoke all on function public.read_my_knowledge_document(uuid, integer, integer)
+  from public, anon, authenticated, service_role;
+grant execute on function public.read_my_knowledge_document(uuid, integer, integer)
+  to authenticated;
+
+create function public.read_knowledge_document(
+  document uuid,
+  viewer_id uuid default null,
+  viewer_groups text[] default null,
+  public_only boolean default false,
+  collections text[] default null,
+  chunk_count integer default 100,
+  chunk_offset integer default 0
+) returns jsonb
+-- definer: service_role has no rights on the internal schema.
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  perform knowledge_internal.check_flag('public_only', public_only),
+          knowledge_internal.check_viewer_groups('viewer_groups', viewer_groups);
+  return knowledge_internal.document_content(
+    document, viewer_id, viewer_groups, public_only, collections, chunk_count, chunk_offset
+  );
+end
+$$;
+
+comment on function public.read_knowledge_document is
+  'A document as one JSON object, for a trusted backend: as read_my_knowledge_document returns it, '
+  'to a user whom the backend names. viewer_id, viewer_groups: documents and chunks that are '
+  'public, the viewer''s or of one of these groups (both null: all); public_only: public ones; '
+  'collections: those of these collections. Null '
+  'if the document does not exist or may not be seen. Raises 22023 for an argument out of bounds.';
+revoke all on function public.read_knowledge_document
+  from public, anon, authenticated, service_role;
+grant execute on function public.read_knowledge_document to service_role;
+
+create function public.list_visible_knowledge_documents(
+  viewer_id uuid default null,
+  viewer_groups text[] default null,
+  public_only boolean default false,
+  collections text[] default null,
+  page_size integer default 50,
+  after_key text default null
+) returns setof public.knowledge_own_document
+-- definer: service_role has no rights on the internal schema.
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  perform knowledge_internal.check_flag('public_only', public_only),
+          knowledge_internal.check_viewer_groups('viewer_groups', viewer_groups),
+          knowledge_internal.check_range('page_size', page_size, 1, 200);
+  return query
+  select listed.*
+    from knowledge_internal.listed_documents(
+           case when not public_only then viewer_id end,
+           case when not public_only then viewer_groups end,
+           public_only or num_nonnulls(viewer_id, viewer_groups) > 0,
+           true,
+           not public_only and num_nonnulls(viewer_id, viewer_groups) = 0,
+           collections, page_size, after_key
+         ) as listed;
+end
+$$;
+
+comment on function public.list_visible_knowledge_documents is
+  'The documents that a user may see, for a trusted backend which names the user, in order of '
+  'external_key. viewer_id, viewer_groups: documents that are public, the viewer''s or of one of '
+  'these groups (both null: all); public_only: public ones; collections: those of these '
+  'collections. page_size: 1 to 200; after_key: the external_key that the page before ended with. '
+  'Raises 22023 for an argument out of bounds.';
+revoke all on function public.list_visible_knowledge_documents
+  from public, anon, authenticated, service_role;
+grant execute on function public.list_visible_knowledge_documents to service_role;
+
+create function public.delete_my_knowledge_document(document uuid) returns boolean
+-- definer: a signed-in user may not write the tables.
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  viewer uuid := knowledge_internal.signed_in_viewer('delete_my_knowledge_document');
+  document_key text;
+begin
+  if document is null then
+    raise exception 'document must be the id of a document, not null' using errcode = '22023';
+  end if;
+  -- Locked, so that it does not change hands before it is deleted.
+  select owned.external_key into document_key
+    from public.knowledge_documents as owned
+   where owned.id = document
+     and owned.owner_id = viewer
+     for update;
+  if not found then
+    return false;
+  end if;
+  perform public.delete_knowledge_document(document_key);
+  return true;
+end
+$$;
+
+comment on function public.delete_my_knowledge_document(uuid) is
+  'Deletes a document that the signed-in user owns, and all versions of its chunks, for good; true '
+  'when it did. False for a document that does not exist and for one of somebody else, public, of '
+  'the user''s groups or not. Raises 42501 without a user and for a user whose id is not a UUID, '
+  '22023 for null.';
+revoke all on function public.delete_my_knowledge_document(uuid)
+  from public, anon, authenticated, service_role;
+grant execute on function public.delete_my_knowledge_document(uuid) to authenticated;
+
+revoke all on all functions in schema knowledge_internal from public;
+
+notify pgrst, 'reload schema';

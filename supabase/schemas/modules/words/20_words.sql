@@ -1,0 +1,951 @@
+-- 020_words: the words of the chunks and synonyms: typos, accents, prefixes, other words.
+-- Module: words.
+-- Adds: tables knowledge_words and knowledge_synonyms, the triggers that keep them, and the functions
+-- that a search calls for other readings of a word. Locks knowledge_chunks against writes while a
+-- trigger is created.
+
+create table public.knowledge_words (
+  word text collate "C" not null,
+  folded text collate "C" not null,
+  chunk_id uuid not null
+);
+
+comment on table public.knowledge_words is
+  'Each word of the stored chunks in lower case, as written and without accents, and a chunk that '
+  'has it. When that chunk is deleted, another one that has the word takes its place, or the word '
+  'is deleted. A word that two transactions add at the same time is there twice.';
+
+-- The trigger functions are security definer, because roles that may write chunks have no rights on
+-- the table of words.
+
+-- No unique index: writers that add the same word would wait for each other, and could deadlock.
+create index knowledge_words_folded on public.knowledge_words (folded, word);
+create index knowledge_words_reversed on public.knowledge_words (reverse(folded) collate "C");
+create index knowledge_words_chunk on public.knowledge_words (chunk_id);
+
+alter table public.knowledge_words enable row level security;
+revoke all on table public.knowledge_words from public, anon, authenticated, service_role;
+
+-- The text without accents: café as cafe, Straße as Strasse, smørrebrød as smorrebrod.
+create function knowledge_internal.without_accents(source text) returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+begin
+  if octet_length(source) = length(source) then
+    return source;
+  end if;
+  -- Letters that Unicode does not decompose.
+  source := translate(source, 'øØłŁđĐħıðÐ', 'oOlLdDhidD');
+  if source ~ '[ßæÆœŒþÞ]' then
+    source := replace(replace(source, 'ß', 'ss'), 'þ', 'th');
+    source := replace(replace(source, 'æ', 'ae'), 'œ', 'oe');
+    source := replace(replace(replace(source, 'Æ', 'AE'), 'Œ', 'OE'), 'Þ', 'Th');
+  end if;
+  return normalize(regexp_replace(normalize(source, nfd), '[\u0300-\u036F]+', '', 'g'), nfc);
+end
+$$;
+
+-- The words of a chunk as the table words has them: 2 to 30 letters.
+create function knowledge_internal.words_of(heading text, content text) returns setof text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+declare
+  longest_text constant integer := 100000; -- characters
+begin
+  -- Latin, Greek, Cyrillic, Armenian, Hebrew and Arabic letters. Scripts without spaces have none.
+  -- One expression over all lexemes is much faster than one for each.
+  return query
+  select word.lexeme
+    from string_to_table(
+           regexp_replace(
+             array_to_string(
+               tsvector_to_array(
+                 to_tsvector(
+                   'pg_catalog.simple',
+                   knowledge_internal.normalised(
+                     left(concat_ws(E'\n', heading, content), longest_text)
+                   )
+                 )
+               ),
+               ' '
+             ),
+             '[^ ]*[^ a-z\u00DF-\u06FF\u1E00-\u1FFF][^ ]*',
+             '',
+             'g'
+           ),
+           ' '
+         ) as word (lexeme)
+   where length(word.lexeme) between 2 and 30;
+end
+$$;
+
+-- Runs after chunks are inserted: adds their words that are not known.
+create function knowledge_internal.add_words() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+-- The plan is made when the table is empty, and used when it has a million words.
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off as $$
+declare
+  words text[];
+  chunks uuid[];
+begin
+  -- A separate statement: Citus cannot join a transition table with a stored table. A text is split
+  -- at its spaces first, because analysing what many chunks have once is much faster. The words of
+  -- a text are those of its parts.
+  with part as (
+    select split.part, min(chunk.id) as id
+      from (
+        -- Postgres 17 has no min of a uuid.
+        select written.id::text collate "C" as id, written.heading, written.content
+          from written_chunks as written
+      ) as chunk
+     cross join lateral string_to_table(concat_ws(' ', chunk.heading, chunk.content), ' ')
+           as split (part)
+     group by split.part
+  ),
+  listed as (
+    select word.lexeme as word, min(source.id)::uuid as id
+      from (
+        select part.id, string_agg(part.part, ' ') as parts from part group by part.id
+      ) as source
+     cross join lateral knowledge_internal.words_of(null, source.parts) as word (lexeme)
+     group by word.lexeme
+  )
+  select array_agg(listed.word), array_agg(listed.id) into words, chunks from listed;
+  insert into public.knowledge_words (word, folded, chunk_id)
+  select written.word, written.folded, written.id
+    from (
+      select listed.word, listed.id,
+             case octet_length(listed.word)
+               when length(listed.word) then listed.word
+               else knowledge_internal.without_accents(listed.word)
+             end as folded
+        from unnest(words, chunks) as listed (word, id)
+    ) as written
+   where not exists (
+           select
+             from public.knowledge_words as known
+            where known.folded = written.folded
+              and known.word = written.word
+           -- Prevents a join that reads all words.
+           offset 0
+         );
+  return null;
+end
+$$;
+
+create trigger add_words
+  after insert on public.knowledge_chunks
+  referencing new table as written_chunks
+  for each statement execute function knowledge_internal.add_words();
+
+-- The condition for a word, read in each configuration; null for a word that all leave out.
+create function knowledge_internal.word_query(word text, configurations regconfig[]) returns tsquery
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- Postgres sends a NOTICE for a stop word.
+set client_min_messages = warning as $$
+begin
+  return (
+    select string_agg(distinct reading.query::text, ' | ')::tsquery
+      from unnest(configurations) as language (configuration)
+     cross join lateral plainto_tsquery(language.configuration, word) as reading (query)
+     where numnode(reading.query) > 0
+  );
+end
+$$;
+
+-- For the words that are known by one of these chunks and that it no longer has: finds another
+-- chunk that has the word as a lexeme, or as it is among 20 that have a form of it, or deletes the
+-- word.
+create function knowledge_internal.release_words(chunks uuid[], kept text[] default '{}')
+returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
+-- The planner overestimates how many rows have a word. Compiling takes longer than looking.
+set enable_seqscan = off
+set jit = off
+set standard_conforming_strings = on as $$
+declare
+  most_read constant integer := 20; -- chunks
+  configurations regconfig[];
+  places tid[];
+  released_words text[];
+begin
+  select array_agg(known.ctid), array_agg(known.word)
+    into places, released_words
+    from public.knowledge_words as known
+   where known.chunk_id = any (chunks)
+     and known.word <> all (kept);
+  if places is null then
+    return;
+  end if;
+  -- A user who deletes a document could have set it to make words of other documents disappear.
+  perform set_config('knowledge_internal.readings', '', true);
+  configurations := knowledge_internal.query_configurations();
+  with released as (
+    select listed.place, listed.word
+      from unnest(places, released_words) as listed (place, word)
+  ),
+  -- A word that is a lexeme of another chunk needs no look at the text of that chunk.
+  by_lexeme as materialized (
+    select released.place, released.word, found.id
+      from released
+      left join lateral (
+             select other.id
+               from public.knowledge_chunks as other
+              where other.status = 'active'
+                and other.content_tsv @@ knowledge_internal.quoted_lexeme(released.word)::tsquery
+              limit 1
+           ) as found on true
+  ),
+  kept_by as materialized (
+    select by_lexeme.place, coalesce(by_lexeme.id, found.id) as id
+      from by_lexeme
+      left join lateral (
+             -- Chunks that have the lexeme of the word may have another form of it.
+             select form.id
+               from (
+                 select other.id, other.heading, other.content
+                   from public.knowledge_chunks as other
+                  where other.status = 'active'
+                    and other.content_tsv
+                          @@ knowledge_internal.word_query(by_lexeme.word, configurations)
+                  limit most_read
+               ) as form
+              where position(by_lexeme.word in lower(concat_ws(' ', form.heading, form.content)))
+                      > 0
+                and lower(concat_ws(' ', form.heading, form.content))
+                      ~ ('\m' || by_lexeme.word || '\M')
+              limit 1
+           ) as found on by_lexeme.id is null
+  ),
+  forgotten as (
+    delete from public.knowledge_words as known
+     using kept_by
+     where known.ctid = kept_by.place
+       and kept_by.id is null
+  )
+  update public.knowledge_words as known
+     set chunk_id = kept_by.id
+    from kept_by
+   where known.ctid = kept_by.place
+     and kept_by.id is not null;
+end
+$$;
+
+-- Runs after chunks are deleted: releases the words that they had.
+create function knowledge_internal.keep_words() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  if tg_op = 'TRUNCATE' then
+    truncate public.knowledge_words;
+  else
+    perform knowledge_internal.release_words(array(select chunk.id from deleted_chunks as chunk));
+  end if;
+  return null;
+end
+$$;
+
+create trigger keep_words
+  after delete on public.knowledge_chunks
+  referencing old table as deleted_chunks
+  for each statement execute function knowledge_internal.keep_words();
+
+-- Runs after the text of a chunk is changed: releases the words that it had, adds those it has.
+create function knowledge_internal.replace_words() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+-- As in add_words.
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off as $$
+declare
+  words constant text[] := array(select knowledge_internal.words_of(new.heading, new.content));
+begin
+  perform knowledge_internal.release_words(array[old.id], words);
+  insert into public.knowledge_words (word, folded, chunk_id)
+  select written.word, written.folded, new.id
+    from (
+      select listed.word, knowledge_internal.without_accents(listed.word) as folded
+        from unnest(words) as listed (word)
+    ) as written
+   where not exists (
+           select
+             from public.knowledge_words as known
+            where known.folded = written.folded
+              and known.word = written.word
+           -- Prevents a join that reads all words.
+           offset 0
+         );
+  return null;
+end
+$$;
+
+create trigger replace_words
+  after update on public.knowledge_chunks
+  for each row
+  when ((old.content, old.heading) is distinct from (new.content, new.heading))
+  execute function knowledge_internal.replace_words();
+
+create trigger clear_words
+  after truncate on public.knowledge_chunks
+  for each statement execute function knowledge_internal.keep_words();
+
+-- Deletes what concurrent transactions leave: a word that is there twice, a word of a chunk that is
+-- deleted. refresh_knowledge_statistics calls it.
+create function knowledge_internal.tidy_words() returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  -- A row that another transaction holds is left to the next call.
+  delete from public.knowledge_words as known
+   using (
+     select surplus.ctid as place
+       from public.knowledge_words as surplus
+      where not exists (
+              select from public.knowledge_chunks as chunk where chunk.id = surplus.chunk_id
+            )
+         or exists (
+              select
+                from public.knowledge_words as same
+               where same.folded = surplus.folded
+                 and same.word = surplus.word
+                 and same.ctid < surplus.ctid
+            )
+        for update skip locked
+   ) as tidied
+   where known.ctid = tidied.place;
+end
+$$;
+
+-- The known words that differ from a word by one letter more, less or other, or by two neighbouring
+-- letters exchanged; accents do not count. At most most_words (null: all), in their order.
+create function knowledge_internal.near_words(word text, most_words integer)
+returns table (near text)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- Without statistics the planner takes the table for small.
+set enable_seqscan = off as $$
+declare
+  folded constant text := knowledge_internal.without_accents(word);
+  half constant integer := length(folded) / 2;
+  beginning constant text := left(folded, half);
+  ending constant text := reverse(substr(folded, half + 1));
+  exact text[];
+  later text[];
+  earlier text[];
+begin
+  -- One letter left out, or two exchanged: these are words themselves. One letter replaced or
+  -- added, in the second half or in the first: these are patterns.
+  select array_agg(form.exact), array_agg(form.pattern) filter (where form.place > half),
+         array_agg(form.pattern) filter (where form.place <= half)
+    into exact, later, earlier
+    from (
+      select number, left(folded, number - 1) as before, substr(folded, number, 1) as letter,
+             substr(folded, number + 1) as rest
+        from generate_series(1, length(folded)) as listed (number)
+    ) as split
+   cross join lateral (
+           values
+             (number, before || rest, before || '_' || rest),
+             (
+               number + 1, before || nullif(left(rest, 1), '') || letter || substr(rest, 2),
+               before || letter || '_' || rest
+             ),
+             -- A letter before the first.
+             (case number when 1 then 1 end, null, '_' || folded)
+         ) as form (place, exact, pattern);
+  return query
+  select distinct found.word
+    from (
+      select known.word
+        from public.knowledge_words as known
+       where known.folded = any (exact)
+      union all
+      select known.word
+        from public.knowledge_words as known
+       where known.folded >= beginning
+         and known.folded < beginning || chr(1114111)
+         and known.folded like any (later)
+      union all
+      select known.word
+        from public.knowledge_words as known
+       where reverse(known.folded) collate "C" >= ending
+         and reverse(known.folded) collate "C" < ending || chr(1114111)
+         and known.folded like any (earlier)
+    ) as found
+   where found.word <> near_words.word
+   order by 1
+   limit most_words;
+end
+$$;
+
+-- The first of the listed words that a chunk has which may be seen (scope null: any chunk), and how
+-- many of the first 20 chunks with a form of the word have it.
+create function knowledge_internal.first_visible_words(
+  listed text[], most_words integer, scope knowledge_internal.row_scope, out words text[],
+  out chunk_counts bigint[]
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  configurations constant regconfig[] := knowledge_internal.query_configurations();
+  forms tsquery[] := array(
+    select knowledge_internal.word_query(one.word, configurations)
+      from unnest(listed) with ordinality as one (word, place)
+     order by one.place
+  );
+begin
+  words := '{}';
+  chunk_counts := '{}';
+  if cardinality(listed) > most_words then
+    -- Hidden words, of which there may be many, need no look at a text.
+    select coalesce(array_agg(listed[seen.place] order by seen.place), '{}'),
+           array_agg(forms[seen.place] order by seen.place)
+      into listed, forms
+      from knowledge_internal.visible_words(
+             listed, forms, scope, false
+           ) as seen
+     where seen.has_form;
+  end if;
+  for start in 1 .. cardinality(listed) by most_words loop
+    select words || array_agg(listed[start - 1 + seen.place] order by seen.place),
+           chunk_counts || array_agg(seen.chunks order by seen.place)
+      into words, chunk_counts
+      from knowledge_internal.visible_words(
+             listed[start : start + most_words - 1], forms[start : start + most_words - 1],
+             scope, true
+           ) as seen
+     where seen.chunks > 0;
+    exit when cardinality(words) >= most_words;
+  end loop;
+  -- Which words count must not depend on where a part ends, and so on hidden words.
+  words := words[:most_words];
+  chunk_counts := chunk_counts[:most_words];
+end
+$$;
+
+-- For each form of a word, whether a chunk that the viewer may see has it, and with counts_chunks
+-- how many of the first 20 such chunks have the word itself, which takes longer.
+create function knowledge_internal.visible_words(
+  words text[], forms tsquery[], scope knowledge_internal.row_scope, counts_chunks boolean
+) returns table (place bigint, has_form boolean, chunks bigint)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- The planner overestimates how many rows have a word. Compiling takes longer than looking.
+set enable_seqscan = off
+set jit = off as $$
+declare
+  most_read constant integer := case when counts_chunks then 20 else 1 end; -- chunks
+begin
+  return query execute
+    'select asked.place, count(found.id) > 0,'
+    '       count(*) filter ('
+    '         where $4 and asked.word in ('
+    '           select of_chunk.word'
+    '             from knowledge_internal.words_of(found.heading, found.content)'
+    '                  as of_chunk (word)'
+    '         )'
+    '       )'
+    '  from unnest($2, $3) with ordinality as asked (word, form, place)'
+    '  left join lateral ('
+    '         select stored.id, stored.heading, stored.content'
+    '           from ('
+    '             select chunk.id'
+    '               from public.knowledge_chunks as chunk'
+    '              where ' || coalesce(scope.visible, 'chunk.status = ''active''') ||
+    '                and chunk.content_tsv @@ asked.form'
+    '              limit $5'
+    '           ) as visible'
+    '           join public.knowledge_chunks as stored on stored.id = visible.id'
+    '       ) as found on true'
+    ' group by asked.place'
+    using scope, words, forms, counts_chunks, most_read;
+end
+$$;
+
+-- For typed words that no chunk has, or under a restricted scope no chunk that may be seen: the
+-- word by which each is replaced, as an object; null for none. forms: the words' conditions. Of the
+-- first 12 near words that the viewer may see, the one is taken that most of the first 20 chunks
+-- have.
+create function knowledge_internal.nearest_words(
+  typed text[], forms tsquery[], scope knowledge_internal.row_scope
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most_near constant integer := 200; -- for each word, where no word is hidden
+  most_visible constant integer := 12;
+  asked text;
+  visible record;
+  replaced jsonb;
+begin
+  if scope.is_restricted is true then
+    -- Whether a word is known must not depend on chunks that the viewer may not see.
+    typed := array(
+      select typed[seen.place]
+        from knowledge_internal.visible_words(
+               typed, forms, scope, false
+             ) as seen
+       where not seen.has_form
+    );
+  end if;
+  foreach asked in array typed loop
+    visible := knowledge_internal.first_visible_words(
+      array(
+        select knowledge_internal.near_words(
+                 lower(asked), case when scope.is_restricted is not true then most_near end
+               )
+      ),
+      most_visible, scope
+    );
+    if knowledge_internal.is_recording() then
+      perform knowledge_internal.record_unknown_word(
+        asked, visible.words, visible.chunk_counts, knowledge_internal.query_configurations()
+      );
+    end if;
+    replaced := coalesce(
+      (
+        select coalesce(replaced, '{}') || jsonb_build_object(asked, near.word)
+          from unnest(visible.words, visible.chunk_counts) as near (word, chunks)
+         order by near.chunks desc, near.word
+         limit 1
+      ),
+      replaced
+    );
+  end loop;
+  return replaced;
+end
+$$;
+
+-- nearest_words for the words of a question that have five letters or more and that no chunk has.
+-- Words are looked up also where the viewer may not see all chunks.
+create function knowledge_internal.respelled_words(
+  query_text text, analysis knowledge_internal.query_analysis, scope knowledge_internal.row_scope
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+declare
+  is_restricted constant boolean := scope.is_restricted is true;
+  readings constant jsonb := knowledge_internal.shard_readings();
+  typed text[];
+  forms tsquery[];
+begin
+  -- Mostly each word is in a chunk.
+  if not is_restricted and readings is null and 0 < all (analysis.document_frequencies)
+     and not exists (
+       select
+         from unnest(analysis.word_queries) as word (form)
+        where (array_to_tsvector(analysis.lexemes) @@ word.form) is not true
+     )
+  then
+    return null;
+  end if;
+  -- Words outside quotation marks, without those that exclude. Eight are looked up.
+  select array_agg(word.typed), array_agg(word.form)
+    into typed, forms
+    from (
+      select said.typed, said.form
+        from unnest(analysis.words, analysis.word_queries, analysis.compounds) with ordinality
+             as said (typed, form, compound, place)
+       where said.compound is null
+         and length(said.typed) >= 5
+         and (
+           is_restricted
+           or readings is not null
+           or (
+             said.form @@ (
+               select array_to_tsvector(array_agg(asked.lexeme))
+                 from unnest(analysis.lexemes, analysis.document_frequencies)
+                      as asked (lexeme, document_frequency)
+                where asked.document_frequency > 0
+             )
+           ) is not true
+         )
+         and lower(said.typed) ~ '^[a-z\u00DF-\u06FF\u1E00-\u1FFF]{2,30}$'
+         and said.typed <> all (array(
+               select regexp_split_to_table(phrase.parts[1], '\W+')
+                 from regexp_matches(
+                        translate(left(query_text, 4096), '“”„‟«»', '""""""'),
+                        '"([^"]*)"',
+                        'g'
+                      ) as phrase (parts)
+             ))
+       order by said.place
+       limit case when readings is null then 8 end
+    ) as word;
+  return case
+    when readings is not null then knowledge_internal.shared_respelling(typed, readings)
+    when typed is not null then knowledge_internal.nearest_words(
+      typed, forms, scope
+    )
+  end;
+end
+$$;
+
+-- The question with its words replaced. A word has letters only, so it is no pattern.
+create function knowledge_internal.respelled(query_text text, replaced jsonb) returns text
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+declare
+  replacement record;
+begin
+  query_text := left(query_text, 4096); -- analyse_query reads no more
+  for replacement in
+    select entry.key as typed, entry.value as word from jsonb_each_text(replaced) as entry
+  loop
+    query_text := regexp_replace(
+      query_text, '\m' || replacement.typed || '\M', replacement.word, 'gi'
+    );
+  end loop;
+  return query_text;
+end
+$$;
+
+create table public.knowledge_synonyms (
+  collection text not null default '',
+  term text not null,
+  synonym text not null,
+  is_two_way boolean not null default true,
+  weight float8 not null default 0.8,
+  term_lexemes text[] not null default '{}',
+  synonym_lexemes text[] not null default '{}',
+  primary key (collection, term, synonym),
+  constraint term_is_one_word check (term ~ '^[[:alpha:]]{2,60}$'),
+  constraint synonym_is_one_word check (synonym ~ '^[[:alpha:]]{2,60}$'),
+  constraint synonym_is_another_word check (lower(term) <> lower(synonym)),
+  constraint weight_is_a_share check (weight > 0 and weight <= 1)
+);
+
+comment on table public.knowledge_synonyms is
+  'Words that mean the same. A search for term also finds chunks with synonym, and with is_two_way '
+  'the reverse. collection: empty for all searches, else for searches that name this collection. '
+  'weight: the share of the weight that the typed word has.';
+comment on column public.knowledge_synonyms.term_lexemes is
+  'The lexemes of term in all languages, set by the database.';
+comment on column public.knowledge_synonyms.synonym_lexemes is
+  'The lexemes of synonym in all languages, set by the database.';
+
+create index knowledge_synonyms_term on public.knowledge_synonyms
+  using gin (term_lexemes) with (fastupdate = off);
+create index knowledge_synonyms_synonym on public.knowledge_synonyms
+  using gin (synonym_lexemes) with (fastupdate = off);
+
+alter table public.knowledge_synonyms enable row level security;
+revoke all on table public.knowledge_synonyms from public, anon, authenticated;
+grant select, insert, update, delete on table public.knowledge_synonyms to service_role;
+
+-- Runs before a synonym is written: sets the lexemes by which searches find it.
+create function knowledge_internal.complete_synonym() returns trigger
+-- definer: service_role may write synonyms and has no rights on the internal schema.
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  configurations constant regconfig[] := array(
+    select configuration.oid::regconfig
+      from pg_catalog.pg_ts_config as configuration
+     where configuration.cfgnamespace = 'pg_catalog'::regnamespace
+  );
+begin
+  new.term_lexemes := array(
+    select distinct unnest(tsvector_to_array(to_tsvector(language.configuration, new.term)))
+      from unnest(configurations) as language (configuration)
+  );
+  new.synonym_lexemes := array(
+    select distinct unnest(tsvector_to_array(to_tsvector(language.configuration, new.synonym)))
+      from unnest(configurations) as language (configuration)
+  );
+  return new;
+end
+$$;
+
+create trigger complete_synonym
+  before insert or update on public.knowledge_synonyms
+  for each row execute function knowledge_internal.complete_synonym();
+
+-- Lexemes of the words that begin with a prefix: the 20 most common ones, and those of the 20
+-- shortest known words if the prefix has three letters or there are fewer common ones.
+create function knowledge_internal.completions(prefix text, configurations regconfig[])
+returns setof text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- Without statistics the planner takes the table of words for small.
+set enable_seqscan = off as $$
+declare
+  most_words constant integer := 20;
+  most_common constant integer := 20;
+  letters_for_rare_words constant integer := 3; -- fewer begin too many words
+  most_read constant integer := 2000; -- words
+  beginning constant text := knowledge_internal.without_accents(lower(prefix));
+  last_letter constant text := chr(1114111);
+  common text[];
+begin
+  common := array(
+    select listed.lexeme
+      from public.knowledge_lexeme_statistics as listed
+     where listed.lexeme >= beginning
+       and listed.lexeme < beginning || last_letter
+       and listed.lexeme ~ '^[[:alpha:]]+$'
+     order by listed.frequency desc, listed.lexeme
+     limit most_common
+  );
+  return query select unnest(common);
+  if length(beginning) < letters_for_rare_words and cardinality(common) = most_common then
+    return;
+  end if;
+  return query
+  select lexeme.name
+    from (
+      select known.word
+        from (
+          select listed.word
+            from public.knowledge_words as listed
+           where listed.folded >= beginning
+             and listed.folded < beginning || last_letter
+           limit most_read
+        ) as known
+       group by known.word
+       order by length(known.word), known.word
+       limit most_words
+    ) as found
+   cross join unnest(configurations) as language (configuration)
+   cross join unnest(
+           tsvector_to_array(to_tsvector(language.configuration, found.word))
+         ) as lexeme (name);
+end
+$$;
+
+-- Lexemes of the words that begin with a prefix and that a chunk has which may be seen: the 20 that
+-- most of the first 200 such chunks have. If the prefix has three letters, the 40, and those of the
+-- 20 shortest words whose lexeme does not begin so.
+create function knowledge_internal.visible_completions(
+  prefix text, configurations regconfig[], scope knowledge_internal.row_scope
+) returns setof text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- The calling search forbids a sequential scan, which soon finds enough rows for a short prefix.
+set enable_seqscan = on
+set cpu_index_tuple_cost = 0.005
+-- Which rows are read first must not depend on the plan, and so on hidden rows.
+set enable_indexscan = off
+set synchronize_seqscans = off
+set standard_conforming_strings = on as $$
+declare
+  most_words constant integer := 20;
+  most_read constant integer := 200; -- chunks
+  letters_for_rare_words constant integer := 3; -- fewer begin too many words
+  last_letter constant text := chr(1114111);
+  beginning constant text := knowledge_internal.without_accents(lower(prefix));
+  -- As typed, or without accents.
+  beginnings constant text[] := array[beginning, lower(prefix)];
+  has_few_words constant boolean := length(beginning) >= letters_for_rare_words;
+  other_words text[];
+begin
+  return query execute
+    'select found.lexeme'
+    '  from ('
+    '    select chunk.content_tsv'
+    '      from public.knowledge_chunks as chunk'
+    '     where ' || scope.visible || ' and chunk.content_tsv @@ $2'
+    '     limit $3'
+    '  ) as visible'
+    ' cross join unnest(tsvector_to_array(visible.content_tsv)) as found (lexeme)'
+    ' where found.lexeme ^@ any ($4) and found.lexeme ~ ''^[[:alpha:]]+$'''
+    ' group by found.lexeme'
+    ' order by count(*) desc, length(found.lexeme), found.lexeme collate "C"'
+    ' limit $5'
+    using scope,
+          (
+            select string_agg(
+                     knowledge_internal.quoted_lexeme(listed.beginning) || ':*', ' | '
+                   )::tsquery
+              from unnest(beginnings) as listed (beginning)
+          ),
+          most_read, beginnings, case when has_few_words then 2 * most_words else most_words end;
+  if not has_few_words then
+    return;
+  end if;
+
+  -- A lexeme may be shorter than the prefix, or have accents.
+  other_words := array(
+    select known.word
+      from (
+        select distinct listed.word
+          from public.knowledge_words as listed
+         where listed.folded >= beginning
+           and listed.folded < beginning || last_letter
+      ) as known
+     where not exists (
+             select
+               from unnest(configurations) as language (configuration)
+              cross join unnest(
+                      tsvector_to_array(to_tsvector(language.configuration, known.word))
+                    ) as lexeme (name)
+              where lexeme.name ^@ any (beginnings)
+           )
+     order by length(known.word), known.word
+  );
+  return query
+  select lexeme.name
+    from unnest(
+           (knowledge_internal.first_visible_words(other_words, most_words, scope)).words
+         ) as visible (word)
+   cross join unnest(configurations) as language (configuration)
+   cross join unnest(
+           tsvector_to_array(to_tsvector(language.configuration, visible.word))
+         ) as lexeme (name);
+end
+$$;
+
+-- The known words that differ from a word by accents only, of those that may be seen.
+create function knowledge_internal.other_spellings(
+  typed text, folded text, scope knowledge_internal.row_scope
+) returns setof text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most_spellings constant integer := 8;
+  known_words constant text[] := array(
+    select distinct known.word
+      from public.knowledge_words as known
+     where known.folded = other_spellings.folded
+       and known.word <> typed
+     order by known.word
+     limit case when scope.is_restricted is not true then most_spellings end
+  );
+begin
+  return query
+  select unnest(
+           case
+             when scope.is_restricted is not true or known_words = '{}' then known_words
+             else (
+               knowledge_internal.first_visible_words(known_words, most_spellings, scope)
+             ).words
+           end
+         );
+end
+$$;
+
+-- The expansions that this database has for the words, which are in lower case, and for prefix.
+create function knowledge_internal.known_expansions(
+  words text[], configurations regconfig[], collections text[], prefix text,
+  scope knowledge_internal.row_scope
+) returns knowledge_internal.expansion[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  accent_share constant float8 := 0.8;
+  completion_share constant float8 := 0.9;
+  completed constant text[] := case
+    when prefix is null then '{}'
+    when scope.is_restricted is not true
+      then array(select knowledge_internal.completions(prefix, configurations))
+    else array(select knowledge_internal.visible_completions(prefix, configurations, scope))
+  end;
+begin
+  return array(
+    with typed as materialized (
+      select word.typed, knowledge_internal.without_accents(word.typed) as folded,
+             language.configuration, lexeme.name
+        from unnest(words) as word (typed)
+       cross join unnest(configurations) as language (configuration)
+        left join lateral unnest(
+               tsvector_to_array(to_tsvector(language.configuration, word.typed))
+             ) as lexeme (name) on true
+    ),
+    other as (
+      select distinct on (word.typed, spelling.word)
+             word.typed, spelling.word, accent_share as share
+        from (select distinct typed.typed, typed.folded from typed) as word
+       cross join lateral knowledge_internal.other_spellings(word.typed, word.folded, scope)
+               as spelling (word)
+      union all
+      select typed.typed, stored.synonym, stored.weight
+        from typed
+        join public.knowledge_synonyms as stored
+          on stored.term_lexemes @> array[typed.name]
+         and typed.name = any (
+               tsvector_to_array(to_tsvector(typed.configuration, stored.term))
+             )
+       where stored.collection = '' or stored.collection = any (collections)
+      union all
+      select typed.typed, stored.term, stored.weight
+        from typed
+        join public.knowledge_synonyms as stored
+          on stored.synonym_lexemes @> array[typed.name]
+         and typed.name = any (
+               tsvector_to_array(to_tsvector(typed.configuration, stored.synonym))
+             )
+       where stored.is_two_way
+         and (stored.collection = '' or stored.collection = any (collections))
+    ),
+    reading as (
+      select listed.typed, listed.lexeme, max(listed.share) as share
+        from (
+          select other.typed, lexeme.name as lexeme, other.share
+            from other
+           cross join unnest(configurations) as language (configuration)
+           cross join unnest(
+                   tsvector_to_array(to_tsvector(language.configuration, other.word))
+                 ) as lexeme (name)
+          union all
+          select lower(prefix), unnest(completed), completion_share
+        ) as listed
+       where not exists (
+               select
+                 from typed
+                where typed.typed = listed.typed
+                  and typed.name = listed.lexeme
+             )
+       group by listed.typed, listed.lexeme
+    )
+    select row(
+             reading.typed,
+             (select min(typed.name) from typed where typed.typed = reading.typed),
+             reading.lexeme,
+             reading.share
+           )::knowledge_internal.expansion
+      from reading
+  );
+end
+$$;
+
+-- The other readings of the words of a text that have letters only: their spellings with other
+-- accents, their synonyms in general and in the collections, and completions of prefix. Spellings
+-- and completions are words of chunks that may be seen (scope null: all known words).
+create function knowledge_internal.expansions(
+  wanted text, configurations regconfig[], collections text[], prefix text,
+  scope knowledge_internal.row_scope
+) returns knowledge_internal.expansion[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- Without statistics the planner takes the tables for small.
+set enable_seqscan = off
+set standard_conforming_strings = on as $$
+declare
+  words text[];
+begin
+  if knowledge_internal.shard_readings() is not null or knowledge_internal.is_recording() then
+    return knowledge_internal.exchanged_expansions(
+      wanted, configurations, collections, prefix, scope
+    );
+  end if;
+  words := array(
+    select distinct lower(token.parts[1])
+      from regexp_matches(
+             wanted, '(?<![^\s("“])([[:alpha:]]{2,30})(?![^\s.,;:!?)"”])', 'g'
+           ) as token (parts)
+  );
+  -- Most questions have no expansion, and this check is much faster than known_expansions.
+  if prefix is null
+    and not exists (select from public.knowledge_synonyms)
+    and not exists (
+      select
+        from unnest(words) as typed (word)
+       cross join lateral (
+               select
+                 from public.knowledge_words as known
+                where known.folded = knowledge_internal.without_accents(typed.word)
+                  and known.word <> typed.word
+               -- Prevents a join that reads all words.
+               offset 0
+             ) as other
+    )
+  then
+    return '{}';
+  end if;
+  return knowledge_internal.known_expansions(words, configurations, collections, prefix, scope);
+end
+$$;
+
+revoke all on all functions in schema knowledge_internal from public;
+
+notify pgrst, 'reload schema';
