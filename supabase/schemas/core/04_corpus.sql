@@ -15,11 +15,7 @@ $$;
 -- last ANALYZE or VACUUM counted. analysed_rows: what that one counted, with superseded rows; null
 -- before the first one.
 create type knowledge_internal.chunk_table as (
-  relation regclass,
-  pages bigint,
-  estimated_rows float8,
-  analysed_rows float8,
-  dimensions integer
+  relation regclass, pages bigint, estimated_rows float8, analysed_rows float8, dimensions integer
 );
 
 -- Reads the table of chunks from the system catalogues, with one query.
@@ -260,10 +256,7 @@ $$;
 -- The figures of BM25. lexemes with document_frequencies: given by a search of several databases,
 -- null where this database knows them.
 create type knowledge_internal.corpus_figures as (
-  document_count float8,
-  mean_length float8,
-  is_small boolean,
-  lexemes text[],
+  document_count float8, mean_length float8, is_small boolean, lexemes text[],
   document_frequencies float8[]
 );
 

@@ -5,9 +5,7 @@
 -- One way to ask: an embedding, words, or both. ignored_embedding: why its embedding is not used,
 -- where on_bad_embedding allows that.
 create type knowledge_internal.search_question as (
-  embedding extensions.vector,
-  query_text text,
-  ignored_embedding text
+  embedding extensions.vector, query_text text, ignored_embedding text
 );
 
 -- A search whose arguments are checked and whose question is read. cosine_scale: what fusion auto
@@ -21,32 +19,14 @@ create type knowledge_internal.search_question as (
 -- compares them too) all of them are candidates. sampled_collections: the collections of the rows
 -- of a sample that match, each for sample_weight chunks.
 create type knowledge_internal.search_plan as (
-  questions knowledge_internal.search_question[],
-  analyses knowledge_internal.query_analysis[],
-  scope knowledge_internal.row_scope,
-  collections text[],
-  fusion text,
-  vector_weight double precision,
-  text_weight double precision,
-  match_threshold double precision,
-  cosine_scale double precision,
-  is_filtered boolean,
-  is_indexed boolean,
-  is_small_corpus boolean,
-  is_empty boolean,
-  pool integer,
-  index_rows integer,
-  ef_search integer,
-  scan_tuples integer,
-  chunk_count double precision,
-  dimensions integer,
-  most_compared double precision,
-  compared_by_bits integer,
-  compared_exactly integer,
-  scored_exactly integer,
-  most_read_by_filter double precision,
-  sample_weight double precision,
-  sampled_collections text[]
+  questions knowledge_internal.search_question[], analyses knowledge_internal.query_analysis[],
+  scope knowledge_internal.row_scope, collections text[], fusion text,
+  vector_weight double precision, text_weight double precision, match_threshold double precision,
+  cosine_scale double precision, is_filtered boolean, is_indexed boolean, is_small_corpus boolean,
+  is_empty boolean, pool integer, index_rows integer, ef_search integer, scan_tuples integer,
+  chunk_count double precision, dimensions integer, most_compared double precision,
+  compared_by_bits integer, compared_exactly integer, scored_exactly integer,
+  most_read_by_filter double precision, sample_weight double precision, sampled_collections text[]
 );
 
 -- The rows that the legs found for one question in one collection (null: in all), best first.
@@ -55,18 +35,10 @@ create type knowledge_internal.search_plan as (
 -- because no row has it. milliseconds: of the vector leg those of a comparison with all rows for
 -- both legs, too.
 create type knowledge_internal.ranked_list as (
-  formulation integer,
-  collection text,
-  vector_strategy text,
-  vector_ids uuid[],
-  similarities double precision[],
-  text_strategy text,
-  text_ids uuid[],
-  text_scores double precision[],
-  identifier_bonus double precision,
-  relaxed_parts text[],
-  vector_milliseconds double precision,
-  text_milliseconds double precision
+  formulation integer, collection text, vector_strategy text, vector_ids uuid[],
+  similarities double precision[], text_strategy text, text_ids uuid[],
+  text_scores double precision[], identifier_bonus double precision, relaxed_parts text[],
+  vector_milliseconds double precision, text_milliseconds double precision
 );
 
 -- Three bits for each dimension of the normalised vector: above -0.7, 0 and 0.7 times the root mean
