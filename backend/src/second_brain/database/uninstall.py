@@ -109,7 +109,7 @@ _INDEXES_ON_OTHER_TABLES = """
 select 'pg_class', class.oid, class.oid::regclass::text
   from pg_catalog.pg_index as index
   join pg_catalog.pg_class as class on class.oid = index.indexrelid
- where class.oid in (select to_regclass(name) from unnest(%(names)s) as name)
+ where class.oid in (select to_regclass(name) from unnest(%(names)s::text[]) as name)
    and index.indrelid <> all (%(tables)s)
 """
 # The view of an adopted table: its name begins so, and no migration creates it.
@@ -351,25 +351,30 @@ def _in_schema(objects: Iterable[str], schema: str) -> set[str]:
 
 def _replaced(connection: Connection, schema: str, module: str) -> dict[str, str]:
     """Return the functions of core that the module replaces, with their statements in core."""
+    packaged = migrations.find()
+    names = {
+        name for one in packaged if one.module == module for name in _FUNCTION.findall(one.sql)
+    }
+    found = {}
+    for one in packaged:
+        # Splitting a file is slow.
+        if one.module is None and not names.isdisjoint(_FUNCTION.findall(one.sql)):
+            for _, statement in migrations.statements(one.sql):
+                created = _FUNCTION.search(statement)
+                if created is not None and created[1] in names:
+                    found[created[1]] = statement[created.start() :]
     vector = pgvector.installed(connection)
-    rendered = migrations.render(
-        migrations.find(),
-        schema=schema,
-        vector_schema=vector.schema if vector else naming.EXTENSIONS,
-    )
-    of_core: dict[str, str] = {}
-    of_module = set()
-    for one in rendered:
-        for _, statement in migrations.statements(one.sql):
-            found = _FUNCTION.search(statement)
-            if found is not None and one.module is None:
-                created = statement[found.start() :]
-                of_core[found[1]] = re.sub(
-                    r"\Acreate function", "create or replace function", created
-                )
-            elif found is not None and one.module == module:
-                of_module.add(found[1])
-    return {name: statement for name, statement in of_core.items() if name in of_module}
+    vector_schema = vector.schema if vector else naming.EXTENSIONS
+    created_names = naming.created_names(one.sql for one in packaged)
+
+    def here(text: str) -> str:
+        text = naming.rename(text, created_names, naming.SCHEMA, schema)
+        return naming.with_vector(text, vector_schema)
+
+    return {
+        here(name): here(re.sub("^create function", "create or replace function", text))
+        for name, text in found.items()
+    }
 
 
 def _nodes(
@@ -421,7 +426,7 @@ def _ordered(
 
 def _is_replaced(connection: Connection, schema: str, signature: str, oid: int) -> bool:
     """Return whether this is the function that a project replaces, and it has done so."""
-    return signature in _in_schema([catalogue.REPLACED_BY_PROJECT], schema) and (
+    return signature == f"function {schema}.{naming.VIEWER_GROUPS}()" and (
         connection.execute(_IS_DEFAULT, [oid]).fetchone() != (True,)
     )
 
