@@ -21,7 +21,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from other_schema import Rendering
-from second_brain.database import migrations
+from second_brain.database import migrations, naming
 from second_brain.database.embedded import EmbeddedPostgres, apply_prelude
 
 # Options, fixture and summary of tests/chaos; the fixtures of tests/workbench.
@@ -146,11 +146,14 @@ class Server:
     def _migrate(self, database: str, dimensions: int) -> None:
         dsn = self.owner_dsn(database)
         if self.rendering is None:
-            migrations.apply(dsn, dimensions=dimensions)
+            migrations.apply(dsn, dimensions=dimensions, modules=migrations.modules())
             return
         with self.rendering.switched_off():
-            migrations.apply(dsn, dimensions=dimensions + 1)
-            migrations.apply(dsn, dimensions=dimensions, schema=self.rendering.schema)
+            for schema, size in (
+                (naming.SCHEMA, dimensions + 1),
+                (self.rendering.schema, dimensions),
+            ):
+                migrations.apply(dsn, dimensions=size, schema=schema, modules=migrations.modules())
 
     def _limit_small_corpora(self, database: str) -> None:
         if self.small_corpus is not None:

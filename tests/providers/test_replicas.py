@@ -109,7 +109,7 @@ def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
     )
     try:
         primary.start(standbys=2)
-        migrations.apply(primary.dsn(), dimensions=3)
+        migrations.apply(primary.dsn(), dimensions=3, modules=migrations.modules())
         with psycopg.connect(primary.dsn(), autocommit=True) as connection:
             writer = KnowledgeWriter(connection)
             for number, word in enumerate(WORDS):

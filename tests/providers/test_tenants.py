@@ -190,7 +190,7 @@ def test_a_place_that_is_none_is_refused(text: str) -> None:
 def test_each_tenant_finds_its_own_rows(
     tenants: Tenants, directory: FileDirectory, databases: dict[str, str]
 ) -> None:
-    migrations.apply(databases["eu"], dimensions=5, schema="acme")
+    migrations.apply(databases["eu"], dimensions=5, schema="acme", modules=migrations.modules())
     where = {"acme": "eu/acme", "globex": "eu", "initech": "us"}
     for tenant, text in where.items():
         directory.set(tenant, Place.read(text))

@@ -51,7 +51,7 @@ def corpus(request: pytest.FixtureRequest) -> Iterator[Connection]:
         pytest.skip(f"PostgreSQL {request.param} is not installed")
     with throw_away_server(request.param) as server:
         dsn = Databases(server).empty("plans")
-        migrations.apply(dsn, dimensions=DIMENSIONS)
+        migrations.apply(dsn, dimensions=DIMENSIONS, modules=migrations.modules())
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("select setseed(0.5)")
             connection.execute(FILL, {"chunks": CHUNKS, "dimensions": DIMENSIONS})

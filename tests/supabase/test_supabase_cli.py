@@ -94,16 +94,16 @@ def test_migrate_finds_nothing_to_do_after_push_nor_push_after_itself(
     supabase: Cli, plain_dsn: str
 ) -> None:
     succeeded(supabase("db", "push"))
-    assert migrations.apply(plain_dsn) == []
+    assert migrations.apply(plain_dsn, modules=migrations.modules()) == []
     assert "up to date" in succeeded(supabase("db", "push"))
 
 
 def test_push_finds_nothing_to_do_after_migrate_nor_migrate_after_that(
     supabase: Cli, plain_dsn: str
 ) -> None:
-    migrations.apply(plain_dsn)
+    migrations.apply(plain_dsn, modules=migrations.modules())
     assert "up to date" in succeeded(supabase("db", "push"))
-    assert migrations.apply(plain_dsn) == []
+    assert migrations.apply(plain_dsn, modules=migrations.modules()) == []
 
 
 def test_push_goes_on_where_migrate_stopped(supabase: Cli, plain_dsn: str, tmp_path: Path) -> None:
@@ -112,20 +112,20 @@ def test_push_goes_on_where_migrate_stopped(supabase: Cli, plain_dsn: str, tmp_p
     migrations.apply(plain_dsn, directory=tmp_path)
     said = succeeded(supabase("db", "push"))
     assert said.count("Applying migration") == len(migrations.find()) - 4
-    assert migrations.apply(plain_dsn) == []
+    assert migrations.apply(plain_dsn, modules=migrations.modules()) == []
 
 
 def test_migration_list_agrees_after_migrate(supabase: Cli, plain_dsn: str) -> None:
     ours = [one.version for one in migrations.find()]
     before = versions(supabase("migration", "list", "--output-format=json"))
     assert before == [(version, "") for version in ours]
-    migrations.apply(plain_dsn)
+    migrations.apply(plain_dsn, modules=migrations.modules())
     after = versions(supabase("migration", "list", "--output-format=json"))
     assert after == [(version, version) for version in ours]
 
 
 def test_the_advisors_have_nothing_to_warn_of(supabase: Cli, plain_dsn: str) -> None:
-    migrations.apply(plain_dsn)
+    migrations.apply(plain_dsn, modules=migrations.modules())
     said = succeeded(supabase("db", "advisors", "--level=warn", "--fail-on=warn"))
     assert "No issues found" in said
 
@@ -133,7 +133,7 @@ def test_the_advisors_have_nothing_to_warn_of(supabase: Cli, plain_dsn: str) -> 
 def test_the_advisors_would_notice_a_table_without_row_level_security(
     supabase: Cli, plain_dsn: str
 ) -> None:
-    migrations.apply(plain_dsn)
+    migrations.apply(plain_dsn, modules=migrations.modules())
     with psycopg.connect(plain_dsn) as connection:
         connection.execute("alter table public.knowledge_documents disable row level security")
     done = supabase("db", "advisors", "--level=warn", "--fail-on=warn")
@@ -154,4 +154,4 @@ def test_what_init_writes_into_a_project_is_pushed_after_its_own_migrations(
     succeeded(supabase("db", "push", project=project))
     with psycopg.connect(plain_dsn) as connection:
         assert migrations.stored_dimensions(connection) == 384
-    assert migrations.apply(plain_dsn) == []
+    assert migrations.apply(plain_dsn, modules=migrations.modules()) == []

@@ -6,7 +6,7 @@ database. For another schema than public, the same files are rendered with other
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib import resources
@@ -19,7 +19,12 @@ from psycopg.rows import scalar_row
 
 from second_brain.database import naming, obstacles, pgvector
 from second_brain.database.obstacles import Obstacle
-from second_brain.errors import ConfigurationError, InvalidInputError, SecondBrainError
+from second_brain.errors import (
+    ConfigurationError,
+    InvalidInputError,
+    ModuleMissingError,
+    SecondBrainError,
+)
 from second_brain.services.connections import connect
 
 if TYPE_CHECKING:
@@ -29,8 +34,8 @@ if TYPE_CHECKING:
 MAX_DIMENSIONS = 16_000
 
 _FILE_NAME = re.compile(r"([0-9]+)_(.*)\.sql")
-# The second line of a file of a module.
-_MODULE = re.compile(r"\A--[^\n]*\n-- Module: (\w+)\.$", re.MULTILINE)
+# In the comment at the beginning of a file of a module.
+_MODULE = re.compile(r"\A(?:--[^\n]*\n)+?-- Module: (\w+)\.$", re.MULTILINE)
 _DIMENSION = re.compile(r"extensions\.vector\((\d+)\)")
 
 _LOCK = "select pg_advisory_xact_lock(hashtext('second_brain migrations'))"
@@ -51,7 +56,7 @@ select version, coalesce(name, ''), coalesce(statements, '{{}}')
  order by version
 """
 _FORGET = """
-delete from supabase_migrations.schema_migrations
+delete from supabase_migrations.{history}
  where (version, name) in ({rows})
 """
 _RECORD = (
@@ -73,6 +78,47 @@ _CREATE_SCHEMA = """
 create schema if not exists {schema};
 
 grant usage on schema {schema} to anon, authenticated, service_role;
+"""
+_QUOTE = "$second_brain$"
+_ONE_FILE = """\
+-- second-brain for Supabase's SQL editor: core, and these modules: {modules}.
+-- Schema {schema}, embeddings of {dimensions} dimensions. It is one transaction.
+
+begin;
+"""
+_CHECK_ONE_FILE = """\
+do $$
+begin
+  if to_regnamespace('{internals}') is not null then
+    raise exception 'second-brain is installed in schema {schema}; nothing was changed'
+      using errcode = 'duplicate_schema',
+            hint = 'To add modules or a newer version, run `second-brain migrate --with MODULES`, '
+                   'or `second-brain init` and `supabase db push`. To install it anew, run '
+                   '`second-brain uninstall` first.';
+  end if;
+end
+$$;
+
+-- The history of the Supabase CLI.
+"""
+_APPLY_ONE_FILE = """\
+create function pg_temp.apply_migration(place integer, name text, statements text) returns void
+language plpgsql as $$
+begin
+  execute statements;
+  insert into supabase_migrations.schema_migrations (version, name, statements)
+  values (
+    to_char(now() at time zone 'utc' + place * interval '1 second', 'YYYYMMDDHH24MISS'),
+    name,
+    array[statements]
+  );
+end
+$$;
+"""
+_END_ONE_FILE = """\
+drop function pg_temp.apply_migration(integer, text, text);
+
+commit;
 """
 
 
@@ -118,6 +164,28 @@ class Migration:
 def find(directory: Path | None = None) -> list[Migration]:
     """List the migrations in order: this package's own, or those of a directory."""
     return _read(_packaged("migrations", "migrations") if directory is None else directory)
+
+
+def modules(directory: Path | None = None) -> tuple[str, ...]:
+    """Name the modules of this package, or those of a directory, in the order of their files."""
+    return tuple(dict.fromkeys(one.module for one in find(directory) if one.module is not None))
+
+
+def select(
+    migrations: Sequence[Migration], chosen: Collection[str], installed: Collection[str] = ()
+) -> list[Migration]:
+    """List the migrations of core, and of the modules that are chosen or installed, in order.
+
+    Raises InvalidInputError for a chosen module that does not exist.
+    """
+    known = {one.module: None for one in migrations if one.module is not None}
+    for name in chosen:
+        if name not in known:
+            raise InvalidInputError(
+                f"there is no module {name!r}", remedy=f"The modules are: {', '.join(known)}."
+            )
+    wanted = {None, *chosen, *installed}
+    return [one for one in migrations if one.module in wanted]
 
 
 def find_state() -> list[Migration]:
@@ -198,6 +266,28 @@ def render(
     return [replace(one, sql=naming.with_vector(one.sql, vector_schema)) for one in rendered]
 
 
+def installed_modules(
+    connection: "psycopg.Connection[Any]", schema: str = naming.SCHEMA
+) -> tuple[str, ...]:
+    """Name the modules of the install in `schema`, in the order of their files.
+
+    A module is installed if the history has one of its migrations.
+    """
+    applied = _Applied(connection, schema)
+    found = (one.module for one in find() if one.module is not None and one in applied)
+    return tuple(dict.fromkeys(found))
+
+
+def require(
+    connection: "psycopg.Connection[Any]", module: str, schema: str = naming.SCHEMA
+) -> None:
+    """Raise ModuleMissingError if the install in `schema` does not have the module."""
+    if module not in installed_modules(connection, schema):
+        raise ModuleMissingError(
+            f"the install in schema {schema} lacks what this needs", module=module
+        )
+
+
 def pending(
     connection: "psycopg.Connection[Any]",
     migrations: Sequence[Migration],
@@ -205,45 +295,62 @@ def pending(
 ) -> list[Migration]:
     """List the migrations that the install in `schema` does not have yet, in order.
 
-    A migration is applied if the install's history has its version, or if the Supabase CLI's
-    history has the name that `init` gave its file, under any version. Raises MigrationError when a
-    version belongs to another migration, or when a later migration is applied and an earlier one is
-    not.
+    Raises MigrationError when a version belongs to another migration, or when a later migration of
+    core or of a module is applied and an earlier one of it is not.
     """
-    history = _history(connection, schema)
-    names = set(_history(connection, naming.SCHEMA).values())
-    missing: list[Migration] = []
+    applied = _Applied(connection, schema)
+    missing: dict[str | None, list[Migration]] = {}
     for migration in migrations:
-        if _handed_out_name(migration, schema) in names:
-            present = True
-        elif migration.version in history:
-            present = True
-            other = history[migration.version]
-            if other != migration.name:
+        before = missing.setdefault(migration.module, [])
+        if migration not in applied:
+            other = applied.versions.get(migration.version)
+            if other is not None:
                 raise MigrationError(
                     f"version {migration.version} belongs to another migration, {other!r}",
                     remedy="Write the migrations into that project with `second-brain init`, and "
                     "push them.",
                 )
-        else:
-            present = False
-        if present and missing:
+            before.append(migration)
+        elif before:
             raise MigrationError(
-                f"the database has {migration.file_name} but not {missing[0].file_name}",
-                remedy=f"If {missing[0].file_name} was applied by hand, record it: "
-                + _repair(missing[0], schema),
+                f"the database has {migration.file_name} but not {before[0].file_name}",
+                remedy=f"If {before[0].file_name} was applied by hand, record it: "
+                + _repair(before[0], schema),
             )
-        if not present:
-            missing.append(migration)
-    return missing
+    return [one for one in migrations if one in missing[one.module]]
 
 
-def recorded(connection: "psycopg.Connection[Any]", schema: str = naming.SCHEMA) -> list[Migration]:
+class _Applied:
+    """The applied migrations of the install in `schema`.
+
+    A migration is applied if the install's history has its version and name, or if the Supabase
+    CLI's history has the name that `init` gave its file, under any version.
+    """
+
+    def __init__(self, connection: "psycopg.Connection[Any]", schema: str) -> None:
+        self._schema = schema
+        self.versions = _history(connection, schema)
+        self._names = set(_history(connection, naming.SCHEMA).values())
+
+    def __contains__(self, migration: Migration) -> bool:
+        return (
+            self.versions.get(migration.version) == migration.name
+            or _handed_out_name(migration, self._schema) in self._names
+        )
+
+
+def recorded(
+    connection: "psycopg.Connection[Any]",
+    schema: str = naming.SCHEMA,
+    module: str | None = None,
+) -> list[Migration]:
     """List the applied migrations of the install in `schema`, with the SQL that was recorded.
 
     Those that `init` wrote are in the history of the Supabase CLI, under the names of their files.
+    Given a module, only its migrations are listed.
     """
-    packaged = {(one.version, one.name) for one in find()}
+    packaged = {(one.version, one.name) for one in find() if module in (None, one.module)}
+    handed_out = {naming.handed_out_name(schema, f"{version}_{name}") for version, name in packaged}
     found = []
     for of_schema in dict.fromkeys((naming.SCHEMA, schema)):
         if _has_history(connection, of_schema):
@@ -253,26 +360,42 @@ def recorded(connection: "psycopg.Connection[Any]", schema: str = naming.SCHEMA)
             found += [
                 Migration(version, name, ";\n".join(statements))
                 for version, name, statements in rows
-                if _is_handed_out(name, schema)
-                or (is_own and (schema != naming.SCHEMA or (version, name) in packaged))
+                if name in handed_out
+                or (is_own and (version, name) in packaged)
+                or (module is None and is_own and schema != naming.SCHEMA)
+                or (module is None and _is_handed_out(name, schema))
             ]
     return found
 
 
 def forget(
-    connection: "psycopg.Connection[Any]", schema: str, applied: Sequence[Migration]
+    connection: "psycopg.Connection[Any]",
+    schema: str,
+    applied: Sequence[Migration],
+    *,
+    is_all: bool = False,
 ) -> list[str]:
-    """Return the statements that remove these migrations, and only these, from the histories."""
+    """Return the statements that remove these migrations, and only these, from the histories.
+
+    If they are all of the install, the history of its own is dropped.
+    """
     statements = []
-    # Only an install in public has its own rows there under the names of the package.
-    pushed = [one for one in applied if schema == naming.SCHEMA or _is_handed_out(one.name, schema)]
-    if pushed and _has_history(connection, naming.SCHEMA):
-        rows = sql.SQL(", ").join(
-            sql.SQL("({}, {})").format(one.version, one.name) for one in pushed
-        )
-        statements.append(sql.SQL(_FORGET).format(rows=rows).as_string(connection))
-    if schema != naming.SCHEMA and _has_history(connection, schema):
-        statements.append(f"drop table supabase_migrations.{naming.history(schema)}")
+    for of_schema in dict.fromkeys((naming.SCHEMA, schema)):
+        table = sql.Identifier(naming.history(of_schema))
+        # Only an install in public has its own rows there under the names of the package.
+        rows = [
+            sql.SQL("({}, {})").format(one.version, one.name)
+            for one in applied
+            if schema == of_schema or _is_handed_out(one.name, schema)
+        ]
+        if not _has_history(connection, of_schema):
+            continue
+        if is_all and of_schema != naming.SCHEMA:
+            statements.append(f"drop table supabase_migrations.{naming.history(schema)}")
+        elif rows:
+            listed = sql.SQL(", ").join(rows)
+            statement = sql.SQL(_FORGET).format(history=table, rows=listed)
+            statements.append(statement.as_string(connection))
     return statements
 
 
@@ -291,9 +414,13 @@ def apply(
     dimensions: int | None = None,
     directory: Path | None = None,
     schema: str = naming.SCHEMA,
+    modules: Collection[str] | None = None,
     progress: Callable[[Migration], None] | None = None,
 ) -> list[Migration]:
     """Apply the migrations that the install in `schema` does not have yet, and return them.
+
+    These are the migrations of core, of the modules that are installed, and of `modules`. Without
+    `modules`, all migrations of a directory are applied.
 
     Each file runs in a new session, in one transaction with its row in the history: a file that
     fails is rolled back, the files before it stay applied. The history is
@@ -306,8 +433,10 @@ def apply(
     embeddings of another dimension, and InvalidInputError for an invalid schema name.
     """
     naming.check_schema(schema)
-    found = find(directory)
     with connect(dsn) as connection:
+        found = find(directory)
+        if directory is None or modules is not None:
+            found = select(found, modules or (), installed_modules(connection, schema))
         stored = stored_dimensions(connection, schema)
         vector = pgvector.installed(connection)
     if stored is not None and dimensions not in (None, stored):
@@ -327,11 +456,12 @@ def find_obstacles(
     connection: "psycopg.Connection[Any]",
     schema: str = naming.SCHEMA,
     *,
-    directory: Path | None = None,
+    modules: Collection[str] = (),
 ) -> list[Obstacle]:
     """List what prevents `apply` in this database; it only reads."""
     naming.check_schema(schema)
-    return _obstacles(connection, find(directory), schema)
+    chosen = select(find(), modules, installed_modules(connection, schema))
+    return _obstacles(connection, chosen, schema)
 
 
 def _obstacles(
@@ -353,16 +483,18 @@ def init(
     directory: Path | None = None,
     schema: str = naming.SCHEMA,
     vector_schema: str | None = None,
+    modules: Collection[str] = (),
 ) -> list[Path]:
     """Write the migrations into a Supabase project's folder and return the files written.
 
+    These are the migrations of core, of `modules`, and of the modules that have a file there.
     The file names have timestamps later than all existing files, and the schema if it is not
     public, so that one project can have several installs. A file of an earlier call is found by its
     name and not written again. `vector_schema` is the schema that has pgvector; the default is that
     of existing files, else `extensions`. Raises ConfigurationError when existing files have another
     dimension, and InvalidInputError for an invalid schema name.
     """
-    packaged = find(directory)
+    packaged = select(find(directory), modules, written_modules(into, schema))
     present = find(into) if into.is_dir() else []
     ours = {_handed_out_name(migration, schema) for migration in packaged}
     for one in present:
@@ -406,22 +538,63 @@ def written_vector_schema(into: Path, schema: str = naming.SCHEMA) -> str:
     return naming.EXTENSIONS
 
 
+def written_modules(into: Path, schema: str = naming.SCHEMA) -> tuple[str, ...]:
+    """Name the modules of the files that `init` wrote into a folder, of migrations or the state."""
+    ours = re.compile(
+        r"(?:\d+_)?" + re.escape(naming.handed_out_name(schema, "")) + r"\d+_\w+\.sql"
+    )
+    files = sorted(into.iterdir()) if into.is_dir() else []
+    found = [_MODULE.search(one.read_text("utf-8")) for one in files if ours.fullmatch(one.name)]
+    return tuple(dict.fromkeys(one[1] for one in found if one))
+
+
+def one_file(
+    dimensions: int,
+    *,
+    schema: str = naming.SCHEMA,
+    vector_schema: str = naming.EXTENSIONS,
+    modules: Collection[str] = (),
+) -> str:
+    """Return core and `modules` as one file for Supabase's SQL editor, which is one transaction.
+
+    The migrations are recorded in the history of the Supabase CLI, under the names of `init`. Where
+    the install exists, the file changes nothing and raises one error. Raises the errors of `init`.
+    """
+    chosen = render(select(find(), modules), dimensions, schema, vector_schema)
+    names = ", ".join(dict.fromkeys(one.module for one in chosen if one.module)) or "none"
+    parts = [
+        _ONE_FILE.format(schema=schema, dimensions=dimensions, modules=names),
+        _CHECK_ONE_FILE.format(schema=schema, internals=naming.internals(schema)),
+        *(f"{create.format(history='schema_migrations')};\n" for create in _CREATE_HISTORY),
+        _APPLY_ONE_FILE,
+    ]
+    for place, one in enumerate(chosen):
+        parts.append(
+            f"select pg_temp.apply_migration({place}, '{_handed_out_name(one, schema)}', {_QUOTE}\n"
+            f"{one.sql.strip()}\n{_QUOTE});\n"
+        )
+    return "\n".join([*parts, _END_ONE_FILE])
+
+
 def declare(
     into: Path,
     dimensions: int,
     *,
     schema: str = naming.SCHEMA,
     vector_schema: str = naming.EXTENSIONS,
+    modules: Collection[str] = (),
 ) -> list[Path]:
     """Write the state into a project's folder of declarative schemas; return the changed files.
 
+    It is the state of core, of `modules`, and of the modules that are declared there already.
     Each subject is a file with the name of its migration, without a timestamp. This package owns
     these files: it overwrites them, and deletes files of subjects that no longer exist. Raises the
     errors of `init`.
     """
+    chosen = select(find_state(), modules, written_modules(into, schema))
     texts = {
         f"{naming.handed_out_name(schema, f'{one.version}_{one.name}')}.sql": _DECLARED + one.sql
-        for one in render(find_state(), dimensions, schema, vector_schema)
+        for one in render(chosen, dimensions, schema, vector_schema)
     }
     into.mkdir(parents=True, exist_ok=True)
     changed = []

@@ -155,7 +155,8 @@ def move(
         _refuse_what_cannot_move(source, target)
         dimensions = migrations.stored_dimensions(source.connection, source_schema)
         on_progress(Progress("installing"))
-        migrations.apply(target_dsn, dimensions=dimensions, schema=target_schema)
+        modules = migrations.installed_modules(source.connection, source_schema)
+        migrations.apply(target_dsn, dimensions=dimensions, schema=target_schema, modules=modules)
         _begin(source, target)
         copier = _Mover(source, target_dsn, target_schema)
         if not copier.is_copied():
@@ -192,7 +193,10 @@ def _identity(dsn: str) -> object:
 
 
 def _refuse_what_cannot_move(source: Database, target: str) -> None:
-    (adoptions,) = source.execute(_ADOPTIONS).fetchone() or (0,)
+    modules = migrations.installed_modules(source.connection, source.install.schema)
+    adoptions = 0
+    if "adoption" in modules:
+        (adoptions,) = source.execute(_ADOPTIONS).fetchone() or (0,)
     if adoptions:
         raise ConfigurationError(
             f"the install follows {adoptions} adopted table{'s'[: adoptions > 1]}, which cannot "
