@@ -21,6 +21,8 @@ SCHEMAS = Path(__file__).parents[1] / "supabase" / "schemas"
 EXTENSION_POINT = "-- Extension point:"
 
 _COMMENT_ABOVE = re.compile(r"\A(?:--[^\n]*\n)*")
+# What depends on the database is created by a block or a function.
+_CREATED_IN_BODY = re.compile(r"\bcreate (?:table|view|index) (\w+\.\w+)")
 _NAME_IN_TEXT = re.compile(r"(?:(\w+)\.)?(\w+)")
 # pglast's types say that any part of a node may be missing.
 _Node = Any
@@ -131,10 +133,16 @@ class SchemaFile:
         """Return the statements in order."""
         return tuple(Statement(text) for _, text in migrations.statements(self.text))
 
-    @property
+    @cached_property
     def created(self) -> frozenset[str]:
         """The objects that the file creates."""
-        return frozenset(one.created for one in self.statements if one.created)
+        in_bodies = (
+            name
+            for one in self.statements
+            if isinstance(one.tree, ast.DoStmt | ast.CreateFunctionStmt)
+            for name in _CREATED_IN_BODY.findall(re.sub("--[^\n]*", "", one.text))
+        )
+        return frozenset([*in_bodies, *(one.created for one in self.statements if one.created)])
 
     @property
     def functions(self) -> list[Statement]:

@@ -6,7 +6,7 @@ database. For another schema than public, the same files are rendered with other
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib import resources
@@ -118,6 +118,11 @@ class Migration:
 def find(directory: Path | None = None) -> list[Migration]:
     """List the migrations in order: this package's own, or those of a directory."""
     return _read(_packaged("migrations", "migrations") if directory is None else directory)
+
+
+def modules() -> list[str]:
+    """List the modules in the order of their files."""
+    return list(dict.fromkeys(one.module for one in find() if one.module))
 
 
 def find_state() -> list[Migration]:
@@ -292,6 +297,7 @@ def apply(
     directory: Path | None = None,
     schema: str = naming.SCHEMA,
     progress: Callable[[Migration], None] | None = None,
+    modules: Collection[str] | None = None,
 ) -> list[Migration]:
     """Apply the migrations that the install in `schema` does not have yet, and return them.
 
@@ -306,7 +312,11 @@ def apply(
     embeddings of another dimension, and InvalidInputError for an invalid schema name.
     """
     naming.check_schema(schema)
-    found = find(directory)
+    found = [
+        one
+        for one in find(directory)
+        if modules is None or one.module is None or one.module in modules
+    ]
     with connect(dsn) as connection:
         stored = stored_dimensions(connection, schema)
         vector = pgvector.installed(connection)
