@@ -6,7 +6,7 @@ INSTALLED := .venv/.installed
 KEEP ?= .second-brain/bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-chaos test-mutants test-docker test-models stores test-layouts lint format ci commands cli \
+.PHONY: help install demo test test-slow test-chaos test-mutants test-docker test-models stores test-layouts lint format ci size commands cli \
   baseline migration check-migrations freeze release \
   bench bench-full figures soak benchmark-vector benchmark-index benchmark-text benchmark-long benchmark-quality \
   benchmark-moving benchmark-adoption benchmark-features benchmark-service benchmark-before-after benchmark-sharding benchmark-ingest benchmark-sizing clean
@@ -86,6 +86,9 @@ freeze: $(INSTALLED) ## at a release: record the migrations' digests; they never
 
 release: $(INSTALLED) ## check, set the version, freeze, build, commit, tag: VERSION=x.y.z, DRY_RUN=1
 	$(BIN)/python -m tools.release $(VERSION) $(if $(DRY_RUN),--dry-run)
+
+size: $(INSTALLED) ## print the size of the SQL, and write it into supabase/schemas/README.md
+	$(BIN)/python -m tools.size
 
 commands: $(INSTALLED) ## write docs/commands.md after a change of a command's options
 	$(BIN)/python -m tools.commands

@@ -20,7 +20,7 @@ from second_brain.database import migrations
 SCHEMAS = Path(__file__).parents[1] / "supabase" / "schemas"
 EXTENSION_POINT = "-- Extension point:"
 
-_COMMENT_ABOVE = re.compile(r"\A(?:--[^\n]*\n)*")
+_COMMENTS_ABOVE = re.compile(r"\A(?:(?:--[^\n]*)?\n)*")
 # What depends on the database is created by a block or a function.
 _CREATED_IN_BODY = re.compile(r"\bcreate (?:table|view|index) (\w+\.\w+)")
 _NAME_IN_TEXT = re.compile(r"(?:(\w+)\.)?(\w+)")
@@ -42,8 +42,12 @@ class Statement:
     @property
     def comment(self) -> str:
         """The comment that stands directly above the statement."""
-        found = _COMMENT_ABOVE.match(self.text)
-        return found[0] if found else ""
+        return self.text.removesuffix(self.definition).rpartition("\n\n")[2]
+
+    @property
+    def definition(self) -> str:
+        """The statement without the comments above it."""
+        return _COMMENTS_ABOVE.sub("", self.text, count=1)
 
     @property
     def function(self) -> str | None:
@@ -149,6 +153,12 @@ class SchemaFile:
         """The statements that create functions."""
         return [one for one in self.statements if one.function]
 
+    @property
+    def public_tables(self) -> int:
+        """The number of tables that it creates in schema public."""
+        created = (one.created for one in self.statements if isinstance(one.tree, ast.CreateStmt))
+        return sum(name is not None and name.startswith("public.") for name in created)
+
     def uses(self, objects: frozenset[str]) -> Iterator[tuple[str, str]]:
         """Find each of these objects that the file names, with the statement that names it."""
         # What is in schema public can be named without it.
@@ -162,10 +172,7 @@ class SchemaFile:
 
 def read(folder: Path = SCHEMAS) -> list[SchemaFile]:
     """List the files: those of core in the order of reading, then those of the modules."""
-    return [
-        SchemaFile(path)
-        for path in sorted(folder.rglob("*.sql"), key=lambda path: path.name)
-    ]
+    return [SchemaFile(path) for path in sorted(folder.rglob("*.sql"), key=lambda path: path.name)]
 
 
 def core(files: Sequence[SchemaFile]) -> list[SchemaFile]:

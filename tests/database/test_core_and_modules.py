@@ -83,7 +83,8 @@ create table public.notes (id int);
 create type knowledge_internal.note as (id int);
 create index notes_id on public.notes (id);
 create function knowledge_internal.keep_note() returns trigger language plpgsql as $$ begin end $$;
-create trigger keep_note after insert on public.notes execute function knowledge_internal.keep_note();
+create trigger keep_note after insert on public.notes
+  execute function knowledge_internal.keep_note();
 """
 OBJECTS = {
     "public.notes",

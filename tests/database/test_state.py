@@ -27,7 +27,9 @@ NOT_OF_THE_PLANNER = ("set search_path", "set standard_conforming_strings")
 @cache
 def functions() -> dict[str, str]:
     """Each function's statement by its name; that of a module has the module before the name."""
-    created = re.compile(r"^create (?:or replace )?function (\w+\.\w+)\(.*", re.MULTILINE | re.DOTALL)
+    created = re.compile(
+        r"^create (?:or replace )?function (\w+\.\w+)\(.*", re.MULTILINE | re.DOTALL
+    )
     return {
         f"{file.module} {found[1]}" if file.module else found[1]: found[0]
         for file in STATE
@@ -88,7 +90,7 @@ def test_a_line_has_at_most_100_characters(file: Path) -> None:
 
 
 TEXT, CORPUS = ("03_text_analysis.sql",), ("04_corpus.sql",)
-# Of the column in use: the type of the index and the plan of a search. Of embedding_next: the queue.
+# The index and the plan read the dimension of the column in use, the queue that of embedding_next.
 OF_THE_EMBEDDINGS = ("02_documents.sql", "04_corpus.sql", "23_embedding_queue.sql")
 
 

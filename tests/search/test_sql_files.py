@@ -23,7 +23,6 @@ from sql_trees import (
 from second_brain.database import migrations
 from second_brain.database.migrations import Migration
 
-
 ATTRIBUTES = re.compile(
     r"^language (?:sql|plpgsql)(?P<volatility> (?:immutable|stable|volatile))?"
     r"(?: parallel (?:safe|restricted))? security (?:invoker|definer)"
@@ -60,9 +59,7 @@ def test_a_file_with_public_functions_ends_by_telling_postgrest(file_name: str) 
     assert RawStream()(last) == "NOTIFY pgrst, 'reload schema'"
 
 
-COMMENTS = [
-    one for statements in parsed().values() for one in nodes(statements, ast.CommentStmt)
-]
+COMMENTS = [one for statements in parsed().values() for one in nodes(statements, ast.CommentStmt)]
 
 
 @per_public_function
