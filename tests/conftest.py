@@ -23,7 +23,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from other_schema import Rendering
-from second_brain.database import migrations
+from second_brain.database import migrations, naming
 from second_brain.database.embedded import EmbeddedPostgres, apply_prelude
 
 # Options, fixture and summary of tests/chaos; the fixtures of tests/workbench.
@@ -74,6 +74,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--modules",
         type=_modules,
+        default=migrations.modules(),
         help="install these modules only, such as words,facets; none for core alone",
     )
     parser.addoption(
@@ -108,7 +109,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def missing_modules(config: pytest.Config, wanted: Iterable[str]) -> list[str]:
     """Return the modules that this run does not install."""
     installed = config.getoption("--modules")
-    return [] if installed is None else [one for one in wanted if one not in installed]
+    return [one for one in wanted if one not in installed]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -127,7 +128,7 @@ class Server:
     owner: str
     rendering: Rendering | None = None
     small_corpus: int | None = None
-    modules: tuple[str, ...] | None = None
+    modules: tuple[str, ...] = ()
 
     def admin_dsn(self, database: str = "postgres") -> str:
         """Return the superuser's DSN."""
@@ -155,10 +156,9 @@ class Server:
 
     def template(self, dimensions: int | None) -> str:
         """Name a database with the prelude and, given dimensions, the migrations; make it once."""
-        installed = "all" if self.modules is None else ",".join(self.modules) or "none"
         # A name has at most 63 bytes.
-        digest = hashlib.sha256(installed.encode()).hexdigest()[:8]
-        parts = (dimensions or "empty", self.small_corpus, digest)
+        modules = hashlib.sha256(",".join(self.modules).encode()).hexdigest()[:8]
+        parts = (dimensions or "empty", self.small_corpus, modules)
         name = "_".join(["second_brain_template", *map(str, parts)]).lower()
         with psycopg.connect(self.admin_dsn(), autocommit=True) as connection:
             # Workers share the server: the first one makes it, the others wait.
@@ -185,10 +185,11 @@ class Server:
             migrations.apply(dsn, dimensions=dimensions, modules=self.modules)
             return
         with self.rendering.switched_off():
-            migrations.apply(dsn, dimensions=dimensions + 1, modules=self.modules)
-            migrations.apply(
-                dsn, dimensions=dimensions, schema=self.rendering.schema, modules=self.modules
-            )
+            for schema, size in (
+                (naming.SCHEMA, dimensions + 1),
+                (self.rendering.schema, dimensions),
+            ):
+                migrations.apply(dsn, dimensions=size, schema=schema, modules=self.modules)
 
     def _limit_small_corpora(self, database: str) -> None:
         if self.small_corpus is not None:

@@ -120,9 +120,27 @@ def find(directory: Path | None = None) -> list[Migration]:
     return _read(_packaged("migrations", "migrations") if directory is None else directory)
 
 
-def modules() -> list[str]:
-    """List the modules in the order of their files."""
-    return list(dict.fromkeys(one.module for one in find() if one.module))
+def modules() -> tuple[str, ...]:
+    """Name all modules, in the order of their files."""
+    return tuple(dict.fromkeys(one.module for one in find() if one.module is not None))
+
+
+def select(
+    migrations: Sequence[Migration], chosen: Collection[str], installed: Collection[str] = ()
+) -> list[Migration]:
+    """List the migrations of core, and of the modules that are chosen or installed, in order.
+
+    Raises InvalidInputError for a module that does not exist.
+    """
+    known = {one.module for one in migrations}
+    for name in chosen:
+        if name not in known:
+            raise InvalidInputError(
+                f"there is no module {name!r}",
+                remedy=f"The modules are: {', '.join(one for one in known if one)}.",
+            )
+    wanted = {None, *chosen, *installed}
+    return [one for one in migrations if one.module in wanted]
 
 
 def find_state() -> list[Migration]:
@@ -203,6 +221,18 @@ def render(
     return [replace(one, sql=naming.with_vector(one.sql, vector_schema)) for one in rendered]
 
 
+def installed_modules(
+    connection: "psycopg.Connection[Any]", schema: str = naming.SCHEMA
+) -> tuple[str, ...]:
+    """Name the modules of the install in `schema`, in the order of their files.
+
+    A module is installed if the history has one of its migrations.
+    """
+    applied = _Applied(connection, schema)
+    found = (one.module for one in find() if one.module is not None and one in applied)
+    return tuple(dict.fromkeys(found))
+
+
 def pending(
     connection: "psycopg.Connection[Any]",
     migrations: Sequence[Migration],
@@ -210,37 +240,48 @@ def pending(
 ) -> list[Migration]:
     """List the migrations that the install in `schema` does not have yet, in order.
 
-    A migration is applied if the install's history has its version, or if the Supabase CLI's
-    history has the name that `init` gave its file, under any version. Raises MigrationError when a
-    version belongs to another migration, or when a later migration is applied and an earlier one is
-    not.
+    Raises MigrationError when a version belongs to another migration, or when a later migration of
+    core or of a module is applied and an earlier one of it is not.
     """
-    history = _history(connection, schema)
-    names = set(_history(connection, naming.SCHEMA).values())
-    missing: list[Migration] = []
+    applied = _Applied(connection, schema)
+    missing: dict[str | None, list[Migration]] = {}
     for migration in migrations:
-        if _handed_out_name(migration, schema) in names:
-            present = True
-        elif migration.version in history:
-            present = True
-            other = history[migration.version]
-            if other != migration.name:
+        before = missing.setdefault(migration.module, [])
+        if migration not in applied:
+            other = applied.versions.get(migration.version)
+            if other is not None:
                 raise MigrationError(
                     f"version {migration.version} belongs to another migration, {other!r}",
                     remedy="Write the migrations into that project with `second-brain init`, and "
                     "push them.",
                 )
-        else:
-            present = False
-        if present and missing:
+            before.append(migration)
+        elif before:
             raise MigrationError(
-                f"the database has {migration.file_name} but not {missing[0].file_name}",
-                remedy=f"If {missing[0].file_name} was applied by hand, record it: "
-                + _repair(missing[0], schema),
+                f"the database has {migration.file_name} but not {before[0].file_name}",
+                remedy=f"If {before[0].file_name} was applied by hand, record it: "
+                + _repair(before[0], schema),
             )
-        if not present:
-            missing.append(migration)
-    return missing
+    return [one for one in migrations if one in missing[one.module]]
+
+
+class _Applied:
+    """The applied migrations of the install in `schema`.
+
+    A migration is applied if the install's history has its version and name, or if the Supabase
+    CLI's history has the name that `init` gave its file, under any version.
+    """
+
+    def __init__(self, connection: "psycopg.Connection[Any]", schema: str) -> None:
+        self._schema = schema
+        self.versions = _history(connection, schema)
+        self._names = set(_history(connection, naming.SCHEMA).values())
+
+    def __contains__(self, migration: Migration) -> bool:
+        return (
+            self.versions.get(migration.version) == migration.name
+            or _handed_out_name(migration, self._schema) in self._names
+        )
 
 
 def recorded(connection: "psycopg.Connection[Any]", schema: str = naming.SCHEMA) -> list[Migration]:
@@ -296,10 +337,13 @@ def apply(
     dimensions: int | None = None,
     directory: Path | None = None,
     schema: str = naming.SCHEMA,
-    progress: Callable[[Migration], None] | None = None,
     modules: Collection[str] | None = None,
+    progress: Callable[[Migration], None] | None = None,
 ) -> list[Migration]:
     """Apply the migrations that the install in `schema` does not have yet, and return them.
+
+    These are the migrations of core, of the modules that are installed, and of `modules`; or all
+    those of a directory.
 
     Each file runs in a new session, in one transaction with its row in the history: a file that
     fails is rolled back, the files before it stay applied. The history is
@@ -312,12 +356,10 @@ def apply(
     embeddings of another dimension, and InvalidInputError for an invalid schema name.
     """
     naming.check_schema(schema)
-    found = [
-        one
-        for one in find(directory)
-        if modules is None or one.module is None or one.module in modules
-    ]
     with connect(dsn) as connection:
+        found = find(directory)
+        if directory is None:
+            found = select(found, modules or (), installed_modules(connection, schema))
         stored = stored_dimensions(connection, schema)
         vector = pgvector.installed(connection)
     if stored is not None and dimensions not in (None, stored):
