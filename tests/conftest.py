@@ -325,6 +325,12 @@ def server(pytestconfig: pytest.Config) -> Server:
     return _server(pytestconfig)
 
 
+@pytest.fixture(scope="session")
+def modules(server: Server) -> tuple[str, ...]:
+    """The modules that the databases of this run have."""
+    return server.modules
+
+
 @pytest.fixture
 def dimensions() -> int:
     """The embedding size of this test's database; override it by parametrising `dimensions`."""
