@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ import psycopg
 from psycopg import sql
 
 from second_brain.database import catalogue, migrations
-from second_brain.database.catalogue import Catalogue, Difference
+from second_brain.database.catalogue import Catalogue, Difference, Manifest
 from second_brain.database.embedded import EmbeddedPostgres, apply_prelude, installed_majors
 from second_brain.errors import ConfigurationError, SecondBrainError
 
@@ -122,11 +122,34 @@ class Databases:
             apply_prelude(connection)
         return self.server.dsn(name)
 
-    def build(self, name: str, directory: Path) -> str:
-        """Make a database from the SQL files of a folder and return its owner's DSN."""
+    def build(self, name: str, directory: Path, modules: Collection[str] | None = None) -> str:
+        """Make a database from the SQL files of a folder and return its owner's DSN.
+
+        From all files, or from those of core and of these modules, in the order of their numbers.
+        """
         dsn = self.empty(name)
-        migrations.apply(dsn, directory=directory)
+        known = migrations.modules(directory)
+        chosen = None if modules is None else [one for one in modules if one in known]
+        migrations.apply(dsn, directory=directory, modules=chosen)
         return dsn
+
+    def build_in_turn(self, name: str, directory: Path, modules: Collection[str]) -> str:
+        """Make a database from the files of core, and then from those of these modules."""
+        dsn = self.build(name, directory, ())
+        migrations.apply(dsn, directory=directory, modules=modules)
+        return dsn
+
+    def copy(self, name: str, template: str) -> str:
+        """Make a database as a copy of another one, or make it anew, and return its owner's DSN."""
+        with psycopg.connect(self.server.admin_dsn(), autocommit=True) as connection:
+            copied = sql.Identifier(name)
+            connection.execute(sql.SQL("drop database if exists {} with (force)").format(copied))
+            connection.execute(
+                sql.SQL("create database {} template {} owner postgres").format(
+                    copied, sql.Identifier(template)
+                )
+            )
+        return self.server.dsn(name)
 
 
 @contextmanager
@@ -251,7 +274,7 @@ def write_baseline(checkout: Checkout, databases: Databases) -> list[Path]:
         if not target.exists() or target.read_text("utf-8") != text:
             target.write_text(text, "utf-8")
             written.append(target)
-    write_manifest(checkout, databases.build("state", checkout.state))
+    write_manifest(checkout, databases)
     return written
 
 
@@ -265,28 +288,39 @@ def _from_state(source: str, name: str, text: str) -> str:
     return "".join([*lines[:header], note, *lines[header:]])
 
 
-def write_manifest(checkout: Checkout, state: str) -> None:
-    """Write what `doctor` compares with, from a database of the state."""
-    text = catalogue.dump(catalogue.portable(read(state)))
-    checkout.manifest.write_text(text, "utf-8")
+def manifest(checkout: Checkout, databases: Databases) -> Manifest:
+    """Build core, and core with each module, and return what `doctor` compares with."""
+    core = catalogue.portable(read(databases.build("core", checkout.state, ())))
+    modules = {}
+    for module in migrations.modules(checkout.state):
+        dsn = databases.copy("with_module", "core")
+        migrations.apply(dsn, directory=checkout.state, modules=[module])
+        modules[module] = catalogue.added(core, catalogue.portable(read(dsn)))
+    return Manifest(core, modules)
+
+
+def write_manifest(checkout: Checkout, databases: Databases) -> None:
+    """Write the manifest of the state."""
+    checkout.manifest.write_text(manifest(checkout, databases).dump() + "\n", "utf-8")
 
 
 @dataclass(frozen=True)
 class Written:
-    """What `write_migration` did: the file, None without a difference, and what is left to do."""
+    """What `write_migration` did: the files, none without a difference, and what is left to do."""
 
-    file: Path | None
+    files: Sequence[Path]
     left: Sequence[str]
 
 
 def write_migration(
     checkout: Checkout, databases: Databases, name: str, purpose: str | None = None
 ) -> Written:
-    """Write the next migration from the difference between path and state, and the manifest.
+    """Write the next migrations from the differences between path and state, and the manifest.
 
-    What pg-delta does not write is written after the mark of the hand-written part, as far as it is
-    known how. `left` describes what still differs once the file is applied. Raises
-    ConfigurationError for a name that is no file name, and MigrationError when the file does not
+    A migration is of core or of one module, so each of them that differs has its own file. What
+    pg-delta does not write is written after the mark of the hand-written part, as far as it is
+    known how. `left` describes what still differs once the files are applied. Raises
+    ConfigurationError for a name that is no file name, and MigrationError when a file does not
     apply; it is kept then.
     """
     if not _NAME.fullmatch(name):
@@ -294,31 +328,50 @@ def write_migration(
             f"NAME must be lower-case letters, digits and underscores, not {name!r}",
             remedy="Say what it does: make migration NAME=add_search_prefix",
         )
-    state = databases.build("state", checkout.state)
-    path = databases.build("path", checkout.path)
+    write_manifest(checkout, databases)
+    files: list[Path] = []
+    left: list[str] = []
+    for module in (None, *migrations.modules(checkout.state)):
+        written = _write_part(checkout, databases, module, name, purpose or name.replace("_", " "))
+        files += written.files
+        left += written.left
+    return Written(files, left)
+
+
+def _write_part(
+    checkout: Checkout, databases: Databases, module: str | None, name: str, purpose: str
+) -> Written:
+    """Write the migration of core, or of a module: what core with the module still lacks."""
+    modules = () if module is None else (module,)
+    state = databases.build("state", checkout.state, modules)
+    # In the order of the numbers, as an install that has the module: core's new migration may have
+    # replaced a function that the module replaces too.
+    path = databases.build("path", checkout.path, modules)
     before, wanted = read(path), read(state)
     generated = pg_delta(path, state)
-    write_manifest(checkout, state)
     if not generated and not differences(path, state):
-        return Written(None, [])
+        return Written([], [])
     number = 1 + max((int(one.version) for one in migrations.find(checkout.path)), default=0)
-    file = checkout.path / f"{number:03}_{name}.sql"
-    statements, withheld = _portable_statements(generated, _sources(checkout))
-    header = _header(file.stem, purpose or name.replace("_", " "), before, wanted)
+    stem = "_".join([f"{number:03}", name, *modules])
+    file = checkout.path / f"{stem}.sql"
+    statements, withheld = _portable_statements(generated, _sources(checkout, module))
+    header = _header(stem, purpose, module, before, wanted)
     first = "\n\n".join([header, *statements]) + "\n"
     file.write_text(first, "utf-8")
-    migrations.apply(path, directory=checkout.path)
+    migrations.apply(path, directory=checkout.path, modules=modules)
     by_hand = _by_hand(path, state)
     if by_hand or withheld:
         comments = [_commented(one) for one in withheld]
         file.write_text("\n\n".join([first.rstrip(), HAND_WRITTEN, *comments, *by_hand]) + "\n")
     with file.open("a") as end:
         end.write("\nnotify pgrst, 'reload schema';\n")
-    path = databases.build("path", checkout.path)
+    path = databases.build("path", checkout.path, modules)
     left = differences(path, state)
     if remaining := pg_delta(path, state):
         left.append(f"according to pg-delta:\n{remaining}")
-    return Written(file, left)
+    later = databases.build_in_turn("path", checkout.path, modules)
+    left += [f"installed later than core: {one}" for one in differences(later, state)]
+    return Written([file], left)
 
 
 def _portable_statements(
@@ -343,18 +396,22 @@ def _portable_statements(
     return taken, withheld
 
 
-def _sources(checkout: Checkout) -> dict[tuple[str, str], str]:
-    """Find the statements of the state that create a function, a trigger or a policy."""
-    found: dict[tuple[str, str], list[str]] = {}
+def _sources(checkout: Checkout, module: str | None) -> dict[tuple[str, str], str]:
+    """Find the statements of the state that create a function, a trigger or a policy.
+
+    What both core and the module create is as in the module.
+    """
+    found: dict[tuple[str, str], dict[str | None, list[str]]] = {}
     begins_line = re.compile(f"^{_CREATE.pattern}", re.IGNORECASE | re.MULTILINE)
     for one in migrations.find(checkout.state):
-        for _, statement in migrations.statements(one.sql):
+        for _, statement in migrations.statements(one.sql) if one.module in (None, module) else ():
             if made := begins_line.search(statement):
                 # Without the comments before it. What exists is replaced.
                 text = statement[made.start() :]
                 text = re.sub("^create function", "create or replace function", text)
-                found.setdefault(_key(made), []).append(text)
-    return {key: texts[0] for key, texts in found.items() if len(texts) == 1}
+                found.setdefault(_key(made), {}).setdefault(one.module, []).append(text)
+    last = {key: list(texts.values())[-1] for key, texts in found.items()}
+    return {key: texts[0] for key, texts in last.items() if len(texts) == 1}
 
 
 def _key(made: re.Match[str]) -> tuple[str, str]:
@@ -366,10 +423,14 @@ def _commented(statement: str) -> str:
     return f"-- Not for every dimension; write it so that it reads the column's:\n{lines}"
 
 
-def _header(name: str, purpose: str, before: Catalogue, after: Catalogue) -> str:
+def _header(
+    name: str, purpose: str, module: str | None, before: Catalogue, after: Catalogue
+) -> str:
     found = catalogue.compare(after, before)
     words = {"missing": "Adds", "different": "Changes", "left over": "Drops"}
     told = [f"-- {name}: {purpose}."]
+    if module is not None:
+        told.append(f"-- Module: {module}.")
     for change, word in words.items():
         named = [f"{one.kind} {_without_arguments(one)}" for one in found if one.change == change]
         told += _wrapped(word, sorted(set(named)))
@@ -498,7 +559,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.migrations", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("baseline", help="write the path anew from the state, before 0.1.0")
-    new = commands.add_parser("new", help="write the next migration from the difference")
+    new = commands.add_parser("new", help="write the next migrations from the differences")
     new.add_argument("name", help="what it does, such as add_search_prefix")
     new.add_argument("--purpose", help="the sentence of its first line")
     commands.add_parser("check", help="compare path and state on every version of Postgres here")
@@ -525,10 +586,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _new(checkout: Checkout, databases: Databases, name: str, purpose: str | None) -> int:
     done = write_migration(checkout, databases, name, purpose)
-    if done.file is None:
+    if not done.files:
         print("No difference: nothing is written.")
         return 0
-    print(f"Wrote {done.file.relative_to(checkout.root)}")
+    for file in done.files:
+        print(f"Wrote {file.relative_to(checkout.root)}")
     if not done.left:
         print("The path leads to the state.")
         return 0
@@ -545,6 +607,10 @@ def _check(checkout: Checkout) -> int:
             state = databases.build("state", checkout.state)
             begun = time.monotonic()
             left = differences(path, state)
+            for module in migrations.modules(checkout.state):
+                alone = databases.build("alone", checkout.state, [module])
+                later = databases.build_in_turn("later", checkout.path, [module])
+                left += [f"{module} on core: {one}" for one in differences(later, alone)]
             compared = time.monotonic()
             if remaining := pg_delta(path, state):
                 left.append(f"according to pg-delta:\n{remaining}")

@@ -229,7 +229,7 @@ create trigger pass_kind_on after update on public.knowledge_documents
     assert "('it''s');" in by_hand
     assert not re.search("create.* function.* public.knowledge_viewer_groups", text, re.IGNORECASE)
     edit(documents, "return '{changed}';", "return '{}';")
-    assert tool.write_migration(checkout, databases, "nothing").file is None
+    assert tool.write_migration(checkout, databases, "nothing").files == []
     assert not list(checkout.path.glob("*_nothing.sql"))
 
 

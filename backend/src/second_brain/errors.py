@@ -70,6 +70,22 @@ class MigrationMissingError(SecondBrainError):
     )
 
 
+class ModuleMissingError(MigrationMissingError):
+    """The database lacks a function or a table of `module`, or has it as an older version did."""
+
+    kind = "module_missing"
+
+    def __init__(self, message: str, *, module: str, code: str | None = None) -> None:
+        super().__init__(
+            f"{message}; it is of the module {module}, which is not installed or too old",
+            code=code,
+            remedy=f"Install it: `second-brain migrate --with {module}`, or `second-brain init "
+            f"--with {module}` and `supabase db push`. If it is there, reload PostgREST with "
+            "`notify pgrst, 'reload schema'`.",
+        )
+        self.module = module
+
+
 class PermissionDeniedError(SecondBrainError):
     """The role may not call the function or use what it needs."""
 
@@ -243,10 +259,8 @@ _UNAVAILABLE_CODES = (
 
 _CLASSES: dict[str, type[SecondBrainError]] = {
     **dict.fromkeys(_INVALID_INPUT_CODES, InvalidInputError),
-    **dict.fromkeys(
-        ("PGRST202", "PGRST203", "PGRST106", "42883", "42P01", "42703", "42704", "3F000"),
-        MigrationMissingError,
-    ),
+    **dict.fromkeys(("PGRST202", "PGRST203", "PGRST205", "PGRST106"), MigrationMissingError),
+    **dict.fromkeys(("42883", "42P01", "42703", "42704", "3F000"), MigrationMissingError),
     "42501": PermissionDeniedError,
     **dict.fromkeys(
         ("PGRST300", "PGRST301", "PGRST302", "PGRST303", "28000", "28P01", "401", "403"),
@@ -287,6 +301,9 @@ _REMEDIES: dict[str, str] = {
     "54001": "Nest the JSON less deeply.",
 }
 
+# A function, a relation or a type does not exist, as PostgreSQL and PostgREST say it.
+_NO_SUCH_OBJECT = ("42883", "42P01", "42704", "PGRST202", "PGRST205")
+_NAMED = re.compile(r"""\b(?:function|relation|table|type) ["']?(?:\w+\.)?(\w+)""")
 _LONG_ARGUMENTS = re.compile(r"\((?:[^()]|\([^()]*\)){40,}\)")
 _DIMENSIONS = re.compile(r"different vector dimensions|expected \d+ dimensions|\d+ dimensions")
 _UNKNOWN_ROLE = re.compile(r'^role ".*" does not exist')
@@ -526,8 +543,21 @@ def _from_code(code: str | None, message: str, *, hint: str | None) -> SecondBra
         return DimensionMismatchError(text, code=code)
     if code is None and _GATEWAY_REFUSAL.search(message):
         return AuthenticationError(text)
+    if (module := _missing_module(code, message)) is not None:
+        return ModuleMissingError(text, module=module, code=code)
     found = _CLASSES.get(code or "") or _STATE_CLASSES.get((code or "")[:2], SecondBrainError)
     return found(text or "no message", code=code, remedy=remedy)
+
+
+def _missing_module(code: str | None, message: str) -> str | None:
+    """Return the module of the function, table or type that does not exist; None for core."""
+    named = _NAMED.search(message) if code in _NO_SUCH_OBJECT else None
+    if named is None:
+        return None
+    # Not at the top: it raises errors of this module.
+    from second_brain.services.modules import module_of
+
+    return module_of(named[1])
 
 
 def connection_failure(

@@ -1,7 +1,8 @@
 """The objects of an install, read from the system catalogues of a database and compared.
 
 This module does not contain names of objects. The wheel has the catalogue of the current state as
-`manifest.json`, and `doctor` compares a database with it. It does not read rows of tables: settings
+`manifest.json`: a section for core, and one for each module with what it adds or changes. `doctor`
+compares a database with it. It does not read rows of tables: settings
 and contents belong to the project.
 """
 
@@ -25,6 +26,8 @@ Catalogue: TypeAlias = dict[str, Definition]
 Change = Literal["missing", "different", "left over"]
 
 MANIFEST = "manifest.json"
+CORE = "core"
+"""The section of the manifest beside those of the modules."""
 
 REPLACED_BY_PROJECT = f"function public.{naming.VIEWER_GROUPS}()"
 _FIXED_IN_REPLACEMENT = ("kind", "arguments", "returns")
@@ -435,20 +438,47 @@ def compare(expected: Catalogue, found: Catalogue) -> list[Difference]:
     return differences
 
 
-def manifest() -> Catalogue:
-    """Return the portable catalogue of this version's state."""
+@dataclass(frozen=True)
+class Manifest:
+    """The portable catalogue of core, and what each module adds to it or changes in it."""
+
+    core: Catalogue
+    modules: Mapping[str, Catalogue]
+
+    def of(self, modules: Iterable[str]) -> Catalogue:
+        """Return the catalogue of an install that has core and these modules."""
+        merged = dict(self.core)
+        for module in modules:
+            merged |= self.modules[module]
+        return merged
+
+    def dump(self) -> str:
+        """Return the manifest as JSON with one line for each object, for reviews of a diff."""
+        sections = {CORE: self.core, **self.modules}
+        return _object(f"{json.dumps(name)}: {_dump(one)}" for name, one in sections.items())
+
+
+def manifest() -> Manifest:
+    """Return the manifest of this version's state."""
     text = resources.files("second_brain.database").joinpath(MANIFEST).read_text("utf-8")
-    found: Catalogue = json.loads(text)
-    return found
+    sections: dict[str, Catalogue] = json.loads(text)
+    return Manifest(sections.pop(CORE), sections)
 
 
-def dump(catalogue: Catalogue) -> str:
-    """Return a catalogue as JSON with one line for each object, for reviews of a diff."""
-    lines = (
+def added(core: Catalogue, with_module: Catalogue) -> Catalogue:
+    """Return what a module adds to core or changes in it."""
+    return {name: one for name, one in with_module.items() if core.get(name) != one}
+
+
+def _dump(catalogue: Catalogue) -> str:
+    return _object(
         f"{json.dumps(name)}: {json.dumps(definition, sort_keys=True, ensure_ascii=False)}"
         for name, definition in sorted(catalogue.items())
     )
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _object(members: Iterable[str]) -> str:
+    return "{\n" + ",\n".join(members) + "\n}"
 
 
 def _as_default(rows: Iterable[tuple[str, Definition]], schema: str) -> list[tuple[str, Any]]:

@@ -10,7 +10,7 @@ from typing import LiteralString
 
 from psycopg import sql
 
-from second_brain.database import catalogue
+from second_brain.database import catalogue, migrations
 from second_brain.database.maintenance import (
     OnProgress,
     Progress,
@@ -112,9 +112,9 @@ class Table:
 
 def tables(database: Database) -> list[Table]:
     """Return the tables of the install, parents first."""
-    names = sorted(
-        name.removeprefix("table ") for name in catalogue.manifest() if name.startswith("table ")
-    )
+    installed = migrations.installed_modules(database.connection, database.install.schema)
+    expected = catalogue.manifest().of(installed)
+    names = sorted(name.removeprefix("table ") for name in expected if name.startswith("table "))
     found: dict[str, Table] = {}
     by_relation: dict[str, str] = {}
     parents: dict[str, list[str]] = {}

@@ -5,7 +5,7 @@ Objects of other applications are not checked.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from second_brain.database.catalogue import Catalogue, Definition, Difference
 from second_brain.database.obstacles import API_ROLES, MINIMUM_SERVER
 from second_brain.errors import SecondBrainError, safe_message
 from second_brain.services.install import Database, Install
+from second_brain.services.modules import MODULES
 
 Connection = psycopg.Connection[Any]
 Status = Literal["ok", "info", "warning", "error"]
@@ -115,7 +116,8 @@ def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding
     If migrations are missing, the checks of their objects do not run.
     """
     naming.check_schema(schema)
-    expected = migrations.find()
+    installed = migrations.installed_modules(connection, schema)
+    expected = migrations.select(migrations.find(), (), installed)
     findings = [
         *_run("server", lambda: _server(connection)),
         *_run("pgvector", lambda: _pgvector(connection)),
@@ -124,15 +126,19 @@ def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding
     ]
     if findings[-1].status == "error":
         return findings
-    return [
-        *findings,
-        *_guarded("functions", lambda: _definitions(connection, schema)),
+    findings += [
+        *_run("modules", lambda: _modules(installed)),
+        *_guarded("functions", lambda: _definitions(connection, installed, schema)),
         *_run("functions", lambda: _viewer_groups(connection, schema)),
-        *_guarded("health", lambda: _health(connection, schema)),
-        *_run("settings", lambda: _settings(connection, schema)),
-        *_run("queue", lambda: _queue(connection, schema)),
-        *_run("adoptions", lambda: _adoptions(connection, schema)),
     ]
+    if "insight" in installed:
+        findings += _guarded("health", lambda: _health(connection, schema))
+    findings += _run("settings", lambda: _settings(connection, schema))
+    if "embedding_queue" in installed:
+        findings += _run("queue", lambda: _queue(connection, schema))
+    if "adoption" in installed:
+        findings += _run("adoptions", lambda: _adoptions(connection, schema))
+    return findings
 
 
 def _run(name: str, check: Callable[[], _Findings]) -> Iterator[Finding]:
@@ -206,9 +212,17 @@ def _migrations(
         yield "ok", f"all {len(expected)} are applied", None
 
 
-def _definitions(connection: Connection, schema: str) -> Iterator[Finding]:
+def _modules(installed: Collection[str]) -> _Findings:
+    absent = [f"{name} ({MODULES[name]})" for name in migrations.modules() if name not in installed]
+    without = f"; not installed: {', '.join(absent)}" if absent else ""
+    yield "ok", f"{', '.join(installed) or 'core only'}{without}", None
+
+
+def _definitions(
+    connection: Connection, installed: Collection[str], schema: str
+) -> Iterator[Finding]:
     """Compare the database with the manifest; report missing, different and left over objects."""
-    expected = catalogue.manifest()
+    expected = catalogue.manifest().of(installed)
     found = catalogue.portable(catalogue.read(connection, schema))
     findings = [
         finding

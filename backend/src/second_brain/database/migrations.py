@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 MAX_DIMENSIONS = 16_000
 
 _FILE_NAME = re.compile(r"([0-9]+)_(.*)\.sql")
-# The second line of a file of a module.
-_MODULE = re.compile(r"\A--[^\n]*\n-- Module: (\w+)\.$", re.MULTILINE)
+# In the comment at the beginning of a file of a module.
+_MODULE = re.compile(r"\A(?:--[^\n]*\n)+?-- Module: (\w+)\.$", re.MULTILINE)
 _DIMENSION = re.compile(r"extensions\.vector\((\d+)\)")
 
 _LOCK = "select pg_advisory_xact_lock(hashtext('second_brain migrations'))"
@@ -51,7 +51,7 @@ select version, coalesce(name, ''), coalesce(statements, '{{}}')
  order by version
 """
 _FORGET = """
-delete from supabase_migrations.schema_migrations
+delete from supabase_migrations.{history}
  where (version, name) in ({rows})
 """
 _RECORD = (
@@ -73,6 +73,47 @@ _CREATE_SCHEMA = """
 create schema if not exists {schema};
 
 grant usage on schema {schema} to anon, authenticated, service_role;
+"""
+_QUOTE = "$second_brain$"
+_ONE_FILE = """\
+-- second-brain for Supabase's SQL editor: core, and these modules: {modules}.
+-- Schema {schema}, embeddings of {dimensions} dimensions. It is one transaction.
+
+begin;
+"""
+_CHECK_ONE_FILE = """\
+do $$
+begin
+  if to_regnamespace('{internals}') is not null then
+    raise exception 'second-brain is installed in schema {schema}; nothing was changed'
+      using errcode = 'duplicate_schema',
+            hint = 'To add modules or a newer version, run `second-brain migrate --with MODULES`, '
+                   'or `second-brain init` and `supabase db push`. To install it anew, run '
+                   '`second-brain uninstall` first.';
+  end if;
+end
+$$;
+
+-- The history of the Supabase CLI.
+"""
+_APPLY_ONE_FILE = """\
+create function pg_temp.apply_migration(place integer, name text, statements text) returns void
+language plpgsql as $$
+begin
+  execute statements;
+  insert into supabase_migrations.schema_migrations (version, name, statements)
+  values (
+    to_char(now() at time zone 'utc' + place * interval '1 second', 'YYYYMMDDHH24MISS'),
+    name,
+    array[statements]
+  );
+end
+$$;
+"""
+_END_ONE_FILE = """\
+drop function pg_temp.apply_migration(integer, text, text);
+
+commit;
 """
 
 
@@ -120,9 +161,9 @@ def find(directory: Path | None = None) -> list[Migration]:
     return _read(_packaged("migrations", "migrations") if directory is None else directory)
 
 
-def modules() -> tuple[str, ...]:
-    """Name all modules, in the order of their files."""
-    return tuple(dict.fromkeys(one.module for one in find() if one.module is not None))
+def modules(directory: Path | None = None) -> tuple[str, ...]:
+    """Name the modules of this package, or those of a directory, in the order of their files."""
+    return tuple(dict.fromkeys(one.module for one in find(directory) if one.module is not None))
 
 
 def select(
@@ -130,14 +171,13 @@ def select(
 ) -> list[Migration]:
     """List the migrations of core, and of the modules that are chosen or installed, in order.
 
-    Raises InvalidInputError for a module that does not exist.
+    Raises InvalidInputError for a chosen module that does not exist.
     """
-    known = {one.module for one in migrations}
+    known = {one.module: None for one in migrations if one.module is not None}
     for name in chosen:
         if name not in known:
             raise InvalidInputError(
-                f"there is no module {name!r}",
-                remedy=f"The modules are: {', '.join(one for one in known if one)}.",
+                f"there is no module {name!r}", remedy=f"The modules are: {', '.join(known)}."
             )
     wanted = {None, *chosen, *installed}
     return [one for one in migrations if one.module in wanted]
@@ -284,12 +324,18 @@ class _Applied:
         )
 
 
-def recorded(connection: "psycopg.Connection[Any]", schema: str = naming.SCHEMA) -> list[Migration]:
+def recorded(
+    connection: "psycopg.Connection[Any]",
+    schema: str = naming.SCHEMA,
+    module: str | None = None,
+) -> list[Migration]:
     """List the applied migrations of the install in `schema`, with the SQL that was recorded.
 
     Those that `init` wrote are in the history of the Supabase CLI, under the names of their files.
+    Given a module, only its migrations are listed.
     """
-    packaged = {(one.version, one.name) for one in find()}
+    packaged = {(one.version, one.name) for one in find() if module in (None, one.module)}
+    handed_out = {naming.handed_out_name(schema, f"{version}_{name}") for version, name in packaged}
     found = []
     for of_schema in dict.fromkeys((naming.SCHEMA, schema)):
         if _has_history(connection, of_schema):
@@ -299,26 +345,42 @@ def recorded(connection: "psycopg.Connection[Any]", schema: str = naming.SCHEMA)
             found += [
                 Migration(version, name, ";\n".join(statements))
                 for version, name, statements in rows
-                if _is_handed_out(name, schema)
-                or (is_own and (schema != naming.SCHEMA or (version, name) in packaged))
+                if name in handed_out
+                or (is_own and (version, name) in packaged)
+                or (module is None and is_own and schema != naming.SCHEMA)
+                or (module is None and _is_handed_out(name, schema))
             ]
     return found
 
 
 def forget(
-    connection: "psycopg.Connection[Any]", schema: str, applied: Sequence[Migration]
+    connection: "psycopg.Connection[Any]",
+    schema: str,
+    applied: Sequence[Migration],
+    *,
+    is_all: bool = False,
 ) -> list[str]:
-    """Return the statements that remove these migrations, and only these, from the histories."""
+    """Return the statements that remove these migrations, and only these, from the histories.
+
+    If they are all of the install, the history of its own is dropped.
+    """
     statements = []
-    # Only an install in public has its own rows there under the names of the package.
-    pushed = [one for one in applied if schema == naming.SCHEMA or _is_handed_out(one.name, schema)]
-    if pushed and _has_history(connection, naming.SCHEMA):
-        rows = sql.SQL(", ").join(
-            sql.SQL("({}, {})").format(one.version, one.name) for one in pushed
-        )
-        statements.append(sql.SQL(_FORGET).format(rows=rows).as_string(connection))
-    if schema != naming.SCHEMA and _has_history(connection, schema):
-        statements.append(f"drop table supabase_migrations.{naming.history(schema)}")
+    for of_schema in dict.fromkeys((naming.SCHEMA, schema)):
+        table = sql.Identifier(naming.history(of_schema))
+        # Only an install in public has its own rows there under the names of the package.
+        rows = [
+            sql.SQL("({}, {})").format(one.version, one.name)
+            for one in applied
+            if schema == of_schema or _is_handed_out(one.name, schema)
+        ]
+        if not _has_history(connection, of_schema):
+            continue
+        if is_all and of_schema != naming.SCHEMA:
+            statements.append(f"drop table supabase_migrations.{naming.history(schema)}")
+        elif rows:
+            listed = sql.SQL(", ").join(rows)
+            statement = sql.SQL(_FORGET).format(history=table, rows=listed)
+            statements.append(statement.as_string(connection))
     return statements
 
 
@@ -342,8 +404,8 @@ def apply(
 ) -> list[Migration]:
     """Apply the migrations that the install in `schema` does not have yet, and return them.
 
-    These are the migrations of core, of the modules that are installed, and of `modules`; or all
-    those of a directory.
+    These are the migrations of core, of the modules that are installed, and of `modules`. Without
+    `modules`, all migrations of a directory are applied.
 
     Each file runs in a new session, in one transaction with its row in the history: a file that
     fails is rolled back, the files before it stay applied. The history is
@@ -358,7 +420,7 @@ def apply(
     naming.check_schema(schema)
     with connect(dsn) as connection:
         found = find(directory)
-        if directory is None:
+        if directory is None or modules is not None:
             found = select(found, modules or (), installed_modules(connection, schema))
         stored = stored_dimensions(connection, schema)
         vector = pgvector.installed(connection)
@@ -379,11 +441,12 @@ def find_obstacles(
     connection: "psycopg.Connection[Any]",
     schema: str = naming.SCHEMA,
     *,
-    directory: Path | None = None,
+    modules: Collection[str] = (),
 ) -> list[Obstacle]:
     """List what prevents `apply` in this database; it only reads."""
     naming.check_schema(schema)
-    return _obstacles(connection, find(directory), schema)
+    chosen = select(find(), modules, installed_modules(connection, schema))
+    return _obstacles(connection, chosen, schema)
 
 
 def _obstacles(
@@ -405,16 +468,18 @@ def init(
     directory: Path | None = None,
     schema: str = naming.SCHEMA,
     vector_schema: str | None = None,
+    modules: Collection[str] = (),
 ) -> list[Path]:
     """Write the migrations into a Supabase project's folder and return the files written.
 
+    These are the migrations of core, of `modules`, and of the modules that have a file there.
     The file names have timestamps later than all existing files, and the schema if it is not
     public, so that one project can have several installs. A file of an earlier call is found by its
     name and not written again. `vector_schema` is the schema that has pgvector; the default is that
     of existing files, else `extensions`. Raises ConfigurationError when existing files have another
     dimension, and InvalidInputError for an invalid schema name.
     """
-    packaged = find(directory)
+    packaged = select(find(directory), modules, written_modules(into, schema))
     present = find(into) if into.is_dir() else []
     ours = {_handed_out_name(migration, schema) for migration in packaged}
     for one in present:
@@ -458,22 +523,63 @@ def written_vector_schema(into: Path, schema: str = naming.SCHEMA) -> str:
     return naming.EXTENSIONS
 
 
+def written_modules(into: Path, schema: str = naming.SCHEMA) -> tuple[str, ...]:
+    """Name the modules of the files that `init` wrote into a folder, of migrations or the state."""
+    ours = re.compile(
+        r"(?:\d+_)?" + re.escape(naming.handed_out_name(schema, "")) + r"\d+_\w+\.sql"
+    )
+    files = sorted(into.iterdir()) if into.is_dir() else []
+    found = [_MODULE.search(one.read_text("utf-8")) for one in files if ours.fullmatch(one.name)]
+    return tuple(dict.fromkeys(one[1] for one in found if one))
+
+
+def one_file(
+    dimensions: int,
+    *,
+    schema: str = naming.SCHEMA,
+    vector_schema: str = naming.EXTENSIONS,
+    modules: Collection[str] = (),
+) -> str:
+    """Return core and `modules` as one file for Supabase's SQL editor, which is one transaction.
+
+    The migrations are recorded in the history of the Supabase CLI, under the names of `init`. Where
+    the install exists, the file changes nothing and raises one error. Raises the errors of `init`.
+    """
+    chosen = render(select(find(), modules), dimensions, schema, vector_schema)
+    names = ", ".join(dict.fromkeys(one.module for one in chosen if one.module)) or "none"
+    parts = [
+        _ONE_FILE.format(schema=schema, dimensions=dimensions, modules=names),
+        _CHECK_ONE_FILE.format(schema=schema, internals=naming.internals(schema)),
+        *(f"{create.format(history='schema_migrations')};\n" for create in _CREATE_HISTORY),
+        _APPLY_ONE_FILE,
+    ]
+    for place, one in enumerate(chosen):
+        parts.append(
+            f"select pg_temp.apply_migration({place}, '{_handed_out_name(one, schema)}', {_QUOTE}\n"
+            f"{one.sql.strip()}\n{_QUOTE});\n"
+        )
+    return "\n".join([*parts, _END_ONE_FILE])
+
+
 def declare(
     into: Path,
     dimensions: int,
     *,
     schema: str = naming.SCHEMA,
     vector_schema: str = naming.EXTENSIONS,
+    modules: Collection[str] = (),
 ) -> list[Path]:
     """Write the state into a project's folder of declarative schemas; return the changed files.
 
+    It is the state of core, of `modules`, and of the modules that are declared there already.
     Each subject is a file with the name of its migration, without a timestamp. This package owns
     these files: it overwrites them, and deletes files of subjects that no longer exist. Raises the
     errors of `init`.
     """
+    chosen = select(find_state(), modules, written_modules(into, schema))
     texts = {
         f"{naming.handed_out_name(schema, f'{one.version}_{one.name}')}.sql": _DECLARED + one.sql
-        for one in render(find_state(), dimensions, schema, vector_schema)
+        for one in render(chosen, dimensions, schema, vector_schema)
     }
     into.mkdir(parents=True, exist_ok=True)
     changed = []

@@ -155,7 +155,8 @@ def move(
         _refuse_what_cannot_move(source, target)
         dimensions = migrations.stored_dimensions(source.connection, source_schema)
         on_progress(Progress("installing"))
-        migrations.apply(target_dsn, dimensions=dimensions, schema=target_schema)
+        modules = migrations.installed_modules(source.connection, source_schema)
+        migrations.apply(target_dsn, dimensions=dimensions, schema=target_schema, modules=modules)
         _begin(source, target)
         copier = _Mover(source, target_dsn, target_schema)
         if not copier.is_copied():

@@ -1,13 +1,17 @@
-"""SQL that removes an install: all of its objects and nothing else.
+"""SQL that removes an install, or one of its modules: all of its objects and nothing else.
 
 The statements have no `cascade`, so that Postgres refuses to drop an object that something else
 needs. Their order follows from the dependencies in the system catalogues: an object is dropped
 after all objects that depend on it. Policies, triggers and constraints are dropped on their own,
 because they can depend on functions that depend on the type of their table.
+
+A module may have replaced functions of core: its extension points. These are created again as core
+has them, before anything is dropped.
 """
 
+import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -15,7 +19,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from second_brain.database import catalogue, migrations, naming
+from second_brain.database import catalogue, migrations, naming, pgvector
 from second_brain.errors import ConfigurationError, MigrationMissingError
 from second_brain.services.connections import connect
 
@@ -91,17 +95,26 @@ select 'pg_constraint', contained.oid, 'constraint', contained.conname,
             )
    )
 """
-# Triggers that carry the rows of adopted tables over: the tables are the project's.
-_ON_ADOPTED_TABLES = """
+# Triggers on tables of core or of the project, such as an adopted table.
+_ON_OTHER_TABLES = """
 select 'pg_trigger', trigger.oid, 'trigger', trigger.tgname,
        trigger.tgrelid::regclass::text
   from pg_catalog.pg_trigger as trigger
-  join pg_catalog.pg_proc as function on function.oid = trigger.tgfoid
-  join pg_catalog.pg_namespace as namespace on namespace.oid = function.pronamespace
- where namespace.nspname = %(internals)s
+ where trigger.tgfoid = any (%(functions)s)
    and trigger.tgrelid <> all (%(tables)s)
    and trigger.tgparentid = 0
+   and not trigger.tgisinternal
 """
+_INDEXES_ON_OTHER_TABLES = """
+select 'pg_class', class.oid, class.oid::regclass::text
+  from pg_catalog.pg_index as index
+  join pg_catalog.pg_class as class on class.oid = index.indexrelid
+ where class.oid in (select to_regclass(name) from unnest(%(names)s::text[]) as name)
+   and index.indrelid <> all (%(tables)s)
+"""
+# The view of an adopted table: its name begins so, and no migration creates it.
+_ADOPTION, _ADOPTED = "adoption", "adopted_"
+_FUNCTION = re.compile(r"^create (?:or replace )?function ([\w.]+)", re.MULTILINE)
 _SCHEMA = "select oid from pg_catalog.pg_namespace where nspname = %s"
 _DEPENDENCIES = """
 select classid::regclass::text, objid::bigint, refclassid::regclass::text, refobjid::bigint,
@@ -118,6 +131,14 @@ select btrim(regexp_replace(function.prosrc, '\\s+', ' ', 'g')) = 'begin return 
   from pg_catalog.pg_proc as function
  where function.oid = %s
 """
+# What the manifest calls a kind of object, where it has another word.
+_LISTED_AS = {"domain": "type", "procedure": "function", "aggregate": "function"}
+_FUNCTIONS_NAMED = """
+select function.oid
+  from pg_catalog.pg_proc as function
+ where function.pronamespace::regnamespace::text || '.' || function.proname = any (%s)
+"""
+_RELOAD = "notify pgrst, 'reload schema'"
 _LOCK = "select pg_advisory_xact_lock(hashtext('second_brain migrations'))"
 _COUNT = "select count(*) from {table}"
 
@@ -127,18 +148,26 @@ class Uninstall:
     """What removes an install, and what is lost with it.
 
     `rows` has the number of rows of each table. `attached` are objects of the project on tables of
-    the install, which are dropped with them.
+    the install, which are dropped with them. `files` are the names of its migrations in a project.
     """
 
     schema: str
     statements: tuple[str, ...]
     rows: Mapping[str, int]
     attached: tuple[str, ...]
+    files: tuple[str, ...]
+    module: str | None = None
+
+    @property
+    def subject(self) -> str:
+        """What is removed, in words."""
+        what = "install" if self.module is None else f"module {self.module}"
+        return f"{what} of second-brain in schema {self.schema}"
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """What is left to do by hand."""
-        if self.schema == naming.SCHEMA:
+        if self.schema == naming.SCHEMA or self.module is not None:
             return ()
         return (
             f"Schema {self.schema} stays: the REST API answers no request while it exposes a",
@@ -153,11 +182,11 @@ class Uninstall:
         lost += [f"--   {one}, which is not of second-brain" for one in self.attached]
         return "\n".join(
             [
-                f"-- Removes the install of second-brain in schema {self.schema}.",
+                f"-- Removes the {self.subject}.",
                 "-- Lost are:",
                 *(lost or ["--   no rows"]),
-                "-- pgvector and the roles stay. If a project has migrations with the names",
-                f"-- *_{naming.handed_out_name(self.schema, '0')}*.sql, delete these files too.",
+                "-- pgvector and the roles stay. If a project has these files, delete them too:",
+                *(f"--   {name}" for name in self.files),
                 *(f"-- {line}" for line in self.remarks),
                 "",
                 "begin;",
@@ -181,24 +210,36 @@ class ForeignDependentsError(ConfigurationError):
 
 
 def plan(
-    connection: Connection, schema: str = naming.SCHEMA, *, cascade: bool = False
+    connection: Connection,
+    schema: str = naming.SCHEMA,
+    *,
+    module: str | None = None,
+    cascade: bool = False,
 ) -> Uninstall:
-    """Return what removes the install in `schema`; it only reads.
+    """Return what removes the install in `schema`, or a module of it; it only reads.
 
-    Raises ForeignDependentsError if other objects depend on the install, unless `cascade`: then the
-    statements drop these too. Raises MigrationMissingError if there is no install in `schema`.
+    Raises ForeignDependentsError if other objects depend on what is removed, unless `cascade`: then
+    the statements drop these too. Raises MigrationMissingError if there is no install in `schema`,
+    or not the module, and if the install with a module to remove lacks migrations.
     """
     naming.check_schema(schema)
     with connection.transaction():
         connection.execute(_WITHOUT_PATH)
-        return _plan(connection, schema, cascade)
+        if module is None:
+            return _plan(connection, schema, cascade)
+        return _plan_of_module(connection, schema, module, cascade)
 
 
-def apply(dsn: str, schema: str = naming.SCHEMA, *, cascade: bool = False) -> Uninstall:
-    """Remove the install in `schema`, in one transaction. Raises the errors of `plan`."""
+def apply(
+    dsn: str, schema: str = naming.SCHEMA, *, module: str | None = None, cascade: bool = False
+) -> Uninstall:
+    """Remove the install in `schema`, or a module of it, in one transaction.
+
+    Raises the errors of `plan`.
+    """
     with connect(dsn) as connection:
         connection.execute(_LOCK)
-        found = plan(connection, schema, cascade=cascade)
+        found = plan(connection, schema, module=module, cascade=cascade)
         for statement in found.statements:
             connection.execute(statement.encode())
     return found
@@ -219,70 +260,173 @@ def _plan(connection: Connection, schema: str, cascade: bool) -> Uninstall:
         raise MigrationMissingError(
             f"there is no install in schema {schema}", remedy="Name its schema with --schema."
         )
-    nodes, tables = _nodes(connection, schema, recorded)
-    if internals is not None:
-        nodes[("pg_namespace", internals[0])] = _Node("schema", naming.internals(schema))
-    depends = _Dependencies(connection, nodes)
-    if depends.foreign and not cascade:
-        described = [_described(connection, one) for one in depends.foreign]
-        raise ForeignDependentsError(sorted(described))
-    statements = [*_drops(depends.in_order(), cascade=cascade)]
-    statements += migrations.forget(connection, schema, recorded)
-    statements.append("notify pgrst, 'reload schema'")
-    return Uninstall(
-        schema,
-        tuple(statements),
-        {table: _count(connection, table) for table in tables.values()},
-        tuple(_attached(connection, schema, tables.values())),
-    )
-
-
-def _nodes(
-    connection: Connection, schema: str, recorded: Sequence[migrations.Migration]
-) -> tuple[dict[_Object, _Node], dict[int, str]]:
-    """Return the install's objects, and the names of its tables."""
-    packaged = migrations.find()
+    installed = migrations.installed_modules(connection, schema)
+    packaged = migrations.select(migrations.find(), (), installed)
+    expected = catalogue.manifest().of(installed)
     ours = naming.created(one.sql for one in packaged) | naming.created(
         (one.sql for one in recorded), schema
     )
     # With all migrations, a function with other arguments is not the install's.
     signatures = None
     if not migrations.pending(connection, packaged, schema):
-        names = naming.created_names(one.sql for one in packaged)
-        signatures = {
-            naming.rename(name.removeprefix("function "), names, naming.SCHEMA, schema)
-            for name in catalogue.manifest()
-            if name.startswith("function ")
-        }
+        signatures = _in_schema((one for one in expected if one.startswith("function ")), schema)
+
+    def is_ours(kind: str, namespace: str, name: str, oid: int) -> bool:
+        if namespace != schema:
+            return True
+        if kind != "function" or signatures is None:
+            return (kind, name) in ours
+        signature = f"function {namespace}.{name}({_argument_types(connection, oid)})"
+        return signature in signatures and not _is_replaced(connection, schema, signature, oid)
+
+    nodes, tables = _nodes(connection, schema, is_ours)
+    if internals is not None:
+        nodes[("pg_namespace", internals[0])] = _Node("schema", naming.internals(schema))
+    return Uninstall(
+        schema,
+        (
+            *_drops(_ordered(connection, nodes, cascade=cascade), cascade=cascade),
+            *migrations.forget(connection, schema, recorded, is_all=True),
+            _RELOAD,
+        ),
+        {table: _count(connection, table) for table in tables.values()},
+        tuple(_attached(connection, schema, tables.values(), expected)),
+        (f"*_{naming.handed_out_name(schema, '0')}*.sql",),
+    )
+
+
+def _plan_of_module(connection: Connection, schema: str, module: str, cascade: bool) -> Uninstall:
+    installed = migrations.installed_modules(connection, schema)
+    if module not in installed:
+        raise MigrationMissingError(
+            f"the module {module} is not installed in schema {schema}",
+            remedy=f"Installed are: {', '.join(installed) or 'no modules'}.",
+        )
+    packaged = migrations.select(migrations.find(), (), installed)
+    if migrations.pending(connection, packaged, schema):
+        raise MigrationMissingError("a module can be removed from an install of this version only")
+    manifest = catalogue.manifest()
+    added = manifest.modules[module].keys() - manifest.core.keys()
+    names = _in_schema(added, schema)
+
+    def is_ours(kind: str, namespace: str, name: str, oid: int) -> bool:
+        if kind == "function":
+            name = f"{name}({_argument_types(connection, oid)})"
+        is_view = module == _ADOPTION and kind == "view" and name.startswith(_ADOPTED)
+        return is_view or f"{_LISTED_AS.get(kind, kind)} {namespace}.{name}" in names
+
+    nodes, tables = _nodes(connection, schema, is_ours)
+    indexes = [name.removeprefix("index ") for name in names if name.startswith("index ")]
+    arguments = {"names": indexes, "tables": list(tables)}
+    for catalogue_name, oid, identity in connection.execute(_INDEXES_ON_OTHER_TABLES, arguments):
+        nodes[(catalogue_name, oid)] = _Node("index", identity)
+    replaced = _replaced(connection, schema, module)
+    ordered = _ordered(connection, nodes, restored=replaced.keys(), cascade=cascade)
+    files = [one for one in packaged if one.module == module]
+    declared = [one for one in migrations.find_state() if one.module == module]
+    return Uninstall(
+        schema,
+        (
+            *replaced.values(),
+            *_drops(ordered, cascade=cascade),
+            *migrations.forget(connection, schema, migrations.recorded(connection, schema, module)),
+            _RELOAD,
+        ),
+        {table: _count(connection, table) for table in tables.values()},
+        tuple(_attached(connection, schema, tables.values(), manifest.of(installed))),
+        tuple(
+            before + naming.handed_out_name(schema, one.file_name)
+            for before, listed in (("*_", files), ("", declared))
+            for one in listed
+        ),
+        module,
+    )
+
+
+def _in_schema(objects: Iterable[str], schema: str) -> set[str]:
+    """Return names of the manifest as they are in an install in this schema."""
+    names = naming.created_names(one.sql for one in migrations.find())
+    return {naming.rename(one, names, naming.SCHEMA, schema) for one in objects}
+
+
+def _replaced(connection: Connection, schema: str, module: str) -> dict[str, str]:
+    """Return the functions of core that the module replaces, with their statements in core."""
+    packaged = migrations.find()
+    names = {
+        name for one in packaged if one.module == module for name in _FUNCTION.findall(one.sql)
+    }
+    found = {}
+    for one in packaged:
+        # Splitting a file is slow.
+        if one.module is None and not names.isdisjoint(_FUNCTION.findall(one.sql)):
+            for _, statement in migrations.statements(one.sql):
+                created = _FUNCTION.search(statement)
+                if created is not None and created[1] in names:
+                    found[created[1]] = statement[created.start() :]
+    vector = pgvector.installed(connection)
+    vector_schema = vector.schema if vector else naming.EXTENSIONS
+    created_names = naming.created_names(one.sql for one in packaged)
+
+    def here(text: str) -> str:
+        text = naming.rename(text, created_names, naming.SCHEMA, schema)
+        return naming.with_vector(text, vector_schema)
+
+    return {
+        here(name): here(re.sub("^create function", "create or replace function", text))
+        for name, text in found.items()
+    }
+
+
+def _nodes(
+    connection: Connection, schema: str, is_ours: Callable[[str, str, str, int], bool]
+) -> tuple[dict[_Object, _Node], dict[int, str]]:
+    """Return the objects that are removed, and the names of their tables.
+
+    `is_ours` is called with the kind, schema, name and oid of each object in the two schemas.
+    """
     found: dict[_Object, _Node] = {}
     tables: dict[int, str] = {}
     schemas = [schema, naming.internals(schema)]
-    rows = connection.execute(_OBJECTS, [schemas]).fetchall()
-    for catalogue_name, oid, namespace, kind, name, identity in rows:
-        if namespace == schema:
-            if (kind, name) not in ours:
-                continue
-            if kind == "function" and signatures is not None:
-                signature = f"{namespace}.{name}({_argument_types(connection, oid)})"
-                if signature not in signatures or _is_replaced(connection, schema, signature, oid):
-                    continue
-        found[(catalogue_name, oid)] = _Node(kind, identity)
-        if kind == "table":
-            tables[oid] = identity
-    rows = connection.execute(_ON_TABLES, {"tables": list(tables)}).fetchall()
-    rows += connection.execute(
-        _ON_ADOPTED_TABLES, {"tables": list(tables), "internals": naming.internals(schema)}
-    ).fetchall()
+    for catalogue_name, oid, namespace, kind, name, identity in connection.execute(
+        _OBJECTS, [schemas]
+    ).fetchall():
+        if is_ours(kind, namespace, name, oid):
+            found[(catalogue_name, oid)] = _Node(kind, identity)
+            if kind == "table":
+                tables[oid] = identity
+    functions = [oid for catalogue_name, oid in found if catalogue_name == "pg_proc"]
+    arguments = {"tables": list(tables), "functions": functions}
+    rows = connection.execute(_ON_TABLES, arguments).fetchall()
+    rows += connection.execute(_ON_OTHER_TABLES, arguments).fetchall()
     for catalogue_name, oid, kind, name, table in rows:
         quoted = sql.Identifier(name).as_string(connection)
         found[(catalogue_name, oid)] = _Node(kind, quoted, table)
     return found, tables
 
 
+def _ordered(
+    connection: Connection,
+    nodes: Mapping[_Object, _Node],
+    *,
+    restored: Collection[str] = (),
+    cascade: bool,
+) -> Iterator[list[_Node]]:
+    """Return the nodes in groups to drop one after the other, dependent objects first.
+
+    `restored` are functions that no longer depend on the nodes when these are dropped. Raises
+    ForeignDependentsError if other objects depend on the nodes, unless `cascade`.
+    """
+    rows = connection.execute(_FUNCTIONS_NAMED, [list(restored)]).fetchall()
+    depends = _Dependencies(connection, nodes, {("pg_proc", oid) for (oid,) in rows})
+    if depends.foreign and not cascade:
+        described = [_described(connection, one) for one in depends.foreign]
+        raise ForeignDependentsError(sorted(described))
+    return depends.in_order()
+
+
 def _is_replaced(connection: Connection, schema: str, signature: str, oid: int) -> bool:
     """Return whether this is the function that a project replaces, and it has done so."""
-    own = catalogue.REPLACED_BY_PROJECT.removeprefix(f"function {naming.SCHEMA}")
-    return signature == schema + own and (
+    return signature == f"function {schema}.{naming.VIEWER_GROUPS}()" and (
         connection.execute(_IS_DEFAULT, [oid]).fetchone() != (True,)
     )
 
@@ -297,7 +441,12 @@ def _argument_types(connection: Connection, oid: int) -> str:
 class _Dependencies:
     """The dependencies between the nodes, and the other objects that depend on them."""
 
-    def __init__(self, connection: Connection, nodes: Mapping[_Object, _Node]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        nodes: Mapping[_Object, _Node],
+        ignored: Collection[_Object] = (),
+    ) -> None:
         self._nodes = nodes
         self._parents: dict[_Object, list[_Object]] = defaultdict(list)
         needs: list[tuple[_Object, _Object]] = []
@@ -318,7 +467,7 @@ class _Dependencies:
                 continue
             source = self._node_of(needing)
             if source is None:
-                foreign.add(self._top(needing))
+                foreign |= {self._top(needing)} - set(ignored)
             elif source != target:
                 self._needed_by[target].add(source)
         self.foreign = sorted(foreign)
@@ -397,11 +546,13 @@ def _described(connection: Connection, one: _Object) -> str:
     return str(described)
 
 
-def _attached(connection: Connection, schema: str, tables: Collection[str]) -> Iterator[str]:
+def _attached(
+    connection: Connection, schema: str, tables: Collection[str], expected: catalogue.Catalogue
+) -> Iterator[str]:
     """List what a project has added to the tables: indexes, triggers, policies, columns."""
     names = naming.created_names(one.sql for one in migrations.find())
     found = catalogue.portable(catalogue.read(connection, schema))
-    for difference in catalogue.compare(catalogue.manifest(), found):
+    for difference in catalogue.compare(expected, found):
         if difference.change != "left over":
             continue
         name = naming.rename(difference.name, names, naming.SCHEMA, schema)

@@ -1,0 +1,56 @@
+"""The modules of the SQL: what each is for, and which functions and tables are of which module."""
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+
+from second_brain.errors import InvalidInputError
+
+MODULES: Mapping[str, str] = {
+    "words": "typos, accents, prefixes, synonyms",
+    "facets": "counts of the values of a column or metadata key",
+    "own_documents": "users list, read and delete documents",
+    "embedding_queue": "chunks wait for their embeddings; `embed-worker` and `reembed`",
+    "adoption": "documents made of the rows of your own table",
+    "insight": "monitoring, why-not, judgments, query log, corpus overview, estimates",
+    "shards": "one corpus in several databases, or on Citus",
+}
+"""What each module is for, in the order of the files."""
+
+ALL = "all"
+_OBJECT = re.compile(r"(?:function|table|view|type) \w+\.(\w+)(?:\(.*)?")
+
+
+def chosen(text: str | None) -> tuple[str, ...]:
+    """Return the modules in a list with commas, in order; `all` names all of them.
+
+    Raises InvalidInputError for a module that does not exist.
+    """
+    names = {name.strip() for name in (text or "").split(",")} - {""}
+    if unknown := sorted(names - {*MODULES, ALL}):
+        listed = "".join(f"\n  {name}: {purpose}" for name, purpose in MODULES.items())
+        raise InvalidInputError(
+            f"there is no module {unknown[0]!r}", remedy=f"The modules are:{listed}"
+        )
+    return tuple(name for name in MODULES if name in names or ALL in names)
+
+
+def module_of(name: str) -> str | None:
+    """Return the module that has a function, table, view or type; None for one of core."""
+    return _modules_by_name().get(name)
+
+
+@cache
+def _modules_by_name() -> dict[str, str]:
+    """Read the manifest, in which a module lists what it adds to core or changes in it."""
+    file = resources.files("second_brain.database").joinpath("manifest.json")
+    sections = json.loads(file.read_text("utf-8"))
+    core = sections.pop("core")
+    return {
+        found[1]: module
+        for module, objects in sections.items()
+        for name in objects
+        if name not in core and (found := _OBJECT.fullmatch(name))
+    }
