@@ -111,7 +111,7 @@ NAMED_AT_RUN_TIME = {
             "pending_next_chunks",
             "write_next_embeddings",
             "unwritten_texts",
-            "shard_on_this_node",
+            "physical_table",
             # Conditions of row_scope.
             "with_sample",
             "has_matching_chunk",
