@@ -46,7 +46,7 @@ select public.upsert_knowledge_document(
 """
 SEARCH = """search => '{"query_text": "zebra"}'"""
 READINGS = f"readings => jsonb_build_array(public.read_knowledge_question({SEARCH}))"
-CANDIDATES = f"jsonb_build_array(public.knowledge_candidates({SEARCH}, {READINGS}))"
+CANDIDATES = f"candidates => jsonb_build_array(public.knowledge_candidates({SEARCH}, {READINGS}))"
 FUSED = f"public.fuse_knowledge_candidates({SEARCH}, {READINGS}, {CANDIDATES})"
 ZEBRAS = "(select id from public.knowledge_documents where external_key = 'zebras')"
 # What callers use of each module; of words and adoption, no function of their own.
@@ -103,7 +103,7 @@ CALLS = {
         f"read_knowledge_question({SEARCH})",
         f"knowledge_candidates({SEARCH}, {READINGS})",
         f"fuse_knowledge_candidates({SEARCH}, {READINGS}, {CANDIDATES})",
-        f"knowledge_candidate_hits({SEARCH}, {READINGS}, {FUSED})",
+        f"knowledge_candidate_hits({SEARCH}, {READINGS}, page => {FUSED})",
         "knowledge_statistics(lexemes => '{zebra}')",
         "sum_knowledge_statistics(jsonb_build_array(public.knowledge_statistics()))",
         """set_knowledge_statistics(
@@ -144,8 +144,9 @@ def test_bodies_find_what_they_name_and_calls_answer(
     with installed(plain_dsn, *modules) as connection:
         assert [name for (name,) in connection.execute(NAMED_BUT_ABSENT.encode())] == []
         for module in modules:
-            for call in CALLS[module]:
-                connection.execute(f"select * from public.{call}".encode())
+            with connection.transaction(force_rollback=True):
+                for call in CALLS[module]:
+                    connection.execute(f"select * from public.{call}".encode())
         for call in OF_CORE:
             connection.execute(f"select * from public.{call}".encode())
 
