@@ -5,8 +5,10 @@ INSTALLED := .venv/.installed
 # The state of `make bench-full` and `make figures`: loaded systems, finished steps.
 KEEP ?= .second-brain/bench
 
+MODULES ?= $(notdir $(wildcard supabase/schemas/modules/*))
+
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-chaos test-mutants test-docker test-models stores test-layouts lint format ci commands cli \
+.PHONY: help install demo test test-core test-modules test-slow test-chaos test-mutants test-docker test-models stores test-layouts lint format ci size commands cli \
   baseline migration check-migrations freeze release \
   bench bench-full figures soak benchmark-vector benchmark-index benchmark-text benchmark-long benchmark-quality \
   benchmark-moving benchmark-adoption benchmark-features benchmark-service benchmark-before-after benchmark-sharding benchmark-ingest benchmark-sizing clean
@@ -27,6 +29,14 @@ demo: $(INSTALLED) ## hybrid search over the standard library's documentation, s
 test: $(INSTALLED) ## the test suite, on an embedded Postgres; security and writing also with every corpus searched as a large one
 	$(BIN)/pytest -n 2
 	$(BIN)/pytest -n 2 tests/security tests/writing --small-corpus-limit 0
+
+test-core: $(INSTALLED) ## what core alone must pass, without the tests that say they need a module
+	$(BIN)/pytest -n 2 --modules none tests/search tests/security tests/writing tests/providers
+
+test-modules: $(INSTALLED) ## each module alone on core: the tests that say they need it; MODULES=facets
+	for module in $(MODULES); do \
+	  $(BIN)/pytest -n 2 --modules $$module -m "module and not slow and not chaos" || exit 1; \
+	done
 
 test-slow: $(INSTALLED) ## what takes minutes
 	$(BIN)/pytest -n 2 -m slow
@@ -59,6 +69,8 @@ ci: ## what .ci/run runs: lint and test, with the Supabase CLI where npm can ins
 	if command -v npm >/dev/null; then $(MAKE) cli; fi
 	$(MAKE) lint
 	$(MAKE) test
+	$(MAKE) test-core
+	$(MAKE) test-modules
 
 lint: $(INSTALLED) ## ruff, mypy, squawk, and the schemas of the workflow and the compose file
 	$(BIN)/ruff check .
@@ -86,6 +98,9 @@ freeze: $(INSTALLED) ## at a release: record the migrations' digests; they never
 
 release: $(INSTALLED) ## check, set the version, freeze, build, commit, tag: VERSION=x.y.z, DRY_RUN=1
 	$(BIN)/python -m tools.release $(VERSION) $(if $(DRY_RUN),--dry-run)
+
+size: $(INSTALLED) ## print the size of the SQL, and write it into supabase/schemas/README.md
+	$(BIN)/python -m tools.size
 
 commands: $(INSTALLED) ## write docs/commands.md after a change of a command's options
 	$(BIN)/python -m tools.commands

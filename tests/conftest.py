@@ -5,11 +5,13 @@ A database is a copy of a template that has the prelude and the migrations. The 
 superuser. Under xdist the controller owns the server and the workers share it.
 """
 
+import argparse
+import hashlib
 import json
 import os
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -38,6 +40,16 @@ _running = pytest.StashKey["_Running"]()
 _rendering = pytest.StashKey[Rendering]()
 
 
+def _modules(given: str) -> tuple[str, ...]:
+    """Read `--modules`."""
+    named = () if given == "none" else tuple(sorted(set(given.split(","))))
+    if unknown := set(named) - set(migrations.modules()):
+        raise argparse.ArgumentTypeError(
+            f"no module {', '.join(sorted(unknown))}; there are {', '.join(migrations.modules())}"
+        )
+    return named
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--postgres-major",
@@ -58,6 +70,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--small-corpus-limit",
         type=int,
         help="search a corpus of more chunks than this as a large one; 0 for every corpus",
+    )
+    parser.addoption(
+        "--modules",
+        type=_modules,
+        default=migrations.modules(),
+        help="install these modules only, such as words,facets; none for core alone",
     )
     parser.addoption(
         "--no-shrinking",
@@ -88,6 +106,20 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_rendering].start()
 
 
+def missing_modules(config: pytest.Config, wanted: Iterable[str]) -> list[str]:
+    """Return the modules that this run does not install."""
+    installed = config.getoption("--modules")
+    return [one for one in wanted if one not in installed]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    # Before the fixtures, which can need the module too.
+    wanted = [name for mark in item.iter_markers("module") for name in mark.args]
+    if missing := missing_modules(item.config, wanted):
+        pytest.skip(f"--modules leaves out {', '.join(missing)}")
+
+
 @dataclass(frozen=True)
 class Server:
     """A server of the run, by the DSNs of its superuser and of the owner, `postgres`."""
@@ -96,6 +128,7 @@ class Server:
     owner: str
     rendering: Rendering | None = None
     small_corpus: int | None = None
+    modules: tuple[str, ...] = ()
 
     def admin_dsn(self, database: str = "postgres") -> str:
         """Return the superuser's DSN."""
@@ -123,7 +156,10 @@ class Server:
 
     def template(self, dimensions: int | None) -> str:
         """Name a database with the prelude and, given dimensions, the migrations; make it once."""
-        name = f"second_brain_template_{dimensions or 'empty'}_{self.small_corpus}".lower()
+        # A name has at most 63 bytes.
+        modules = hashlib.sha256(",".join(self.modules).encode()).hexdigest()[:8]
+        parts = (dimensions or "empty", self.small_corpus, modules)
+        name = "_".join(["second_brain_template", *map(str, parts)]).lower()
         with psycopg.connect(self.admin_dsn(), autocommit=True) as connection:
             # Workers share the server: the first one makes it, the others wait.
             connection.execute("select pg_advisory_lock(hashtext('second_brain tests'))")
@@ -146,14 +182,14 @@ class Server:
     def _migrate(self, database: str, dimensions: int) -> None:
         dsn = self.owner_dsn(database)
         if self.rendering is None:
-            migrations.apply(dsn, dimensions=dimensions, modules=migrations.modules())
+            migrations.apply(dsn, dimensions=dimensions, modules=self.modules)
             return
         with self.rendering.switched_off():
             for schema, size in (
                 (naming.SCHEMA, dimensions + 1),
                 (self.rendering.schema, dimensions),
             ):
-                migrations.apply(dsn, dimensions=size, schema=schema, modules=migrations.modules())
+                migrations.apply(dsn, dimensions=size, schema=schema, modules=self.modules)
 
     def _limit_small_corpora(self, database: str) -> None:
         if self.small_corpus is not None:
@@ -263,6 +299,7 @@ def _server(config: pytest.Config) -> Server:
         found,
         rendering=config.stash.get(_rendering, None),
         small_corpus=config.getoption("--small-corpus-limit"),
+        modules=config.getoption("--modules"),
     )
 
 
@@ -286,6 +323,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def server(pytestconfig: pytest.Config) -> Server:
     """The server of this run."""
     return _server(pytestconfig)
+
+
+@pytest.fixture(scope="session")
+def modules(server: Server) -> tuple[str, ...]:
+    """The modules that the databases of this run have."""
+    return server.modules
 
 
 @pytest.fixture

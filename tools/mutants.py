@@ -36,7 +36,7 @@ class Mutant:
 
     def apply(self, root: Path) -> None:
         """Replace the text in the checkout; ValueError unless it occurs exactly once."""
-        number, _, subject = self.file.partition("_")
+        number, _, subject = Path(self.file).name.partition("_")
         for file in (
             root / "supabase" / "schemas" / self.file,
             root / "migrations" / f"{int(number):03}_{subject}",
@@ -49,74 +49,74 @@ class Mutant:
             file.write_text(text.replace(self.old, self.new), "utf-8")
 
 
-# Of the search itself: files 07 to 13, 18, 23 to 26.
+# Of the search itself.
 SEARCH = [
     Mutant(
         "an index search ignores the viewer",
-        "09_hybrid_search.sql",
+        "core/08_legs.sql",
         "searchable_chunks as chunk'\n    '     where ' || (plan.scope).matching ||",
         "searchable_chunks as chunk'\n    '     where chunk.status = ''active''' ||",
         "tests/security/test_groups.py -k test_a_viewer_of_most_rows_finds_no_hidden_one",
     ),
     Mutant(
         "a search ignores the viewer",
-        "07_filters.sql",
+        "core/05_filters.sql",
         "    case when has_viewer then knowledge_internal.viewer_condition('chunk') end,\n",
         "",
         "tests/security/test_groups.py -k test_members_of_a_group_find_its_documents",
     ),
     Mutant(
         "titles of hidden documents in a large corpus",
-        "07_filters.sql",
+        "core/05_filters.sql",
         "      then knowledge_internal.viewer_condition('document')\n",
         "      then 'true'\n",
         f"tests/security/test_groups.py -k test_hidden_neighbours_and_titles_stay_hidden {LARGE}",
     ),
     Mutant(
         "titles of private documents for visitors",
-        "07_filters.sql",
+        "core/05_filters.sql",
         "when scope.public_only then 'document.visibility = ''public'''",
         "when scope.public_only then 'true'",
         "tests/security/test_public_search.py -k no_title",
     ),
     Mutant(
         "the words around a hit are those of hidden chunks",
-        "09_hybrid_search.sql",
+        "core/09_hybrid_search.sql",
         "    '     where ' || scope.visible ||\n    '       and chunk.document_id",
         "    '     where true'\n    '       and chunk.document_id",
         "tests/security/test_groups.py -k test_hidden_neighbours_and_titles_stay_hidden",
     ),
     Mutant(
         "a filter on what is hidden does not hold",
-        "07_filters.sql",
+        "core/05_filters.sql",
         "'not (($1).wanted).hidden && array['",
         "'(($1).wanted).hidden && array['",
         "tests/search/test_filters.py -k test_a_condition_on_a_column",
     ),
     Mutant(
         "ranks of rrf begin at 0",
-        "09_hybrid_search.sql",
+        "core/09_hybrid_search.sql",
         "plan.vector_weight / (rrf_k + combined.vector_rank)",
         "plan.vector_weight / (rrf_k + combined.vector_rank - 1)",
         "tests/search/test_search.py -k test_a_chunk_that_both_legs_find_is_first",
     ),
     Mutant(
         "the pool is one row short",
-        "09_hybrid_search.sql",
+        "core/08_legs.sql",
         "vector_rows := least(plan.pool, cardinality(near.ids));",
         "vector_rows := least(plan.pool - 1, cardinality(near.ids));",
         "tests/search/test_search.py -k test_the_vector_leg_always_fills_its_pool",
     ),
     Mutant(
         "a page repeats the last row of the one before",
-        "09_hybrid_search.sql",
+        "core/09_hybrid_search.sql",
         "     limit match_count offset match_offset\n",
         "     limit match_count offset greatest(match_offset - 1, 0)\n",
         "tests/search/test_pages.py -k test_pages_have_every_hit_of_the_largest_pool_once",
     ),
     Mutant(
         "a compared row is not one of the collection",
-        "09_hybrid_search.sql",
+        "core/08_legs.sql",
         "    case when collection is not null then ' and chunk.collection = $5' else '' end ||\n"
         "    '  offset 0'",
         "    '  offset 0'",
@@ -124,56 +124,56 @@ SEARCH = [
     ),
     Mutant(
         "an excluded word does not exclude",
-        "08_query_analysis.sql",
+        "core/06_query_analysis.sql",
         "  analysis.matching_query := analysis.matching_query && !!conditions.excluded;",
         "  analysis.matching_query := analysis.matching_query;",
         "tests/search/test_text_leg.py",
     ),
     Mutant(
         "an upper bound of metadata is exclusive",
-        "07_filters.sql",
+        "core/05_filters.sql",
         "'strict $ <= $bound'",
         "'strict $ < $bound'",
         "tests/search/test_filters.py tests/search/test_filters_reference.py",
     ),
     Mutant(
         "date_to is exclusive",
-        "07_filters.sql",
+        "core/05_filters.sql",
         "nullif(date_to, date '5874897-12-31'), '[]')",
         "nullif(date_to, date '5874897-12-31'), '[)')",
         "tests/search/test_filters.py tests/search/test_hybrid_search.py",
     ),
     Mutant(
         "a user's search leaves out the groups",
-        "11_search_arguments.sql",
+        "core/10_searches.sql",
         "    knowledge_internal.current_viewer_groups(), on_bad_embedding",
         "    '{}', on_bad_embedding",
         "tests/security/test_groups.py -k test_a_user_finds_what_the_projects_function_allows",
     ),
     Mutant(
         "a visitor sees private rows",
-        "11_search_arguments.sql",
+        "core/10_searches.sql",
         "    null, true, one_per_document,",
         "    null, false, one_per_document,",
         "tests/security/test_public_search.py -k test_a_visitor_finds_public_rows_only",
     ),
     Mutant(
         "a visitor's pool has the bound of a service",
-        "11_search_arguments.sql",
+        "core/10_searches.sql",
         "  largest_pool constant integer := 100;",
         "  largest_pool constant integer := 1000;",
         "tests/security/test_public_search.py",
     ),
     Mutant(
         "a user's lists are not bounded",
-        "11_search_arguments.sql",
-        "  most_candidates integer default 2500,",
-        "  most_candidates integer default 250000,",
+        "core/10_searches.sql",
+        "most_candidates integer default 2500,",
+        "most_candidates integer default 250000,",
         "tests/security/test_public_search.py",
     ),
     Mutant(
         "anybody may search for visitors",
-        "11_search_arguments.sql",
+        "core/10_searches.sql",
         "revoke all on function public.search_public_knowledge_chunks\n"
         "  from public, anon, authenticated, service_role;",
         "",
@@ -181,7 +181,7 @@ SEARCH = [
     ),
     Mutant(
         "a facet has one value too many",
-        "18_facets.sql",
+        "modules/facets/21_facets.sql",
         "ranked.place_in_facet <= facet_limit",
         "ranked.place_in_facet <= facet_limit + 1",
         "tests/search/test_facets.py",
@@ -190,21 +190,21 @@ SEARCH = [
 REST = [
     Mutant(
         "a word is replaced by a hidden one",
-        "19_words.sql",
+        "modules/words/20_words.sql",
         "'              where ' || coalesce(scope.visible, 'chunk.status = ''active''') ||",
         "'              where chunk.status = ''active''' ||",
         "tests/search/test_typos.py -k hidden",
     ),
     Mutant(
         "hidden words crowd out a visible one",
-        "19_words.sql",
+        "modules/words/20_words.sql",
         "case when scope.is_restricted is not true then most_near end",
         "most_near",
         "tests/search/test_typos.py -k test_hidden_near_words_do_not_crowd_out_a_visible_one",
     ),
     Mutant(
         "hidden words crowd out a visible completion",
-        "20_synonyms.sql",
+        "modules/words/20_words.sql",
         "    when scope.is_restricted is not true\n"
         "      then array(select knowledge_internal.completions(",
         "    when true\n      then array(select knowledge_internal.completions(",
@@ -212,14 +212,14 @@ REST = [
     ),
     Mutant(
         "hidden spellings crowd out a visible one",
-        "20_synonyms.sql",
+        "modules/words/20_words.sql",
         "limit case when scope.is_restricted is not true then most_spellings end",
         "limit most_spellings",
         "tests/search/test_other_words.py -k hidden_spellings",
     ),
     Mutant(
         "an upsert drops chunks beyond the 300th",
-        "14_writing.sql",
+        "core/12_writing.sql",
         "             ) as content_hash\n           ) as hashed\n  ),",
         "             ) as content_hash\n           ) as hashed\n"
         "     where item.ordinality <= 300\n  ),",
@@ -227,14 +227,14 @@ REST = [
     ),
     Mutant(
         "chunks that are not given stay",
-        "14_writing.sql",
+        "core/12_writing.sql",
         "     where chunk.id = change.stored_id\n       and not change.is_given",
         "     where chunk.id = change.stored_id\n       and change.is_given is null",
         "tests/writing/test_writing.py",
     ),
     Mutant(
         "a deleted owner leaves old versions",
-        "14_writing.sql",
+        "core/12_writing.sql",
         "          chunk.owner_id = owner\n          and (chunk.document_id is null or",
         "          chunk.owner_id = owner and chunk.status = 'active'\n"
         "          and (chunk.document_id is null or",
@@ -242,21 +242,21 @@ REST = [
     ),
     Mutant(
         "an embedding of an adopted table is given to others",
-        "14_writing.sql",
+        "core/12_writing.sql",
         "     and knowledge_internal.may_give_embedding(same.document_id, taker)\n",
         "",
         "tests/adoption/test_carrying.py tests/adoption/test_rights.py",
     ),
     Mutant(
         "a chunk does not follow the owner of its document",
-        "06_chunk_maintenance.sql",
+        "core/12_writing.sql",
         "         owner_id = new.owner_id,\n",
         "",
         "tests/writing/test_writing.py",
     ),
     Mutant(
         "a changed text keeps its embedding",
-        "06_chunk_maintenance.sql",
+        "core/12_writing.sql",
         "       and new.content_hash <> old.content_hash\n",
         "       and new.content_hash = old.content_hash\n",
         "tests/writing/test_writing.py tests/writing/test_chunk_analysis.py"
@@ -264,28 +264,28 @@ REST = [
     ),
     Mutant(
         "a text is handed out once too often",
-        "22_embedding_queue.sql",
+        "modules/embedding_queue/23_embedding_queue.sql",
         "  return 5;",
         "  return 6;",
         "tests/writing/test_embedding_queue.py",
     ),
     Mutant(
         "a user deletes documents of others",
-        "15_own_documents.sql",
+        "modules/own_documents/22_own_documents.sql",
         "     and owned.owner_id = viewer\n",
         "",
         "tests/security/test_own_documents.py",
     ),
     Mutant(
         "a document shows hidden chunks",
-        "15_own_documents.sql",
+        "modules/own_documents/22_own_documents.sql",
         "    '   where chunk.document_id = $2 and ' || scope.visible ||",
         "    '   where chunk.document_id = $2'",
         "tests/security/test_read_document.py -k test_the_chunks_keep_to_the_scope_too",
     ),
     Mutant(
         "a policy shows superseded chunks",
-        "03_chunks.sql",
+        "core/02_documents.sql",
         "    status = 'active'\n    and (\n      visibility = 'public'",
         "    (\n      visibility = 'public'",
         "tests/security/test_access.py",

@@ -8,6 +8,8 @@ from adopted import GUIDE
 
 from command_line import Run, runner
 
+pytestmark = pytest.mark.module("adoption")
+
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:

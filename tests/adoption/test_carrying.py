@@ -5,6 +5,8 @@ from adopted import GUIDE, adopt, backfill, compare, contents, documents, reason
 
 from conftest import Connection
 
+pytestmark = pytest.mark.module("adoption")
+
 
 @pytest.fixture
 def source(database: Connection) -> Connection:

@@ -13,6 +13,8 @@ from adopted import GUIDE, adopt, backfill, compare, contents
 
 from conftest import Connect, Connection
 
+pytestmark = pytest.mark.module("adoption")
+
 ROWS = 120
 
 

@@ -10,6 +10,8 @@ from psycopg import sql
 from conftest import Connection
 from second_brain.services.results import source_key
 
+pytestmark = pytest.mark.module("adoption")
+
 
 @pytest.mark.parametrize(
     ("kind", "value", "expected"),

@@ -11,6 +11,8 @@ from conftest import Connection
 from second_brain.database.adoption.layouts import LAYOUTS
 from second_brain.services.postgres import PostgresProvider
 
+pytestmark = pytest.mark.module("adoption")
+
 FIRST = UUID("10000000-0000-0000-0000-000000000001")
 SECOND = UUID("10000000-0000-0000-0000-000000000002")
 COLLECTION = UUID("20000000-0000-0000-0000-000000000001")

@@ -21,7 +21,10 @@ from second_brain.services.postgres import PostgresProvider
 from second_brain.services.results import source_key
 from tools.stores import MISSING, Row, Stores
 
-pytestmark = pytest.mark.skipif(not Stores.installed(), reason=MISSING)
+pytestmark = [
+    pytest.mark.module("adoption"),
+    pytest.mark.skipif(not Stores.installed(), reason=MISSING),
+]
 
 ROWS = 1_000
 

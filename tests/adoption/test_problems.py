@@ -8,6 +8,8 @@ from adopted import GUIDE, adopt, backfill, compare, contents, documents, reason
 
 from conftest import Connect, Connection
 
+pytestmark = pytest.mark.module("adoption")
+
 
 @pytest.fixture
 def source(database: Connection) -> Connection:

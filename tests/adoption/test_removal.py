@@ -13,6 +13,8 @@ from second_brain.database.adoption import carrying
 from second_brain.database.embedded import installed_majors, program
 from second_brain.services.install import Database
 
+pytestmark = pytest.mark.module("adoption")
+
 
 @pytest.fixture
 def source(database: Connection) -> Connection:

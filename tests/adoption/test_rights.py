@@ -9,6 +9,8 @@ from adopted import adopt, backfill, compare, contents, documents
 from conftest import Connect, Connection
 from second_brain.database import doctor
 
+pytestmark = pytest.mark.module("adoption")
+
 ANNA, BERT = UUID(int=1), UUID(int=2)
 
 

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from conftest import Connection
 
+pytestmark = pytest.mark.module("adoption")
+
 TEXTS = st.text(alphabet=st.sampled_from("ab  .!?\n\t。é中😀'\\%"), max_size=2500) | st.text(
     alphabet=st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 )

@@ -22,9 +22,10 @@ from second_brain import KnowledgeWriter, MemorySearchResult, PostgresProvider
 from second_brain.database import embedded, migrations
 
 BIN = os.environ.get("CITUS_BIN")
-pytestmark = pytest.mark.skipif(
-    BIN is None, reason="CITUS_BIN names no Postgres with Citus and pgvector"
-)
+pytestmark = [
+    pytest.mark.module("shards"),
+    pytest.mark.skipif(BIN is None, reason="CITUS_BIN names no Postgres with Citus and pgvector"),
+]
 
 DISTRIBUTE = (Path(__file__).parents[2] / "docs" / "citus.sql").read_text()
 DIMENSIONS = 8

@@ -194,12 +194,11 @@ def test_the_baseline_is_refused_once_a_migration_is_frozen(
 def test_a_migration_is_written_from_the_difference_and_leads_to_the_state(
     checkout: Checkout, databases: Databases
 ) -> None:
-    chunks, documents = checkout.state / "03_chunks.sql", checkout.state / "02_documents.sql"
-    edit(
-        chunks, "alter column metadata set storage main", "alter column metadata set storage plain"
-    )
-    edit(chunks, "toast_tuple_target = 1536", "toast_tuple_target = 1600, fillfactor = 90")
-    edit(chunks, "set statistics 1000", "set statistics 900")
+    documents = checkout.state / "core" / "02_documents.sql"
+    storage = "alter column metadata set storage"
+    edit(documents, f"{storage} main", f"{storage} plain")
+    edit(documents, "toast_tuple_target = 1536", "toast_tuple_target = 1600, fillfactor = 90")
+    edit(documents, "set statistics 1000", "set statistics 900")
     # A project has its own function, which no migration replaces.
     edit(documents, "return '{}';", "return '{changed}';")
     with documents.open("a") as file:

@@ -72,11 +72,8 @@ def definitions() -> list[tuple[str, Function]]:
 
 
 def function(name: str, schema: str = "public") -> Function:
-    """Find the latest definition of a function."""
-    *_, (_, latest) = (
-        one for one in definitions() if dotted(one[1].funcname) == f"{schema}.{name}"
-    )
-    return latest
+    """Find the first definition of a function: core's, where a module replaces it."""
+    return next(one for _, one in definitions() if dotted(one.funcname) == f"{schema}.{name}")
 
 
 def options(definition: Function, name: str) -> list[Any]:
@@ -213,7 +210,8 @@ def result_columns() -> dict[str, str]:
     (returned,) = function(RPC).returnType.names[-1:]
     created: list[Any] = [
         statement
-        for statement in parsed()["009_hybrid_search.sql"]
+        for statements in parsed().values()
+        for statement in statements
         if isinstance(statement, ast.CompositeTypeStmt)
     ]
     (composite,) = (one for one in created if one.typevar.relname == returned.sval)

@@ -9,6 +9,8 @@ import pytest
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.sharded import ShardedProvider
 
+pytestmark = pytest.mark.module("insight")
+
 Connection = psycopg.Connection[Any]
 CHUNKS = 1200
 """More than a small corpus has."""

@@ -18,6 +18,8 @@ from second_brain import PostgresProvider
 from second_brain.errors import InvalidInputError
 from second_brain.services.results import FacetCount
 
+pytestmark = pytest.mark.module("facets")
+
 FACETS = ["knowledge_type", "collection", "language", "metadata.team", "metadata.tags"]
 OWNER, STRANGER = UUID(int=1), UUID(int=3)
 

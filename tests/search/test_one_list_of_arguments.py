@@ -8,6 +8,7 @@ from psycopg.types.json import Jsonb
 from sql_trees import RPC, function, parameters
 
 from conftest import Connect, Connection
+from homes import in_its_module
 from second_brain.services.arguments import WITH_SEARCH
 
 NOT_FOR = {
@@ -79,7 +80,12 @@ def callers(connect: Connect) -> dict[bool, Connection]:
     return {True: connect("authenticated", uid=user), False: connect("service_role")}
 
 
-@pytest.mark.parametrize("name", sorted(WITH_SEARCH))
+per_function_with_a_search = pytest.mark.parametrize(
+    "name", [in_its_module(name) for name in sorted(WITH_SEARCH)]
+)
+
+
+@per_function_with_a_search
 def test_an_unknown_argument_is_refused_by_name(callers: dict[bool, Connection], name: str) -> None:
     caller = callers[name in USERS_OWN]
     with pytest.raises(psycopg.errors.InvalidParameterValue) as refused:
@@ -89,7 +95,7 @@ def test_an_unknown_argument_is_refused_by_name(callers: dict[bool, Connection],
     )
 
 
-@pytest.mark.parametrize("name", sorted(WITH_SEARCH))
+@per_function_with_a_search
 @pytest.mark.parametrize("search", [None, [], "alpha", 1])
 def test_what_is_no_object_is_refused(
     callers: dict[bool, Connection], name: str, search: Any

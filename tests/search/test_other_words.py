@@ -9,6 +9,8 @@ from searching import call, numbers, search, store
 
 from conftest import Connection
 
+pytestmark = pytest.mark.module("words")
+
 
 def texts(connection: Connection, **arguments: Any) -> list[int]:
     return numbers(search(connection, **arguments))

@@ -12,6 +12,8 @@ from searching import call, refused, store
 
 from conftest import Connect, Connection
 
+pytestmark = pytest.mark.module("embedding_queue")
+
 COUNT = "count_pending_knowledge_embeddings"
 MY_COUNT = "count_my_pending_knowledge_embeddings"
 ME, YOU = UUID(int=1), UUID(int=2)

@@ -45,13 +45,13 @@ QUESTION: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module", params=[18, 17, 16])
-def corpus(request: pytest.FixtureRequest) -> Iterator[Connection]:
+def corpus(request: pytest.FixtureRequest, modules: tuple[str, ...]) -> Iterator[Connection]:
     """A corpus with statistics, on a server of each major version."""
     if request.param not in installed_majors():
         pytest.skip(f"PostgreSQL {request.param} is not installed")
     with throw_away_server(request.param) as server:
         dsn = Databases(server).empty("plans")
-        migrations.apply(dsn, dimensions=DIMENSIONS, modules=migrations.modules())
+        migrations.apply(dsn, dimensions=DIMENSIONS, modules=modules)
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("select setseed(0.5)")
             connection.execute(FILL, {"chunks": CHUNKS, "dimensions": DIMENSIONS})

@@ -12,26 +12,45 @@ from sql_trees import (
     PUBLIC_FUNCTIONS,
     Function,
     body,
-    definitions,
     dotted,
     nodes,
     parsed,
     per_function,
+    per_public_function,
     words,
 )
 
 from second_brain.database import migrations
 from second_brain.database.migrations import Migration
 
+ATTRIBUTES = re.compile(
+    r"^language (?:sql|plpgsql)(?P<volatility> (?:immutable|stable|volatile))?"
+    r"(?: parallel (?:safe|restricted))? security (?:invoker|definer)"
+    r" set search_path = \w+(?:, \w+)*(?: as \$\$| as '|$)",
+    re.MULTILINE,
+)
+
 
 @per_function
 def test_a_function_states_its_properties_in_one_order(definition: Function) -> None:
-    stated = [option.defname for option in definition.options if option.defname != "parallel"]
-    expected = ["language", "volatility", "security", "set"]
+    stated = [option.defname for option in definition.options]
+    expected = ["language", "volatility", "parallel", "security", "set"]
     if definition.returnType and dotted(definition.returnType.names) == "trigger":
         expected.remove("volatility")
+    if "parallel" not in stated:
+        expected.remove("parallel")
     assert stated[: len(expected)] == expected
     assert set(stated) <= {*expected, "as"}
+
+
+@pytest.mark.parametrize("one", migrations.find_state(), ids=lambda one: one.file_name)
+def test_the_properties_of_a_function_stand_on_one_line(one: Migration) -> None:
+    made = [
+        text
+        for _, text in migrations.statements(one.sql)
+        if re.search(r"^create (?:or replace )?function ", text, re.MULTILINE)
+    ]
+    assert [text for text in made if len(ATTRIBUTES.findall(text)) != 1] == []
 
 
 @pytest.mark.parametrize("file_name", sorted({file_name for file_name, _ in PUBLIC_FUNCTIONS}))
@@ -40,16 +59,24 @@ def test_a_file_with_public_functions_ends_by_telling_postgrest(file_name: str) 
     assert RawStream()(last) == "NOTIFY pgrst, 'reload schema'"
 
 
-@pytest.mark.parametrize(
-    ("file_name", "name"), sorted((file, dotted(one.funcname)) for file, one in definitions())
-)
-def test_a_function_is_commented_in_its_own_file(file_name: str, name: str) -> None:
+COMMENTS = [one for statements in parsed().values() for one in nodes(statements, ast.CommentStmt)]
+
+
+@per_public_function
+def test_a_public_function_is_commented_in_its_own_file(file_name: str, name: str) -> None:
     commented = {
         dotted(one.object.objname)
         for one in nodes(parsed()[file_name], ast.CommentStmt)
         if one.objtype == ObjectType.OBJECT_FUNCTION and one.comment
     }
     assert name in commented
+
+
+def test_no_comment_is_on_an_internal_object() -> None:
+    on_schema = [one for one in COMMENTS if one.objtype == ObjectType.OBJECT_SCHEMA]
+    assert [one.object.sval for one in on_schema] == ["knowledge_internal"]
+    named = [RawStream()(one).partition(" IS ")[0] for one in COMMENTS if one not in on_schema]
+    assert [one for one in named if "knowledge_internal." in one.partition("(")[0]] == []
 
 
 def test_one_place_names_the_dimension() -> None:
@@ -59,7 +86,7 @@ def test_one_place_names_the_dimension() -> None:
         for one in nodes(statements, ast.TypeName)
         if dotted(one.names).split(".")[-1] in {"vector", "halfvec"} and one.typmods
     ]
-    assert sized == [("003_chunks.sql", 1024)]
+    assert sized == [("002_documents.sql", 1024)]
     text = " ".join(word for one in migrations.find() for word in words(one.sql))
     assert re.findall(r"\b(?:vector|halfvec) \( (\d+) \)", text) == ["1024"]
 
@@ -84,7 +111,7 @@ NAMED_AT_RUN_TIME = {
             "pending_next_chunks",
             "write_next_embeddings",
             "unwritten_texts",
-            "shard_on_this_node",
+            "physical_table",
             # Conditions of row_scope.
             "with_sample",
             "has_matching_chunk",

@@ -28,26 +28,34 @@ CALLS = [
                 query_text => 'without spaces', search_mode => 'phrase')""",
     """select public.explain_hybrid_search(
                 '{"query_text": "DS-7604", "query_embedding": [1,0,0]}') #> '{text,lexemes}'""",
-    "select finding from public.knowledge_search_health() as finding",
 ]
 
 
 def answers(connection: Connection) -> list[Any]:
     connection.execute(STORE, [json.dumps(DOCUMENT), json.dumps(CHUNKS)])
     return [connection.execute(READ).fetchall()] + [
-        connection.execute(call.encode()).fetchall() for call in CALLS[:-1]
+        connection.execute(call.encode()).fetchall() for call in CALLS
     ]
+
+
+def set_otherwise(connection: Connection) -> Connection:
+    connection.execute("set standard_conforming_strings = off")
+    connection.execute("set escape_string_warning = off")
+    return connection
 
 
 def test_a_session_without_standard_strings_has_the_same_answers(connect: Connect) -> None:
     expected = answers(connect())
     connect().execute("truncate public.knowledge_documents, public.knowledge_chunks")
-    other = connect()
-    other.execute("set standard_conforming_strings = off")
-    other.execute("set escape_string_warning = off")
+    other = set_otherwise(connect())
     assert answers(other) == expected
-    other.execute(CALLS[-1].encode())
     assert other.execute("show standard_conforming_strings").fetchall() == [("off",)]
+
+
+@pytest.mark.module("insight")
+def test_a_session_without_standard_strings_reads_the_health(database: Connection) -> None:
+    set_otherwise(database).execute("select public.knowledge_search_health()")
+    assert database.execute("show standard_conforming_strings").fetchall() == [("off",)]
 
 
 @pytest.mark.parametrize("schema", ["public", "knowledge_internal"])
@@ -83,6 +91,7 @@ def test_any_lexeme_can_be_asked_for(shared: Connection, lexeme: str) -> None:
     assert is_found
 
 
+@pytest.mark.module("shards")
 def test_the_statistics_of_a_text_that_is_no_lexeme_are_zero(database: Connection) -> None:
     ((counted,),) = database.execute(
         "select public.knowledge_statistics(%s) -> 'frequencies'", [["", "\\", "it's"]]

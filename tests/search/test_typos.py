@@ -11,6 +11,8 @@ from searching import Row, call, chunk, numbers, search, store
 
 from conftest import Connect, Connection
 
+pytestmark = pytest.mark.module("words")
+
 Role = Literal["anon", "authenticated", "service_role"]
 
 ME, OTHER = UUID(int=1), UUID(int=2)

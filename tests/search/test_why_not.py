@@ -12,6 +12,8 @@ from conftest import Connect, Connection
 from second_brain.errors import InvalidInputError
 from second_brain.services.postgres import PostgresProvider
 
+pytestmark = pytest.mark.module("insight")
+
 Arguments = dict[str, Any]
 Explanation = dict[str, Any]
 

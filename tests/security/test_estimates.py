@@ -18,6 +18,7 @@ import pytest
 from psycopg import sql
 
 from conftest import Connect, Connection, Server
+from homes import present
 from postgrest_server import JWT_SECRET, PostgREST
 
 ME, YOU = UUID(int=1), UUID(int=2)
@@ -85,31 +86,32 @@ def test_the_statistics_of_the_columns_are_not_shown(connect: Connect) -> None:
     assert shown == (0,)
 
 
-def plans(connection: Connection) -> list[str]:
+def plans(connection: Connection, functions: list[str]) -> list[str]:
     return [
         "\n".join(
             line
             for (line,) in connection.execute(
-                f"explain (costs on) select * from public.{name}({arguments})".encode()
+                f"explain (costs on) select * from public.{name}({FUNCTIONS[name]})".encode()
             )
         )
-        for name, arguments in FUNCTIONS.items()
+        for name in functions
     ]
 
 
 def test_the_plan_of_a_users_function_does_not_depend_on_what_others_store(
-    connect: Connect,
+    connect: Connect, modules: tuple[str, ...]
 ) -> None:
+    functions = present(FUNCTIONS, modules)
     owner, me = connect(), connect("authenticated", uid=ME)
     callable_by_me = owner.execute(
         "select proname from pg_catalog.pg_proc where pronamespace = 'public'::regnamespace"
         " and proowner = 'postgres'::regrole"
         " and has_function_privilege('authenticated', oid, 'execute') order by 1"
     ).fetchall()
-    assert [name for (name,) in callable_by_me] == sorted(FUNCTIONS)
-    before = plans(me)
+    assert [name for (name,) in callable_by_me] == sorted(functions)
+    before = plans(me, functions)
     fill(owner, 50)
-    assert plans(me) == before
+    assert plans(me, functions) == before
 
 
 @pytest.fixture
@@ -152,6 +154,7 @@ def planned(port: int, method: str, path: str, body: str | None = None) -> tuple
         connection.close()
 
 
+@pytest.mark.module("own_documents")
 def test_planned_counts_over_rest_tell_nothing(postgrest: PostgREST, database: Connection) -> None:
     calls = [
         ("POST", f"/rpc/{name}", json.dumps(arguments))

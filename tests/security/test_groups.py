@@ -120,6 +120,7 @@ def test_a_user_cannot_name_groups(connect: Connect, owner: Connection) -> None:
         ben.execute("create function public.knowledge_viewer_groups() returns text[] return '{}'")
 
 
+@pytest.mark.module("own_documents")
 def test_a_member_reads_and_lists_but_only_the_owner_deletes(
     connect: Connect, owner: Connection
 ) -> None:
@@ -165,7 +166,7 @@ VIEWERS = pytest.mark.parametrize(
 
 
 @VIEWERS
-def test_a_backend_reads_and_searches_one_leg_within_the_groups_that_it_names(
+def test_a_backend_searches_one_leg_within_the_groups_that_it_names(
     connect: Connect, viewer: dict[str, Any], expected: list[str]
 ) -> None:
     service = connect("service_role")
@@ -176,6 +177,16 @@ def test_a_backend_reads_and_searches_one_leg_within_the_groups_that_it_names(
     assert sorted(hit.content for hit in near) == contents
     by_words, _ = provider.fulltext_search("word", 10, **viewer)
     assert sorted(hit.content for hit in by_words) == contents
+
+
+@pytest.mark.module("own_documents")
+@VIEWERS
+def test_a_backend_reads_within_the_groups_that_it_names(
+    connect: Connect, viewer: dict[str, Any], expected: list[str]
+) -> None:
+    service = connect("service_role")
+    fill(service)
+    provider = PostgresProvider(service)
     ids = service.execute("select external_key, id from public.knowledge_documents").fetchall()
     read = [key for key, id_ in ids if provider.read_document(id_, **viewer) is not None]
     assert sorted(read) == expected
@@ -329,19 +340,23 @@ def test_null_of_the_projects_function_is_no_group(connect: Connect, owner: Conn
     assert titles(signed_in(connect, BEN, "editors"), "search_my") == ["public"]
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        "search_my_knowledge_chunks(query_text => 'word')",
+        pytest.param("list_my_knowledge_documents()", marks=pytest.mark.module("own_documents")),
+    ],
+)
 def test_a_failing_function_of_the_project_shows_nothing(
-    connect: Connect, owner: Connection
+    connect: Connect, owner: Connection, function: str
 ) -> None:
     fill(owner)
     ben = signed_in(connect, BEN, "editors")
     owner.execute("alter function public.knowledge_viewer_groups() rename to gone")
     try:
-        for function in (
-            "search_my_knowledge_chunks(query_text => 'word')",
-            "list_my_knowledge_documents()",
-        ):
-            with pytest.raises(psycopg.errors.UndefinedFunction):
-                ben.execute(f"select * from public.{function}".encode())
+        # Not of the function that is called.
+        with pytest.raises(psycopg.errors.UndefinedFunction, match="knowledge_viewer_groups"):
+            ben.execute(f"select * from public.{function}".encode())
     finally:
         owner.execute("alter function public.gone() rename to knowledge_viewer_groups")
 

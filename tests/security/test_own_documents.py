@@ -9,6 +9,8 @@ import pytest
 
 from conftest import Connect, Connection
 
+pytestmark = pytest.mark.module("own_documents")
+
 ME, YOU = UUID(int=1), UUID(int=2)
 CALLS = {
     "list_my_knowledge_documents": "select * from public.list_my_knowledge_documents()",
@@ -96,6 +98,7 @@ def test_a_user_lists_what_they_own(connect: Connect) -> None:
     assert listed(connect("authenticated", uid=uuid4())) == []
 
 
+@pytest.mark.module("words")
 def test_a_setting_of_the_user_forgets_no_word_of_others(connect: Connect) -> None:
     service, me = connect("service_role"), connect("authenticated", uid=ME)
     mine, _ = (store(service, f"leaking {owner}", owner) for owner in (ME, YOU))

@@ -10,6 +10,7 @@ import pytest
 from psycopg import sql
 
 from conftest import Connect, Connection
+from homes import in_its_module
 
 ME, YOU = UUID(int=1), UUID(int=2)
 OPEN, MINE, YOURS = "The open kiwi.", "My kiwi.", "Your kiwi."
@@ -199,7 +200,9 @@ def test_the_lists_of_a_users_search_are_bounded_together(connect: Connect, name
         call(user, "search_my_knowledge_chunks", **beyond)
 
 
-@pytest.mark.parametrize("function", ["search_my_knowledge_chunks", "facet_my_knowledge_chunks"])
+@pytest.mark.parametrize(
+    "function", ["search_my_knowledge_chunks", in_its_module("facet_my_knowledge_chunks")]
+)
 def test_the_texts_of_a_users_call_are_bounded_together(connect: Connect, function: str) -> None:
     user = connect("authenticated", uid=ME)
 

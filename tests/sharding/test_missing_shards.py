@@ -26,6 +26,8 @@ from second_brain.services.sharded import AsyncShardedProvider, ShardedProvider
 from second_brain.services.shared_statistics import refresh_shared_statistics
 from second_brain.services.write import KnowledgeWriter
 
+pytestmark = pytest.mark.module("shards")
+
 NAMES = ("east", "west")
 TIMEOUT = 6.0
 

@@ -17,6 +17,8 @@ from second_brain.services.postgres import PostgresProvider
 from second_brain.services.sharded import ShardedProvider
 from second_brain.services.sharded_write import Moved, ShardedWriter, move_documents, place
 
+pytestmark = pytest.mark.module("shards")
+
 BEFORE = NAMES[:3]
 COUNT = 40
 PATIENCE = 60.0

@@ -19,6 +19,8 @@ from second_brain.services import reachability
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
 from second_brain.services.sharded import AsyncShardedProvider, ShardedProvider
 
+pytestmark = pytest.mark.module("shards")
+
 NAMES = ("east", "far", "west")
 OTHERS = ("east", "west")
 PATIENCE = 60.0

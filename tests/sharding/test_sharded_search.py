@@ -10,6 +10,8 @@ from conftest import Server
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.shared_statistics import refresh_shared_statistics
 
+pytestmark = pytest.mark.module("shards")
+
 QUESTION = [0.2, -0.5, 0.8]
 SCORES = ("similarity", "text_score", "rrf_score")
 SHOWN = (

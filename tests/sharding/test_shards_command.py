@@ -9,6 +9,8 @@ from shards import Corpus, databases, empty, fill
 from command_line import Run, runner
 from conftest import Server
 
+pytestmark = pytest.mark.module("shards")
+
 NAMES = ("east", "west")
 GIVEN = ("--shard", "east=EAST_URL", "--shard", "west=WEST_URL")
 

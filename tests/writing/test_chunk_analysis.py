@@ -80,6 +80,7 @@ def test_a_chunk_is_analysed_again_only_when_text_or_embedding_changes(
     assert updated("embedding = null")[0] is None
 
 
+@pytest.mark.module("words")
 def test_the_words_of_a_chunk_have_2_to_30_letters(database: Connection) -> None:
     text = f"Straße 2024 a Café x86 {'b' * 30} {'c' * 31} сон ы don't re-use"
     words = database.execute(
@@ -90,6 +91,7 @@ def test_the_words_of_a_chunk_have_2_to_30_letters(database: Connection) -> None
     }
 
 
+@pytest.mark.module("words")
 def test_the_words_of_chunks_that_are_written_together_are_those_of_each(
     database: Connection,
 ) -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from conftest import Connect, Connection
 
+pytestmark = pytest.mark.module("embedding_queue")
+
 CLAIM = """
 select content from public.claim_knowledge_embeddings(
   model => %(model)s, max_chunks => %(most)s, lease => %(lease)s, worker => %(worker)s,

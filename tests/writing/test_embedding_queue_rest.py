@@ -28,6 +28,8 @@ from second_brain.services.embedding_queue import (
     SupabaseEmbeddingQueue,
 )
 
+pytestmark = pytest.mark.module("embedding_queue")
+
 QueueOf = Callable[[str | None], SupabaseEmbeddingQueue]
 CALLS: dict[str, Callable[[EmbeddingQueue], object]] = {
     "claim": lambda queue: queue.claim(MODEL, 10),

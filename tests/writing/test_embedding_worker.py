@@ -36,6 +36,8 @@ from second_brain.models import RateLimit, TextTooLongError
 from second_brain.services.embedding_queue import PostgresEmbeddingQueue
 from second_brain.services.install import Database
 
+pytestmark = pytest.mark.module("embedding_queue")
+
 MODEL, DIMENSIONS = "hashed", 3
 LEFT = "select count(*) from public.knowledge_chunks where status = 'active' and embedding is null"
 

@@ -16,6 +16,8 @@ from second_brain.services.install import Database
 from second_brain.services.judgments import Judgment
 from second_brain.services.write import KnowledgeWriter
 
+pytestmark = pytest.mark.module("insight")
+
 ANNA, BEN = uuid4(), uuid4()
 
 

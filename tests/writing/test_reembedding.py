@@ -25,6 +25,8 @@ from second_brain.database.maintenance import Progress
 from second_brain.errors import ConfigurationError, InvalidInputError, UnexpectedAnswerError
 from second_brain.services.install import Database
 
+pytestmark = pytest.mark.module("embedding_queue")
+
 DOCUMENTS = 12
 CHUNKS = 5
 OLD, NEW = 6, 9

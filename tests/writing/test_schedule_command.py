@@ -66,6 +66,7 @@ def names(connection: Connection) -> list[str]:
     return [name for (name,) in connection.execute("select jobname from cron.job order by 1")]
 
 
+@pytest.mark.module("insight")
 def test_each_job_runs_and_a_second_run_changes_nothing(run: Run, cron: Connection) -> None:
     first = run("schedule")
     assert first.code == 0, first.err
@@ -78,6 +79,7 @@ def test_each_job_runs_and_a_second_run_changes_nothing(run: Run, cron: Connecti
     assert cron.execute("select * from cron.job order by jobname").fetchall() == before
 
 
+@pytest.mark.module("insight")
 def test_the_jobs_keep_the_days_that_are_asked_for(run: Run, cron: Connection) -> None:
     cron.execute(
         "insert into public.knowledge_query_log (asked_at, question, mode, embed_ms, search_ms,"
@@ -110,6 +112,7 @@ def test_removing_leaves_the_jobs_of_others(run: Run, cron: Connection) -> None:
     assert (again.code, again.out) == (0, "There are no jobs of this install.\n")
 
 
+@pytest.mark.module("insight")
 def test_without_pg_cron_it_fails_and_prints_lines_that_a_shell_can_run(
     run: Run, shared: Connection, shared_dsn: str
 ) -> None:

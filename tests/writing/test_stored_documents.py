@@ -11,6 +11,8 @@ from second_brain.errors import InvalidInputError
 from second_brain.services.install import Database
 from second_brain.services.stored_documents import describe_document, list_documents
 
+pytestmark = pytest.mark.module("insight")
+
 ANNA = uuid4()
 
 

@@ -1,0 +1,133 @@
+"""Core names no module, a module names core alone, and the files of core are in reading order."""
+
+from pathlib import Path
+
+import pytest
+
+from tools import schema_files
+from tools.schema_files import SCHEMAS, SchemaFile
+
+FILES = schema_files.read()
+CORE = schema_files.core(FILES)
+OF_MODULES = [file for file in FILES if file.module]
+OF_CORE = schema_files.objects(CORE)
+FUNCTIONS_OF_CORE = {one.function for file in CORE for one in file.functions}
+POINTS = schema_files.extension_points(FILES)
+MOST_POINTS = 5
+
+per_core_file = pytest.mark.parametrize("file", CORE, ids=lambda file: file.path.name)
+per_module_file = pytest.mark.parametrize("file", OF_MODULES, ids=lambda file: file.path.name)
+
+
+def told(file: SchemaFile, objects: frozenset[str]) -> list[str]:
+    return [f"{place} names {name}" for place, name in file.uses(objects)]
+
+
+@per_core_file
+def test_a_file_of_core_names_no_object_of_a_module(file: SchemaFile) -> None:
+    assert told(file, schema_files.objects(OF_MODULES) - OF_CORE) == []
+
+
+@per_core_file
+def test_a_file_of_core_names_no_object_of_a_later_file(file: SchemaFile) -> None:
+    so_far = CORE[: CORE.index(file) + 1]
+    assert told(file, OF_CORE - schema_files.objects(so_far)) == []
+
+
+@per_module_file
+def test_a_module_names_objects_of_core_and_of_itself_only(file: SchemaFile) -> None:
+    others = [one for one in OF_MODULES if one.module != file.module]
+    own = [one for one in OF_MODULES if one.module == file.module]
+    assert told(file, schema_files.objects(others) - schema_files.objects(own) - OF_CORE) == []
+
+
+@per_module_file
+def test_a_module_changes_nothing_of_core_but_extension_points(file: SchemaFile) -> None:
+    for one in file.statements:
+        assert one.changed not in OF_CORE, one.text
+        # A function may have the name of a type.
+        if one.created in (FUNCTIONS_OF_CORE if one.function else OF_CORE - FUNCTIONS_OF_CORE):
+            assert one.created is not None
+            assert one.created in POINTS, f"{one.created} is no extension point"
+            assert one.replaces, f"{one.created} of core needs `create or replace`"
+            assert one.signature == POINTS[one.created].signature
+
+
+def test_an_extension_point_is_replaced_once() -> None:
+    replaced = [one.function for file in OF_MODULES for one in file.functions if one.replaces]
+    assert sorted(set(replaced)) == sorted(replaced)
+
+
+def test_core_has_at_most_five_extension_points_and_its_readme_lists_each() -> None:
+    readme = (SCHEMAS / "README.md").read_text("utf-8")
+    assert 0 < len(POINTS) <= MOST_POINTS
+    assert [name for name in POINTS if f"`{name}" not in readme] == []
+
+
+def test_an_object_is_created_in_one_file_of_core() -> None:
+    created = [(name, file.path.name) for file in CORE for name in file.created if "." in name]
+    assert len(created) == len({name for name, _ in created})
+
+
+@per_module_file
+def test_a_file_of_a_module_says_which_module(file: SchemaFile) -> None:
+    assert file.text.splitlines()[1] == f"-- Module: {file.module}."
+
+
+@per_core_file
+def test_a_file_of_core_says_no_module(file: SchemaFile) -> None:
+    assert "-- Module:" not in file.text
+
+
+MODULE = """-- 20_notes: notes.
+-- Module: notes.
+create table public.notes (id int);
+create type knowledge_internal.note as (id int);
+create index notes_id on public.notes (id);
+create function knowledge_internal.keep_note() returns trigger language plpgsql as $$ begin end $$;
+create trigger keep_note after insert on public.notes
+  execute function knowledge_internal.keep_note();
+"""
+OBJECTS = {
+    "public.notes",
+    "knowledge_internal.note",
+    "public.notes_id",
+    "knowledge_internal.keep_note",
+    "keep_note",
+}
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ("select count(*) from public.notes", ["public.notes"]),
+        ("select null::knowledge_internal.note is null", ["knowledge_internal.note"]),
+        ('select "knowledge_internal" . "keep_note"()', ["knowledge_internal.keep_note"]),
+        ("execute 'select from public.notes where ' || condition", ["public.notes"]),
+        ("select to_regclass('notes')", ["public.notes"]),
+        ("drop index public.notes_id", ["public.notes_id"]),
+        ("alter table public.other disable trigger keep_note", ["keep_note"]),
+        ("select 'ä', keep_note from public.notes", ["keep_note", "public.notes"]),
+        ("select 1 -- public.notes", []),
+        ("select 1 /* knowledge_internal.note */", []),
+        ("select other.note, knowledge_internal.notes()", []),
+    ],
+)
+def test_names_are_found_in_bodies_and_constants_and_not_in_comments(
+    tmp_path: Path, body: str, named: list[str]
+) -> None:
+    module = tmp_path / "modules" / "notes" / "20_notes.sql"
+    core = tmp_path / "core" / "01_core.sql"
+    for file in (module, core):
+        file.parent.mkdir(parents=True)
+    module.write_text(MODULE)
+    core.write_text(
+        "-- It says public.notes.\n"
+        "create function knowledge_internal.one() returns int language plpgsql as $$\n"
+        f"begin\n{body};\nend $$;\n"
+        "comment on function knowledge_internal.one() is 'Unlike public.notes.';\n"
+    )
+    one, other = schema_files.read(tmp_path)
+    assert other.module == "notes"
+    assert other.created == OBJECTS
+    assert [name for _, name in one.uses(other.created)] == named
