@@ -3,13 +3,15 @@
 -- search, and row_scope, the one home of the conditions on rows. Locks nothing that exists.
 
 -- One condition of filters. field: a column, metadata or metadata.<key>. kind: text, uuid, integer,
--- date, timestamp or json, which is metadata. path: the keys after metadata. op: an op of filters;
--- eq and exists are in or not_in. has_null: null is among the values. The other values are in the
--- array of their kind, those of has_any in texts; a bound of json is {"bound": value}.
+-- date, timestamp or json, which is metadata. path: the keys after metadata. location: the path,
+-- with the bounds of a range. op: an op of filters; eq, ne and exists are in or not_in. has_null:
+-- null is among the values of a column. The others are in the array of their kind, those of has_any
+-- in texts.
 create type knowledge_internal.filter_condition as (
   field text,
   kind text,
   path text[],
+  location jsonpath,
   op text,
   has_null boolean,
   texts text[],
@@ -93,16 +95,13 @@ begin
 end
 $$;
 
--- The columns that a filter can name, each with the kind of its values.
-create function knowledge_internal.filter_columns() returns jsonb
+-- The columns that a filter can name, in alphabetical order.
+create function knowledge_internal.filter_columns() returns text[]
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return '{
-    "knowledge_type": "text", "source_origin": "text", "collection": "text", "language": "text",
-    "visibility": "text", "sensitivity": "text", "embedding_model": "text",
-    "document_id": "uuid", "source_id": "uuid", "owner_id": "uuid",
-    "chunk_index": "integer", "document_date": "date",
-    "created_at": "timestamp", "updated_at": "timestamp"
+    chunk_index,collection,created_at,document_date,document_id,embedding_model,knowledge_type,
+    language,owner_id,sensitivity,source_id,source_origin,updated_at,visibility
   }';
 end
 $$;
@@ -124,50 +123,44 @@ declare
     else '{eq,ne,in,not_in,exists,gte,gt,lte,lt,between}'
   end;
 begin
-  return case
+  return place || case
     when jsonb_typeof(source) <> 'object'
-      then format('%s must be an object, not %s', place, left(source::text, 100))
+      then format(' must be an object, not %s', left(source::text, 100))
     when source - keys <> '{}' then format(
-      '%s must have only the keys field, op (or operator) and value, not %s',
-      place, left((source - keys)::text, 100)
+      ' must have only the keys field, op (or operator) and value, not %s',
+      left((source - keys)::text, 100)
     )
-    when source ?& '{op,operator}'
-      then format('%s has both op and operator, give only one of them', place)
-    when not source ? 'field' then format('%s.field is missing', place)
-    when not source ?| '{op,operator}' then format('%s.op is missing', place)
+    when source ?& '{op,operator}' then ' has both op and operator, give only one of them'
+    when not source ? 'field' then '.field is missing'
+    when not source ?| '{op,operator}' then '.op is missing'
     when condition.kind is null then format(
-      '%s.field must be one of %s or metadata.<key>, not %s', place,
-      (
-        select string_agg(listed.name, ', ' order by listed.name)
-          from jsonb_object_keys(knowledge_internal.filter_columns()) as listed (name)
-      ),
+      '.field must be one of %s or metadata.<key>, not %s',
+      array_to_string(knowledge_internal.filter_columns(), ', '),
       left((source -> 'field')::text, 100)
     )
     when cardinality(condition.path) > 20 or '' = any (condition.path) then format(
-      '%s.field must have 1 to 20 keys after metadata, none of them empty, not %s',
-      place, left((source -> 'field')::text, 100)
+      '.field must have 1 to 20 keys after metadata, none of them empty, not %s',
+      left((source -> 'field')::text, 100)
     )
     when (condition.op = any (allowed_ops)) is not true then format(
-      '%s.op must be one of %s for %s, not %s', place, array_to_string(allowed_ops, ', '),
+      '.op must be one of %s for %s, not %s', array_to_string(allowed_ops, ', '),
       left(condition.field, 100), left(coalesce(source -> 'op', source -> 'operator')::text, 100)
     )
-    when condition.op <> 'exists' and value is null then format('%s.value is missing', place)
-    when condition.op = 'exists' and jsonb_typeof(value) <> 'boolean' then format(
-      '%s.value for exists must be true or false, not %s', place, left(value::text, 100)
-    )
+    when condition.op <> 'exists' and value is null then '.value is missing'
+    when condition.op = 'exists' and jsonb_typeof(value) <> 'boolean'
+      then format('.value for exists must be true or false, not %s', left(value::text, 100))
     when condition.op in ('in', 'not_in', 'has_any')
       and not jsonb_path_match(value, 'strict $.type() == "array" && $.size() <= 1000')
       then format(
-        '%s.value for %s must be an array of at most 1000 values, not %s',
-        place, condition.op, left(value::text, 100)
+        '.value for %s must be an array of at most 1000 values, not %s',
+        condition.op, left(value::text, 100)
       )
-    when condition.op = 'between'
-      and not jsonb_path_match(
-        value, 'strict $.type() == "array" && $.size() == 2 && $[0].type() == $[1].type()'
-      )
+    when condition.op = 'between' and not jsonb_path_match(
+      value, 'strict $.type() == "array" && $.size() == 2 && $[0].type() == $[1].type()'
+    )
       then format(
-        '%s.value for between must be [low, high], both of one type, not %s',
-        place, left(value::text, 100)
+        '.value for between must be [low, high], both of one type, not %s',
+        left(value::text, 100)
       )
   end;
 end
@@ -243,7 +236,7 @@ $$;
 -- for equality. A key of the object is a column if one has this name, else a key of metadata.
 -- Raises 22023; the message contains the place, such as filters[2].op.
 create function knowledge_internal.filter_conditions(filters jsonb)
-returns setof knowledge_internal.filter_condition
+returns knowledge_internal.filter_condition[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- A timestamp without an offset is UTC, and a date is in ISO format, whatever the session has set.
 set timezone = 'UTC'
@@ -258,49 +251,52 @@ declare
     when jsonb_path_exists(filters, 'strict $.**{50}')
       then 'filters must be nested less than 50 levels deep'
   end;
-  most_conditions constant integer := 100;
-  most_values constant integer := 2000;
   value_count integer := 0;
   source jsonb;
+  value jsonb;
+  field text;
   place text;
-  condition knowledge_internal.filter_condition;
   elements jsonb;
+  condition knowledge_internal.filter_condition;
+  conditions knowledge_internal.filter_condition[] := '{}';
 begin
   if is_object and problem is null then
     filters := (
-      select coalesce(jsonb_agg(jsonb_build_object('field', key, 'op', 'eq', 'value', value)), '[]')
-        from jsonb_each(filters)
+      select coalesce(jsonb_agg(jsonb_build_object('field', key, 'op', 'eq', 'value', entry.value)),
+                      '[]')
+        from jsonb_each(filters) as entry
     );
   end if;
-  if problem is null and jsonb_array_length(filters) > most_conditions then
-    problem := format(
-      'filters must have at most %s %s, not %s', most_conditions,
-      case when is_object then 'keys' else 'conditions' end, jsonb_array_length(filters)
-    );
-  end if;
+  problem := coalesce(problem, case when jsonb_array_length(filters) > 100 then format(
+    'filters must have at most 100 %s, not %s',
+    case when is_object then 'keys' else 'conditions' end, jsonb_array_length(filters)
+  ) end);
   if problem is not null then
     raise exception '%', problem using errcode = '22023';
   end if;
-
   for number in 0 .. jsonb_array_length(filters) - 1 loop
     source := filters -> number;
-    select named.field, named.kind,
-           case
-             when is_object then array[named.field]
-             when named.kind = 'json' then (string_to_array(named.field, '.'))[2:]
-           end,
-           coalesce(source ->> 'op', source ->> 'operator')
-      into condition.field, condition.kind, condition.path, condition.op
-      from (
-        select source ->> 'field' as field,
-               coalesce(
-                 knowledge_internal.filter_columns() ->> (source ->> 'field'),
-                 case when is_object or source ->> 'field' ~ '^metadata($|\.)' then 'json' end
-               ) as kind
-      ) as named;
+    value := source -> 'value';
+    field := source ->> 'field';
     place := case
-      when is_object then 'filters.' || condition.field else format('filters[%s]', number)
+      when is_object then 'filters.' || field else format('filters[%s]', number)
     end;
+    condition := null;
+    condition.field := field;
+    condition.kind := case
+      when field in ('document_id', 'source_id', 'owner_id') then 'uuid'
+      when field = 'chunk_index' then 'integer'
+      when field = 'document_date' then 'date'
+      when field in ('created_at', 'updated_at') then 'timestamp'
+      when field = any (knowledge_internal.filter_columns()) then 'text'
+      when is_object or field = 'metadata' or starts_with(field, 'metadata.') then 'json'
+    end;
+    condition.path := case
+      when condition.kind <> 'json' then null
+      when is_object then array[field]
+      else (string_to_array(field, '.'))[2:]
+    end;
+    condition.op := coalesce(source ->> 'op', source ->> 'operator');
     problem := case
       when not is_object then knowledge_internal.condition_problem(source, condition, place)
     end;
@@ -311,10 +307,15 @@ begin
     -- Equality is a list with one element; existence is a comparison with null.
     elements := case
       when condition.op = 'exists' then '[null]'
-      when condition.op in ('in', 'not_in', 'has_any', 'between') then source -> 'value'
-      else jsonb_build_array(source -> 'value')
+      when condition.op in ('in', 'not_in', 'has_any', 'between') then value
+      else jsonb_build_array(value)
     end;
-    if condition.field = 'source_id' then
+    condition.op := case
+      when condition.op = 'eq' or condition.op = 'exists' and value = 'false' then 'in'
+      when condition.op in ('ne', 'exists') then 'not_in'
+      else condition.op
+    end;
+    if field = 'source_id' then
       -- Names of sources become their ids. An unknown name is left out, so it matches no row, as an
       -- unknown id does: an error would tell a viewer which sources exist.
       elements := (
@@ -330,47 +331,39 @@ begin
          where not read.is_name or stored.id is not null
       );
     end if;
-    condition.op := case
-      when condition.op = 'eq' or condition.op = 'exists' and source -> 'value' = 'false' then 'in'
-      when condition.op in ('ne', 'exists') then 'not_in'
-      else condition.op
-    end;
     value_count := value_count + jsonb_array_length(elements);
     problem := case
-      when value_count > most_values
-        then format('filters must have at most %s values in all', most_values)
-      when condition.kind <> 'json' or condition.op not in ('in', 'not_in')
-        then knowledge_internal.wrong_value(
-          condition, elements, elements = source -> 'value', place
-        )
+      when value_count > 2000 then 'filters must have at most 2000 values in all'
+      when condition.kind = 'json' and condition.op in ('in', 'not_in') then null
+      -- The fast way for long lists of texts.
+      when condition.kind = 'text' and knowledge_internal.known_values(field) is null
+        and not jsonb_path_exists(elements, 'strict $[*] ? (@.type() != "string" && @ != null)')
+        then null
+      else knowledge_internal.wrong_value(condition, elements, elements = value, place)
     end;
     if problem is not null then
       raise exception '%', problem
-        using errcode = '22023',
-              hint = knowledge_internal.how_to_add(condition.field, elements);
+        using errcode = '22023', hint = knowledge_internal.how_to_add(field, elements);
     end if;
 
-    select elements @> 'null',
-           case when condition.kind = 'text' or condition.op = 'has_any' then listed.texts end,
-           case condition.kind when 'uuid' then listed.texts::uuid[] end,
-           case condition.kind when 'integer' then listed.texts::numeric[]::integer[] end,
-           case condition.kind when 'date' then listed.texts::date[] end,
-           case condition.kind when 'timestamp' then listed.texts::timestamptz[] end,
-           case
-             when condition.kind <> 'json' then null
-             when condition.op in ('in', 'not_in', 'contains')
-               then array(select jsonb_array_elements(elements))
-             else array(
-               select jsonb_build_object('bound', bound) from jsonb_array_elements(elements) as bound
-             )
-           end
-      into condition.has_null, condition.texts, condition.uuids, condition.integers,
-           condition.dates, condition.timestamps, condition.jsons
-      from (
-        select array_remove(array(select jsonb_array_elements_text(elements)), null) as texts
-      ) as listed;
-    return next condition;
+    if condition.kind = 'json' and condition.op <> 'has_any' then
+      condition.jsons := array(select jsonb_array_elements(elements));
+    else
+      condition := jsonb_populate_record(
+        condition,
+        jsonb_build_object(
+          case condition.op when 'has_any' then 'texts' else condition.kind || 's' end,
+          case condition.kind
+            when 'integer' then jsonb_path_query_array(elements, '$[*] ? (@ != null).floor()')
+            else jsonb_path_query_array(elements, '$[*] ? (@ != null)')
+          end,
+          'has_null', elements @> 'null'
+        )
+      );
+    end if;
+    conditions := conditions || condition;
   end loop;
+  return conditions;
 end
 $$;
 
@@ -384,43 +377,36 @@ declare
   -- Without the index, each row is compared with every alternative: 100 take 30 microseconds.
   most_alternatives constant integer := 100;
   any_scalar constant jsonpath := 'strict $.** ? (@.type() != "array" && @.type() != "object")';
-  indexed_columns constant text[] :=
-    '{knowledge_type,source_origin,collection,language,visibility,document_id,source_id,owner_id}';
-  nullable_columns constant text[] :=
-    '{sensitivity,embedding_model,document_id,source_id,owner_id,chunk_index,document_date}';
-  is_list constant boolean := condition.op in ('in', 'not_in');
-  -- Where the values of the condition are.
+  any_other_value constant jsonpath :=
+    'strict $[*] ? (@.type() == "array" || @.type() == "object" || @ == null)';
   place constant text := format(
-    '($1).wanted.conditions[%s]', coalesce(cardinality(compiled.conditions), 0) + 1
+    '($1).conditions[%s].', coalesce(cardinality(compiled.conditions), 0) + 1
   );
-  given constant text := format('%s.%ss', place, condition.kind);
-  operators constant text[] := case condition.op
-    when 'gte' then '{>=}'
-    when 'gt' then '{>}'
-    when 'lte' then '{<=}'
-    when 'lt' then '{<}'
-    when 'between' then '{>=,<=}'
+  given constant text := place || case condition.op
+    when 'has_any' then 'texts' else condition.kind || 's'
   end;
   actual text := 'chunk.' || condition.field;
+  operator constant text := case condition.op
+    when 'gte' then '>='
+    when 'between' then '>='
+    when 'gt' then '>'
+    when 'lte' then '<='
+    when 'lt' then '<'
+  end;
+  keys text := '';
+  object_at_path jsonb := 'null'; -- with null at the end of the path
   single jsonb; -- the value that metadata must contain, or have at the path
   is_scalar boolean;
-  object_at_path jsonb := 'null'; -- with null at the end of the path
-  keys text := '';
   added text;
 begin
   if condition.field = 'collection' and condition.op = 'not_in' then
     compiled.excluded_collections := compiled.excluded_collections || condition.texts;
     return compiled;
-  end if;
-
-  if condition.kind = 'json' then
+  elsif condition.kind = 'json' then
     for level in reverse cardinality(condition.path) .. 1 loop
+      keys := '.' || to_json(condition.path[level]) || keys;
       object_at_path := jsonb_build_object(condition.path[level], object_at_path);
-      -- The operator #> would use a key such as 0 as an array index; -> with a text does not.
-      keys := format(' -> %s.path[%s]', place, level) || keys;
     end loop;
-    actual := format(case when is_list then 'coalesce(%s, ''null'')' else '(%s)' end,
-                     'chunk.metadata' || keys);
     single := case
       when condition.op = 'contains' or condition.op = 'in' and cardinality(condition.jsons) = 1
         then condition.jsons[1]
@@ -430,11 +416,13 @@ begin
     -- the contained one, so it is compared again. The GIN index finds rows only by scalars.
     if single <> 'null' and jsonb_path_exists(single, any_scalar)
       and not (condition.op = 'contains' and is_scalar) then
-      if condition.path <> '{}' then
-        single := jsonb_set(object_at_path, condition.path, single);
-      end if;
-      if (compiled.required_metadata ?| array(select jsonb_object_keys(single))) is not true then
-        compiled.required_metadata := coalesce(compiled.required_metadata, '{}') || single;
+      single := coalesce(compiled.required_metadata, '{}') || case
+        when condition.path = '{}' then single
+        else jsonb_set(object_at_path, condition.path, single)
+      end;
+      -- Of two values of one key, the second one replaces the first one.
+      if (single @> compiled.required_metadata) is not false then
+        compiled.required_metadata := single;
         if condition.op = 'contains' or is_scalar then
           return compiled;
         end if;
@@ -442,10 +430,7 @@ begin
     elsif compiled.alternative_metadata is null and (
       condition.op = 'contains' and is_scalar
       or condition.op = 'in' and cardinality(condition.jsons) <= most_alternatives
-        and not exists (
-              select from unnest(condition.jsons) as listed (value)
-               where jsonb_typeof(listed.value) in ('array', 'object', 'null')
-            )
+        and not jsonb_path_exists(to_jsonb(condition.jsons), any_other_value)
     ) then
       compiled.alternative_metadata := array(
         select jsonb_set(object_at_path, condition.path, listed.value)
@@ -457,36 +442,38 @@ begin
       );
       return compiled;
     end if;
+    -- In strict mode, a path goes through objects alone, and a bound is compared with the value and
+    -- not with the elements of an array.
+    condition.location := concat(
+      'strict $', keys, ' ' || operator || ' ' || condition.jsons[1],
+      case condition.op when 'between' then ' && $' || keys || ' <= ' || condition.jsons[2] end
+    );
+    actual := format(
+      case
+        when operator is not null then 'jsonb_path_match(chunk.metadata, %s, ''{}'', true)'
+        when condition.op in ('in', 'not_in')
+          then 'coalesce(jsonb_path_query_first(chunk.metadata, %s, ''{}'', true), ''null'')'
+        else 'jsonb_path_query_first(chunk.metadata, %s, ''{}'', true)'
+      end, place || 'location'
+    );
   end if;
 
-  added := case condition.op
-    when 'in' then format('%s = any (%s)', actual, given)
-    when 'not_in' then format('%s <> all (%s)', actual, given)
-    when 'contains' then format('%s @> %s[1]', actual, given)
-    when 'has_any' then format('%s ?| %s.texts', actual, place)
-    else (
-      select string_agg(
-               format(
-                 case condition.kind
-                   -- With strict, the value is compared and not the elements of an array.
-                   when 'json' then 'jsonb_path_match(%s, ''strict $ %s $bound'', %s[%s], true)'
-                   else '%s %s %s[%s]'
-                 end,
-                 actual, operator, given, ordinality
-               ),
-               ' and '
-             )
-        from unnest(operators) with ordinality as operator
-    )
-  end;
-  if is_list and condition.field = any (nullable_columns) then
-    added := case
-      when condition.has_null = (condition.op = 'in')
-        then format('(%s or %s is null)', added, actual)
-      when condition.has_null then format('%s is not null and %s', actual, added)
-      else added
-    end;
-  end if;
+  added := format(
+    case
+      when condition.op = 'contains' then '%s @> %s[1]'
+      when condition.op = 'has_any' then '%s ?| %s'
+      when condition.op = 'in' and condition.has_null then '(%1$s = any (%2$s) or %1$s is null)'
+      when condition.op = 'in' then '%s = any (%s)'
+      when condition.op = 'not_in' and condition.kind = 'json' then '%s <> all (%s)'
+      when condition.op = 'not_in' and condition.has_null
+        then '(%1$s <> all (%2$s) and %1$s is not null)'
+      when condition.op = 'not_in' then '(%1$s <> all (%2$s) or %1$s is null)'
+      when condition.kind = 'json' then '%s'
+      when condition.op = 'between' then '%1$s between %2$s[1] and %2$s[2]'
+      else '%1$s %3$s %2$s[1]'
+    end,
+    actual, given, operator
+  );
   compiled.conditions := compiled.conditions || condition;
   if condition.field in ('visibility', 'sensitivity', 'owner_id') then
     compiled.access_sql := concat_ws(' and ', compiled.access_sql, added);
@@ -501,7 +488,10 @@ begin
     );
   end if;
   compiled.is_indexed := compiled.is_indexed is true
-    or condition.op = 'in' and condition.field = any (indexed_columns)
+    or condition.op = 'in' and condition.field in (
+      'knowledge_type', 'source_origin', 'collection', 'language', 'visibility', 'document_id',
+      'source_id', 'owner_id'
+    )
     or condition.op <> 'not_in' and condition.field = 'document_date';
   return compiled;
 end
@@ -537,7 +527,7 @@ declare
   compiled knowledge_internal.chunk_filter;
   condition knowledge_internal.filter_condition;
 begin
-  if filter_type <> all (knowledge_internal.knowledge_type_names()) then
+  if filter_type is not null and filter_type <> all (knowledge_internal.knowledge_type_names()) then
     raise exception 'filter_type must be one of %, not %',
                     array_to_string(knowledge_internal.knowledge_type_names(), ', '),
                     left(filter_type, 100)
@@ -547,7 +537,7 @@ begin
             );
   end if;
   if filters <> 'null' then
-    for condition in select * from knowledge_internal.filter_conditions(filters) loop
+    foreach condition in array knowledge_internal.filter_conditions(filters) loop
       compiled := knowledge_internal.with_condition(compiled, condition);
     end loop;
     -- Callers exclude collections by habit. Without such chunks the search needs no filter.
@@ -578,6 +568,7 @@ $$;
 -- visible is more than status.
 create type knowledge_internal.row_scope as (
   wanted knowledge_internal.chunk_filter,
+  conditions knowledge_internal.filter_condition[],
   viewer_id uuid,
   viewer_groups text[],
   public_only boolean,
@@ -605,6 +596,7 @@ create function knowledge_internal.row_scope(
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   has_viewer constant boolean := num_nonnulls(viewer_id, viewer_groups) > 0;
+  conditions knowledge_internal.filter_condition[];
   visible text := 'chunk.status = ''active''';
   matching text;
 begin
@@ -630,9 +622,11 @@ begin
       'chunk.metadata @> any (($1).wanted.alternative_metadata)' end,
     wanted.other_sql
   );
+  conditions := wanted.conditions;
+  wanted.conditions := null;
   return row(
-    wanted, viewer_id, viewer_groups, public_only, visible <> 'chunk.status = ''active''',
-    visible, matching
+    wanted, conditions, viewer_id, viewer_groups, public_only,
+    visible <> 'chunk.status = ''active''', visible, matching
   )::knowledge_internal.row_scope;
 end
 $$;
