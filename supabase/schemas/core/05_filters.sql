@@ -2,11 +2,10 @@
 -- Adds: types filter_condition, chunk_filter and row_scope, functions that compile the filters of a
 -- search, and row_scope, the one home of the conditions on rows. Locks nothing that exists.
 
--- One condition of filters. field: a column, metadata or metadata.<key>. kind: text, uuid, integer,
--- date, timestamp or json, which is metadata. path: the keys after metadata. location: the path,
--- with the bounds of a range. op: an op of filters; eq, ne and exists are in or not_in. has_null:
--- null is among the values of a column. The others are in the array of their kind, those of has_any
--- in texts.
+-- One condition. field: a column, metadata or metadata.<key>. kind: text, uuid, integer, date,
+-- timestamp or json, which is metadata. path: the keys after metadata. location: the same, with the
+-- bounds of a range. op: as in filters, but in or not_in for eq, ne and exists. has_null: null is
+-- among the values of a column; the others are in the array of their kind, or texts for has_any.
 create type knowledge_internal.filter_condition as (
   field text,
   kind text,
@@ -23,12 +22,10 @@ create type knowledge_internal.filter_condition as (
 );
 
 -- Compiled filters; a chunk must meet all parts, and a null part is no restriction. filter_type to
--- public_only: arguments of the search. required_metadata: metadata must contain it.
--- alternative_metadata: metadata must contain one of them. conditions: the other conditions; they
--- are the SQL in access_sql (those on visibility, sensitivity and owner_id, which control access)
--- and other_sql. collections: those that conditions allow. excluded_collections: those that no
--- chunk may be in. is_indexed: whether an index supports a part. bounds_rows: whether there is a
--- part beside excluded_collections.
+-- public_only: as given. required_metadata: metadata must contain it. alternative_metadata: it must
+-- contain one of them. access_sql and other_sql: the conditions as SQL about chunk, those on columns
+-- that control access apart. collections: those that conditions allow. is_indexed: whether an index
+-- supports a part. bounds_rows: whether it has a part beside excluded_collections.
 create type knowledge_internal.chunk_filter as (
   filter_type text,
   date_from date,
@@ -78,10 +75,9 @@ $$;
 create function knowledge_internal.how_to_add(field text, elements jsonb) returns text
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  known constant text := case field
-    when 'knowledge_type' then 'public.knowledge_types'
-    when 'source_origin' then 'public.knowledge_source_origins'
-  end;
+  known constant text :=
+    '{"knowledge_type": "public.knowledge_types",
+      "source_origin": "public.knowledge_source_origins"}'::jsonb ->> field;
 begin
   return coalesce(
     (
@@ -113,8 +109,12 @@ create function knowledge_internal.condition_problem(
 ) returns text
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  keys constant text[] := '{field,op,operator,value}';
+  other_keys constant jsonb := case jsonb_typeof(source)
+    when 'object' then source - '{field,op,operator,value}'::text[]
+  end;
+  field constant text := left((source -> 'field')::text, 100);
   value constant jsonb := source -> 'value';
+  shown constant text := left(value::text, 100);
   allowed_ops constant text[] := case
     when condition.path = '{}' then '{contains,has_any}'
     when condition.kind in ('text', 'uuid') then '{eq,ne,in,not_in,exists}'
@@ -124,23 +124,20 @@ declare
   end;
 begin
   return place || case
-    when jsonb_typeof(source) <> 'object'
-      then format(' must be an object, not %s', left(source::text, 100))
-    when source - keys <> '{}' then format(
+    when other_keys is null then format(' must be an object, not %s', left(source::text, 100))
+    when other_keys <> '{}' then format(
       ' must have only the keys field, op (or operator) and value, not %s',
-      left((source - keys)::text, 100)
+      left(other_keys::text, 100)
     )
     when source ?& '{op,operator}' then ' has both op and operator, give only one of them'
     when not source ? 'field' then '.field is missing'
     when not source ?| '{op,operator}' then '.op is missing'
     when condition.kind is null then format(
       '.field must be one of %s or metadata.<key>, not %s',
-      array_to_string(knowledge_internal.filter_columns(), ', '),
-      left((source -> 'field')::text, 100)
+      array_to_string(knowledge_internal.filter_columns(), ', '), field
     )
     when cardinality(condition.path) > 20 or '' = any (condition.path) then format(
-      '.field must have 1 to 20 keys after metadata, none of them empty, not %s',
-      left((source -> 'field')::text, 100)
+      '.field must have 1 to 20 keys after metadata, none of them empty, not %s', field
     )
     when (condition.op = any (allowed_ops)) is not true then format(
       '.op must be one of %s for %s, not %s', array_to_string(allowed_ops, ', '),
@@ -148,20 +145,16 @@ begin
     )
     when condition.op <> 'exists' and value is null then '.value is missing'
     when condition.op = 'exists' and jsonb_typeof(value) <> 'boolean'
-      then format('.value for exists must be true or false, not %s', left(value::text, 100))
+      then format('.value for exists must be true or false, not %s', shown)
     when condition.op in ('in', 'not_in', 'has_any')
       and not jsonb_path_match(value, 'strict $.type() == "array" && $.size() <= 1000')
       then format(
-        '.value for %s must be an array of at most 1000 values, not %s',
-        condition.op, left(value::text, 100)
+        '.value for %s must be an array of at most 1000 values, not %s', condition.op, shown
       )
     when condition.op = 'between' and not jsonb_path_match(
       value, 'strict $.type() == "array" && $.size() == 2 && $[0].type() == $[1].type()'
     )
-      then format(
-        '.value for between must be [low, high], both of one type, not %s',
-        left(value::text, 100)
-      )
+      then format('.value for between must be [low, high], both of one type, not %s', shown)
   end;
 end
 $$;
@@ -174,9 +167,13 @@ create function knowledge_internal.wrong_value(
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
-  iso_date constant text := '^\d{4}-\d{2}-\d{2}$';
-  iso_timestamp constant text :=
-    '^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}(:?\d{2})?)?)?$';
+  iso_date constant text := '^\d{4}-\d{2}-\d{2}';
+  pattern constant text := case condition.kind
+    when 'date' then iso_date || '$'
+    when 'timestamp'
+      then iso_date || '([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}(:?\d{2})?)?)?$'
+    else ''
+  end;
   allowed constant text[] := knowledge_internal.known_values(condition.field);
 begin
   return (
@@ -213,18 +210,12 @@ begin
              when condition.op = 'contains' then read.type <> 'null'
              when condition.kind = 'json' then read.type in ('number', 'string')
              when condition.kind = 'integer' then
-               case
-                 when read.type = 'number' then
-                   read.text::numeric between -2147483648 and 2147483647
-                   and read.text::numeric % 1 = 0
-                 else false
-               end
-             when read.type <> 'string' then false
-             when condition.kind = 'uuid' then knowledge_internal.is_input(read.text, 'uuid')
-             when condition.kind = 'date' then
-               read.text ~ iso_date and knowledge_internal.is_input(read.text, 'date')
-             else
-               read.text ~ iso_timestamp and knowledge_internal.is_input(read.text, 'timestamp')
+               jsonb_path_match(
+                 listed.element,
+                 'strict $ >= -2147483648 && $ <= 2147483647 && $.floor() == $', '{}', true
+               ) is true
+             else read.type = 'string' and read.text ~ pattern
+               and knowledge_internal.is_input(read.text, condition.kind)
            end
      order by listed.ordinality
      limit 1
@@ -254,17 +245,18 @@ declare
   value_count integer := 0;
   source jsonb;
   value jsonb;
-  field text;
   place text;
   elements jsonb;
   condition knowledge_internal.filter_condition;
   conditions knowledge_internal.filter_condition[] := '{}';
 begin
   if is_object and problem is null then
-    filters := (
-      select coalesce(jsonb_agg(jsonb_build_object('field', key, 'op', 'eq', 'value', entry.value)),
-                      '[]')
-        from jsonb_each(filters) as entry
+    filters := coalesce(
+      (
+        select jsonb_agg(jsonb_build_object('field', key, 'op', 'eq', 'value', entry.value))
+          from jsonb_each(filters) as entry
+      ),
+      '[]'
     );
   end if;
   problem := coalesce(problem, case when jsonb_array_length(filters) > 100 then format(
@@ -274,29 +266,30 @@ begin
   if problem is not null then
     raise exception '%', problem using errcode = '22023';
   end if;
+
   for number in 0 .. jsonb_array_length(filters) - 1 loop
     source := filters -> number;
     value := source -> 'value';
-    field := source ->> 'field';
-    place := case
-      when is_object then 'filters.' || field else format('filters[%s]', number)
-    end;
     condition := null;
-    condition.field := field;
+    condition.field := source ->> 'field';
     condition.kind := case
-      when field in ('document_id', 'source_id', 'owner_id') then 'uuid'
-      when field = 'chunk_index' then 'integer'
-      when field = 'document_date' then 'date'
-      when field in ('created_at', 'updated_at') then 'timestamp'
-      when field = any (knowledge_internal.filter_columns()) then 'text'
-      when is_object or field = 'metadata' or starts_with(field, 'metadata.') then 'json'
+      when condition.field in ('document_id', 'source_id', 'owner_id') then 'uuid'
+      when condition.field = 'chunk_index' then 'integer'
+      when condition.field = 'document_date' then 'date'
+      when condition.field in ('created_at', 'updated_at') then 'timestamp'
+      when condition.field = any (knowledge_internal.filter_columns()) then 'text'
+      when is_object or condition.field = 'metadata' or starts_with(condition.field, 'metadata.')
+        then 'json'
     end;
     condition.path := case
       when condition.kind <> 'json' then null
-      when is_object then array[field]
-      else (string_to_array(field, '.'))[2:]
+      when is_object then array[condition.field]
+      else (string_to_array(condition.field, '.'))[2:]
     end;
     condition.op := coalesce(source ->> 'op', source ->> 'operator');
+    place := case
+      when is_object then 'filters.' || condition.field else format('filters[%s]', number)
+    end;
     problem := case
       when not is_object then knowledge_internal.condition_problem(source, condition, place)
     end;
@@ -315,35 +308,36 @@ begin
       when condition.op in ('ne', 'exists') then 'not_in'
       else condition.op
     end;
-    if field = 'source_id' then
+    if condition.field = 'source_id' then
       -- Names of sources become their ids. An unknown name is left out, so it matches no row, as an
       -- unknown id does: an error would tell a viewer which sources exist.
       elements := (
-        select coalesce(jsonb_agg(coalesce(to_jsonb(stored.id), listed.element)), '[]')
-          from jsonb_array_elements(elements) as listed (element)
+        select coalesce(jsonb_agg(coalesce(to_jsonb(stored.id), element)), '[]')
+          from jsonb_array_elements(elements) as element
          cross join lateral (
-                 select jsonb_typeof(listed.element) = 'string'
-                          and not knowledge_internal.is_input(listed.element #>> '{}', 'uuid')
-                          as is_name
+                 select case
+                          when jsonb_typeof(element) = 'string'
+                            and not knowledge_internal.is_input(element #>> '{}', 'uuid')
+                            then element #>> '{}'
+                        end as name
                ) as read
-          left join public.knowledge_sources as stored
-            on read.is_name and stored.name = listed.element #>> '{}'
-         where not read.is_name or stored.id is not null
+          left join public.knowledge_sources as stored on stored.name = read.name
+         where read.name is null or stored.id is not null
       );
     end if;
     value_count := value_count + jsonb_array_length(elements);
     problem := case
       when value_count > 2000 then 'filters must have at most 2000 values in all'
       when condition.kind = 'json' and condition.op in ('in', 'not_in') then null
-      -- The fast way for long lists of texts.
-      when condition.kind = 'text' and knowledge_internal.known_values(field) is null
+      -- The fast way for a long list of texts.
+      when condition.kind = 'text' and knowledge_internal.known_values(condition.field) is null
         and not jsonb_path_exists(elements, 'strict $[*] ? (@.type() != "string" && @ != null)')
         then null
       else knowledge_internal.wrong_value(condition, elements, elements = value, place)
     end;
     if problem is not null then
       raise exception '%', problem
-        using errcode = '22023', hint = knowledge_internal.how_to_add(field, elements);
+        using errcode = '22023', hint = knowledge_internal.how_to_add(condition.field, elements);
     end if;
 
     if condition.kind = 'json' and condition.op <> 'has_any' then
@@ -352,12 +346,13 @@ begin
       condition := jsonb_populate_record(
         condition,
         jsonb_build_object(
+          'has_null', elements @> 'null',
           case condition.op when 'has_any' then 'texts' else condition.kind || 's' end,
           case condition.kind
+            -- 7.0 is an integer, too.
             when 'integer' then jsonb_path_query_array(elements, '$[*] ? (@ != null).floor()')
             else jsonb_path_query_array(elements, '$[*] ? (@ != null)')
-          end,
-          'has_null', elements @> 'null'
+          end
         )
       );
     end if;
@@ -379,48 +374,42 @@ declare
   any_scalar constant jsonpath := 'strict $.** ? (@.type() != "array" && @.type() != "object")';
   any_other_value constant jsonpath :=
     'strict $[*] ? (@.type() == "array" || @.type() == "object" || @ == null)';
-  place constant text := format(
-    '($1).conditions[%s].', coalesce(cardinality(compiled.conditions), 0) + 1
-  );
-  given constant text := place || case condition.op
+  number constant integer := coalesce(cardinality(compiled.conditions), 0) + 1;
+  here constant text := format('($1).conditions[%s].', number);
+  given constant text := here || case condition.op
     when 'has_any' then 'texts' else condition.kind || 's'
   end;
+  operator constant text :=
+    '{"gt": ">", "gte": ">=", "lt": "<", "lte": "<=", "between": ">="}'::jsonb ->> condition.op;
   actual text := 'chunk.' || condition.field;
-  operator constant text := case condition.op
-    when 'gte' then '>='
-    when 'between' then '>='
-    when 'gt' then '>'
-    when 'lte' then '<='
-    when 'lt' then '<'
+  -- The value that metadata must contain, or have at the path.
+  single jsonb := case
+    when condition.op = 'contains' or condition.op = 'in' and cardinality(condition.jsons) = 1
+      then condition.jsons[1]
   end;
-  keys text := '';
+  is_scalar constant boolean := jsonb_typeof(single) not in ('array', 'object');
   object_at_path jsonb := 'null'; -- with null at the end of the path
-  single jsonb; -- the value that metadata must contain, or have at the path
-  is_scalar boolean;
+  keys text := '';
   added text;
 begin
   if condition.field = 'collection' and condition.op = 'not_in' then
     compiled.excluded_collections := compiled.excluded_collections || condition.texts;
     return compiled;
-  elsif condition.kind = 'json' then
+  end if;
+
+  if condition.kind = 'json' then
     for level in reverse cardinality(condition.path) .. 1 loop
-      keys := '.' || to_json(condition.path[level]) || keys;
       object_at_path := jsonb_build_object(condition.path[level], object_at_path);
+      keys := '.' || to_json(condition.path[level]) || keys;
     end loop;
-    single := case
-      when condition.op = 'contains' or condition.op = 'in' and cardinality(condition.jsons) = 1
-        then condition.jsons[1]
-    end;
-    is_scalar := jsonb_typeof(single) not in ('array', 'object');
     -- For a scalar, containment is equality. A stored array or object may have more elements than
     -- the contained one, so it is compared again. The GIN index finds rows only by scalars.
     if single <> 'null' and jsonb_path_exists(single, any_scalar)
       and not (condition.op = 'contains' and is_scalar) then
-      single := coalesce(compiled.required_metadata, '{}') || case
-        when condition.path = '{}' then single
-        else jsonb_set(object_at_path, condition.path, single)
+      single := coalesce(compiled.required_metadata, '{}') || case condition.path
+        when '{}' then single else jsonb_set(object_at_path, condition.path, single)
       end;
-      -- Of two values of one key, the second one replaces the first one.
+      -- Two conditions on one key are one only if the second one includes the first one.
       if (single @> compiled.required_metadata) is not false then
         compiled.required_metadata := single;
         if condition.op = 'contains' or is_scalar then
@@ -434,11 +423,10 @@ begin
     ) then
       compiled.alternative_metadata := array(
         select jsonb_set(object_at_path, condition.path, listed.value)
-          from unnest(
-                 case condition.op
-                   when 'in' then condition.jsons else array[single, jsonb_build_array(single)]
-                 end
-               ) as listed (value)
+          from unnest(condition.jsons) as listed (value)
+        union all
+        select jsonb_set(object_at_path, condition.path, jsonb_build_array(single))
+         where condition.op = 'contains'
       );
       return compiled;
     end if;
@@ -454,7 +442,7 @@ begin
         when condition.op in ('in', 'not_in')
           then 'coalesce(jsonb_path_query_first(chunk.metadata, %s, ''{}'', true), ''null'')'
         else 'jsonb_path_query_first(chunk.metadata, %s, ''{}'', true)'
-      end, place || 'location'
+      end, here || 'location'
     );
   end if;
 
@@ -482,16 +470,14 @@ begin
   end if;
   if condition.field = 'collection' then
     compiled.collections := array(
-      select listed.name
-        from unnest(condition.texts) as listed (name)
-       where listed.name = any (compiled.collections) is not false
+      select name
+        from unnest(condition.texts) as name
+       where name = any (compiled.collections) is not false
     );
   end if;
   compiled.is_indexed := compiled.is_indexed is true
-    or condition.op = 'in' and condition.field in (
-      'knowledge_type', 'source_origin', 'collection', 'language', 'visibility', 'document_id',
-      'source_id', 'owner_id'
-    )
+    or condition.op = 'in' and condition.kind in ('text', 'uuid')
+      and condition.field not in ('sensitivity', 'embedding_model')
     or condition.op <> 'not_in' and condition.field = 'document_date';
   return compiled;
 end
@@ -527,14 +513,13 @@ declare
   compiled knowledge_internal.chunk_filter;
   condition knowledge_internal.filter_condition;
 begin
-  if filter_type is not null and filter_type <> all (knowledge_internal.knowledge_type_names()) then
+  if filter_type is not null
+    and filter_type <> all (knowledge_internal.knowledge_type_names()) then
     raise exception 'filter_type must be one of %, not %',
                     array_to_string(knowledge_internal.knowledge_type_names(), ', '),
                     left(filter_type, 100)
       using errcode = '22023',
-            hint = knowledge_internal.how_to_add(
-              'knowledge_type', jsonb_build_array(filter_type)
-            );
+            hint = knowledge_internal.how_to_add('knowledge_type', to_jsonb(array[filter_type]));
   end if;
   if filters <> 'null' then
     foreach condition in array knowledge_internal.filter_conditions(filters) loop
