@@ -70,24 +70,15 @@ begin
 end
 $$;
 
--- The statement that adds the first unknown one of these names of a type or an origin; empty for
--- other fields.
-create function knowledge_internal.how_to_add(field text, elements jsonb) returns text
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  known constant text :=
-    '{"knowledge_type": "public.knowledge_types",
-      "source_origin": "public.knowledge_source_origins"}'::jsonb ->> field;
+-- The statement that adds a name of a type or an origin; empty for other fields.
+create function knowledge_internal.how_to_add(field text, name text) returns text
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  return coalesce(
-    (
-      select format('To add it: insert into %s (name) values (%L)', known, left(listed.name, 60))
-        from jsonb_array_elements_text(elements) as listed (name)
-       where known is not null and listed.name <> all (knowledge_internal.known_values(field))
-       limit 1
-    ),
-    ''
-  );
+  return case when field in ('knowledge_type', 'source_origin') then format(
+    'To add it: insert into public.%s (name) values (%L)',
+    case field when 'knowledge_type' then 'knowledge_types' else 'knowledge_source_origins' end,
+    left(name, 60)
+  ) else '' end;
 end
 $$;
 
@@ -102,19 +93,17 @@ begin
 end
 $$;
 
--- What is wrong with the form of a condition; null if nothing is. condition: its field, kind, path
--- and op. place: where it stands, such as filters[2].
-create function knowledge_internal.condition_problem(
+-- Raises 22023 for a condition of the wrong form. condition: its field, kind, path and op. place:
+-- where it stands, such as filters[2].
+create function knowledge_internal.check_condition(
   source jsonb, condition knowledge_internal.filter_condition, place text
-) returns text
+) returns void
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   other_keys constant jsonb := case jsonb_typeof(source)
     when 'object' then source - '{field,op,operator,value}'::text[]
   end;
-  field constant text := left((source -> 'field')::text, 100);
   value constant jsonb := source -> 'value';
-  shown constant text := left(value::text, 100);
   allowed_ops constant text[] := case
     when condition.path = '{}' then '{contains,has_any}'
     when condition.kind in ('text', 'uuid') then '{eq,ne,in,not_in,exists}'
@@ -122,48 +111,50 @@ declare
       then '{eq,ne,in,not_in,exists,gte,gt,lte,lt,between,contains,has_any}'
     else '{eq,ne,in,not_in,exists,gte,gt,lte,lt,between}'
   end;
-begin
-  return place || case
-    when other_keys is null then format(' must be an object, not %s', left(source::text, 100))
-    when other_keys <> '{}' then format(
-      ' must have only the keys field, op (or operator) and value, not %s',
-      left(other_keys::text, 100)
-    )
+  -- For format, with the arguments below.
+  problem constant text := case
+    when other_keys is null then ' must be an object, not %1$s'
+    when other_keys <> '{}'
+      then ' must have only the keys field, op (or operator) and value, not %2$s'
     when source ?& '{op,operator}' then ' has both op and operator, give only one of them'
     when not source ? 'field' then '.field is missing'
     when not source ?| '{op,operator}' then '.op is missing'
-    when condition.kind is null then format(
-      '.field must be one of %s or metadata.<key>, not %s',
-      array_to_string(knowledge_internal.filter_columns(), ', '), field
-    )
-    when cardinality(condition.path) > 20 or '' = any (condition.path) then format(
-      '.field must have 1 to 20 keys after metadata, none of them empty, not %s', field
-    )
-    when (condition.op = any (allowed_ops)) is not true then format(
-      '.op must be one of %s for %s, not %s', array_to_string(allowed_ops, ', '),
-      left(condition.field, 100), left(coalesce(source -> 'op', source -> 'operator')::text, 100)
-    )
+    when condition.kind is null then '.field must be one of %3$s or metadata.<key>, not %4$s'
+    when cardinality(condition.path) > 20 or '' = any (condition.path)
+      then '.field must have 1 to 20 keys after metadata, none of them empty, not %4$s'
+    when (condition.op = any (allowed_ops)) is not true
+      then '.op must be one of %5$s for %6$s, not %7$s'
     when condition.op <> 'exists' and value is null then '.value is missing'
     when condition.op = 'exists' and jsonb_typeof(value) <> 'boolean'
-      then format('.value for exists must be true or false, not %s', shown)
+      then '.value for exists must be true or false, not %9$s'
     when condition.op in ('in', 'not_in', 'has_any')
       and not jsonb_path_match(value, 'strict $.type() == "array" && $.size() <= 1000')
-      then format(
-        '.value for %s must be an array of at most 1000 values, not %s', condition.op, shown
-      )
+      then '.value for %8$s must be an array of at most 1000 values, not %9$s'
     when condition.op = 'between' and not jsonb_path_match(
       value, 'strict $.type() == "array" && $.size() == 2 && $[0].type() == $[1].type()'
     )
-      then format('.value for between must be [low, high], both of one type, not %s', shown)
+      then '.value for between must be [low, high], both of one type, not %9$s'
   end;
+begin
+  if problem is not null then
+    raise exception '%', place || format(
+                      problem, left(source::text, 100), left(other_keys::text, 100),
+                      array_to_string(knowledge_internal.filter_columns(), ', '),
+                      left((source -> 'field')::text, 100), array_to_string(allowed_ops, ', '),
+                      left(condition.field, 100),
+                      left(coalesce(source -> 'op', source -> 'operator')::text, 100),
+                      condition.op, left(value::text, 100)
+                    )
+      using errcode = '22023';
+  end if;
 end
 $$;
 
--- The error message for the first element that a condition does not allow; null if it allows all
--- of them. is_list: the condition has them as a list.
-create function knowledge_internal.wrong_value(
+-- Raises 22023 for the first element that a condition does not allow. is_list: the condition has
+-- the elements as a list.
+create function knowledge_internal.check_values(
   condition knowledge_internal.filter_condition, elements jsonb, is_list boolean, place text
-) returns text
+) returns void
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
@@ -175,51 +166,61 @@ declare
     else ''
   end;
   allowed constant text[] := knowledge_internal.known_values(condition.field);
+  wrong record;
 begin
-  return (
-    select format(
-             '%s.value%s for %s must be %s, not %s',
-             place,
-             case when is_list then format('[%s]', listed.ordinality - 1) end,
-             left(condition.field, 100),
-             case
-               when allowed is not null then 'one of ' || array_to_string(allowed, ', ')
-               when condition.kind = 'text' or condition.op = 'has_any' then 'a string'
-               when condition.field = 'source_id' then 'a UUID or the name of a source'
-               when condition.kind = 'uuid' then 'a UUID'
-               when condition.kind = 'integer' then 'an integer'
-               when condition.kind = 'date' then 'an ISO date such as 2026-01-31'
-               when condition.kind = 'timestamp'
-                 then 'an ISO timestamp such as 2026-01-31T12:00:00Z'
-               when condition.path = '{}' then 'an object'
-               when condition.op = 'contains' then 'a value'
-               else 'a number or a string'
-             end,
-             left(listed.element::text, 100)
-           )
-      from jsonb_array_elements(elements) with ordinality as listed (element, ordinality)
-     cross join lateral (
-             select jsonb_typeof(listed.element) as type, listed.element #>> '{}' as text
-           ) as read
-     where not case
-             when condition.op in ('in', 'not_in') and read.text is null then true
-             when condition.kind = 'text' then
-               read.type = 'string' and coalesce(read.text = any (allowed), true)
-             when condition.op = 'has_any' then read.type = 'string'
-             when condition.path = '{}' then read.type = 'object'
-             when condition.op = 'contains' then read.type <> 'null'
-             when condition.kind = 'json' then read.type in ('number', 'string')
-             when condition.kind = 'integer' then
-               jsonb_path_match(
-                 listed.element,
-                 'strict $ >= -2147483648 && $ <= 2147483647 && $.floor() == $', '{}', true
-               ) is true
-             else read.type = 'string' and read.text ~ pattern
-               and knowledge_internal.is_input(read.text, condition.kind)
-           end
-     order by listed.ordinality
-     limit 1
-  );
+  -- The fast way for a long list of texts.
+  if condition.kind = 'text' and allowed is null
+    and not jsonb_path_exists(elements, 'strict $[*] ? (@.type() != "string" && @ != null)') then
+    return;
+  end if;
+  select listed.ordinality - 1 as place, listed.element, read.text
+    into wrong
+    from jsonb_array_elements(elements) with ordinality as listed (element, ordinality)
+   cross join lateral (
+           select jsonb_typeof(listed.element) as type, listed.element #>> '{}' as text
+         ) as read
+   where not case
+           when condition.op in ('in', 'not_in') and read.text is null then true
+           when condition.kind = 'text' then
+             read.type = 'string' and coalesce(read.text = any (allowed), true)
+           when condition.op = 'has_any' then read.type = 'string'
+           when condition.path = '{}' then read.type = 'object'
+           when condition.op = 'contains' then read.type <> 'null'
+           when condition.kind = 'json' then read.type in ('number', 'string')
+           when condition.kind = 'integer' then
+             jsonb_path_match(
+               listed.element,
+               'strict $ >= -2147483648 && $ <= 2147483647 && $.floor() == $', '{}', true
+             ) is true
+           else read.type = 'string' and read.text ~ pattern
+             and knowledge_internal.is_input(read.text, condition.kind)
+         end
+   order by listed.ordinality
+   limit 1;
+  if found then
+    raise exception '%', format(
+                      '%s.value%s for %s must be %s, not %s',
+                      place,
+                      case when is_list then format('[%s]', wrong.place) end,
+                      left(condition.field, 100),
+                      case
+                        when allowed is not null then 'one of ' || array_to_string(allowed, ', ')
+                        when condition.kind = 'text' or condition.op = 'has_any' then 'a string'
+                        when condition.field = 'source_id' then 'a UUID or the name of a source'
+                        when condition.kind = 'uuid' then 'a UUID'
+                        when condition.kind = 'integer' then 'an integer'
+                        when condition.kind = 'date' then 'an ISO date such as 2026-01-31'
+                        when condition.kind = 'timestamp'
+                          then 'an ISO timestamp such as 2026-01-31T12:00:00Z'
+                        when condition.path = '{}' then 'an object'
+                        when condition.op = 'contains' then 'a value'
+                        else 'a number or a string'
+                      end,
+                      left(wrong.element::text, 100)
+                    )
+      using errcode = '22023',
+            hint = knowledge_internal.how_to_add(condition.field, wrong.text);
+  end if;
 end
 $$;
 
@@ -290,11 +291,8 @@ begin
     place := case
       when is_object then 'filters.' || condition.field else format('filters[%s]', number)
     end;
-    problem := case
-      when not is_object then knowledge_internal.condition_problem(source, condition, place)
-    end;
-    if problem is not null then
-      raise exception '%', problem using errcode = '22023';
+    if not is_object then
+      perform knowledge_internal.check_condition(source, condition, place);
     end if;
 
     -- Equality is a list with one element; existence is a comparison with null.
@@ -326,18 +324,10 @@ begin
       );
     end if;
     value_count := value_count + jsonb_array_length(elements);
-    problem := case
-      when value_count > 2000 then 'filters must have at most 2000 values in all'
-      when condition.kind = 'json' and condition.op in ('in', 'not_in') then null
-      -- The fast way for a long list of texts.
-      when condition.kind = 'text' and knowledge_internal.known_values(condition.field) is null
-        and not jsonb_path_exists(elements, 'strict $[*] ? (@.type() != "string" && @ != null)')
-        then null
-      else knowledge_internal.wrong_value(condition, elements, elements = value, place)
-    end;
-    if problem is not null then
-      raise exception '%', problem
-        using errcode = '22023', hint = knowledge_internal.how_to_add(condition.field, elements);
+    if value_count > 2000 then
+      raise exception 'filters must have at most 2000 values in all' using errcode = '22023';
+    elsif condition.kind <> 'json' or condition.op not in ('in', 'not_in') then
+      perform knowledge_internal.check_values(condition, elements, elements = value, place);
     end if;
 
     if condition.kind = 'json' and condition.op <> 'has_any' then
@@ -519,7 +509,7 @@ begin
                     array_to_string(knowledge_internal.knowledge_type_names(), ', '),
                     left(filter_type, 100)
       using errcode = '22023',
-            hint = knowledge_internal.how_to_add('knowledge_type', to_jsonb(array[filter_type]));
+            hint = knowledge_internal.how_to_add('knowledge_type', filter_type);
   end if;
   if filters <> 'null' then
     foreach condition in array knowledge_internal.filter_conditions(filters) loop
