@@ -846,13 +846,14 @@ begin
     return (
       select jsonb_agg(listed.condition order by listed.place)
         from jsonb_array_elements(filters) with ordinality as listed (condition, place)
-       where not knowledge_internal.is_listed(listed.condition, failing)
+       where listed.condition <> all (array(select jsonb_array_elements(failing)))
     );
   end if;
   return (
     select jsonb_object_agg(entry.key, entry.value)
       from jsonb_each(filters) as entry
-     where not knowledge_internal.is_listed(jsonb_build_object(entry.key, entry.value), failing)
+     where jsonb_build_object(entry.key, entry.value)
+             <> all (array(select jsonb_array_elements(failing)))
   );
 end
 $$;
