@@ -15,8 +15,7 @@ $$;
 comment on function public.knowledge_content_hash(text, text) is
   'Hex SHA-256 of the UTF-8 bytes of heading (empty when null), a line feed and content. Chunks '
   'with the same text have the same hash.';
-revoke all on function public.knowledge_content_hash(text, text)
-  from public, anon, authenticated;
+revoke all on function public.knowledge_content_hash(text, text) from public, anon, authenticated;
 grant execute on function public.knowledge_content_hash(text, text) to service_role;
 
 -- The text search configuration for a language's name or ISO 639-1 code (german, de, de-AT); simple
@@ -74,9 +73,7 @@ begin
   -- Hyphens, dashes and the minus sign become one character. Soft hyphens, word joiners, byte order
   -- marks and zero-width spaces are removed, because they are invisible and nobody types them.
   if source ~ '[\u2010-\u2013\u2212\u00AD\u2060\uFEFF\u200B]' then
-    source := translate(
-      source, U&'\2010\2011\2012\2013\2212\00AD\2060\FEFF\200B', '-----'
-    );
+    source := translate(source, U&'\2010\2011\2012\2013\2212\00AD\2060\FEFF\200B', '-----');
   end if;
   return source;
 end
@@ -110,8 +107,7 @@ begin
         source,
         '(?<=[' || letters || marks || '])[' || letters || '][' || marks || ']*'
           '(?=[' || letters || '])',
-        '\& \&',
-        'g'
+        '\& \&', 'g'
       );
     end if;
   end if;
@@ -217,48 +213,44 @@ begin
     return words;
   end if;
   return words || (
-    select coalesce(string_agg(distinct ' ' || inner_compound.word, ''), '')
+    select coalesce(
+             string_agg(distinct ' ' || regexp_replace(inner_compound.word, '[-_]+', '', 'g'), ''),
+             ''
+           )
       from regexp_matches(
              source, '[[:alnum:]]+(?:(?:[-/.@:\\]_*|_+|::|://)[[:alnum:]]+){2,}', 'g'
            ) as matched (parts)
      cross join lateral (
-             -- A version is one part.
              select matched.parts[1] ~ '\d\.\d' as has_version,
+                    -- A version is one part.
                     regexp_replace(matched.parts[1], '(?<=\d)\.(?=\d)', 'p', 'g') as source
              offset 0
            ) as compound
      cross join lateral (
-             select (regexp_split_to_array(compound.source, '[-_/.@:\\]+'))[:most_parts] as parts,
-                    -- Of a path or a dotted name: pandas.read_csv has read_csv.
-                    case
-                      when compound.source ~ '[-_]' and compound.source ~ '[/.@:\\]'
-                        then (regexp_split_to_array(compound.source, '[/.@:\\]+'))[:most_parts]
-                    end as segments
-             offset 0
-           ) as split
-     cross join lateral (
+             -- A version that is not the whole compound, and its beginning.
              select version.word
                from regexp_split_to_table(compound.source, '[-_/.@:\\]+') as part
               cross join lateral (
                       values (regexp_replace(part, 'p\d+$', '')), (nullif(part, compound.source))
                     ) as version (word)
-              where compound.has_version
-                and part ~ '^\d+(p\d+){1,4}$'
-                and version.word ~ 'p'
+              where compound.has_version and part ~ '^\d+(p\d+){1,4}$' and version.word ~ 'p'
              union all
-             select split.parts[place - 1] || split.parts[place]
-               from generate_series(2, cardinality(split.parts)) as place
-              where cardinality(split.parts) > 2
-             union all
-             select regexp_replace(segment, '[-_]+', '', 'g')
-               from unnest(split.segments) as segment
-              where segment ~ '[-_]'
-             union all
-             select regexp_replace(
-                      split.segments[place - 1] || split.segments[place], '[-_]+', '', 'g'
-                    )
-               from generate_series(2, cardinality(split.segments)) as place
-              where cardinality(split.segments) > 2
+             select listed.word
+               from (
+                 values ((regexp_split_to_array(compound.source, '[-_/.@:\\]+'))[:most_parts]),
+                        -- Of a path or a dotted name: pandas.read_csv has read_csv.
+                        (case
+                           when compound.source ~ '[-_]' and compound.source ~ '[/.@:\\]'
+                             then (regexp_split_to_array(compound.source, '[/.@:\\]+'))[:most_parts]
+                         end)
+               ) as split (parts)
+              cross join lateral (
+                      select part from unnest(split.parts) as part where part ~ '[-_]'
+                      union all
+                      select split.parts[place - 1] || split.parts[place]
+                        from generate_series(2, cardinality(split.parts)) as place
+                       where cardinality(split.parts) > 2
+                    ) as listed (word)
            ) as inner_compound (word)
   );
 end
@@ -428,7 +420,7 @@ begin
   length_factor := knowledge_internal.bm25_length_factor(
     text_length, greatest(coalesce(mean_length, text_length), 1)
   );
-  -- An aggregate for each level: a second statement over these lexemes takes longer.
+  -- A second statement over these lexemes takes longer than an aggregate for each level.
   select string_agg(term.dimension || ':' || term.weight::real, ','),
          coalesce(
            array_agg(term.lexeme || '^1') filter (where term.weight >= levels[1])

@@ -46,11 +46,7 @@ begin
               '(?:[' || letters || ']+(?:[-_/.@:\\\u2010-\u2013\u2212\uFF0D][' || letters || ']+)*'
                 '|\d{1,3}(?:,\d{3})+)'
             ),
-            (
-              'word',
-              true,
-              '(?:\m[[:alpha:]](?:\+\+|#(?![[:alnum:]]))|[' || letters || ']+)'
-            ),
+            ('word', true, '(?:\m[[:alpha:]](?:\+\+|#(?![[:alnum:]]))|[' || letters || ']+)'),
             (
               'inner word',
               word ~ '[[:lower:]]{2}[[:upper:]]',
@@ -60,9 +56,7 @@ begin
         ) as level (kind, is_in_word, pattern)
        cross join lateral regexp_matches(word, '[^' || letters || ']*' || level.pattern, 'g')
                with ordinality as matched (parts, number)
-       cross join lateral (
-               select ltrim(matched.parts[1], punctuation) as part offset 0
-             ) as trimmed
+       cross join lateral (select ltrim(matched.parts[1], punctuation) as part offset 0) as trimmed
        where level.is_in_word
     ) as piece
    cross join lateral unnest(
@@ -159,9 +153,7 @@ begin
            length(rtrim(form.word, punctuation)) as last,
            array_position(lexemes, found.lexeme) as place
       from form
-     cross join lateral unnest(
-             tsvector_to_array(to_tsvector(configuration, form.word))
-           ) as found (lexeme)
+     cross join unnest(tsvector_to_array(to_tsvector(configuration, form.word))) as found (lexeme)
      where not form.is_compound
        and found.lexeme = any (lexemes)
     union all
@@ -300,58 +292,53 @@ begin
         from (
           select case
                    when passage_finish <= excerpt_size - boundary_distance then 1
-                   else greatest(
-                     1,
-                     least(
-                       passage_start - (excerpt_size - (passage_finish - passage_start)) / 2,
-                       source_size - excerpt_size + 1
-                     )
-                   )
+                   else greatest(1, least(
+                     passage_start - (excerpt_size - passage_finish + passage_start) / 2,
+                     source_size - excerpt_size + 1
+                   ))
                  end as first
         ) as cut
     ),
     between_words as (
-      select case
+      select cut.first + case
                when cut.first > 1 and substr(source, cut.first - 1, 1) <> ' '
-                 and gap.before <= boundary_distance then cut.first + gap.before
-               else cut.first
+                 and gap.before <= boundary_distance then gap.before
+               else 0
              end as first,
-             case
+             cut.last - case
                when cut.last < source_size and substr(source, cut.last + 1, 1) <> ' '
-                 and gap.after <= boundary_distance then cut.last - gap.after
-               else cut.last
+                 and gap.after <= boundary_distance then gap.after
+               else 0
              end as last
         from around_passage as cut
        cross join lateral (
-               select strpos(substr(source, cut.first, passage_start - cut.first), ' ') as before,
+               select strpos(substr(source, cut.first, passage_start - cut.first), ' '),
                       strpos(
                         reverse(substr(source, passage_finish + 1, cut.last - passage_finish)), ' '
-                      ) as after
-             ) as gap
+                      )
+             ) as gap (before, after)
     ),
     -- No letter is cut off from its marks. Of more than 40 marks on the last letter, 40 are kept.
-    excerpt as (
-      select cut.first
-               + case
-                 when cut.first = 1 then 0
-                 else length(
-                   substring(
-                     substr(source, cut.first, passage_start - cut.first) from leading_marks
-                   )
-                 )
-               end as first,
+    between_letters as (
+      select case
+               when cut.first = 1 then 1
+               else cut.first + length(
+                 substring(substr(source, cut.first, passage_start - cut.first) from leading_marks)
+               )
+             end as first,
              cut.last + length(substring(substr(source, cut.last + 1, 40) from leading_marks))
                as last
         from between_words as cut
     ),
+    excerpt as (
+      select cut.*, int4multirange(int4range(cut.first, cut.last + 1)) as characters
+        from between_letters as cut
+    ),
     piece as (
-      select unnest(int4multirange(int4range(excerpt.first, excerpt.last + 1)) * highlighted)
-               as range,
-             '<mark>%s</mark>' as form
+      select unnest(excerpt.characters * highlighted) as range, '<mark>%s</mark>' as form
         from excerpt
       union all
-      select unnest(int4multirange(int4range(excerpt.first, excerpt.last + 1)) - highlighted), '%s'
-        from excerpt
+      select unnest(excerpt.characters - highlighted), '%s' from excerpt
     )
     select case when excerpt.first > 1 then '… ' else '' end
              || coalesce(marked.html, '')
