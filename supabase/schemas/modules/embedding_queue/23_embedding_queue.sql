@@ -50,6 +50,16 @@ alter table public.knowledge_embedding_claims enable row level security;
 revoke all on table public.knowledge_embedding_claims
   from public, anon, authenticated, service_role;
 
+-- The extension point: deletes the claims of these texts, because the reason of a failure can quote
+-- the text. If another chunk has the same text, it loses only a lease.
+create or replace function knowledge_internal.erase_texts(hashes text[]) returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  delete from public.knowledge_embedding_claims as claim
+   where claim.content_hash = any (hashes);
+end
+$$;
+
 -- Whether an active chunk needs an embedding of wanted_model: it has none, or one of another model
 -- than the collection's. stored_model: an empty text if no model was recorded.
 create function knowledge_internal.is_pending(
