@@ -2,23 +2,6 @@
 -- Adds: the triggers of knowledge_documents and knowledge_chunks, and functions upsert_, delete_
 -- and purge_. Locks both tables against writes while a trigger is created.
 
--- Extension point: deletes for good what modules keep of the use by this owner. Returns the number
--- of deleted rows.
-create function knowledge_internal.erase_derived(owner uuid) returns bigint
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return 0;
-end
-$$;
-
--- Extension point: deletes what modules keep of texts with these content hashes, of which chunks
--- were just deleted for good. Another chunk can have the same text.
-create function knowledge_internal.erase_texts(hashes text[]) returns void
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-end
-$$;
-
 -- The trigger functions are definers: roles that may write chunks or documents have no rights on
 -- the internal functions and tables.
 
@@ -492,28 +475,14 @@ begin
            now()
          )
    where stored.id = document.id
-     and (
-       stored.title, stored.knowledge_type, stored.source_id, stored.source_url,
-       stored.source_origin, stored.author, stored.document_date, stored.owner_id,
-       stored.visibility, stored.allowed_groups, stored.sensitivity, stored.language,
-       stored.collection, stored.metadata, stored.source_row, stored.content_hash
-     ) is distinct from (
-       document.title, document.knowledge_type, document.source_id, document.source_url,
-       document.source_origin, document.author, document.document_date, document.owner_id,
-       document.visibility, document.allowed_groups, document.sensitivity, document.language,
-       document.collection, document.metadata, document.source_row, document.content_hash
-     );
+     and to_jsonb(stored) <> to_jsonb(document);
   return document;
 end
 $$;
 
 -- What store_chunks did: the counts that upsert_knowledge_document returns.
 create type knowledge_internal.chunk_counts as (
-  added integer,
-  changed integer,
-  unchanged integer,
-  removed integer,
-  embeddings_reused integer,
+  added integer, changed integer, unchanged integer, removed integer, embeddings_reused integer,
   embeddings_missing integer
 );
 
@@ -628,28 +597,20 @@ begin
            ) as chunk
   ),
   -- A given chunk, a stored one, or both, if they have the same text. is_given: false for a chunk
-  -- to supersede; is_replaced: its position gets a new chunk. is_embedded: the stored chunk keeps
-  -- its embedding. collection, metadata: null: as stored.
+  -- to supersede; is_replaced: its position gets a new chunk. keeps_embedding: that of the stored
+  -- chunk is of the given model.
   paired as (
-    select stored.id as stored_id,
+    select stored.id as stored_id, document_id, content_hash, incoming.heading, incoming.content,
+           incoming.collection, incoming.metadata, incoming.embedding, incoming.embedding_model,
            incoming.document_id is not null as is_given,
-           document_id,
            coalesce(incoming.chunk_index, stored.chunk_index) as chunk_index,
-           incoming.heading,
-           incoming.content,
-           content_hash,
-           incoming.collection,
-           incoming.metadata,
-           incoming.embedding,
-           incoming.embedding_model,
            (
-             stored.is_embedded and (
+             stored.is_embedded
+             and (
                incoming.embedding_model is null
-                 or incoming.embedding_model = stored.embedding_model
+               or incoming.embedding_model = stored.embedding_model
              )
-           ) is true as is_embedded,
-           (stored.is_embedded and stored.embedding_model = incoming.embedding_model) is true
-             as has_the_model,
+           ) is true as keeps_embedding,
            max(stored.version) filter (where incoming.document_id is null) over same_place
              as superseded_version,
            bool_or(stored.id is null) over same_place as is_replaced
@@ -659,20 +620,21 @@ begin
       partition by document_id, coalesce(incoming.chunk_index, stored.chunk_index)
     )
   ),
+  -- embedding: what is stored, null: nothing. collection and metadata: null: as stored.
   change as materialized (
     select paired.stored_id, paired.is_given, paired.document_id, paired.chunk_index,
            paired.heading, paired.content, paired.collection, paired.metadata,
+           paired.embedding_model, paired.is_replaced, paired.keeps_embedding,
+           paired.embedding is not null as embedding_is_given,
            case
-             when paired.embedding is not null or paired.has_the_model
-                  or paired.embedding_model is null
+             when paired.keeps_embedding then null
+             when paired.embedding is not null or paired.embedding_model is null
                then paired.embedding
              when paired.is_given then knowledge_internal.given_embedding(
                paired.content_hash, paired.embedding_model, paired.document_id
              )
            end as embedding,
-           paired.embedding_model, paired.embedding is not null as embedding_is_given,
-           paired.is_embedded, coalesce(paired.superseded_version, 0) + 1 as version,
-           paired.is_replaced
+           coalesce(paired.superseded_version, 0) + 1 as version
       from paired
      order by paired.document_id, paired.chunk_index
   ),
@@ -681,25 +643,17 @@ begin
        set chunk_index = change.chunk_index,
            collection = coalesce(change.collection, chunk.collection),
            metadata = coalesce(change.metadata, chunk.metadata),
-           embedding = case
-             when embedding_change.is_needed then change.embedding
-             else chunk.embedding
-           end,
+           embedding = coalesce(change.embedding, chunk.embedding),
            embedding_model = case
-             when embedding_change.is_needed then change.embedding_model
-             else chunk.embedding_model
+             when change.embedding is null then chunk.embedding_model
+             else change.embedding_model
            end
       from change
-     cross join lateral (
-             select change.embedding is not null and not change.is_embedded
-           ) as embedding_change (is_needed)
      where chunk.id = change.stored_id
        and change.is_given
        and (
-         embedding_change.is_needed
-         or (
-           chunk.chunk_index, chunk.collection, chunk.metadata
-         ) is distinct from (
+         change.embedding is not null
+         or (chunk.chunk_index, chunk.collection, chunk.metadata) is distinct from (
            change.chunk_index,
            coalesce(change.collection, chunk.collection),
            coalesce(change.metadata, chunk.metadata)
@@ -732,10 +686,10 @@ begin
          count(*) filter (
            where change.is_given
              and not change.embedding_is_given
-             and (change.embedding is not null or change.is_embedded)
+             and (change.embedding is not null or change.keeps_embedding)
          ),
          count(*) filter (
-           where change.is_given and change.embedding is null and not change.is_embedded
+           where change.is_given and change.embedding is null and not change.keeps_embedding
          )
     into counts.added, counts.changed, counts.unchanged, counts.removed,
          counts.embeddings_reused, counts.embeddings_missing
@@ -748,13 +702,8 @@ create function public.upsert_knowledge_document(
   document jsonb, chunks jsonb, fields text default 'merge'
 )
 returns table (
-  document_id uuid,
-  chunks_added integer,
-  chunks_changed integer,
-  chunks_unchanged integer,
-  chunks_removed integer,
-  embeddings_reused integer,
-  embeddings_missing integer
+  document_id uuid, chunks_added integer, chunks_changed integer, chunks_unchanged integer,
+  chunks_removed integer, embeddings_reused integer, embeddings_missing integer
 )
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -830,7 +779,7 @@ begin
 end
 $$;
 
-comment on function public.upsert_knowledge_document(jsonb, jsonb, text) is
+comment on function public.upsert_knowledge_document is
   'Stores a document and its chunks in one transaction, and counts what that changed. '
   'document: external_key (what it is matched on) and any of title, knowledge_type, source_id, '
   'source_url, source_origin, author, document_date, owner_id, visibility, allowed_groups (an '
@@ -844,9 +793,6 @@ comment on function public.upsert_knowledge_document(jsonb, jsonb, text) is
   'one is superseded. A chunk without an embedding takes one that a stored chunk of the same text '
   'and embedding_model has, but not from a document of an adopted table. '
   'Concurrent writers of one document wait for each other. Raises 22023 for a wrong value.';
-revoke all on function public.upsert_knowledge_document(jsonb, jsonb, text)
-  from public, anon, authenticated;
-grant execute on function public.upsert_knowledge_document(jsonb, jsonb, text) to service_role;
 
 -- An array, because PostgREST cuts a set of rows at its Max rows: hashes left out would count as
 -- embedded.
@@ -870,13 +816,27 @@ begin
 end
 $$;
 
-comment on function public.missing_knowledge_embeddings(text[], text) is
+comment on function public.missing_knowledge_embeddings is
   'Of the given hashes (knowledge_content_hash), those for which no stored chunk has an embedding '
   'of that model: what is left to embed before upsert_knowledge_document. Chunks of adopted tables '
   'do not count. Raises 22023 for null.';
-revoke all on function public.missing_knowledge_embeddings(text[], text)
-  from public, anon, authenticated;
-grant execute on function public.missing_knowledge_embeddings(text[], text) to service_role;
+
+-- Extension point: deletes what modules store of texts, by the content_hash of deleted chunks.
+create function knowledge_internal.forget_texts(hashes text[]) returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return;
+end
+$$;
+
+-- Extension point: deletes what modules derived from the use by an owner. Returns the number of
+-- deleted rows.
+create function knowledge_internal.erase_derived(owner uuid) returns bigint
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return 0;
+end
+$$;
 
 create function public.delete_knowledge_document(document_key text) returns integer
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -904,16 +864,14 @@ begin
     delete from public.knowledge_documents as document using locked where document.id = locked.id
   )
   select count(*), array_agg(chunks.content_hash) into deleted_chunks, hashes from chunks;
-  perform knowledge_internal.erase_texts(hashes);
+  perform knowledge_internal.forget_texts(hashes);
   return deleted_chunks;
 end
 $$;
 
-comment on function public.delete_knowledge_document(text) is
+comment on function public.delete_knowledge_document is
   'Deletes the document with this external_key and all versions of its chunks for good; returns '
   'the number of chunks. It returns 0 when there is no such document. Raises 22023 for null.';
-revoke all on function public.delete_knowledge_document(text) from public, anon, authenticated;
-grant execute on function public.delete_knowledge_document(text) to service_role;
 
 create function public.delete_knowledge_owner(owner uuid)
 returns table (documents_deleted integer, chunks_deleted integer)
@@ -967,16 +925,14 @@ begin
     into documents_deleted, chunks_deleted, hashes
     from chunks;
   perform knowledge_internal.erase_derived(owner);
-  perform knowledge_internal.erase_texts(hashes);
+  perform knowledge_internal.forget_texts(hashes);
   return next;
 end
 $$;
 
-comment on function public.delete_knowledge_owner(uuid) is
+comment on function public.delete_knowledge_owner is
   'Deletes every document and chunk of one owner for good, superseded versions included, and what '
   'modules keep of the owner: judgments and lines of the query log. Raises 22023 for null.';
-revoke all on function public.delete_knowledge_owner(uuid) from public, anon, authenticated;
-grant execute on function public.delete_knowledge_owner(uuid) to service_role;
 
 create function public.purge_knowledge_chunks(older_than interval default '30 days') returns integer
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -1004,12 +960,19 @@ begin
 end
 $$;
 
-comment on function public.purge_knowledge_chunks(interval) is
+comment on function public.purge_knowledge_chunks is
   'Deletes chunks that have been superseded or deleted for at least this long; returns their '
   'number. A chunk that another transaction has locked is left for the next call. Raises 22023 for '
   'an interval out of bounds.';
-revoke all on function public.purge_knowledge_chunks(interval) from public, anon, authenticated;
-grant execute on function public.purge_knowledge_chunks(interval) to service_role;
+
+revoke all on function
+  public.upsert_knowledge_document, public.missing_knowledge_embeddings,
+  public.delete_knowledge_document, public.delete_knowledge_owner, public.purge_knowledge_chunks
+  from public, anon, authenticated;
+grant execute on function
+  public.upsert_knowledge_document, public.missing_knowledge_embeddings,
+  public.delete_knowledge_document, public.delete_knowledge_owner, public.purge_knowledge_chunks
+  to service_role;
 
 -- No role can name a function of this schema without usage on it. The revoke is the second lock.
 revoke all on all functions in schema knowledge_internal from public;

@@ -50,16 +50,6 @@ alter table public.knowledge_embedding_claims enable row level security;
 revoke all on table public.knowledge_embedding_claims
   from public, anon, authenticated, service_role;
 
--- The extension point: deletes the claims of these texts, because the reason of a failure can quote
--- the text. If another chunk has the same text, it loses only a lease.
-create or replace function knowledge_internal.erase_texts(hashes text[]) returns void
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  delete from public.knowledge_embedding_claims as claim
-   where claim.content_hash = any (hashes);
-end
-$$;
-
 -- Whether an active chunk needs an embedding of wanted_model: it has none, or one of another model
 -- than the collection's. stored_model: an empty text if no model was recorded.
 create function knowledge_internal.is_pending(
@@ -1046,6 +1036,15 @@ comment on function public.count_my_pending_knowledge_embeddings(jsonb) is
 revoke all on function public.count_my_pending_knowledge_embeddings(jsonb)
   from public, anon, authenticated, service_role;
 grant execute on function public.count_my_pending_knowledge_embeddings(jsonb) to authenticated;
+
+-- The reason of a failure can quote the text. If another chunk has the same text, it loses only a
+-- lease.
+create or replace function knowledge_internal.forget_texts(hashes text[]) returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  delete from public.knowledge_embedding_claims as claim where claim.content_hash = any (hashes);
+end
+$$;
 
 revoke all on all functions in schema knowledge_internal from public;
 
