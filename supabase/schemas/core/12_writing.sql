@@ -247,39 +247,26 @@ begin
     into wrong_key, allowed
     from (
       values
-        (
-          'metadata', 'a JSON object',
-          jsonb_typeof(document -> 'metadata') in ('object', 'null')
-        ),
-        (
-          'allowed_groups', 'an array of texts, or null',
-          document -> 'allowed_groups' = 'null'
-            or jsonb_typeof(document -> 'allowed_groups') = 'array'
-              and not jsonb_path_exists(
-                    document -> 'allowed_groups', 'strict $[*] ? (@.type() != "string")',
-                    silent => true
-                  )
-        ),
-        (
-          'external_key', 'a text of 1 to 2000 bytes',
-          octet_length(document ->> 'external_key') between 1 and 2000
-        ),
+        ('metadata', 'a JSON object', jsonb_typeof(document -> 'metadata') in ('object', 'null')),
+        ('allowed_groups', 'an array of texts, or null',
+         document -> 'allowed_groups' = 'null'
+           or jsonb_typeof(document -> 'allowed_groups') = 'array'
+             and not jsonb_path_exists(
+                   document -> 'allowed_groups', 'strict $[*] ? (@.type() != "string")',
+                   silent => true
+                 )),
+        ('external_key', 'a text of 1 to 2000 bytes',
+         octet_length(document ->> 'external_key') between 1 and 2000),
         ('owner_id', 'a UUID', knowledge_internal.is_input(document ->> 'owner_id', 'uuid')),
         ('source_id', 'a UUID', knowledge_internal.is_input(document ->> 'source_id', 'uuid')),
         -- How Postgres reads any other form of a date depends on the DateStyle of the session.
-        (
-          'document_date', 'an ISO date such as 2026-01-31',
-          document ->> 'document_date' ~ '^\d{4}-\d{2}-\d{2}([T ].*)?$'
-            and knowledge_internal.is_input(document ->> 'document_date', 'date')
-        ),
-        (
-          'language', 'a text of 1 to 60 characters',
-          length(document ->> 'language') between 1 and 60
-        ),
-        (
-          'collection', 'a text of 1 to 200 characters',
-          length(document ->> 'collection') between 1 and 200
-        )
+        ('document_date', 'an ISO date such as 2026-01-31',
+         document ->> 'document_date' ~ '^\d{4}-\d{2}-\d{2}([T ].*)?$'
+           and knowledge_internal.is_input(document ->> 'document_date', 'date')),
+        ('language', 'a text of 1 to 60 characters',
+         length(document ->> 'language') between 1 and 60),
+        ('collection', 'a text of 1 to 200 characters',
+         length(document ->> 'collection') between 1 and 200)
     ) as rule (field, allowed, is_kept)
    where not rule.is_kept
    limit 1;
@@ -326,7 +313,7 @@ declare
   );
   embedding extensions.vector;
   chunk jsonb;
-  name text; -- of the chunk
+  name text; -- of the chunk in a message
 begin
   for chunk, name in
     select item.chunk, format('chunks[%s]', item.ordinality - 1)
@@ -546,8 +533,8 @@ language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
--- No nested loop can make the full join. With the other joins disabled, its estimated cost is so
--- high that Postgres would compile the statement.
+-- No nested loop can make the full join. With the other joins disabled, its estimated cost before
+-- Postgres 18 is so high that Postgres would compile the statement.
 set jit = off as $$
 declare
   counts knowledge_internal.chunk_counts;
