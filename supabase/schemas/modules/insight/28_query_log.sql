@@ -76,19 +76,26 @@ begin
 end
 $$;
 
--- Deletes the lines of the query log in which this viewer asked. Returns their number.
-create function knowledge_internal.erase_queries(viewer uuid) returns integer
+-- The extension point: deletes the judgments of this owner, and the lines of the query log in which
+-- the owner asked.
+create or replace function knowledge_internal.erase_derived(owner uuid) returns bigint
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  secret bytea;
-  deleted integer;
+  secret constant bytea := (select key.secret from public.knowledge_query_log_key as key);
+  deleted bigint;
 begin
-  select key.secret into secret from public.knowledge_query_log_key as key;
-  delete from public.knowledge_query_log as line
-   where line.viewer_mark = knowledge_internal.viewer_mark(
-           secret, substring(line.viewer_mark from 1 for 16), viewer
-         );
-  get diagnostics deleted = row_count;
+  with judgments as (
+    delete from public.knowledge_judgments as judgment where judgment.judged_by = owner
+    returning judgment.id
+  ),
+  lines as (
+    delete from public.knowledge_query_log as line
+     where line.viewer_mark = knowledge_internal.viewer_mark(
+             secret, substring(line.viewer_mark from 1 for 16), owner
+           )
+    returning line.id
+  )
+  select (select count(*) from judgments) + (select count(*) from lines) into deleted;
   return deleted;
 end
 $$;
