@@ -52,6 +52,7 @@ create function knowledge_internal.failed_restrictions(
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   filters constant jsonb := search -> 'filters';
+  document_date constant text := coalesce(chunk.document_date::text, 'missing');
   alone jsonb;
   given knowledge_internal.search_arguments;
   scope knowledge_internal.row_scope;
@@ -79,18 +80,10 @@ begin
            named.reason, named.names[:1]
       from (
         values
-          (
-            'filter', array['filter_type'], format('its knowledge_type is %s', chunk.knowledge_type)
-          ),
-          (
-            'date', array['date_from'],
-            format('its document_date is %s', coalesce(chunk.document_date::text, 'missing'))
-          ),
-          (
-            'date', array['date_to'],
-            format('its document_date is %s', coalesce(chunk.document_date::text, 'missing'))
-          ),
-          ('collection', array['collections'], format('its collection is %s', chunk.collection)),
+          ('filter', array['filter_type'], 'its knowledge_type is ' || chunk.knowledge_type),
+          ('date', array['date_from'], 'its document_date is ' || document_date),
+          ('date', array['date_to'], 'its document_date is ' || document_date),
+          ('collection', array['collections'], 'its collection is ' || chunk.collection),
           ('permission', array['public_only'], 'it is private'),
           (
             'permission', array['viewer_id', 'viewer_groups'],
@@ -433,17 +426,15 @@ begin
 end
 $$;
 
-comment on function public.explain_missing_knowledge_chunk(jsonb, uuid, text) is
+comment on function public.explain_missing_knowledge_chunk is
   'Why hybrid_search_knowledge_chunks does not return a chunk, or a document (the chunk of it that '
   'is nearest to the query), as one JSON object. search: its arguments as an object. is_found: it '
   'is on the page; place: in the whole list. vector and text: rank and score in each leg alone, '
   'without threshold and beyond the pool. causes: each with the argument and the reason. It '
   'describes rows that a viewer may not see, so only service_role may call it. Raises 22023 as the '
   'search does, for an unknown name, and unless exactly one of chunk_id and document_key is given.';
-revoke all on function public.explain_missing_knowledge_chunk(jsonb, uuid, text)
-  from public, anon, authenticated;
-grant execute on function public.explain_missing_knowledge_chunk(jsonb, uuid, text)
-  to service_role;
+revoke all on function public.explain_missing_knowledge_chunk from public, anon, authenticated;
+grant execute on function public.explain_missing_knowledge_chunk to service_role;
 
 revoke all on all functions in schema knowledge_internal from public;
 
