@@ -340,6 +340,14 @@ def test_another_chunk_of_its_document_can_be_shown_for_it(database: Connection)
     assert explain(database, asked, document_key="book")["is_found"] is True
 
 
+def test_a_chunk_that_no_leg_finds_is_not_said_to_be_merged(database: Connection) -> None:
+    book = document(database, "book")
+    store(database, "blue whale", VECTOR, document_id=book, chunk_index=0)
+    store(database, "river", "[0,1,0]", id=WANTED, document_id=book, chunk_index=1)
+    asked = {"query_embedding": VECTOR, "match_threshold": 0.5, "one_per_document": True}
+    assert causes(explain(database, asked)) == ["threshold"]
+
+
 def test_of_a_document_the_nearest_chunk_is_explained(database: Connection) -> None:
     book = document(database, "book")
     store(database, "river", "[0,1,0]", document_id=book, chunk_index=0)

@@ -299,7 +299,7 @@ declare
   candidates uuid[];
   chunk public.knowledge_chunks;
   allowing knowledge_internal.search_arguments := given; -- without what leaves out the chunk
-  found record;
+  placed record;
   failed record;
   vector jsonb := '{"rank": null, "similarity": null}';
   text jsonb := '{"rank": null, "score": null}';
@@ -321,14 +321,14 @@ begin
       join public.knowledge_chunks as stored on stored.document_id = document.id
      where document.external_key = document_key
   );
-  found := knowledge_internal.place_in_list(given, candidates);
-  original_place := found.place;
+  placed := knowledge_internal.place_in_list(given, candidates);
+  original_place := placed.place;
   is_found := coalesce(original_place between first_place and last_place, false);
   -- Of the chunks of a document, the one that is found, else the one that is nearest to the query.
   select stored.* into chunk
     from public.knowledge_chunks as stored
    where stored.id = any (candidates)
-   order by stored.id is distinct from found.chunk_id,
+   order by stored.id is distinct from placed.chunk_id,
             stored.status <> 'active',
             stored.embedding operator(extensions.<=>) question.embedding,
             (stored.content_tsv @@ matching_query) is not true,
@@ -359,42 +359,52 @@ begin
     if not causes @> '[{"cause": "permission"}]' then
       if causes <> '[]' then
         allowing := knowledge_internal.given_arguments(search);
-        found := knowledge_internal.place_in_list(allowing, array[chunk.id]);
+        placed := knowledge_internal.place_in_list(allowing, array[chunk.id]);
       end if;
       select standings.vector, standings.text, standings.causes
         into vector, text, leg_causes
         from knowledge_internal.leg_standings(allowing, question, chunk) as standings;
-      if found.place < first_place then
+      if placed.place < first_place then
         causes := causes || jsonb_build_object(
           'cause', 'earlier_page', 'argument', 'match_offset',
-          'reason', format('its place is %s', found.place)
+          'reason', format('its place is %s', placed.place)
         );
-      elsif found.place > last_place then
-        allowing.recency_half_life := null;
-        other_place := (knowledge_internal.place_in_list(allowing, array[chunk.id])).place;
+      elsif placed.place > last_place then
+        other_place := case when allowing.recency_half_life is not null then (
+          knowledge_internal.place_in_list(
+            jsonb_populate_record(allowing, '{"recency_half_life": null}'), array[chunk.id]
+          )
+        ).place end;
         causes := causes || jsonb_build_object(
           'cause', case when other_place <= last_place then 'recency' else 'fusion' end,
           'argument', case when other_place <= last_place then 'recency_half_life'
             else 'match_count' end,
           'reason', format(
             'its place is %s: its score is %s, that of the last hit on the page %s',
-            found.place, found.score, found.page_score
+            placed.place, placed.score, placed.page_score
           )
         );
-      elsif found.place is null then
+      elsif placed.place is null then
         other_place := case when allowing.one_per_document then (
           knowledge_internal.place_in_list(
-            allowing,
-            array(
-              select sibling.id from public.knowledge_chunks as sibling
-               where sibling.document_id = chunk.document_id
-            )
+            jsonb_populate_record(allowing, '{"one_per_document": false}'), array[chunk.id]
           )
         ).place end;
         causes := causes || case
           when other_place is not null then jsonb_build_object(
             'cause', 'grouped', 'argument', 'one_per_document',
-            'reason', format('its document shows another chunk, at place %s', other_place)
+            'reason', format(
+              'its document shows another chunk, at place %s',
+              (
+                knowledge_internal.place_in_list(
+                  allowing,
+                  array(
+                    select sibling.id from public.knowledge_chunks as sibling
+                     where sibling.document_id = chunk.document_id
+                  )
+                )
+              ).place
+            )
           )
           when leg_causes = '[]' then jsonb_build_object(
             'cause', 'missed', 'reason', 'no leg reads all rows, and it was not among those read'
