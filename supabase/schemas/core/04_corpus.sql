@@ -528,4 +528,90 @@ begin
 end
 $$;
 
+-- The pairs of a model (an empty text if none was recorded) and a collection that active chunks
+-- with an embedding have. It reads one entry of the index for each pair.
+create function knowledge_internal.stored_models() returns table (model text, collection text)
+language sql stable security invoker set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off as $$
+  with recursive pair as (
+    select '' as model, '' as collection
+     union all
+    select next.model, next.collection
+      from pair
+     cross join lateral (
+             select coalesce(chunk.embedding_model, '') as model, chunk.collection
+               from public.knowledge_chunks as chunk
+              where chunk.status = 'active'
+                and chunk.embedding is not null
+                and (coalesce(chunk.embedding_model, ''), chunk.collection)
+                      > (pair.model, pair.collection)
+              order by 1, 2
+              limit 1
+           ) as next
+  )
+  select pair.model, pair.collection from pair where pair.collection <> ''
+$$;
+
+create function public.knowledge_embedding_models()
+returns table (model text, dimensions integer, chunks bigint)
+-- definer: service_role cannot read the statistics of all tables.
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+-- The chunks of a model are read by the index.
+set enable_seqscan = off
+set enable_bitmapscan = off as $$
+declare
+  most_counted constant integer := 10000; -- chunks of each model
+  stored constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
+begin
+  return query
+  with counted as (
+    select named.model, of_model.chunks, of_model.chunks = most_counted as is_estimated,
+           coalesce(listed.share, 0.001) as share
+      from (select distinct pair.model from knowledge_internal.stored_models() as pair) as named
+     cross join lateral (
+             select count(*) as chunks
+               from (
+                 select
+                   from public.knowledge_chunks as chunk
+                  where chunk.status = 'active'
+                    and chunk.embedding is not null
+                    and coalesce(chunk.embedding_model, '') = named.model
+                  limit most_counted
+               ) as one
+           ) as of_model
+      left join (
+             select value.model, value.share
+               from knowledge_internal.column_statistics('embedding_model') as recorded
+              cross join unnest(recorded.most_common, recorded.shares) as value (model, share)
+           ) as listed
+        on listed.model = named.model
+  )
+  -- The estimated ones divide the rest of the rows among them.
+  select nullif(counted.model, ''), stored.dimensions,
+         case
+           when counted.is_estimated then greatest(
+             counted.chunks,
+             round(
+               (
+                 stored.estimated_rows - coalesce(
+                   sum(counted.chunks) filter (where not counted.is_estimated) over (), 0
+                 )
+               ) * counted.share / sum(counted.share) filter (where counted.is_estimated) over ()
+             )
+           )::bigint
+           else counted.chunks
+         end as model_chunks
+    from counted
+   order by model_chunks desc, counted.model;
+end
+$$;
+
+comment on function public.knowledge_embedding_models() is
+  'The embedding models of active chunks, most chunks first: model (null if none was recorded), '
+  'dimensions of the column, chunks. Up to 10,000 chunks of a model are counted; more are '
+  'estimated from the size of the table and the last ANALYZE.';
+revoke all on function public.knowledge_embedding_models() from public, anon, authenticated;
+grant execute on function public.knowledge_embedding_models() to service_role;
+
 notify pgrst, 'reload schema';
