@@ -82,8 +82,7 @@ NAMED_AT_RUN_TIME = {
             "adoption_keys",
             "adoption_left_over",
             "pending_next_chunks",
-            "write_next_embeddings",
-            "unwritten_texts",
+            "write_embeddings",
             "shard_on_this_node",
             # Conditions of row_scope.
             "with_sample",

@@ -963,6 +963,14 @@ revoke all on function public.missing_knowledge_embeddings(text[], text)
   from public, anon, authenticated;
 grant execute on function public.missing_knowledge_embeddings(text[], text) to service_role;
 
+-- Extension point: deletes what modules store of texts, by the content_hash of deleted chunks.
+create function knowledge_internal.forget_texts(hashes text[]) returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return;
+end
+$$;
+
 create function public.delete_knowledge_document(document_key text) returns integer
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -989,8 +997,7 @@ begin
     delete from public.knowledge_documents as document using locked where document.id = locked.id
   )
   select count(*), array_agg(chunks.content_hash) into deleted_chunks, hashes from chunks;
-  delete from public.knowledge_embedding_claims as claim
-   where claim.content_hash = any (hashes);
+  perform knowledge_internal.forget_texts(hashes);
   return deleted_chunks;
 end
 $$;
@@ -1054,10 +1061,7 @@ begin
     from chunks;
   delete from public.knowledge_judgments as judgment where judgment.judged_by = owner;
   perform knowledge_internal.erase_queries(owner);
-  -- The reason of a failure can quote the text. If another owner has the same text, it loses only
-  -- a lease.
-  delete from public.knowledge_embedding_claims as claim
-   where claim.content_hash = any (hashes);
+  perform knowledge_internal.forget_texts(hashes);
   return next;
 end
 $$;
