@@ -78,7 +78,7 @@ NAMED_AT_RUN_TIME = {
         for name in (
             "adopted_rows",
             "carry_over_changes",
-            "lock_source_rows",
+            "carry_over_again",
             "adoption_keys",
             "adoption_left_over",
             "pending_next_chunks",
