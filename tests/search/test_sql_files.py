@@ -94,7 +94,7 @@ NAMED_AT_RUN_TIME = {
             "matching_chunks",
             "pending_embeddings",
             "visible_words",
-            "visible_chunk_counts",
+            "listed_documents",
             "visible_completions",
             "document_content",
         )

@@ -68,7 +68,6 @@ declare
   part text;
   candidate text;
   pattern text;
-  repeated integer;
 begin
   while length(rest) > chunk_size loop
     part := left(rest, chunk_size);
@@ -127,7 +126,6 @@ declare
     'int2', 'int4', 'int8', 'numeric', 'uuid', 'text', 'varchar', 'bpchar', 'citext', 'bool',
     'date', 'timestamp', 'timestamptz'
   ];
-  kind "char";
   types text[];
   wrong_column text;
 begin
@@ -136,8 +134,11 @@ begin
                     'letter first, not %', coalesce(left(adoption_name, 100), 'null')
       using errcode = '22023';
   end if;
-  select class.relkind into kind from pg_catalog.pg_class as class where class.oid = source;
-  if (kind in ('r', 'p')) is not true then
+  if not exists (
+    select from pg_catalog.pg_class as class
+     where class.oid = source
+       and class.relkind in ('r', 'p')
+  ) then
     raise exception 'source must be a table, not %', coalesce(source::text, 'null')
       using errcode = '22023', hint = 'A view and a foreign table cannot have these triggers.';
   end if;
@@ -198,7 +199,8 @@ begin
       using errcode = '22023';
   end if;
   perform knowledge_internal.check_range(
-            'chunk_size', coalesce(chunk_size, 100), 100, 100000, '100 to 100000 characters, or null'
+            'chunk_size', coalesce(chunk_size, 100), 100, 100000,
+            '100 to 100000 characters, or null'
           ),
           knowledge_internal.check_range(
             'chunk_overlap', chunk_overlap, 0, coalesce(chunk_size, 2) / 2,
@@ -207,16 +209,12 @@ begin
   insert into public.knowledge_adoptions as stored (
     name, source, key_columns, key_types, embedding_model, chunk_size, chunk_overlap
   )
-  values (
-    adoption_name, source, key_columns, types, embedding_model, chunk_size, chunk_overlap
-  )
+  values (adoption_name, source, key_columns, types, embedding_model, chunk_size, chunk_overlap)
       on conflict (name) do update
-     set source = excluded.source,
-         key_columns = excluded.key_columns,
-         key_types = excluded.key_types,
-         embedding_model = excluded.embedding_model,
-         chunk_size = excluded.chunk_size,
-         chunk_overlap = excluded.chunk_overlap;
+     set (source, key_columns, key_types, embedding_model, chunk_size, chunk_overlap) = (
+           excluded.source, excluded.key_columns, excluded.key_types, excluded.embedding_model,
+           excluded.chunk_size, excluded.chunk_overlap
+         );
 end
 $$;
 
@@ -266,35 +264,39 @@ begin
 end
 $$;
 
--- SQL for the key of a row as an array of texts (expression), and for the condition that a row has
--- the key given.key. The condition casts this key to the types of the columns, so that the index of
--- the source is used. relation: an alias of the view of the adoption (is_view), or of the source.
+-- SQL for the key of a row: its columns, its value as an array of texts, and the conditions that it
+-- equals the key given.key, or follows it. The conditions cast the given key to the types of the
+-- columns, so that the index of the source is used. relation: an alias of the view of the adoption
+-- (is_view), or of the source.
 create function knowledge_internal.key_sql(
   adoption public.knowledge_adoptions, relation text, is_view boolean,
-  out expression text, out condition text
+  out columns text, out value text, out is_given text, out is_after text
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  given text;
 begin
-  select format('jsonb_build_array(%s)', string_agg(part.value || '::text', ', ' order by place)),
-         string_agg(
-           format('%s = (given.key ->> %s)::%s', part.value, place - 1, part.type),
-           ' and ' order by place
-         )
-    into expression, condition
+  select string_agg(part.column, ', ' order by part.place),
+         string_agg(part.column || '::text', ', ' order by part.place),
+         string_agg(format('(given.key ->> %s)::%s', place - 1, type), ', ' order by part.place)
+    into columns, value, given
     from (
       select listed.type, listed.place,
              case when is_view then format('%s.key_%s', relation, listed.place)
                else format('%s.%I', relation, listed.name)
-             end as value
+             end as column
         from unnest(adoption.key_columns, adoption.key_types)
              with ordinality as listed (name, type, place)
     ) as part;
+  value := format('jsonb_build_array(%s)', value);
+  is_given := format('(%s) = (%s)', columns, given);
+  is_after := format('(%s) > (%s)', columns, given);
 end
 $$;
 
--- A row of an adopted table as it is to be stored. embedding_is_empty: the source has an embedding
--- without direction, which is not stored. embedding_model: the model of the embedding, or of
--- embeddings that are reused.
+-- A row of an adopted table as it is to be stored. document: as upsert_knowledge_document takes it.
+-- embedding_is_empty: the source has an embedding without direction, which is not stored.
+-- embedding_model: the model of the embedding, or of embeddings that are reused.
 create type knowledge_internal.adopted_row as (
   key jsonb,
   external_key text,
@@ -317,38 +319,39 @@ declare
 begin
   return query execute format(
     $query$
-      select mapped.key,
-             knowledge_internal.adopted_key($1, mapped.key),
-             mapped.fields - array['content', 'embedding'] - $3,
-             mapped.fields ->> 'content',
-             case when mapped.is_used and mapped.has_direction then mapped.embedding end,
-             mapped.is_used and not mapped.has_direction,
-             coalesce(mapped.corpus_model, $1.embedding_model)
+      select source.key, source.external_key,
+             source.fields - array['content', 'embedding'] - $3
+               || jsonb_build_object('external_key', source.external_key),
+             source.fields ->> 'content',
+             case when used.has_direction then used.embedding end,
+             used.embedding is not null and not used.has_direction, corpus.model
         from (
-          select source.key, source.fields, given_embedding.embedding, corpus.corpus_model,
-                 given_embedding.embedding is not null
-                   and coalesce(corpus.corpus_model, $1.embedding_model) = $1.embedding_model
-                   as is_used,
-                 ((given_embedding.embedding operator(extensions.<=>) given_embedding.embedding)
-                   < 0.5) is true as has_direction
-            from (
-              select %1$s as key, to_jsonb(adopted) as fields
-                from jsonb_array_elements($2) as given (key)
-                join knowledge_internal.%2$I as adopted on %3$s
-            ) as source
-           cross join lateral (
-                   select case when $1.embedding_model is not null
-                            then (source.fields ->> 'embedding')::extensions.vector end
-                   offset 0
-                 ) as given_embedding (embedding)
-           cross join lateral (
-                   select knowledge_internal.model_of_collection(
-                     coalesce(source.fields ->> 'collection', 'knowledge')
-                   )
-                 ) as corpus (corpus_model)
-        ) as mapped
+          select %1$s as key, knowledge_internal.adopted_key($1, %1$s) as external_key,
+                 to_jsonb(adopted) as fields
+            from jsonb_array_elements($2) as given (key)
+            join knowledge_internal.%2$I as adopted on %3$s
+          offset 0
+        ) as source
+       cross join lateral (
+               select coalesce(
+                        knowledge_internal.model_of_collection(
+                          coalesce(source.fields ->> 'collection', 'knowledge')
+                        ),
+                        $1.embedding_model
+                      )
+               offset 0
+             ) as corpus (model)
+       cross join lateral (
+               select given.embedding,
+                      ((given.embedding operator(extensions.<=>) given.embedding) < 0.5) is true
+                from (
+                  select case when corpus.model = $1.embedding_model
+                           then (source.fields ->> 'embedding')::extensions.vector end
+                  offset 0
+                ) as given (embedding)
+             ) as used (embedding, has_direction)
     $query$,
-    key_sql.expression, 'adopted_' || adoption.name, key_sql.condition
+    key_sql.value, 'adopted_' || adoption.name, key_sql.is_given
   )
   using adoption, keys,
         array(
@@ -404,7 +407,6 @@ set enable_hashjoin = off
 set enable_mergejoin = off as $$
 declare
   one knowledge_internal.adopted_row;
-  changes jsonb;
   row_chunks jsonb;
   documents public.knowledge_documents[] := '{}';
   chunks jsonb[] := '{}';
@@ -434,14 +436,15 @@ begin
             hint = 'Delete that document, or adopt the table under another name.';
   end if;
   foreach one in array given loop
-    changes := one.document || jsonb_build_object('external_key', one.external_key);
-    perform knowledge_internal.check_document(changes);
-    changes := changes || jsonb_build_object(
-      'source_row', knowledge_internal.adopted_source_row(adoption, one.key)
-    );
+    perform knowledge_internal.check_document(one.document);
     row_chunks := knowledge_internal.adopted_chunks(adoption, one);
     chunks := chunks || row_chunks;
-    documents := documents || knowledge_internal.store_document(changes, row_chunks, 'replace');
+    documents := documents || knowledge_internal.store_document(
+      one.document || jsonb_build_object(
+        'source_row', knowledge_internal.adopted_source_row(adoption, one.key)
+      ),
+      row_chunks, 'replace'
+    );
     if one.embedding_is_empty then
       perform knowledge_internal.note_adoption_problems(
         adoption, jsonb_build_array(one.key), true,
@@ -592,7 +595,7 @@ set timezone = 'UTC' as $$
 declare
   batch_size constant integer := 500; -- rows in memory at a time
   adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(tg_argv[0]);
-  key constant text := (knowledge_internal.key_sql(adoption, 'written', false)).expression;
+  key constant text := (knowledge_internal.key_sql(adoption, 'written', false)).value;
   old_keys constant text := format('select %s from old_rows as written', key);
   new_keys constant text := format('select %s from new_rows as written', key);
   keys jsonb;
@@ -656,7 +659,7 @@ begin
           select given.key from given where not exists (select from %1$s as source where %2$s)
         ) as listed
     $query$,
-    adoption.source, (knowledge_internal.key_sql(adoption, 'source', false)).condition,
+    adoption.source, (knowledge_internal.key_sql(adoption, 'source', false)).is_given,
     case when waits then '' else 'skip locked' end
   )
   into locked_keys
@@ -678,14 +681,7 @@ set datestyle = 'ISO, YMD'
 set timezone = 'UTC' as $$
 declare
   adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(adoption_name);
-  columns constant text := (
-    select string_agg('adopted.key_' || place, ', ' order by place)
-      from generate_series(1, cardinality(adoption.key_columns)) as place
-  );
-  after_values constant text := (
-    select string_agg(format('($2 ->> %s)::%s', place - 1, listed.type), ', ' order by place)
-      from unnest(adoption.key_types) with ordinality as listed (type, place)
-  );
+  key_sql constant record := knowledge_internal.key_sql(adoption, 'adopted', true);
   keys jsonb;
 begin
   execute format(
@@ -694,6 +690,7 @@ begin
         from (
           select %1$s as key, row_number() over (order by %2$s) as place
             from knowledge_internal.%3$I as adopted
+           cross join (select $2) as given (key)
            where %4$s
              and (
                not $4
@@ -707,12 +704,8 @@ begin
            limit $3
         ) as page
     $query$,
-    (knowledge_internal.key_sql(adoption, 'adopted', true)).expression,
-    columns,
-    'adopted_' || adoption.name,
-    case when after_key is null then 'true'
-      else format('(%s) > (%s)', columns, after_values)
-    end
+    key_sql.value, key_sql.columns, 'adopted_' || adoption.name,
+    case when after_key is null then 'true' else key_sql.is_after end
   )
   into keys
   using adoption, after_key, page_size, only_missing;
@@ -737,10 +730,10 @@ begin
       on stored.external_key = given.external_key
      and stored.source_row @> jsonb_build_object('adoption', adoption.name)
    cross join lateral (
-           select (length(given.content) > adoption.chunk_size) is true
-         ) as expected (is_split)
+           select knowledge_internal.adopted_chunks(adoption, given) offset 0
+         ) as expected (chunks)
    cross join lateral (
-           select array_agg(chunk.content order by chunk.chunk_index) as contents,
+           select coalesce(jsonb_agg(chunk.content order by chunk.chunk_index), '[]') as contents,
                   bool_or(
                     (
                       chunk.heading, chunk.knowledge_type, chunk.source_id, chunk.source_origin,
@@ -754,8 +747,7 @@ begin
                     )
                   ) as have_other_columns,
                   bool_and(
-                    given.embedding is null
-                    or expected.is_split
+                    expected.chunks -> 0 ->> 'embedding' is null
                     or (chunk.embedding operator(extensions.=) given.embedding) is true
                        and chunk.embedding_model is not distinct from given.embedding_model
                   ) as have_the_embedding
@@ -782,12 +774,8 @@ begin
               where field.value is distinct from wanted.value
              union all
              select 'content'
-              where chunks.contents is distinct from (
-                      select array_agg(part.chunk ->> 'content' order by part.place)
-                        from jsonb_array_elements(
-                               knowledge_internal.adopted_chunks(adoption, given)
-                             ) with ordinality as part (chunk, place)
-                    )
+              where chunks.contents
+                      <> jsonb_path_query_array(expected.chunks, 'strict $[*].content')
              union all
              select 'embedding' where not chunks.have_the_embedding
              union all
@@ -827,7 +815,7 @@ begin
           or given.external_key is distinct from knowledge_internal.adopted_key($1, given.key)
     $query$,
     'adopted_' || adoption.name,
-    (knowledge_internal.key_sql(adoption, 'adopted', true)).condition
+    (knowledge_internal.key_sql(adoption, 'adopted', true)).is_given
   )
   using adoption;
 end
