@@ -40,33 +40,45 @@ declare
     null, case when not include_all then viewer end,
     case when not include_all then coalesce(viewer_groups, '{}') end, false
   );
-  -- The lists of own, of public and of all documents are read from indexes in the order of their
-  -- keys, and end with the page.
   page constant public.knowledge_documents[] := array(
     select row(listed.*)::public.knowledge_documents
       from (
-        select document.*
-          from public.knowledge_documents as document
-         where document.owner_id = viewer
-           and not include_all
+        -- Each list is read from an index in the order of its keys, and ends with the page.
+        (
+          select document.*
+            from public.knowledge_documents as document
+           where (include_all or document.owner_id = viewer)
+             and (after_key is null or document.external_key > after_key)
+             and (collections is null or document.collection = any (collections))
+           order by document.external_key
+           limit page_size
+        )
         union all
-        select document.*
-          from public.knowledge_documents as document
-         where include_public
-           and document.visibility = 'public'
-           and (viewer is null or document.owner_id is distinct from viewer)
+        (
+          select document.*
+            from public.knowledge_documents as document
+           where include_public
+             and document.visibility = 'public'
+             and (viewer is null or document.owner_id is distinct from viewer)
+             and (after_key is null or document.external_key > after_key)
+             and (collections is null or document.collection = any (collections))
+           order by document.external_key
+           limit page_size
+        )
         union all
-        select document.*
-          from public.knowledge_documents as document
-         where include_groups
-           and document.allowed_groups && viewer_groups
-           and (viewer is null or document.owner_id is distinct from viewer)
-           and not (include_public and document.visibility = 'public')
-        union all
-        select document.* from public.knowledge_documents as document where include_all
+        (
+          select document.*
+            from public.knowledge_documents as document
+           where include_groups
+             and document.allowed_groups && viewer_groups
+             and (viewer is null or document.owner_id is distinct from viewer)
+             and not (include_public and document.visibility = 'public')
+             and (after_key is null or document.external_key > after_key)
+             and (collections is null or document.collection = any (collections))
+           order by document.external_key
+           limit page_size
+        )
       ) as listed
-     where (after_key is null or listed.external_key > after_key)
-       and (collections is null or listed.collection = any (collections))
      order by listed.external_key
      limit page_size
   );
