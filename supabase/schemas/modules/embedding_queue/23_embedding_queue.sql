@@ -147,35 +147,24 @@ begin
 
   place := '';
   while cardinality(ids) < most loop
-    -- The next pair of model and collection that has chunks. It reads two entries of the index: one
-    -- before the pairs of the wanted model, which are skipped, one after them.
-    select pair.model, pair.collection into other_model, place
-      from (
-        (
-          select coalesce(chunk.embedding_model, '') as model, chunk.collection
-            from public.knowledge_chunks as chunk
-           where chunk.status = 'active'
-             and chunk.embedding is not null
-             and (coalesce(chunk.embedding_model, ''), chunk.collection) > (other_model, place)
-             and coalesce(chunk.embedding_model, '') < wanted_model
-           order by 1, 2
-           limit 1
-        )
-        union all
-        (
-          select coalesce(chunk.embedding_model, ''), chunk.collection
-            from public.knowledge_chunks as chunk
-           where chunk.status = 'active'
-             and chunk.embedding is not null
-             and (coalesce(chunk.embedding_model, ''), chunk.collection) > (other_model, place)
-             and coalesce(chunk.embedding_model, '') > wanted_model
-           order by 1, 2
-           limit 1
-        )
-      ) as pair
-     order by pair.model, pair.collection
+    -- The next pair of model and collection that has chunks: one entry of the index.
+    select coalesce(chunk.embedding_model, ''), chunk.collection into other_model, place
+      from public.knowledge_chunks as chunk
+     where chunk.status = 'active'
+       and chunk.embedding is not null
+       and (coalesce(chunk.embedding_model, ''), chunk.collection) > (other_model, place)
+     order by 1, 2
      limit 1;
     exit when not found;
+    if other_model = wanted_model then
+      -- The walk continues after the last of the many pairs that have this model.
+      select max(chunk.collection) into place
+        from public.knowledge_chunks as chunk
+       where chunk.status = 'active'
+         and chunk.embedding is not null
+         and coalesce(chunk.embedding_model, '') = wanted_model;
+      continue;
+    end if;
     continue when place <> all (searched)
                or not knowledge_internal.is_pending(true, other_model, place, wanted_model);
     ids := ids || array(
@@ -406,7 +395,7 @@ begin
 end
 $$;
 
-comment on function public.claim_knowledge_embeddings(text, integer, interval, text, text[]) is
+comment on function public.claim_knowledge_embeddings is
   'Hands out texts that need an embedding of this model, each to one worker until the lease ends; '
   'returns no row if there is none. Pending are active chunks without an embedding, and those with '
   'one of another model than the setting embedding_model of their collection; a collection whose '
@@ -416,10 +405,8 @@ comment on function public.claim_knowledge_embeddings(text, integer, interval, t
   '(1000) and about 8 MB. A text that is claimed for the third time without a result is handed out '
   'alone, and fails after the fifth. Raises 22023 for a value out of bounds, and for a model that '
   'neither a setting names nor any chunk has, if the chunks have another.';
-revoke all on function public.claim_knowledge_embeddings(text, integer, interval, text, text[])
-  from public, anon, authenticated;
-grant execute on function public.claim_knowledge_embeddings(text, integer, interval, text, text[])
-  to service_role;
+revoke all on function public.claim_knowledge_embeddings from public, anon, authenticated;
+grant execute on function public.claim_knowledge_embeddings to service_role;
 
 -- Raises 22023 for results of store_knowledge_embeddings that are not of the expected form.
 create function knowledge_internal.check_embedding_results(results jsonb) returns void
@@ -594,38 +581,39 @@ begin
           knowledge_internal.check_embedding_results(results);
   select target.is_next, target.dimensions into is_next, needed_dimensions
     from knowledge_internal.embedding_target(model) as target;
-  with given as materialized (
-    select item.result ->> 'content_hash' as content_hash,
-           item.result ->> 'embedding' is not null as is_embedded,
-           knowledge_internal.read_embedding(item.result ->> 'embedding') as embedding,
-           item.result ->> 'error' as error,
-           coalesce((item.result ->> 'is_final')::boolean, false) as is_final,
-           (item.result ->> 'release')::boolean as is_unused
-      from jsonb_array_elements(results) as item (result)
-  ),
-  judged as (
-    select given.content_hash, given.embedding, given.is_final or given.is_embedded as is_final,
-           given.is_unused,
-           case
-             when not given.is_embedded then given.error
-             when given.embedding is null then 'the embedding is not an array of finite numbers'
-             when ((given.embedding operator(extensions.<=>) given.embedding) < 0.5) is not true
-               then 'the embedding has no direction: it is zero, or too small for float4'
-           end as problem
-      from given
-  )
-  select array_agg(judged.content_hash)
-           filter (where judged.embedding is not null and judged.problem is null),
-         array_agg(judged.embedding)
-           filter (where judged.embedding is not null and judged.problem is null),
+  select array_agg(given.content_hash) filter (where judged.embedding is not null),
+         array_agg(judged.embedding) filter (where judged.embedding is not null),
          jsonb_object_agg(
-           judged.content_hash,
-           jsonb_build_object('reason', judged.problem, 'is_final', judged.is_final)
+           given.content_hash,
+           jsonb_build_object(
+             'reason', judged.problem,
+             'is_final', given.is_embedded or coalesce((item.result ->> 'is_final')::boolean, false)
+           )
          ) filter (where judged.problem is not null),
-         array_agg(judged.content_hash) filter (where judged.is_unused),
-         max(nullif(extensions.vector_dims(judged.embedding), needed_dimensions))
+         array_agg(given.content_hash) filter (where (item.result ->> 'release')::boolean),
+         max(nullif(extensions.vector_dims(given.embedding), needed_dimensions))
     into hashes, embeddings, failures, unused, wrong_dimensions
-    from judged;
+    from jsonb_array_elements(results) as item (result)
+   cross join lateral (
+           select item.result ->> 'content_hash' as content_hash,
+                  item.result ->> 'embedding' is not null as is_embedded,
+                  knowledge_internal.read_embedding(item.result ->> 'embedding') as embedding
+           offset 0
+         ) as given
+   cross join lateral (
+           select case
+                    when not given.is_embedded then item.result ->> 'error'
+                    when given.embedding is null then
+                      'the embedding is not an array of finite numbers'
+                    when ((given.embedding operator(extensions.<=>) given.embedding) < 0.5)
+                           is not true then
+                      'the embedding has no direction: it is zero, or too small for float4'
+                  end as problem
+           offset 0
+         ) as checked
+   cross join lateral (
+           select checked.problem, case when checked.problem is null then given.embedding end
+         ) as judged (problem, embedding);
   -- The worker has another model than it says: no text is at fault.
   if wrong_dimensions is not null then
     raise exception 'results have an embedding with % dimensions, the corpus has %',
@@ -689,7 +677,7 @@ begin
 end
 $$;
 
-comment on function public.store_knowledge_embeddings(text, jsonb, text) is
+comment on function public.store_knowledge_embeddings is
   'Stores what a worker made of claimed texts. results: an array of at most 1000 objects with '
   'content_hash and one of: embedding (an array of numbers); error (the text was refused; with '
   'is_final there is no other attempt); release: true (the worker did not try). chunk_id is '
@@ -700,9 +688,8 @@ comment on function public.store_knowledge_embeddings(text, jsonb, text) is
   'wait that doubles, or because another transaction had the row); released. An error or a release '
   'of a claim that is no longer of this worker does not count. Raises 22023 for results of another '
   'form, and for embeddings with other dimensions than the column.';
-revoke all on function public.store_knowledge_embeddings(text, jsonb, text)
-  from public, anon, authenticated;
-grant execute on function public.store_knowledge_embeddings(text, jsonb, text) to service_role;
+revoke all on function public.store_knowledge_embeddings from public, anon, authenticated;
+grant execute on function public.store_knowledge_embeddings to service_role;
 
 -- The active chunks that need an embedding: model is that of the collection, null if none is set.
 -- waiting_since: the last change of the chunk, or of the setting if that was later.
@@ -785,13 +772,13 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
    order by count(*) desc, waiting.collection
 $$;
 
-comment on function public.pending_knowledge_embeddings() is
+comment on function public.pending_knowledge_embeddings is
   'The chunks that need an embedding, for each collection with any, most chunks first: model (of '
   'the setting; null: any model), pending, and of these claimed (a worker has them now) and failed '
   '(given up); oldest: since when the longest waiting one waits, without the failed ones. All '
   'chunks are counted. What a running re-embedding has left to do is not included.';
-revoke all on function public.pending_knowledge_embeddings() from public, anon, authenticated;
-grant execute on function public.pending_knowledge_embeddings() to service_role;
+revoke all on function public.pending_knowledge_embeddings from public, anon, authenticated;
+grant execute on function public.pending_knowledge_embeddings to service_role;
 
 create function public.failed_knowledge_embeddings(max_rows integer default 100)
 returns table (
@@ -815,12 +802,12 @@ begin
 end
 $$;
 
-comment on function public.failed_knowledge_embeddings(integer) is
+comment on function public.failed_knowledge_embeddings is
   'The chunks whose text could not be embedded, the newest failures first, with the model and the '
   'reason. A change of the text and retry_knowledge_embeddings end the failure. Raises 22023 for '
   'max_rows out of bounds.';
-revoke all on function public.failed_knowledge_embeddings(integer) from public, anon, authenticated;
-grant execute on function public.failed_knowledge_embeddings(integer) to service_role;
+revoke all on function public.failed_knowledge_embeddings from public, anon, authenticated;
+grant execute on function public.failed_knowledge_embeddings to service_role;
 
 create function public.retry_knowledge_embeddings(model text default null) returns integer
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -836,11 +823,11 @@ begin
 end
 $$;
 
-comment on function public.retry_knowledge_embeddings(text) is
+comment on function public.retry_knowledge_embeddings is
   'Ends the failures and the waits of a model, or of all: their texts are handed out again, with '
   'five new attempts. Returns the number of texts.';
-revoke all on function public.retry_knowledge_embeddings(text) from public, anon, authenticated;
-grant execute on function public.retry_knowledge_embeddings(text) to service_role;
+revoke all on function public.retry_knowledge_embeddings from public, anon, authenticated;
+grant execute on function public.retry_knowledge_embeddings to service_role;
 
 -- The number of active chunks without an embedding that pass the filters of a search, at most 1000.
 -- Raises 22023 as the search does.
@@ -877,14 +864,13 @@ begin
 end
 $$;
 
-comment on function public.count_pending_knowledge_embeddings(jsonb) is
+comment on function public.count_pending_knowledge_embeddings is
   'The number of active chunks that have no embedding yet, so that a search finds them by their '
   'words only. search: arguments of hybrid_search_knowledge_chunks as an object; chunks that these '
   'exclude do not count. It counts to 1000, which means 1000 or more. Raises 22023 as the search '
   'does, and for an unknown name.';
-revoke all on function public.count_pending_knowledge_embeddings(jsonb)
-  from public, anon, authenticated;
-grant execute on function public.count_pending_knowledge_embeddings(jsonb) to service_role;
+revoke all on function public.count_pending_knowledge_embeddings from public, anon, authenticated;
+grant execute on function public.count_pending_knowledge_embeddings to service_role;
 
 create function public.count_my_pending_knowledge_embeddings(search jsonb default '{}')
 returns integer
@@ -897,13 +883,13 @@ begin
 end
 $$;
 
-comment on function public.count_my_pending_knowledge_embeddings(jsonb) is
+comment on function public.count_my_pending_knowledge_embeddings is
   'count_pending_knowledge_embeddings for the signed-in user: counts public rows, rows whose owner '
   'is auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. Raises 42501 if '
   'nobody is signed in or the user id is not a UUID, and 22023 for an argument out of bounds.';
-revoke all on function public.count_my_pending_knowledge_embeddings(jsonb)
+revoke all on function public.count_my_pending_knowledge_embeddings
   from public, anon, authenticated, service_role;
-grant execute on function public.count_my_pending_knowledge_embeddings(jsonb) to authenticated;
+grant execute on function public.count_my_pending_knowledge_embeddings to authenticated;
 
 -- The reason of a failure can quote the text. If another chunk has the same text, it loses only a
 -- lease.

@@ -128,7 +128,7 @@ begin
 end
 $$;
 
-comment on function public.facet_knowledge_chunks(jsonb, text[], integer) is
+comment on function public.facet_knowledge_chunks is
   'For each facet, the values of the matching chunks and how many chunks have each, the most '
   'frequent first. search: arguments of hybrid_search_knowledge_chunks as an object; the chunks '
   'counted are those of count_matching_knowledge_chunks; with neither query_text nor '
@@ -137,9 +137,8 @@ comment on function public.facet_knowledge_chunks(jsonb, text[], integer) is
   'metadata. followed by a key or a path of keys; of an array, each element counts once. '
   'facet_limit: values for each facet, 1 to 1000. value is JSON and can be used in a filter. '
   'Raises 22023 for an argument out of bounds or an unknown name.';
-revoke all on function public.facet_knowledge_chunks(jsonb, text[], integer)
-  from public, anon, authenticated;
-grant execute on function public.facet_knowledge_chunks(jsonb, text[], integer) to service_role;
+revoke all on function public.facet_knowledge_chunks from public, anon, authenticated;
+grant execute on function public.facet_knowledge_chunks to service_role;
 
 create function public.facet_my_knowledge_chunks(
   search jsonb default '{}', facets text[] default '{knowledge_type,collection}',
@@ -160,15 +159,14 @@ begin
 end
 $$;
 
-comment on function public.facet_my_knowledge_chunks(jsonb, text[], integer) is
+comment on function public.facet_my_knowledge_chunks is
   'facet_knowledge_chunks for the signed-in user: counts public rows, rows whose owner is '
   'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. The limits are those '
   'of search_my_knowledge_chunks. Raises 42501 if nobody is signed in or the user id is not a '
   'UUID, and 22023 for an argument out of bounds.';
-revoke all on function public.facet_my_knowledge_chunks(jsonb, text[], integer)
+revoke all on function public.facet_my_knowledge_chunks
   from public, anon, authenticated, service_role;
-grant execute on function public.facet_my_knowledge_chunks(jsonb, text[], integer)
-  to authenticated;
+grant execute on function public.facet_my_knowledge_chunks to authenticated;
 
 revoke all on all functions in schema knowledge_internal from public;
 

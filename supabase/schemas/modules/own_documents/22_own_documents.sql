@@ -124,10 +124,9 @@ comment on function public.list_my_knowledge_documents is
   'include_groups those of the user''s groups, in order of external_key. page_size: 1 to 200; '
   'after_key: the external_key that the page before ended with. Raises 42501 without a user and '
   'for a user whose id is not a UUID, 22023 for an argument out of bounds.';
-revoke all on function public.list_my_knowledge_documents(integer, text, boolean, boolean)
+revoke all on function public.list_my_knowledge_documents
   from public, anon, authenticated, service_role;
-grant execute on function public.list_my_knowledge_documents(integer, text, boolean, boolean)
-  to authenticated;
+grant execute on function public.list_my_knowledge_documents to authenticated;
 
 -- A document and a page of its active chunks as one JSON object, null where the viewer may not see
 -- it. viewer and viewer_groups null: every row. collections null: all of them. Raises 22023 for an
@@ -227,10 +226,9 @@ comment on function public.read_my_knowledge_document is
   'the number of all active chunks that the user can see. Null if the document '
   'does not exist or is not visible to the user. Raises 42501 if nobody is signed in or the user '
   'id is not a UUID, and 22023 for an argument out of bounds.';
-revoke all on function public.read_my_knowledge_document(uuid, integer, integer)
+revoke all on function public.read_my_knowledge_document
   from public, anon, authenticated, service_role;
-grant execute on function public.read_my_knowledge_document(uuid, integer, integer)
-  to authenticated;
+grant execute on function public.read_my_knowledge_document to authenticated;
 
 create function public.read_knowledge_document(
   document uuid, viewer_id uuid default null, viewer_groups text[] default null,
@@ -316,14 +314,14 @@ begin
 end
 $$;
 
-comment on function public.delete_my_knowledge_document(uuid) is
+comment on function public.delete_my_knowledge_document is
   'Deletes a document that the signed-in user owns, and all versions of its chunks, for good; true '
   'when it did. False for a document that does not exist and for one of somebody else, public, of '
   'the user''s groups or not. Raises 42501 without a user and for a user whose id is not a UUID, '
   '22023 for null.';
-revoke all on function public.delete_my_knowledge_document(uuid)
+revoke all on function public.delete_my_knowledge_document
   from public, anon, authenticated, service_role;
-grant execute on function public.delete_my_knowledge_document(uuid) to authenticated;
+grant execute on function public.delete_my_knowledge_document to authenticated;
 
 revoke all on all functions in schema knowledge_internal from public;
 
