@@ -541,7 +541,7 @@ begin
                else 'outdated'
              end,
              0::bigint
-        from (select unnest($1) except select unnest($3)) as asked (content_hash)
+        from unnest($1) as asked (content_hash)
         left join public.knowledge_chunks as chunk
           on chunk.content_hash = asked.content_hash
          and chunk.status = 'active'
@@ -549,7 +549,7 @@ begin
     $query$,
     is_pending, stored_model
   )
-  using hashes, model, written;
+  using array(select unnest(hashes) except select unnest(written)), model;
 end
 $$;
 

@@ -86,15 +86,16 @@ begin
   return query execute
     'select page.id, page.external_key, page.title, page.knowledge_type, page.collection,'
     '       page.source_origin, page.source_url, page.document_date, page.visibility,'
-    '       coalesce(page.owner_id = $3, false),'
-    '       ('
-    '         select count(*) from public.knowledge_chunks as chunk'
-    '          where chunk.document_id = page.id and ' || scope.visible ||
-    '       ),'
-    '       page.created_at, page.updated_at'
+    '       coalesce(page.owner_id = $4, false), coalesce(counted.chunks, 0), page.created_at,'
+    '       page.updated_at'
     '  from unnest($2) as page'
+    '  left join ('
+    '         select chunk.document_id, count(*) as chunks from public.knowledge_chunks as chunk'
+    '          where chunk.document_id = any ($3) and ' || scope.visible ||
+    '          group by chunk.document_id'
+    '       ) as counted on counted.document_id = page.id'
     ' order by page.external_key'
-    using scope, page, viewer;
+    using scope, page, array(select listed.id from unnest(page) as listed), viewer;
 end
 $$;
 
