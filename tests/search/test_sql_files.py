@@ -113,6 +113,7 @@ NAMED_AT_RUN_TIME = {
             "physical_table",
             # Conditions of row_scope.
             "with_sample",
+            "failed_restrictions",
             "has_matching_chunk",
             "nearest_rows",
             "compared_rows",

@@ -529,9 +529,10 @@ end
 $$;
 
 -- The pairs of a model (an empty text if none was recorded) and a collection that active chunks
--- with an embedding have. It reads one entry of the index for each pair.
+-- with an embedding have.
 create function knowledge_internal.stored_models() returns table (model text, collection text)
 language sql stable security invoker set search_path = pg_catalog, pg_temp
+-- One entry of the index is read for each pair.
 set enable_seqscan = off
 set enable_bitmapscan = off as $$
   with recursive pair as (
@@ -582,8 +583,15 @@ begin
            ) as of_model
       left join (
              select value.model, value.share
-               from knowledge_internal.column_statistics('embedding_model') as recorded
-              cross join unnest(recorded.most_common, recorded.shares) as value (model, share)
+               from pg_catalog.pg_class as class
+               join pg_catalog.pg_stats as statistics
+                 on statistics.schemaname = class.relnamespace::regnamespace::text
+                and statistics.tablename = class.relname
+                and statistics.attname = 'embedding_model'
+              cross join unnest(
+                      statistics.most_common_vals::text::text[], statistics.most_common_freqs
+                    ) as value (model, share)
+              where class.oid = stored.relation
            ) as listed
         on listed.model = named.model
   )

@@ -651,7 +651,6 @@ declare
     )
   end;
   conditions record;
-  required_rows float8;
   bonuses knowledge_internal.query_bonuses;
   analysis knowledge_internal.query_analysis;
 begin
@@ -751,7 +750,8 @@ begin
   analysis.matching_query := analysis.matching_query && !!conditions.excluded;
   analysis.bonuses := bonuses;
   analysis.is_optional := numnode(conditions.required || conditions.excluded) = 0;
-  required_rows := (
+  -- Few rows have all required words: then all of these rows are candidates.
+  analysis.is_partial := case when expansions = '{}' and (
     select case
              when conditions.required::text like '%|%' then min(word.document_frequency)
              else analysis.document_count
@@ -760,11 +760,7 @@ begin
       from unnest(analysis.lexeme_queries, analysis.document_frequencies)
            as word (query, document_frequency)
      where conditions.required @> word.query
-  );
-  -- Few rows have all required words: then all of these rows are candidates.
-  analysis.is_partial := case
-    when required_rows <= scored_in_full and expansions = '{}' then false
-  end;
+  ) <= scored_in_full then false end;
   return analysis;
 end
 $$;

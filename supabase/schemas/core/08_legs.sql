@@ -592,6 +592,31 @@ begin
 end
 $$;
 
+-- The nearest of these rows in full precision, nearest first.
+create function knowledge_internal.rated_rows(
+  compared uuid[], asked_embedding extensions.vector, most_rows integer,
+  out ids uuid[], out similarities float8[]
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  select array_agg(near.id order by near.distance, near.id),
+         array_agg(1 - near.distance order by near.distance, near.id)
+    into ids, similarities
+    from (
+      select chunk.id, chunk.embedding operator(extensions.<=>) asked_embedding as distance
+        from unnest(compared) as listed (id)
+       cross join lateral (
+               select stored.id, stored.embedding
+                 from public.knowledge_chunks as stored
+                where stored.id = listed.id
+               offset 0
+             ) as chunk
+       order by distance, chunk.id
+       limit most_rows
+    ) as near;
+end
+$$;
+
 -- The rows of the text leg for a query with a matching_query, in one collection or in all. Pass 1
 -- reads the rows of candidate_query, pass 2 those of a wider one, pass 3 every row that matches,
 -- pass 4 rows without what is required. The next pass follows if the last one found fewer rows than
@@ -722,22 +747,9 @@ begin
     );
     list.text_ids := found.text_ids;
     if list.vector_strategy <> 'index' then
-      -- The nearest of these in full precision.
-      select array_agg(rated.id order by rated.distance, rated.id) as ids,
-             array_agg(1 - rated.distance order by rated.distance, rated.id) as similarities
-        into near
-        from (
-          select chunk.id, chunk.embedding operator(extensions.<=>) asked_embedding as distance
-            from unnest(found.near_ids) as listed (id)
-           cross join lateral (
-                   select stored.id, stored.embedding
-                     from public.knowledge_chunks as stored
-                    where stored.id = listed.id
-                   offset 0
-                 ) as chunk
-           order by distance, chunk.id
-           limit plan.compared_exactly
-        ) as rated;
+      near := knowledge_internal.rated_rows(
+        found.near_ids, asked_embedding, plan.compared_exactly
+      );
     end if;
   end if;
   if list.vector_strategy is not null then

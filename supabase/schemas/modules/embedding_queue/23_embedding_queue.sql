@@ -900,15 +900,6 @@ begin
 end
 $$;
 
--- The reason of a failure can quote the text. If another chunk has the same text, it loses only a
--- lease.
-create or replace function knowledge_internal.forget_texts(hashes text[]) returns void
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  delete from public.knowledge_embedding_claims as claim where claim.content_hash = any (hashes);
-end
-$$;
-
 revoke all on all functions in schema knowledge_internal from public;
 
 notify pgrst, 'reload schema';

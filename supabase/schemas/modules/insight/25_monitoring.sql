@@ -495,6 +495,7 @@ language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
 $$;
 
 create function public.knowledge_search_health() returns jsonb
+-- definer: service_role cannot read the statistics of all tables.
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   -- Materialised: in the statement, the figures are named in several places.
   with collected (health) as materialized (
