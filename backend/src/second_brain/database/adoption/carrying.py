@@ -1,6 +1,7 @@
 """Adoptions in a database: backfill, comparison, repair, removal.
 
-The work on rows is SQL (`supabase/schemas/21_adoption.sql`); here are its batches and transactions.
+The work on rows is SQL (`supabase/schemas/modules/adoption/`); here are its batches and
+transactions.
 """
 
 from collections import Counter
