@@ -98,6 +98,7 @@ NAMED_AT_RUN_TIME = {
             "visible_chunk_counts",
             "visible_completions",
             "document_content",
+            "failed_restrictions",
         )
     ),
 }
