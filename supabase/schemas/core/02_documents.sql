@@ -141,8 +141,8 @@ begin
 end
 $$;
 
--- The same metadata. Raises 22023 for metadata that clients cannot read: it is nested too deeply, or
--- has a number that is too large.
+-- The same metadata. Raises 22023 for metadata that clients cannot read: it is nested too deeply,
+-- or has a number that is too large.
 create function knowledge_internal.checked_metadata(argument text, metadata jsonb) returns jsonb
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
