@@ -110,7 +110,7 @@ begin
   values (
     to_char(now() at time zone 'utc' + place * interval '1 second', 'YYYYMMDDHH24MISS'),
     name,
-    array[statements]
+    array[btrim(statements, e'\\n')]
   );
 end
 $$;
