@@ -804,7 +804,7 @@ def database(
         server = EmbeddedPostgres(keep, settings=scratch.SETTINGS)
         server.start()
         print(f"The server in {keep} stays: {server.dsn()}", file=sys.stderr, flush=True)
-        migrations.apply(server.dsn(), dimensions=space.dimensions)
+        migrations.apply(server.dsn(), dimensions=space.dimensions, modules=migrations.modules())
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             if not connection.execute("select from public.knowledge_chunks limit 1").rowcount:
                 load(connection, library, space, chunks)

@@ -119,7 +119,7 @@ def main() -> None:
         print("|---|---|---|---|---|---|")
         server = EmbeddedPostgres(place / "postgres", 18, {"fsync": "off"})
         with server:
-            migrations.apply(server.dsn(), dimensions=DIMENSIONS)
+            migrations.apply(server.dsn(), dimensions=DIMENSIONS, modules=migrations.modules())
             alone, chunks = 0.0, 0
             runs = [(count, False) for count in options.processes] + [(options.processes[-1], True)]
             for place_of_run, (processes, kill) in enumerate(runs):

@@ -191,7 +191,7 @@ def database(dimensions: int) -> Iterator[EmbeddedPostgres]:
         settings = {**SETTINGS, "shared_buffers": "512MB", "maintenance_work_mem": "256MB"}
         server = EmbeddedPostgres(Path(place) / "postgres", 18, settings)
         with server:
-            migrations.apply(server.dsn(), dimensions=dimensions)
+            migrations.apply(server.dsn(), dimensions=dimensions, modules=migrations.modules())
             yield server
         server.remove()
 

@@ -41,7 +41,7 @@ def database(
         if server.status == "running":
             raise RuntimeError(f"the server in {server.directory} runs: somebody else uses it")
         with server:
-            migrations.apply(server.dsn(), dimensions=dimensions)
+            migrations.apply(server.dsn(), dimensions=dimensions, modules=migrations.modules())
             if extension:
                 with psycopg.connect(server.admin_dsn(), autocommit=True) as admin:
                     create = sql.SQL("create extension if not exists {}")

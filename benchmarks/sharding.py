@@ -85,7 +85,7 @@ def databases(dimensions: int, count: int) -> Iterator[dict[str, str]]:
         server = EmbeddedPostgres(place / "postgres", 18, {"fsync": "off", "shared_buffers": "1GB"})
         with server:
             server.start(standbys=1)
-            migrations.apply(server.dsn(), dimensions=dimensions)
+            migrations.apply(server.dsn(), dimensions=dimensions, modules=migrations.modules())
             made = {"one": "one"} | {
                 f"shard {number}": f"shard_{number}" for number in range(1, count + 1)
             }

@@ -1,7 +1,7 @@
 """Release a version: `make release VERSION=1.2.3`, or with DRY_RUN=1 to see the steps.
 
-The release is a commit and a tag in this checkout, and a wheel in `dist/`. Nothing is pushed or
-published.
+The release is a commit and a tag in this checkout, and a wheel and SQL files for Supabase's SQL
+editor in `dist/`. Nothing is pushed or published.
 """
 
 import argparse
@@ -13,10 +13,14 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from second_brain.database import migrations
 from second_brain.errors import ConfigurationError, SecondBrainError
 from tools.migrations import Checkout, freeze
 
 ROOT = Path(__file__).parents[1]
+DIMENSIONS = 1024
+"""Of the embeddings in the SQL files, as in `migrations/`."""
+
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 _VERSION_LINE = re.compile(r'^version = ".*"$', re.MULTILINE)
 
@@ -64,8 +68,20 @@ def steps(root: Path, version: str, today: date) -> list[Step]:
                 *("--wheel-dir", "dist", "."),
             ),
         ),
+        Step("write the SQL files into dist/", lambda: write_sql(root / "dist", version)),
         Step(f"commit, and tag {tag}", commit),
     ]
+
+
+def write_sql(into: Path, version: str) -> list[Path]:
+    """Write the files for Supabase's SQL editor: core, and core with all modules."""
+    into.mkdir(exist_ok=True)
+    files = []
+    for name, modules in (("core", ()), ("all", migrations.modules())):
+        file = into / f"second-brain-{version}-{name}.sql"
+        file.write_text(migrations.one_file(DIMENSIONS, modules=modules), "utf-8")
+        files.append(file)
+    return files
 
 
 def check_tree(root: Path, tag: str) -> None:
@@ -134,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{exc}\nCorrect it, undo the changes of the release, repeat.", file=sys.stderr)
             return 1
     if not given.dry_run:
-        print("Push with `git push --follow-tags`; the wheel is in dist/.")
+        print("Push with `git push --follow-tags`; the wheel and the SQL files are in dist/.")
     return 0
 
 

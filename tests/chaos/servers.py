@@ -41,7 +41,7 @@ def temporary_server(
         )
         try:
             server.start()
-            migrations.apply(server.dsn(), dimensions=3)
+            migrations.apply(server.dsn(), dimensions=3, modules=migrations.modules())
             yield server
         finally:
             server.remove()

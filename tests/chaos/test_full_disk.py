@@ -99,7 +99,7 @@ def database_on(disk: Path, server: EmbeddedPostgres) -> Iterator[str]:
         admin.execute("create database small owner postgres tablespace small")
     with psycopg.connect(server.admin_dsn("small"), autocommit=True) as admin:
         apply_prelude(admin)
-    migrations.apply(server.dsn("small"), dimensions=3)
+    migrations.apply(server.dsn("small"), dimensions=3, modules=migrations.modules())
     yield server.dsn("small")
 
 

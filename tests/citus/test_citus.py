@@ -112,7 +112,9 @@ def install(cluster: Cluster) -> None:
         for port in cluster.ports[1:]:
             connection.execute("select citus_add_node('127.0.0.1', %s)", [port])
         for schema in ("tenant_a", "plain"):
-            migrations.apply(coordinator, dimensions=DIMENSIONS, schema=schema)
+            migrations.apply(
+                coordinator, dimensions=DIMENSIONS, schema=schema, modules=migrations.modules()
+            )
         connection.execute(DISTRIBUTE.encode())
     with psycopg.connect(coordinator) as connection:
         writer = KnowledgeWriter(connection, schema="plain")

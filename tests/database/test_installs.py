@@ -85,7 +85,9 @@ def template(server: Server) -> Iterator[str]:
         with psycopg.connect(dsn) as connection:
             connection.execute(FOREIGN.encode())
         for schema, dimensions in INSTALLS.items():
-            migrations.apply(dsn, dimensions=dimensions, schema=schema)
+            migrations.apply(
+                dsn, dimensions=dimensions, schema=schema, modules=migrations.modules()
+            )
             fill(dsn, schema)
         yield str(conninfo_to_dict(dsn)["dbname"])
 
@@ -257,7 +259,9 @@ def test_an_install_is_removed_alone_and_can_come_back(installs: str, schema: st
         with pytest.raises(MigrationMissingError, match=f"no install in schema {schema}"):
             uninstall.plan(connection, schema)
 
-    migrations.apply(installs, dimensions=INSTALLS[schema], schema=schema)
+    migrations.apply(
+        installs, dimensions=INSTALLS[schema], schema=schema, modules=migrations.modules()
+    )
     again = everything(installs)
     assert again[schema]["catalogue"] == before[schema]["catalogue"]
     assert again["histories"] == before["histories"]

@@ -207,7 +207,7 @@ def test_the_files_refuse_a_pgvector_in_another_schema(plain_dsn: str, server: A
 
 def test_init_writes_the_migrations_at_the_dimension_in_their_order(tmp_path: Path) -> None:
     into = tmp_path / "supabase" / "migrations"
-    written = migrations.init(into, 384)
+    written = migrations.init(into, 384, modules=migrations.modules())
     assert sorted(written) == written == sorted(into.iterdir())
     found = migrations.find(into)
     assert [one.sql for one in found] == [
@@ -219,9 +219,9 @@ def test_init_writes_the_migrations_at_the_dimension_in_their_order(tmp_path: Pa
 @pytest.mark.parametrize("version", ["001", "20230101000000", "20991231235959"])
 def test_what_init_writes_sorts_after_what_is_there(write: Write, version: str) -> None:
     into = write(**{f"_{version}_profiles": "select 1;"})
-    migrations.init(into, 384)
+    written = migrations.init(into, 384)
     assert migrations.find(into)[0].name == "profiles"
-    assert len({one.version for one in migrations.find(into)}) == len(migrations.find()) + 1
+    assert len({one.version for one in migrations.find(into)}) == len(written) + 1
 
 
 def test_init_refuses_when_no_timestamp_sorts_after_what_is_there(write: Write) -> None:

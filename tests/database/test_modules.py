@@ -221,7 +221,7 @@ def plan(dsn: str, module: str) -> uninstall.Uninstall:
 
 def test_the_removal_of_a_module_names_what_is_lost(dsn: str) -> None:
     write(dsn)
-    query(dsn, "create index mine on public.knowledge_judgments (updated_at)")
+    query(dsn, "create index mine on public.knowledge_judgments (judged_at)")
     removal = plan(dsn, "insight")
     assert removal.rows == {
         "public.knowledge_judgments": 0,

@@ -68,9 +68,13 @@ def test_the_path_leads_to_the_state_by_pg_delta(path: str, state: str) -> None:
     assert tool.pg_delta(path, state) == ""
 
 
-def test_the_manifest_is_that_of_the_state_on_every_version(state: str) -> None:
-    current = catalogue.dump(catalogue.portable(tool.read(state)))
-    assert current == Checkout().manifest.read_text(), "run `make baseline` or `make migration`"
+def test_the_manifest_is_that_of_the_state_on_every_version(
+    databases: Databases, state: str
+) -> None:
+    manifest = tool.manifest(Checkout(), databases)
+    remedy = "run `make baseline` or `make migration`"
+    assert manifest.dump() + "\n" == Checkout().manifest.read_text(), remedy
+    assert manifest.of(manifest.modules) == catalogue.portable(tool.read(state))
 
 
 @pytest.mark.parametrize(
@@ -215,10 +219,10 @@ create trigger pass_kind_on after update on public.knowledge_documents
         )
     done = tool.write_migration(checkout, databases, "add_kinds", "kinds are rows")
     assert all("knowledge_viewer_groups" in one for one in done.left)
-    assert done.file is not None
+    (file,) = done.files
     number = 1 + max(int(file.name[:3]) for file in Checkout().path.glob("*.sql"))
-    assert done.file.name == f"{number:03}_add_kinds.sql"
-    text = done.file.read_text()
+    assert file.name == f"{number:03}_add_kinds.sql"
+    text = file.read_text()
     assert text.startswith(f"-- {number:03}_add_kinds: kinds are rows.\n-- Adds: column ")
     assert (
         "-- Locks, until it commits: table public.knowledge_chunks, table public.knowledge" in text

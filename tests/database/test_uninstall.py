@@ -39,7 +39,7 @@ def test_the_script_removes_an_install_and_a_new_one_is_like_the_first(
     run(dsn, script)
     assert objects(dsn) == objects(plain_dsn)
     assert run(dsn, "select count(*) from supabase_migrations.schema_migrations") == [(0,)]
-    assert migrations.apply(dsn, dimensions=3) != []
+    assert migrations.apply(dsn, dimensions=3, modules=migrations.modules()) != []
     assert objects(dsn) == before
 
 
@@ -52,7 +52,7 @@ def test_the_function_that_the_project_has_replaced_stays(dsn: str, plain_dsn: s
     )
     uninstall.apply(dsn)
     assert objects(dsn).keys() - objects(plain_dsn).keys() == {f"function {function}"}
-    migrations.apply(dsn, dimensions=3)
+    migrations.apply(dsn, dimensions=3, modules=migrations.modules())
     assert run(dsn, f"select {function}") == [(["mine"],)]
 
 
@@ -115,7 +115,7 @@ def test_what_only_resembles_the_install_stays(dsn: str) -> None:
 
 
 def test_the_schema_of_an_install_stays_and_the_script_says_why(plain_dsn: str) -> None:
-    migrations.apply(plain_dsn, dimensions=3, schema=SCHEMA)
+    migrations.apply(plain_dsn, dimensions=3, schema=SCHEMA, modules=migrations.modules())
     run(plain_dsn, f"create table {SCHEMA}.mine ()")
     script = plan(plain_dsn, SCHEMA).script
     assert f"-- drop schema {SCHEMA};" in script
@@ -133,7 +133,7 @@ def test_the_function_that_a_project_has_replaced_stays(dsn: str) -> None:
     )
     uninstall.apply(dsn)
     assert "function public.knowledge_viewer_groups()" in objects(dsn)
-    migrations.apply(dsn, dimensions=3)
+    migrations.apply(dsn, dimensions=3, modules=migrations.modules())
     assert run(dsn, "select public.knowledge_viewer_groups()") == [(["staff"],)]
 
 

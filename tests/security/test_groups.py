@@ -441,7 +441,7 @@ def test_migrations_keep_a_function_that_is_there(plain_dsn: str) -> None:
             "create function public.knowledge_viewer_groups() returns text[]"
             " language sql stable set search_path = '' as $$ select '{mine}'::text[] $$"
         )
-        migrations.apply(plain_dsn, dimensions=3)
+        migrations.apply(plain_dsn, dimensions=3, modules=migrations.modules())
         found = connection.execute("select public.knowledge_viewer_groups()").fetchone()
         assert found == (["mine"],)
         assert {one.status for one in doctor.examine(connection)} == {"ok"}
@@ -478,7 +478,7 @@ def test_migrations_refuse_a_function_of_somebody_else(plain_dsn: str, server: S
 def refused(dsn: str) -> None:
     """Check that neither `second-brain migrate` nor another runner of the files goes on."""
     with pytest.raises(migrations.ObstacleError, match=r"public\.knowledge_viewer_groups\(\)"):
-        migrations.apply(dsn, dimensions=3)
+        migrations.apply(dsn, dimensions=3, modules=migrations.modules())
     (text,) = (one.sql for one in migrations.find() if one.name == "documents")
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("create schema knowledge_internal")

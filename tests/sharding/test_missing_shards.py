@@ -59,7 +59,7 @@ def test_a_stopped_server_is_named_and_the_others_answer(
             Path(folder) / "postgres", pytestconfig.getoption("--postgres-major"), {}
         )
         with server:
-            migrations.apply(server.dsn(), dimensions=3)
+            migrations.apply(server.dsn(), dimensions=3, modules=migrations.modules())
             dsn = server.dsn()
             with psycopg.connect(dsn, autocommit=True) as connection:
                 writer = KnowledgeWriter(connection)

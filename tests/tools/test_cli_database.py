@@ -20,6 +20,7 @@ from second_brain.database.embedded import EmbeddedPostgres
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
+CORE = sum(one.module is None for one in migrations.find())
 NOWHERE = "postgresql://somebody:hunter2@127.0.0.1:1/nowhere"
 
 
@@ -134,7 +135,7 @@ def test_migrate_says_what_it_applies_and_then_that_nothing_is_left(
     first = run("migrate", "--dimensions", "7", "--dsn", plain_dsn)
     assert first.returncode == 0, first.stderr
     assert "Applying 009_hybrid_search.sql" in first.stderr
-    assert first.stdout == f"Applied {len(migrations.find())} migrations.\n"
+    assert first.stdout == f"Applied {CORE} migrations.\n"
     second = run("migrate", "--dsn", plain_dsn)
     assert (second.returncode, second.stdout) == (
         0,
@@ -226,10 +227,46 @@ def test_init_writes_and_then_finds_nothing_to_write(run: Run, folder: Path) -> 
     into = folder / "supabase" / "migrations"
     done = run("init", "--dimensions", "384", "--into", "supabase/migrations")
     assert done.returncode == 0
-    assert len(done.stdout.splitlines()) == len(list(into.iterdir())) == len(migrations.find())
+    assert len(done.stdout.splitlines()) == len(list(into.iterdir())) == CORE
     again = run("init", "--dimensions", "384", "--into", "supabase/migrations")
     assert (again.returncode, again.stdout) == (0, "")
     assert "384 dimensions, not 768" in fails(run("init", "--dimensions", "768"))
+
+
+def test_modules_are_added_to_files_and_databases(run: Run, folder: Path, plain_dsn: str) -> None:
+    init = ("init", "--dimensions", "3", "--declarative")
+    assert run(*init).returncode == 0
+    added = run(*init, "--with", "facets").stdout.splitlines()
+    assert [line.split("/")[-2] for line in added] == ["migrations", "schemas"]
+    assert all(line.endswith("_facets.sql") for line in added)
+    assert run("migrate", "--dimensions", "3", "--dsn", plain_dsn).returncode == 0
+    more = run("migrate", "--with", "facets,own_documents", "--dsn", plain_dsn)
+    assert more.stdout == "Applied 2 migrations.\n"
+    told = run("doctor", "--dsn", plain_dsn).stdout
+    assert "modules: facets, own_documents; not installed: words (typos," in told
+    removed = run("uninstall", "--module", "facets", "--apply", "--yes", "--dsn", plain_dsn)
+    assert removed.stdout == "The module facets in schema public is removed.\n"
+    assert "modules: own_documents; not" in run("doctor", "--dsn", plain_dsn).stdout
+
+
+@pytest.mark.parametrize("command", [("init", "--dimensions", "3"), ("migrate", "--dsn", NOWHERE)])
+def test_an_unknown_module_is_refused_with_a_line_for_each(run: Run, command: list[str]) -> None:
+    refused = run(*command, "--with", "facet")
+    assert refused.returncode == 1
+    assert "there is no module 'facet'" in refused.stderr
+    for module in migrations.modules():
+        assert f"\n  {module}: " in refused.stderr
+
+
+def test_one_file_is_printed_or_written(run: Run, folder: Path, plain_dsn: str) -> None:
+    one_file = ("init", "--one-file", "--dimensions", "3", "--with", "facets")
+    printed = run(*one_file)
+    assert run(*one_file, "--into", "install.sql").stdout == ""
+    assert (folder / "install.sql").read_text() == printed.stdout
+    with psycopg.connect(plain_dsn, autocommit=True) as connection:
+        connection.execute(printed.stdout.encode())
+    assert run("migrate", "--dsn", plain_dsn).stdout.startswith("Nothing to apply")
+    assert "--declarative" in fails(run(*one_file, "--declarative"))
 
 
 def test_doctor_fails_when_something_is_wrong_and_says_what(run: Run, dsn: str) -> None:

@@ -46,7 +46,7 @@ def test_a_dry_run_prints_the_steps_and_changes_nothing(
     before = [file.read_bytes() for file in files]
     assert release.main(["98.76.54", "--dry-run"]) == 0
     printed = capsys.readouterr().out
-    assert [line[:2] for line in printed.splitlines()] == [f"{place}." for place in range(1, 9)]
+    assert [line[:2] for line in printed.splitlines()] == [f"{place}." for place in range(1, 10)]
     assert "make ci" in printed
     assert "tag v98.76.54" in printed
     assert [file.read_bytes() for file in files] == before
@@ -64,7 +64,13 @@ def test_a_release_sets_version_and_date_freezes_and_tags(checkout: Path) -> Non
     assert "001_tables.sql" in (checkout / "tools" / "released.sha256").read_text("utf-8")
     assert git(checkout, "tag") == "v1.2.3"
     assert git(checkout, "log", "-1", "--format=%s") == "Release 1.2.3"
-    assert git(checkout, "status", "--porcelain") == ""
+    core, everything = sorted((checkout / "dist").iterdir(), key=lambda file: file.stat().st_size)
+    assert core.name == "second-brain-1.2.3-core.sql"
+    assert everything.name == "second-brain-1.2.3-all.sql"
+    assert "extensions.vector(1024)" in core.read_text("utf-8")
+    assert "-- Module: " not in core.read_text("utf-8")
+    assert "-- Module: adoption." in everything.read_text("utf-8")
+    assert git(checkout, "status", "--porcelain", "--", ":!dist") == ""
 
 
 def test_another_branch_changes_and_an_existing_tag_are_refused(checkout: Path) -> None:

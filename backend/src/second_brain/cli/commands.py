@@ -26,7 +26,7 @@ In your own Supabase project:
 COMMANDS = {
     "migrate": ("database", "Apply the migrations that the database does not have yet."),
     "init": ("database", "Write the migrations into your Supabase project."),
-    "uninstall": ("database", "Write the SQL that removes an install, for review."),
+    "uninstall": ("database", "Write the SQL that removes an install or a module, for review."),
     "doctor": ("database", "Check a database, and print a remedy for each problem."),
     "ingest": ("ingestion", "Read documents, split and embed them, and store new chunks."),
     "delete": ("ingestion", "Delete documents with all their chunks."),

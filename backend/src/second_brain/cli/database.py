@@ -25,6 +25,7 @@ from second_brain.database.embedded import OWNER, EmbeddedPostgres, apply_prelud
 from second_brain.database.obstacles import Obstacle
 from second_brain.errors import ConfigurationError, MissingExtraError
 from second_brain.services.connections import connect
+from second_brain.services.modules import ALL, MODULES, chosen
 
 ReplicasOption = Annotated[
     int | None,
@@ -32,6 +33,17 @@ ReplicasOption = Annotated[
         help="Number of hot standbys; default: those that exist.",
         min=0,
         max=8,
+        show_default=False,
+    ),
+]
+
+
+WithOption = Annotated[
+    str | None,
+    typer.Option(
+        "--with",
+        metavar="MODULES",
+        help=f"Modules beside core, with commas: {', '.join(MODULES)}; or {ALL}.",
         show_default=False,
     ),
 ]
@@ -51,6 +63,7 @@ def register(app: typer.Typer) -> None:
     app.command(
         epilog=_examples(
             "second-brain migrate --dimensions 384",
+            "second-brain migrate --with adoption,facets",
             "second-brain migrate --dsn postgresql://postgres@db.example.org/postgres",
             "second-brain migrate --all --tenants tenants.toml --dimensions 384",
         )
@@ -58,13 +71,16 @@ def register(app: typer.Typer) -> None:
     app.command(
         epilog=_examples(
             "second-brain init --dimensions 384 --into supabase/migrations",
+            "second-brain init --dimensions 384 --with adoption,facets",
             "second-brain init --dimensions 384 --declarative",
+            "second-brain init --dimensions 384 --one-file --into second-brain.sql",
         )
     )(init)
     app.command(
         "uninstall",
         epilog=_examples(
             "second-brain uninstall > uninstall.sql",
+            "second-brain uninstall --module facets --apply",
             "second-brain uninstall --schema knowledge_de --apply",
         ),
     )(_uninstall)
@@ -198,6 +214,7 @@ def migrate(
         ),
     ] = False,
     embedder_name: EmbedderOption = "wordllama",
+    with_modules: WithOption = None,
     schema: SchemaOption = naming.SCHEMA,
     as_json: JsonOption = False,
     all_tenants: Annotated[
@@ -206,6 +223,8 @@ def migrate(
     tenants_file: TenantsOption = None,
 ) -> None:
     """Apply the migrations that the database does not have yet.
+
+    These are those of core, of the modules that are installed, and of --with.
 
     A new database gets the dimensions of the embedder, so that `ingest` and `search` work with the
     same embedder.
@@ -216,6 +235,7 @@ def migrate(
     With --all, a failure does not stop the others: a table shows the result for each install, and
     the exit code is 1.
     """
+    modules = chosen(with_modules)
     if all_tenants:
         _refuse_dsn(dsn)
         if prelude:
@@ -227,7 +247,7 @@ def migrate(
 
         def migrate_one(target: str, schema: str) -> Outcome:
             size = dimensions or _embedder_dimensions(target, embedder_name, schema)
-            applied = migrations.apply(target, dimensions=size, schema=schema)
+            applied = migrations.apply(target, dimensions=size, schema=schema, modules=modules)
             return Outcome(True, f"{len(applied)} applied" if applied else "up to date")
 
         for_all(tenants_file, migrate_one, as_json=as_json)
@@ -245,6 +265,7 @@ def migrate(
             target,
             dimensions=dimensions,
             schema=schema,
+            modules=modules,
             progress=lambda migration: typer.echo(f"Applying {migration.file_name}", err=True),
         )
     except migrations.ObstacleError as error:
@@ -294,16 +315,27 @@ def _embedder_dimensions(dsn: str, embedder_name: str, schema: str) -> int | Non
 
 def init(
     dimensions: Annotated[int, typer.Option(help="Dimensions of your model's embeddings.")],
+    with_modules: WithOption = None,
     into: Annotated[
-        Path,
-        typer.Option(help="Folder of the project's migrations.", file_okay=False),
-    ] = Path("supabase/migrations"),
+        Path | None,
+        typer.Option(
+            help="Folder of the project's migrations, by default supabase/migrations; with "
+            "--one-file the file, by default stdout.",
+            show_default=False,
+        ),
+    ] = None,
     schema: SchemaOption = naming.SCHEMA,
     declarative: Annotated[
         bool,
         typer.Option(
             "--declarative",
             help="Also write declarative schemas, into the folder `schemas` beside --into.",
+        ),
+    ] = False,
+    one_file: Annotated[
+        bool,
+        typer.Option(
+            "--one-file", help="Write one file for Supabase's SQL editor, for a new install."
         ),
     ] = False,
     check: Annotated[
@@ -324,25 +356,54 @@ def init(
     dsn: DsnOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the migrations into your Supabase project.
+    """Write the migrations into your Supabase project: core, and the modules of --with.
 
-    Existing migrations are not changed, so a newer second-brain adds only new ones. A project with
-    declarative schemas needs --declarative; otherwise Supabase's next diff drops the objects of
-    these migrations. --check connects to the database (--dsn) and writes nothing if it finds
-    obstacles, such as tables with the same names.
+    Existing migrations are not changed, so a newer second-brain, or another module, adds only new
+    ones. A project with declarative schemas needs --declarative; otherwise Supabase's next diff
+    drops the objects of these migrations. --check connects to the database (--dsn) and writes
+    nothing if it finds obstacles, such as tables with the same names.
+
+    The one file is one transaction and records the same history as `supabase db push`. Where
+    second-brain is installed, it changes nothing and raises an error.
     """
+    modules = chosen(with_modules)
+    if one_file and declarative:
+        raise ConfigurationError(
+            "--one-file cannot be combined with --declarative",
+            remedy="Use --declarative in a project with a folder of migrations.",
+        )
     if check:
         with opened(dsn, schema) as database:
-            if found := migrations.find_obstacles(database.connection, schema):
+            if found := migrations.find_obstacles(database.connection, schema, modules=modules):
                 _stop_at(found, "written", as_json=as_json)
             vector = pgvector.installed(database.connection)
         if vector is not None:
             vector_schema = vector_schema or vector.schema
+    if one_file:
+        text = migrations.one_file(
+            dimensions,
+            schema=schema,
+            vector_schema=vector_schema or naming.EXTENSIONS,
+            modules=modules,
+        )
+        if into is None:
+            typer.echo(text, nl=False)
+        else:
+            into.write_text(text, "utf-8")
+            typer.echo("Next: run it in Supabase's SQL editor, or with psql", err=True)
+        return
+    into = into or Path("supabase/migrations")
     vector_schema = vector_schema or migrations.written_vector_schema(into, schema)
-    written = migrations.init(into, dimensions, schema=schema, vector_schema=vector_schema)
+    written = migrations.init(
+        into, dimensions, schema=schema, vector_schema=vector_schema, modules=modules
+    )
     if declarative:
         written += migrations.declare(
-            into.parent / "schemas", dimensions, schema=schema, vector_schema=vector_schema
+            into.parent / "schemas",
+            dimensions,
+            schema=schema,
+            vector_schema=vector_schema,
+            modules=migrations.written_modules(into, schema),
         )
     if as_json:
         print_json({"written": written, "obstacles": []})
@@ -401,6 +462,10 @@ def _doctor(
 def _uninstall(
     dsn: DsnOption = None,
     schema: SchemaOption = naming.SCHEMA,
+    module: Annotated[
+        str | None,
+        typer.Option(help="Remove this module, and keep the documents.", show_default=False),
+    ] = None,
     cascade: Annotated[
         bool, typer.Option("--cascade", help="Also drop other objects that depend on the install.")
     ] = False,
@@ -409,13 +474,13 @@ def _uninstall(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Write the SQL that removes the install in a schema, and nothing else, for review.
+    """Write the SQL that removes the install in a schema, or a module of it, for review.
 
     Its comments say what is lost. With --apply the command runs it.
     """
     target = resolve_dsn(dsn)
     with connect(target, autocommit=True) as connection:
-        found = uninstall.plan(connection, schema, cascade=cascade)
+        found = uninstall.plan(connection, schema, module=module, cascade=cascade)
     if not run:
         typer.echo(found.script, nl=False)
         return
@@ -424,8 +489,8 @@ def _uninstall(
     for one in found.attached:
         typer.echo(f"{one}, which is not of second-brain", err=True)
     if not yes:
-        typer.confirm(f"Delete the install in schema {schema}?", abort=True, err=True)
-    uninstall.apply(target, schema, cascade=cascade)
-    typer.echo(f"The install in schema {schema} is removed.")
+        typer.confirm(f"Delete the {found.subject}?", abort=True, err=True)
+    uninstall.apply(target, schema, module=module, cascade=cascade)
+    typer.echo(f"The {found.subject} is removed.")
     for line in found.remarks:
         typer.echo(line, err=True)

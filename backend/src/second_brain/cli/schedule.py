@@ -7,7 +7,9 @@ import typer
 from second_brain.cli.output import JsonOption, print_json
 from second_brain.cli.target import DsnOption, SchemaOption, opened
 from second_brain.database import schedule
+from second_brain.database.migrations import installed_modules
 from second_brain.services.install import SCHEMA
+from second_brain.services.modules import MODULES
 
 
 def register(app: typer.Typer) -> None:
@@ -48,6 +50,8 @@ def _schedule(
             database.install,
             superseded_days=superseded_days,
             log_days=log_days,
+            # Jobs of a module that is removed are removed, too.
+            modules=MODULES if remove else installed_modules(database.connection, schema),
         )
         if remove:
             found = schedule.remove(database, found)

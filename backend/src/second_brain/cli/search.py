@@ -39,6 +39,7 @@ from second_brain.cli.tables import (
 from second_brain.cli.target import STATE, DsnOption, SchemaOption, opened
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres
+from second_brain.errors import ModuleMissingError
 from second_brain.filters import conditions, listed_conditions
 from second_brain.ingest import (
     Labels,
@@ -382,7 +383,9 @@ def _demo() -> None:
     typer.echo("Starting the embedded database in .second-brain/ ...")
     server.start()
     (STATE / ".gitignore").write_text("*\n")
-    applied = migrations.apply(server.dsn(), dimensions=embedder.dimensions)
+    applied = migrations.apply(
+        server.dsn(), dimensions=embedder.dimensions, modules=migrations.modules()
+    )
     typer.echo(f"{number(len(applied), 'migration')} applied.")
     console = new_console()
     with connect(server.dsn(), autocommit=True) as connection:
@@ -455,7 +458,10 @@ def _count_pending(database: Database, mode: Leg, options: SearchOptions) -> int
     if mode == "text":
         return None
     rows = {name: options[name] for name in (*ROWS, *VIEWER)}  # type: ignore[literal-required]
-    counted: int = _provider(database).count_pending_embeddings(**rows)
+    try:
+        counted: int = _provider(database).count_pending_embeddings(**rows)
+    except ModuleMissingError:
+        return None
     return counted
 
 

@@ -19,7 +19,12 @@ from psycopg.rows import scalar_row
 
 from second_brain.database import naming, obstacles, pgvector
 from second_brain.database.obstacles import Obstacle
-from second_brain.errors import ConfigurationError, InvalidInputError, SecondBrainError
+from second_brain.errors import (
+    ConfigurationError,
+    InvalidInputError,
+    ModuleMissingError,
+    SecondBrainError,
+)
 from second_brain.services.connections import connect
 
 if TYPE_CHECKING:
@@ -271,6 +276,16 @@ def installed_modules(
     applied = _Applied(connection, schema)
     found = (one.module for one in find() if one.module is not None and one in applied)
     return tuple(dict.fromkeys(found))
+
+
+def require(
+    connection: "psycopg.Connection[Any]", module: str, schema: str = naming.SCHEMA
+) -> None:
+    """Raise ModuleMissingError if the install in `schema` does not have the module."""
+    if module not in installed_modules(connection, schema):
+        raise ModuleMissingError(
+            f"the install in schema {schema} lacks what this needs", module=module
+        )
 
 
 def pending(

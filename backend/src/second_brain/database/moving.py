@@ -193,7 +193,10 @@ def _identity(dsn: str) -> object:
 
 
 def _refuse_what_cannot_move(source: Database, target: str) -> None:
-    (adoptions,) = source.execute(_ADOPTIONS).fetchone() or (0,)
+    modules = migrations.installed_modules(source.connection, source.install.schema)
+    adoptions = 0
+    if "adoption" in modules:
+        (adoptions,) = source.execute(_ADOPTIONS).fetchone() or (0,)
     if adoptions:
         raise ConfigurationError(
             f"the install follows {adoptions} adopted table{'s'[: adoptions > 1]}, which cannot "

@@ -18,7 +18,7 @@ from typing import Literal, LiteralString, cast
 import psycopg
 from psycopg import sql
 
-from second_brain.database import vector_index
+from second_brain.database import migrations, vector_index
 from second_brain.database.maintenance import (
     LOCK_PATIENCE,
     OnProgress,
@@ -30,7 +30,6 @@ from second_brain.database.maintenance import (
     pause,
     session,
 )
-from second_brain.database.migrations import MAX_DIMENSIONS
 from second_brain.errors import (
     ConfigurationError,
     ConflictError,
@@ -62,7 +61,13 @@ select attribute.attname, attribute.atttypmod, col_description(attribute.attreli
    and attribute.attname in ('embedding', 'embedding_next', 'embedding_old')
 """
 _MODELS = """
-select model, chunks from public.knowledge_embedding_models()
+select chunk.embedding_model
+  from public.knowledge_chunks as chunk
+ where chunk.status = 'active'
+   and chunk.embedding is not null
+ group by chunk.embedding_model
+ order by count(*) desc, chunk.embedding_model
+ limit 1
 """
 _ADD_COLUMNS = """
 alter table public.knowledge_chunks
@@ -341,12 +346,13 @@ def start(
     Raises ConfigurationError if an unfinished run has another model, ConflictError if the table
     stays locked, and the errors of `maintenance.session` and of the embedder.
     """
-    if not 1 <= embedder.dimensions <= MAX_DIMENSIONS:
+    if not 1 <= embedder.dimensions <= migrations.MAX_DIMENSIONS:
         raise InvalidInputError(
             f"{embedder.model} has {embedder.dimensions} dimensions, but pgvector's type vector "
-            f"stores 1 to {MAX_DIMENSIONS}"
+            f"stores 1 to {migrations.MAX_DIMENSIONS}"
         )
     with session(dsn, schema) as database:
+        migrations.require(database.connection, "embedding_queue", schema)
         before = state(database)
         if before.model not in (None, embedder.model):
             raise ConfigurationError(

@@ -3,6 +3,7 @@
 The job that embeds with the Edge Function is not here: supabase/functions/embed/schedule.sql.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import LiteralString
 
@@ -10,16 +11,23 @@ from psycopg import sql
 
 from second_brain.errors import ConfigurationError, MigrationMissingError, PermissionDeniedError
 from second_brain.services.install import SCHEMA, Database, Install
+from second_brain.services.modules import MODULES
 
 DAYS = 30
 """Default age in days of superseded chunks and of lines of the query log."""
 
 # Off the full hour, when other jobs start.
-_JOBS: tuple[tuple[str, str, LiteralString], ...] = (
-    ("statistics", "*/15 * * * *", "select public.refresh_knowledge_statistics()"),
-    ("purge", "17 3 * * *", "select public.purge_knowledge_chunks(older_than => {superseded})"),
+_JOBS: tuple[tuple[str, str | None, str, LiteralString], ...] = (
+    ("statistics", None, "*/15 * * * *", "select public.refresh_knowledge_statistics()"),
+    (
+        "purge",
+        None,
+        "17 3 * * *",
+        "select public.purge_knowledge_chunks(older_than => {superseded})",
+    ),
     (
         "query-log",
+        "insight",
         "37 3 * * *",
         # The number of lines does not grow without a search, and each search bounds it.
         "select public.record_knowledge_queries(queries => '[]', most_rows => 100000, "
@@ -60,8 +68,14 @@ class Job:
         return f'{self.schedule} psql "$SECOND_BRAIN_DSN" -qXAtc "{self.command}" > /dev/null'
 
 
-def jobs(install: Install, *, superseded_days: int = DAYS, log_days: int = DAYS) -> list[Job]:
-    """Return the jobs of an install."""
+def jobs(
+    install: Install,
+    *,
+    superseded_days: int = DAYS,
+    log_days: int = DAYS,
+    modules: Collection[str] = tuple(MODULES),
+) -> list[Job]:
+    """Return the jobs of an install with these modules."""
     suffix = "" if install.schema == SCHEMA else f"-{install.schema}"
     values = {
         "superseded": sql.Literal(f"{superseded_days} days"),
@@ -74,7 +88,8 @@ def jobs(install: Install, *, superseded_days: int = DAYS, log_days: int = DAYS)
             schedule,
             install.composed(command, **values).as_string(None).replace('"', ""),
         )
-        for name, schedule, command in _JOBS
+        for name, module, schedule, command in _JOBS
+        if module is None or module in modules
     ]
 
 

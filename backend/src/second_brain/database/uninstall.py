@@ -162,7 +162,7 @@ class Uninstall:
     def subject(self) -> str:
         """What is removed, in words."""
         what = "install" if self.module is None else f"module {self.module}"
-        return f"{what} of second-brain in schema {self.schema}"
+        return f"{what} in schema {self.schema}"
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -182,7 +182,7 @@ class Uninstall:
         lost += [f"--   {one}, which is not of second-brain" for one in self.attached]
         return "\n".join(
             [
-                f"-- Removes the {self.subject}.",
+                f"-- Removes the {self.subject}, of second-brain.",
                 "-- Lost are:",
                 *(lost or ["--   no rows"]),
                 "-- pgvector and the roles stay. If a project has these files, delete them too:",

@@ -334,7 +334,7 @@ class Searcher(QuerySearcher):
 def scratch_database(
     dimensions: int, dsn: str | None = None, major: int | None = None
 ) -> Iterator[Connection]:
-    """Yield an autocommit connection to a new database with the migrations; drop it at the end.
+    """Yield an autocommit connection to a new database with all modules; drop it at the end.
 
     Without a DSN, a new embedded server holds the database. With a DSN, the database is created on
     that server; its other databases are not read or changed. Raises PermissionDeniedError if the
@@ -342,7 +342,7 @@ def scratch_database(
     """
     making = _embedded_database(major) if dsn is None else _database_on_server(dsn)
     with making as made:
-        migrations.apply(made, dimensions=dimensions)
+        migrations.apply(made, dimensions=dimensions, modules=migrations.modules())
         with connect(made, autocommit=True) as connection:
             yield connection
 

@@ -21,6 +21,7 @@ from second_brain.errors import (
     ConfigurationError,
     DimensionMismatchError,
     InvalidInputError,
+    ModuleMissingError,
     SearchTimeoutError,
     SecondBrainError,
     UnavailableError,
@@ -278,7 +279,9 @@ class Retrieval(ABC):
                     counted = await self._end_count(running, min(left, LONGEST_WAIT))
             # The answer is complete without the number.
             except Exception as error:  # noqa: BLE001
-                logger.warning("pending chunks were not counted: %s", translate(error).kind)
+                known = translate(error)
+                level = logging.DEBUG if isinstance(known, ModuleMissingError) else logging.WARNING
+                logger.log(level, "pending chunks were not counted: %s", known.kind)
             self._pending.keep(key, counted)
             return counted
 
@@ -442,7 +445,13 @@ class Retrieval(ABC):
         chosen = self._chosen
         if chosen is not None and chosen[1] > time.monotonic():
             return chosen[0]
-        embedder = matching_embedder(self._embedders, await self._models(deadline.left()))
+        try:
+            models = await self._models(deadline.left())
+        except ModuleMissingError:
+            # The module insight lists them. Without it, this is the corpus's embedder, and the
+            # database refuses other dimensions.
+            models = []
+        embedder = matching_embedder(self._embedders, models)
         if chosen is not None and chosen[0] is not embedder:
             self.clear_cache()
         self._chosen = (embedder, time.monotonic() + self.settings.search_model_check_seconds)

@@ -1,7 +1,7 @@
 """The statistics of a corpus in several databases: summed, and set in each of them.
 
 Document frequencies, lengths and the spread of the cosines are then the same in all, so that BM25
-and fusion `auto` weigh alike. The sums are made by the SQL of `supabase/schemas/28_shards.sql`.
+and fusion `auto` weigh alike. The sums are made by the SQL of `supabase/schemas/modules/shards`.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,12 @@ from psycopg.types.json import Jsonb
 from second_brain.services.install import SCHEMA, Install
 
 _ANALYSE = "analyze public.knowledge_chunks"
-_HEALTH = "select public.knowledge_search_health()"
+_STORED = """
+select corpus.shared_id, (select count(*) from public.knowledge_chunks), corpus.document_count,
+       corpus.refreshed_at
+  from (values (true)) as always (id)
+  left join public.knowledge_corpus_statistics as corpus on corpus.id = always.id
+"""
 _OWN = "select public.knowledge_statistics(%(lexemes)s::text[])"
 _SUM = "select public.sum_knowledge_statistics(%(statistics)s::jsonb)"
 _SET = "select public.set_knowledge_statistics(%(statistics)s::jsonb)"
@@ -44,15 +49,11 @@ def shared_statistics(
     connection: "psycopg.Connection[Any]", *, schema: str = SCHEMA
 ) -> StatisticsOfShard:
     """Return which statistics a database uses."""
-    health = _value(connection, Install(schema).statement(_HEALTH), {})
-    stored = health["statistics"] or {}
-    is_shared = stored.get("shared_id") is not None
-    return StatisticsOfShard(
-        stored.get("shared_id"),
-        health["rows"]["total"],
-        stored["rows"] if is_shared else None,
-        datetime.fromisoformat(stored["refreshed_at"]) if is_shared else None,
-    )
+    stored = connection.execute(Install(schema).statement(_STORED)).fetchone()
+    shared_id, rows, shared_rows, set_at = stored or (None, 0, None, None)
+    if shared_id is None:
+        return StatisticsOfShard(None, rows, None, None)
+    return StatisticsOfShard(shared_id, rows, shared_rows, set_at)
 
 
 def refresh_shared_statistics(

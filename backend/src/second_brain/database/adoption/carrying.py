@@ -13,7 +13,7 @@ from psycopg.types.json import Jsonb
 
 from second_brain.database.adoption import migration
 from second_brain.database.maintenance import OnProgress, Progress, ignore_progress
-from second_brain.errors import ConfigurationError, MigrationMissingError
+from second_brain.errors import ConfigurationError, ModuleMissingError
 from second_brain.services.install import Database
 
 BATCH_SIZE = 200
@@ -154,9 +154,9 @@ class Comparison:
 
 
 def listed(database: Database) -> list[Adoption]:
-    """List the adoptions of an install. Raises MigrationMissingError without their tables."""
+    """List the adoptions of an install. Raises ModuleMissingError without their tables."""
     if database.execute(_EXISTS).fetchone() != (True,):
-        raise MigrationMissingError("the database lacks migrations of this second-brain")
+        raise ModuleMissingError("table knowledge_adoptions does not exist", module="adoption")
     return [Adoption(*row) for row in database.execute(_LIST).fetchall()]
 
 
