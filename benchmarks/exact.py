@@ -30,8 +30,9 @@ class Bm25:
         for text in texts:
             found = connection.execute(
                 "select lexeme, cardinality(positions)"
-                "  from unnest(to_tsvector('english', knowledge_internal.apart_and_joined(%s)))",
-                [text],
+                "  from unnest(to_tsvector('english',"
+                "    knowledge_internal.apart(%s) || ' ' || knowledge_internal.joined(%s)))",
+                [text, text],
             ).fetchall()
             self._lexemes[text] = dict(found)
         wanted = sorted({lexeme for found in self._lexemes.values() for lexeme in found})

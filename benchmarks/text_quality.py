@@ -45,7 +45,12 @@ select document.external_key, chunk.text_length
 """
 ASKED = """
 select word.lexeme, cardinality(word.positions)
-  from unnest(to_tsvector(%s::regconfig, knowledge_internal.apart_and_joined(%s))) as word
+  from (values (%s::regconfig, %s::text)) as question (configuration, source),
+       unnest(to_tsvector(
+         question.configuration,
+         knowledge_internal.apart(question.source) || ' '
+           || knowledge_internal.joined(question.source)
+       )) as word
 """
 
 

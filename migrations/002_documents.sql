@@ -1,7 +1,7 @@
 -- 002_documents: sources, documents and their chunks, and who may read them.
--- Adds: tables knowledge_types, knowledge_source_origins, knowledge_sources, knowledge_documents and
--- knowledge_chunks, their policies and grants, the indexes of the chunks and the view that searches
--- read. Locks nothing that exists.
+-- Adds: tables knowledge_types, knowledge_source_origins, knowledge_sources, knowledge_documents
+-- and knowledge_chunks, their policies and grants, the indexes of the chunks and the view that
+-- searches read. Locks nothing that exists.
 -- Written from supabase/schemas/core/02_documents.sql by `make baseline`: edit that file.
 
 create table public.knowledge_types (

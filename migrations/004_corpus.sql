@@ -3,51 +3,18 @@
 -- the functions that read and set them. Locks nothing that exists.
 -- Written from supabase/schemas/core/04_corpus.sql by `make baseline`: edit that file.
 
--- The table that stores the chunks, with Citus the shard on this node. All functions that read its
--- catalogue entries call this function.
+-- Extension point: the table that stores the chunks, for all who read its catalogue entries. For
+-- another table than knowledge_chunks, the search makes no generic plans.
 create function knowledge_internal.physical_table() returns regclass
 language plpgsql stable parallel safe security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  chunks constant regclass := 'public.knowledge_chunks';
 begin
-  return case
-    when to_regclass('pg_catalog.pg_dist_shard') is null then chunks
-    else coalesce(knowledge_internal.shard_on_this_node(chunks), chunks)
-  end;
+  return 'public.knowledge_chunks'::regclass;
 end
 $$;
 
--- The number of chunks that the last ANALYZE or VACUUM counted, null before the first one. Every
--- write asks for it: it is cheaper than knowledge_internal.chunk_table.
-create function knowledge_internal.analysed_rows() returns float8
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return (
-    select nullif(class.reltuples, -1)
-      from pg_catalog.pg_class as class
-     where class.oid = knowledge_internal.physical_table()
-  );
-end
-$$;
-
--- The percentage of a table's pages that have about so many rows: 100 for a small table, and for
--- one that was never analysed.
-create function knowledge_internal.sampled_share(relation regclass, wanted_rows integer)
-returns real
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return (
-    select least(100, 100.0 * wanted_rows / greatest(class.reltuples, 1))::real
-      from pg_catalog.pg_class as class
-     where class.oid = relation
-  );
-end
-$$;
-
--- The table of chunks in the system catalogues. estimated_rows: the active rows, estimated from the
--- current number of pages and from what the last ANALYZE or VACUUM counted. analysed_rows:
--- knowledge_internal.analysed_rows, with superseded rows. dimensions: those of the column
--- embedding.
+-- estimated_rows: the active rows, estimated from the current number of pages and from what the
+-- last ANALYZE or VACUUM counted. analysed_rows: what that one counted, with superseded rows; null
+-- before the first one.
 create type knowledge_internal.chunk_table as (
   relation regclass,
   pages bigint,
@@ -61,7 +28,7 @@ create function knowledge_internal.chunk_table() returns knowledge_internal.chun
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   facts knowledge_internal.chunk_table;
-  density float8; -- rows on a page
+  rows_on_a_page float8;
   inactive_rows float8;
 begin
   select class.oid, pg_relation_size(class.oid) / current_setting('block_size')::bigint,
@@ -77,45 +44,17 @@ begin
          (
            select nullif(attribute.atttypmod, -1)
              from pg_catalog.pg_attribute as attribute
-            where attribute.attrelid = class.oid
-              and attribute.attname = 'embedding'
+            where attribute.attrelid = class.oid and attribute.attname = 'embedding'
          )
-    into facts.relation, facts.pages, facts.analysed_rows, density, inactive_rows,
+    into facts.relation, facts.pages, facts.analysed_rows, rows_on_a_page, inactive_rows,
          facts.dimensions
     from pg_catalog.pg_class as class
    where class.oid = knowledge_internal.physical_table();
   -- Five, in a table that was never analysed.
   facts.estimated_rows := greatest(
-    facts.pages * coalesce(density, 5) - coalesce(inactive_rows, 0), 0
+    facts.pages * coalesce(rows_on_a_page, 5) - coalesce(inactive_rows, 0), 0
   );
   return facts;
-end
-$$;
-
--- The statistics of a column of the chunks in pg_stats: one row, or none before the first ANALYZE.
-create function knowledge_internal.column_statistics(column_name name)
-returns table (
-  most_common text[],
-  shares real[],
-  histogram text[],
-  elements text[],
-  element_shares real[]
-)
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return query
-  select statistics.most_common_vals::text::text[],
-         statistics.most_common_freqs,
-         statistics.histogram_bounds::text::text[],
-         statistics.most_common_elems::text::text[],
-         statistics.most_common_elem_freqs
-    from pg_catalog.pg_class as class
-    join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
-    join pg_catalog.pg_stats as statistics
-      on statistics.schemaname = namespace.nspname
-     and statistics.tablename = class.relname
-   where class.oid = knowledge_internal.physical_table()
-     and statistics.attname = column_name;
 end
 $$;
 
@@ -134,13 +73,11 @@ create table public.knowledge_corpus_statistics (
 );
 
 comment on table public.knowledge_corpus_statistics is
-  'One row with statistics of the corpus from the last run of refresh_knowledge_statistics. '
-  'cosine_spread: the standard deviation of the cosine of random pairs of chunks. '
-  'least_frequency: the smallest in lexeme_statistics. '
-  'sample: ids of random chunks, with which a search estimates how many rows pass its filters. '
-  'analysed_at and analysed_rows identify the ANALYZE that was copied. shared_id: the statistics '
-  'are those of a corpus in several databases, set by set_knowledge_statistics, and languages are '
-  'the text search configurations of that corpus; only sample and the time of ANALYZE are own.';
+  'One row: statistics of the corpus from the last refresh_knowledge_statistics. cosine_spread: '
+  'the standard deviation of the cosine of random pairs of chunks. least_frequency: the smallest '
+  'in knowledge_lexeme_statistics. sample: ids of random chunks. analysed_at, analysed_rows: the '
+  'ANALYZE that was copied. shared_id: the statistics are those of a corpus in several databases, '
+  'and languages are that corpus''s text search configurations.';
 
 -- Each refresh updates nearly all rows. With space on their pages and no index on frequency, the
 -- new versions replace the old ones there, and neither table nor index grows.
@@ -150,7 +87,7 @@ create table public.knowledge_lexeme_statistics (
 ) with (fillfactor = 45);
 
 comment on table public.knowledge_lexeme_statistics is
-  'The most common lexemes and the share of chunks that have them. A copy of the planner''s '
+  'The most common lexemes and the share of chunks that have them: a copy of the planner''s '
   'statistics, because parsing their arrays is slow.';
 
 alter table public.knowledge_corpus_statistics enable row level security;
@@ -158,25 +95,32 @@ alter table public.knowledge_lexeme_statistics enable row level security;
 revoke all on table public.knowledge_corpus_statistics, public.knowledge_lexeme_statistics
   from public, anon, authenticated, service_role;
 
--- The most common lexemes (at most 10,000) with the share of chunks that have them, from the last
--- ANALYZE.
+-- The most common lexemes, at most 10,000, with the share of chunks that have them, from the last
+-- ANALYZE. The last three entries of most_common_elem_freqs are the minimum, the maximum and the
+-- frequency of null; they have no lexeme.
 create function knowledge_internal.listed_frequencies()
 returns table (lexeme text, frequency float8)
 language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
-  -- The last three entries of most_common_elem_freqs are the minimum, the maximum and the frequency
-  -- of null; they have no lexeme.
   select listed.lexeme, listed.frequency
-    from knowledge_internal.column_statistics('content_tsv') as statistics
-   cross join unnest(statistics.elements, statistics.element_shares) as listed (lexeme, frequency)
-   where listed.lexeme is not null
+    from pg_catalog.pg_class as class
+    join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
+    join pg_catalog.pg_stats as statistics
+      on statistics.schemaname = namespace.nspname
+     and statistics.tablename = class.relname
+     and statistics.attname = 'content_tsv'
+   cross join unnest(
+           statistics.most_common_elems::text::text[], statistics.most_common_elem_freqs
+         ) as listed (lexeme, frequency)
+   where class.oid = knowledge_internal.physical_table()
+     and listed.lexeme is not null
 $$;
 
--- The standard deviation of the cosine similarity of the pairs of a sample of chunks. It makes the
--- cosines of different models comparable. 0.13 if there are fewer than 10 pairs.
+-- The standard deviation of the cosine of the pairs of a sample of chunks, which makes the cosines
+-- of different models comparable; 0.13 for fewer than 10 pairs. Twenty times as many pages are read
+-- as needed: rows of one page are often about the same subject. Materialized, so that a vector in
+-- TOAST storage is fetched only once.
 create function knowledge_internal.sampled_spread(sample_size integer) returns float8
 language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
-  -- Twenty times as many pages as needed: rows of one page are often about the same subject.
-  -- Materialized, so that a vector in TOAST storage is fetched only once.
   with sample as materialized (
     select extensions.l2_normalize(chunk.embedding) as direction, chunk.id
       from public.knowledge_chunks as chunk
@@ -198,24 +142,19 @@ language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
     join sample as other on other.id < one.id
 $$;
 
--- The standard deviation of the cosine of random pairs of chunks, from
--- refresh_knowledge_statistics; before its first run, of a small sample.
+-- The stored one; before the first refresh, that of a small sample.
 create function knowledge_internal.cosine_spread() returns float8
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  readings constant jsonb := knowledge_internal.shard_readings();
 begin
   return coalesce(
-    case when readings is not null
-      then (knowledge_internal.shared_corpus(readings)).cosine_spread end,
     (select corpus.cosine_spread from public.knowledge_corpus_statistics as corpus),
     knowledge_internal.sampled_spread(48)
   );
 end
 $$;
 
--- Security definer, because service_role has no rights on the internal tables.
 create function public.refresh_knowledge_statistics() returns boolean
+-- definer: service_role has no rights on the internal tables.
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 -- The calling write turns these off; here, tables are read as a whole.
 set enable_seqscan = on
@@ -228,7 +167,9 @@ declare
   last_analysed_at constant timestamptz := greatest(
     pg_stat_get_last_analyze_time(chunks), pg_stat_get_last_autoanalyze_time(chunks)
   );
-  table_rows constant float8 := knowledge_internal.analysed_rows();
+  table_rows constant float8 := (
+    select class.reltuples from pg_catalog.pg_class as class where class.oid = chunks
+  );
   sampled_mean float8;
   kept uuid[];
   spread float8;
@@ -236,7 +177,7 @@ declare
   is_shared boolean;
 begin
   -- Return if there was no ANALYZE, or none since the last copy, or another session copies now.
-  if coalesce(table_rows, 0) = 0
+  if table_rows <= 0
      or exists (
        select from public.knowledge_corpus_statistics as corpus
         where corpus.analysed_at is not distinct from last_analysed_at
@@ -263,7 +204,6 @@ begin
    where corpus.shared_id is not null
   returning true into is_shared;
   if is_shared then
-    perform knowledge_internal.tidy_words();
     return true;
   end if;
 
@@ -283,14 +223,12 @@ begin
   -- Separate statements: Citus rejects functions that read a table in the values of an insert.
   spread := knowledge_internal.sampled_spread(200);
   least := (select min(known.frequency) from public.knowledge_lexeme_statistics as known);
-  insert into public.knowledge_corpus_statistics as corpus
-         (
-           document_count, mean_length, cosine_spread, least_frequency, sample, analysed_at,
-           analysed_rows
-         )
+  insert into public.knowledge_corpus_statistics as corpus (
+    document_count, mean_length, cosine_spread, least_frequency, sample, analysed_at, analysed_rows
+  )
   values (
-           table_rows, greatest(sampled_mean, 1), spread, least, kept, last_analysed_at, table_rows
-         )
+    table_rows, greatest(sampled_mean, 1), spread, least, kept, last_analysed_at, table_rows
+  )
       on conflict (id) do update
      set document_count = excluded.document_count,
          mean_length = excluded.mean_length,
@@ -300,7 +238,6 @@ begin
          analysed_at = excluded.analysed_at,
          analysed_rows = excluded.analysed_rows,
          refreshed_at = excluded.refreshed_at;
-  perform knowledge_internal.tidy_words();
   return true;
 end
 $$;
@@ -321,51 +258,92 @@ begin
 end
 $$;
 
--- Number of chunks and their mean text_length, from refresh_knowledge_statistics. Before its first
--- run, and while there are at most small_corpus_limit() chunks, they are computed here.
-create function knowledge_internal.corpus_size(
-  out document_count float8, out mean_length float8, out is_small boolean
-)
+-- The figures of BM25. lexemes with document_frequencies: given by a search of several databases,
+-- null where this database knows them.
+create type knowledge_internal.corpus_figures as (
+  document_count float8,
+  mean_length float8,
+  is_small boolean,
+  lexemes text[],
+  document_frequencies float8[]
+);
+
+-- From refresh_knowledge_statistics. Before its first run, and while there are at most
+-- small_corpus_limit() chunks, they are computed here.
+create function knowledge_internal.corpus_figures() returns knowledge_internal.corpus_figures
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- The calling search turns enable_seqscan off, but a sequential scan is fastest for a small table.
 set enable_seqscan = on as $$
 declare
   small constant integer := knowledge_internal.small_corpus_limit();
   most_counted constant integer := 1001; -- chunks
-  readings constant jsonb := knowledge_internal.shard_readings();
+  figures knowledge_internal.corpus_figures;
 begin
-  if readings is not null then
-    select corpus.document_count, corpus.mean_length, false
-      into document_count, mean_length, is_small
-      from knowledge_internal.shared_corpus(readings) as corpus;
-    return;
-  end if;
   select corpus.document_count, corpus.mean_length, false
-    into document_count, mean_length, is_small
+    into figures.document_count, figures.mean_length, figures.is_small
     from public.knowledge_corpus_statistics as corpus
    where corpus.document_count > small;
   if found then
-    return;
+    return figures;
   end if;
-
-  -- The statistics of a small corpus, or of one without ANALYZE, are counted here.
   select count(*), greatest(avg(chunk.text_length), 1), count(*) <= small
-    into document_count, mean_length, is_small
+    into figures.document_count, figures.mean_length, figures.is_small
     from (
       select active.text_length
         from public.knowledge_chunks as active
        where active.status = 'active'
        limit most_counted
     ) as chunk;
-  if not is_small then
-    select greatest(facts.analysed_rows, document_count)
-      into document_count
+  if not figures.is_small then
+    select greatest(facts.analysed_rows, figures.document_count)
+      into figures.document_count
       from knowledge_internal.chunk_table() as facts;
   end if;
+  return figures;
 end
 $$;
 
--- The number of chunks that have a lexeme, at most 20,000.
+-- The number of chunks with each lexeme, in the order of the lexemes. A lexeme that ANALYZE did not
+-- list is rare, so counting its chunks is cheap; in a small corpus counting is always cheap.
+create function knowledge_internal.document_frequencies(
+  lexemes text[], corpus knowledge_internal.corpus_figures
+) returns float8[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  if corpus.lexemes is not null then
+    return array(
+      select coalesce(
+               corpus.document_frequencies[array_position(corpus.lexemes, asked.lexeme)], 0
+             )
+        from unnest(lexemes) with ordinality as asked (lexeme, place)
+       order by asked.place
+    );
+  elsif not corpus.is_small and not exists (select from public.knowledge_corpus_statistics) then
+    return array(
+      select coalesce(
+               listed.frequency * corpus.document_count,
+               knowledge_internal.counted_chunks(asked.lexeme)
+             )
+        from unnest(lexemes) with ordinality as asked (lexeme, place)
+        left join knowledge_internal.listed_frequencies() as listed on listed.lexeme = asked.lexeme
+       order by asked.place
+    );
+  end if;
+  return array(
+    select coalesce(
+             listed.frequency * corpus.document_count,
+             knowledge_internal.counted_chunks(asked.lexeme)
+           )
+      from unnest(lexemes) with ordinality as asked (lexeme, place)
+      left join public.knowledge_lexeme_statistics as listed
+        on listed.lexeme = asked.lexeme
+       and not corpus.is_small
+     order by asked.place
+  );
+end
+$$;
+
+-- A function of its own, so that each lexeme has a plan of its own.
 create function knowledge_internal.counted_chunks(lexeme text) returns bigint
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -380,44 +358,6 @@ begin
            and chunk.content_tsv @@ knowledge_internal.quoted_lexeme(lexeme)::tsquery
          limit counted_at_most
       ) as matching_chunk
-  );
-end
-$$;
-
--- The number of chunks with each lexeme, in the order of the lexemes: from the statistics if they
--- list it, else counted. In a search of several databases, what these counted.
-create function knowledge_internal.document_frequencies(
-  lexemes text[], corpus_is_small boolean, document_count float8
-) returns float8[]
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  readings constant jsonb := knowledge_internal.shard_readings();
-begin
-  if readings is not null then
-    return knowledge_internal.shared_frequencies(lexemes, readings);
-  elsif knowledge_internal.is_recording() then
-    return knowledge_internal.recorded_frequencies(lexemes, corpus_is_small, document_count);
-  elsif not corpus_is_small and not exists (select from public.knowledge_corpus_statistics) then
-    return array(
-      select coalesce(
-               listed.frequency * document_count, knowledge_internal.counted_chunks(asked.lexeme)
-             )
-        from unnest(lexemes) with ordinality as asked (lexeme, place)
-        left join knowledge_internal.listed_frequencies() as listed on listed.lexeme = asked.lexeme
-       order by asked.place
-    );
-  end if;
-  -- A lexeme that ANALYZE did not list is rare, so counting its chunks is cheap. In a small corpus
-  -- counting is always cheap.
-  return array(
-    select coalesce(
-             listed.frequency * document_count, knowledge_internal.counted_chunks(asked.lexeme)
-           )
-      from unnest(lexemes) with ordinality as asked (lexeme, place)
-      left join public.knowledge_lexeme_statistics as listed
-        on listed.lexeme = asked.lexeme
-       and not corpus_is_small
-     order by asked.place
   );
 end
 $$;
@@ -455,43 +395,41 @@ create function public.set_knowledge_settings(
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
   fusions constant text[] := array['rrf', 'relative_score', 'auto'];
-  stored_dimensions integer;
+  stored_dimensions constant integer := (
+    select stored.dimensions from knowledge_internal.chunk_table() as stored
+  );
   settings public.knowledge_settings;
+  problem constant text := case
+    when (length(collection) <= 200) is not true
+      then 'collection must be a name of at most 200 characters, or '''' for all others'
+    when fusion <> all (fusions)
+      then format(
+        'fusion must be one of %s, or null, not %s',
+        array_to_string(fusions, ', '), left(fusion, 100)
+      )
+    when (vector_weight = 0 or vector_weight between 1e-15 and 1e15) is not true
+      then format(
+        'vector_weight must be 0 or between 1e-15 and 1e15, not %s',
+        coalesce(vector_weight::text, 'null')
+      )
+    when (text_weight = 0 or text_weight between 1e-15 and 1e15) is not true
+      then format(
+        'text_weight must be 0 or between 1e-15 and 1e15, not %s',
+        coalesce(text_weight::text, 'null')
+      )
+    when vector_weight = 0 and text_weight = 0
+      then 'vector_weight and text_weight are both 0, one must be above'
+    when length(embedding_model) not between 1 and 200
+      then 'embedding_model must be a name of 1 to 200 characters'
+    when dimensions <> stored_dimensions
+      then format('dimensions is %s, the stored embeddings have %s', dimensions, stored_dimensions)
+  end;
 begin
-  if (length(collection) <= 200) is not true then
-    raise exception 'collection must be a name of at most 200 characters, or '''' for all others'
-      using errcode = '22023';
-  end if;
-  if fusion is not null and fusion <> all (fusions) then
-    raise exception 'fusion must be one of %, or null, not %',
-                    array_to_string(fusions, ', '), left(fusion, 100)
-      using errcode = '22023';
-  end if;
-  if (vector_weight = 0 or vector_weight between 1e-15 and 1e15) is not true then
-    raise exception 'vector_weight must be 0 or between 1e-15 and 1e15, not %',
-                    coalesce(vector_weight::text, 'null')
-      using errcode = '22023';
-  end if;
-  if (text_weight = 0 or text_weight between 1e-15 and 1e15) is not true then
-    raise exception 'text_weight must be 0 or between 1e-15 and 1e15, not %',
-                    coalesce(text_weight::text, 'null')
-      using errcode = '22023';
-  end if;
-  if vector_weight = 0 and text_weight = 0 then
-    raise exception 'vector_weight and text_weight are both 0, one must be above'
-      using errcode = '22023';
-  end if;
-  if embedding_model is not null and length(embedding_model) not between 1 and 200 then
-    raise exception 'embedding_model must be a name of 1 to 200 characters'
-      using errcode = '22023';
-  end if;
-  if dimensions is not null then
-    select stored.dimensions into stored_dimensions from knowledge_internal.chunk_table() as stored;
-    if dimensions <> stored_dimensions then
-      raise exception 'dimensions is %, the stored embeddings have %', dimensions, stored_dimensions
-        using errcode = '22023',
-              hint = 'Change the model of the whole corpus with second-brain reembed.';
-    end if;
+  if problem is not null then
+    raise exception '%', problem
+      using errcode = '22023',
+            hint = case when problem like 'dimensions%'
+              then 'Change the model of the whole corpus with second-brain reembed.' else '' end;
   end if;
   insert into public.knowledge_settings as stored (
     collection, fusion, vector_weight, text_weight, embedding_model
@@ -501,12 +439,12 @@ begin
     set_knowledge_settings.vector_weight, set_knowledge_settings.text_weight,
     set_knowledge_settings.embedding_model
   )
-  on conflict on constraint knowledge_settings_pkey do update
-    set fusion = excluded.fusion,
-        vector_weight = excluded.vector_weight,
-        text_weight = excluded.text_weight,
-        embedding_model = excluded.embedding_model,
-        updated_at = now()
+      on conflict on constraint knowledge_settings_pkey do update
+     set fusion = excluded.fusion,
+         vector_weight = excluded.vector_weight,
+         text_weight = excluded.text_weight,
+         embedding_model = excluded.embedding_model,
+         updated_at = now()
   returning stored.* into settings;
   return settings;
 end
@@ -547,8 +485,7 @@ grant execute on function public.reset_knowledge_settings(text) to service_role;
 
 -- The fusion and the weights of a search. A fusion that the caller names keeps the caller's
 -- weights. For null and stored_or_auto, the settings stored for the one collection searched, else
--- those stored for all, give the fusion (rrf or auto without one) and multiply the weights. Raises
--- 22023 when that leaves no leg.
+-- those stored for all, give the fusion (rrf or auto without one) and multiply the weights.
 create function knowledge_internal.settled_fusion(
   inout fusion text, inout vector_weight double precision, inout text_weight double precision,
   collections text[]
@@ -580,8 +517,7 @@ begin
 end
 $$;
 
--- The model whose embeddings a collection should have: its own setting, else that for all others,
--- else null.
+-- The model whose embeddings a collection should have: its own setting, else that for all others.
 create function knowledge_internal.model_of_collection(name text) returns text
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin

@@ -1,7 +1,7 @@
 -- 009_hybrid_search: the search.
--- Adds: types search_arguments, search_question, search_plan, ranked_list and knowledge_search_hit,
--- the functions that check and plan a search and rank the rows of its legs, and
--- hybrid_search_knowledge_chunks. Locks nothing that exists.
+-- Adds: types search_arguments and knowledge_search_hit, the functions that check and plan a
+-- search, and hybrid_search_knowledge_chunks, which fuses the ranked rows of the legs. Locks
+-- nothing that exists.
 -- Written from supabase/schemas/core/09_hybrid_search.sql by `make baseline`: edit that file.
 
 -- The arguments of hybrid_search_knowledge_chunks, in its order.
@@ -32,17 +32,6 @@ create type knowledge_internal.search_arguments as (
   viewer_groups text[],
   on_bad_embedding text,
   prefix_last boolean
-);
-
--- What fusion needs of a ranked_list beside the scores of a row. missing_text_score: of a row that
--- the text leg missed, the least of a full pool, else 0: then it has no word.
-create type knowledge_internal.score_range as (
-  least_similarity double precision,
-  best_similarity double precision,
-  least_text_score double precision,
-  best_text_score double precision,
-  missing_text_score double precision,
-  identifier_bonus double precision
 );
 
 -- A type and not "returns table": snippet is an argument and a column, and PL/pgSQL allows no name
@@ -109,16 +98,6 @@ begin
 end
 $$;
 
--- Raises 22023 for a null where true or false is needed.
-create function knowledge_internal.check_flag(argument text, given boolean) returns void
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  if given is null then
-    raise exception '% must be true or false, not null', argument using errcode = '22023';
-  end if;
-end
-$$;
-
 -- Raises 22023 for an argument of the search that is out of bounds.
 create function knowledge_internal.check_search_arguments(given knowledge_internal.search_arguments)
 returns void
@@ -179,289 +158,82 @@ begin
 end
 $$;
 
--- Why a search cannot use an embedding that has another size than the stored ones, or no direction.
--- Raises 22023 with this reason if it is an error.
-create function knowledge_internal.refused_embedding(
-  embedding extensions.vector, argument text, dimensions integer, is_error boolean
-) returns text
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  problem text := format(
-    '%s must not be a zero vector, nor too long or short for float4', argument
-  );
-begin
-  if extensions.vector_dims(embedding) <> dimensions then
-    problem := format(
-      '%s has %s dimensions, the stored embeddings have %s',
-      argument, extensions.vector_dims(embedding), dimensions
-    );
-    if is_error then
-      raise exception '%', problem
-        using errcode = '22023', hint = 'Embed the query with the model that embedded the chunks.';
-    end if;
-  end if;
-  if is_error then
-    raise exception '%', problem using errcode = '22023';
-  end if;
-  return problem;
-end
-$$;
-
--- A question with what the legs that are run use of it. Where on_bad_embedding is text, an
--- embedding that cannot be used is left out and the reason kept, else the function raises 22023
--- naming the argument.
-create function knowledge_internal.checked_question(
-  embedding extensions.vector, query_text text, argument text, dimensions integer,
-  uses_embeddings boolean, uses_texts boolean, on_bad_embedding text
-) returns knowledge_internal.search_question
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on as $$
-declare
-  question knowledge_internal.search_question;
-begin
-  question.query_text := case when uses_texts and query_text ~ '\S' then query_text end;
-  question.ignored_embedding := case
-    when embedding is not null and (
-      extensions.vector_dims(embedding) <> dimensions
-        or ((embedding operator(extensions.<=>) embedding) < 0.5) is not true
-    ) then
-      knowledge_internal.refused_embedding(
-        embedding, argument, dimensions,
-        -- Without words, nothing would be left to search by.
-        on_bad_embedding = 'error' or question.query_text is null
-      )
-  end;
-  question.embedding := case
-    when uses_embeddings and question.ignored_embedding is null then embedding
-  end;
-  return question;
-end
-$$;
-
--- The question of a search and its further formulations, checked, each with what the legs that are
--- run use of it. Raises 22023 naming the argument.
+-- The questions of a search, each with what the legs that are run use of it. Where on_bad_embedding
+-- is text, an embedding that cannot be used is left out and the reason kept.
 create function knowledge_internal.search_questions(
-  query_embedding extensions.vector, query_text text, formulations jsonb, dimensions integer,
-  uses_embeddings boolean, uses_texts boolean, on_bad_embedding text
-) returns knowledge_internal.search_question[]
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on as $$
-begin
-  if query_embedding is null and coalesce(query_text, '') !~ '\S' then
-    raise exception 'query_embedding and query_text are both missing, give at least one'
-      using errcode = '22023';
-  end if;
-  return knowledge_internal.checked_question(
-    query_embedding, query_text, 'query_embedding', dimensions, uses_embeddings, uses_texts,
-    on_bad_embedding
-  ) || case
-    when formulations is not null then knowledge_internal.further_questions(
-      formulations, dimensions, uses_embeddings, uses_texts, on_bad_embedding
-    )
-    else '{}'
-  end;
-end
-$$;
-
--- The questions of the argument formulations. Raises 22023 naming the argument, such as
--- formulations[2].query_embedding.
-create function knowledge_internal.further_questions(
-  formulations jsonb, dimensions integer, uses_embeddings boolean, uses_texts boolean,
-  on_bad_embedding text
+  given knowledge_internal.search_arguments, plan knowledge_internal.search_plan
 ) returns knowledge_internal.search_question[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
   most_formulations constant integer := 10;
   questions knowledge_internal.search_question[] := '{}';
-  formulation record;
-  embedding extensions.vector;
-  argument text;
+  embedding extensions.vector := given.query_embedding;
+  query_text text := given.query_text;
+  argument text := 'query_embedding';
+  formulation jsonb;
+  problem text;
 begin
-  if jsonb_typeof(formulations) <> 'array'
-     or jsonb_array_length(formulations) > most_formulations
+  if embedding is null and coalesce(query_text, '') !~ '\S' then
+    raise exception 'query_embedding and query_text are both missing, give at least one'
+      using errcode = '22023';
+  end if;
+  -- In this order, because a length is only an array's.
+  if (
+    case
+      when jsonb_typeof(given.formulations) <> 'array' then true
+      else jsonb_array_length(given.formulations) > most_formulations
+    end
+  )
   then
     raise exception 'formulations must be an array of at most % objects', most_formulations
       using errcode = '22023';
   end if;
-  for formulation in
-    select item.asked, item.number - 1 as number
-      from jsonb_array_elements(formulations) with ordinality as item (asked, number)
-     order by item.number
-  loop
-    argument := format('formulations[%s]', formulation.number);
-    if jsonb_typeof(formulation.asked) <> 'object'
-       or formulation.asked - '{query_text,query_embedding}'::text[] <> '{}'
-       or coalesce(jsonb_typeof(formulation.asked -> 'query_text'), 'null')
-            not in ('string', 'null')
-    then
-      raise exception '% must be an object with query_text, query_embedding or both', argument
-        using errcode = '22023';
+  for place in 0 .. coalesce(jsonb_array_length(given.formulations), 0) loop
+    if place > 0 then
+      formulation := given.formulations -> place - 1;
+      argument := format('formulations[%s]', place - 1);
+      if jsonb_typeof(formulation) <> 'object'
+         or formulation - '{query_text,query_embedding}'::text[] <> '{}'
+         or coalesce(jsonb_typeof(formulation -> 'query_text'), 'null') not in ('string', 'null')
+      then
+        raise exception '% must be an object with query_text, query_embedding or both', argument
+          using errcode = '22023';
+      end if;
+      query_text := formulation ->> 'query_text';
+      if formulation ->> 'query_embedding' is null and coalesce(query_text, '') !~ '\S' then
+        raise exception '% has neither query_embedding nor query_text, give at least one', argument
+          using errcode = '22023';
+      end if;
+      argument := argument || '.query_embedding';
+      begin
+        embedding := formulation ->> 'query_embedding';
+      exception when data_exception or program_limit_exceeded then
+        raise exception '%: %', argument, left(sqlerrm, 200) using errcode = '22023';
+      end;
     end if;
-    if formulation.asked ->> 'query_embedding' is null
-       and coalesce(formulation.asked ->> 'query_text', '') !~ '\S'
-    then
-      raise exception '% has neither query_embedding nor query_text, give at least one', argument
-        using errcode = '22023';
-    end if;
-    begin
-      embedding := (formulation.asked ->> 'query_embedding')::extensions.vector;
-    exception when data_exception or program_limit_exceeded then
-      raise exception '%.query_embedding: %', argument, left(sqlerrm, 200)
-        using errcode = '22023';
+    query_text := case when plan.text_weight > 0 and query_text ~ '\S' then query_text end;
+    problem := case
+      when extensions.vector_dims(embedding) <> plan.dimensions then format(
+        '%s has %s dimensions, the stored embeddings have %s',
+        argument, extensions.vector_dims(embedding), plan.dimensions
+      )
+      when embedding is not null
+        and ((embedding operator(extensions.<=>) embedding) < 0.5) is not true
+        then format('%s must not be a zero vector, nor too long or short for float4', argument)
     end;
-    questions := questions || knowledge_internal.checked_question(
-      embedding, formulation.asked ->> 'query_text', argument || '.query_embedding', dimensions,
-      uses_embeddings, uses_texts, on_bad_embedding
-    );
+    -- Without words, nothing would be left to search by.
+    if problem is not null and (given.on_bad_embedding = 'error' or query_text is null) then
+      raise exception '%', problem
+        using errcode = '22023',
+              hint = case when problem like '% dimensions, %'
+                then 'Embed the query with the model that embedded the chunks.' else '' end;
+    end if;
+    questions := questions || row(
+      case when plan.vector_weight > 0 and problem is null then embedding end, query_text, problem
+    )::knowledge_internal.search_question;
   end loop;
   return questions;
-end
-$$;
-
--- Each name once, in order, without nulls; null when there is none.
-create function knowledge_internal.distinct_names(names text[]) returns text[]
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  if names is null then
-    return null;
-  end if;
-  return (
-    select array_agg(distinct listed.name order by listed.name)
-      from unnest(names) as listed (name)
-     where listed.name is not null
-  );
-end
-$$;
-
--- The collections, each once. Raises 22023 for collections that are not 1 to 50 names, or too many
--- together with the formulations.
-create function knowledge_internal.checked_collections(collections text[], questions integer)
-returns text[]
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  most_collections constant integer := 50;
-  most_lists constant integer := 100;
-begin
-  if (
-    array_ndims(collections) = 1
-      and array_position(collections, null) is null
-      and cardinality(collections) <= most_collections
-  ) is not true then
-    raise exception 'collections must be 1 to % names, not %',
-                    most_collections, left(collections::text, 100)
-      using errcode = '22023';
-  end if;
-  if cardinality(collections) * questions > most_lists then
-    raise exception 'collections times formulations must be at most %', most_lists
-      using errcode = '22023';
-  end if;
-  return knowledge_internal.distinct_names(collections);
-end
-$$;
-
--- analyse_query for a question, null for one without words. Under websearch, words that no visible
--- chunk has are replaced by near ones.
-create function knowledge_internal.analysed_question(
-  query_text text, given knowledge_internal.search_arguments, plan knowledge_internal.search_plan
-) returns knowledge_internal.query_analysis
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  named constant text[] := coalesce(plan.collections, ((plan.scope).wanted).collections);
-  analysis knowledge_internal.query_analysis;
-  replaced jsonb;
-begin
-  -- A search without words does not plan the call, so it works where the text leg is broken.
-  if query_text is null then
-    return null;
-  end if;
-  analysis := knowledge_internal.analyse_query(
-    query_text, given.search_mode, named, given.prefix_last, plan.scope
-  );
-  replaced := case
-    when given.search_mode = 'websearch'
-      then knowledge_internal.respelled_words(query_text, analysis, plan.scope)
-  end;
-  if replaced is not null then
-    analysis := knowledge_internal.analyse_query(
-      knowledge_internal.respelled(query_text, replaced), given.search_mode, named,
-      given.prefix_last, plan.scope
-    );
-    analysis.replaced := replaced;
-  end if;
-  return analysis;
-end
-$$;
-
--- What a search did beside what was asked, as in the column notes of knowledge_search_hit.
-create function knowledge_internal.search_notes(
-  plan knowledge_internal.search_plan, lists knowledge_internal.ranked_list[]
-) returns jsonb
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  -- Most searches have nothing to note.
-  if cardinality(lists) = 1 and plan.questions[1].ignored_embedding is null
-     and plan.analyses[1].replaced is null and lists[1].relaxed_parts is null
-  then
-    return null;
-  end if;
-  return nullif(
-    jsonb_strip_nulls(
-      jsonb_build_object(
-        'embedding', 'ignored: ' || (
-          select string_agg(asked.ignored_embedding, '; ' order by asked.ordinality)
-            from unnest(plan.questions) with ordinality as asked
-        ),
-        'relaxed', (
-          select jsonb_agg(distinct part.name)
-            from unnest(lists) as list
-           cross join unnest(list.relaxed_parts) as part (name)
-        ),
-        'replaced', (
-          select jsonb_object_agg(word.key, word.value order by read.ordinality)
-            from unnest(plan.analyses) with ordinality as read
-           cross join jsonb_each(read.replaced) as word
-        )
-      )
-    ),
-    '{}'
-  );
-end
-$$;
-
--- Whether more than half of the chunks are in these collections, by the sample of the statistics.
-create function knowledge_internal.has_most_chunks(collections text[]) returns boolean
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  most constant float8 := 0.5;
-begin
-  if collections is null then
-    return false;
-  end if;
-  return coalesce(
-    (
-      select avg((chunk.collection = any (collections))::integer) > most
-        from public.knowledge_corpus_statistics as corpus
-       cross join unnest(corpus.sample) as sampled (id)
-        join public.knowledge_chunks as chunk on chunk.id = sampled.id
-    ),
-    false
-  );
-end
-$$;
-
--- Whether any chunk passes the filter.
-create function knowledge_internal.has_matching_chunk(scope knowledge_internal.row_scope)
-returns boolean
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  found boolean;
-begin
-  execute
-    'select exists (select from public.knowledge_chunks as chunk where ' || scope.matching || ')'
-    into found
-    using scope;
-  return found;
 end
 $$;
 
@@ -493,22 +265,40 @@ begin
     into plan.sampled_collections
     using plan.scope, sample;
   -- Without an index, this would read the table once more.
-  plan.is_empty := plan.is_indexed and not plan.is_small_corpus and plan.sampled_collections = '{}'
-    and not knowledge_internal.has_matching_chunk(plan.scope);
+  if plan.is_indexed and not plan.is_small_corpus and plan.sampled_collections = '{}' then
+    execute
+      'select not exists (select from public.knowledge_chunks as chunk where '
+      || (plan.scope).matching || ')'
+      into plan.is_empty
+      using plan.scope;
+  end if;
   return plan;
 end
 $$;
 
--- How a search over the present table finds its rows. A viewer and collections bound the rows
--- beside the filter.
+-- Checks the arguments of a search and plans how it finds its rows in the present table; the words
+-- are not read yet. A viewer and collections bound the rows beside the filter. Without
+-- needs_question, a search without any question is one of all rows that pass the filters.
 create function knowledge_internal.plan_search(
-  given knowledge_internal.search_arguments, wanted knowledge_internal.chunk_filter
+  given knowledge_internal.search_arguments, needs_question boolean default true
 ) returns knowledge_internal.search_plan
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
+  most_collections constant integer := 50;
+  most_lists constant integer := 100;
   stored constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
+  wanted knowledge_internal.chunk_filter;
   plan knowledge_internal.search_plan;
 begin
+  perform knowledge_internal.check_search_arguments(given);
+  if num_nonnulls(given.filters, given.filter_type, given.date_from, given.date_to) > 0
+     or given.public_only
+  then
+    wanted := knowledge_internal.compile_filter(
+      given.filters, given.filter_type, given.date_from, given.date_to, given.public_only
+    );
+  end if;
   if stored.relation <> 'public.knowledge_chunks'::regclass then
     -- Citus makes no generic plan of a distributed table.
     perform set_config('plan_cache_mode', 'force_custom_plan', true);
@@ -517,7 +307,13 @@ begin
   select chunk_count, stored.dimensions, is_small_corpus,
          is_bounded or wanted.bounds_rows is true
            or wanted.excluded_collections is not null
-             and knowledge_internal.has_most_chunks(wanted.excluded_collections) as is_filtered,
+             -- More than half of the chunks, by the sample of the statistics.
+             and (
+               select avg((chunk.collection = any (wanted.excluded_collections))::integer) > 0.5
+                 from public.knowledge_corpus_statistics as corpus
+                cross join unnest(corpus.sample) as sampled (id)
+                 join public.knowledge_chunks as chunk on chunk.id = sampled.id
+             ) is true as is_filtered,
          is_indexed, pool,
          -- The rows of a small corpus were written while its mean length still changed.
          case when is_small_corpus then 4 * pool else pool end as scored_exactly,
@@ -551,11 +347,13 @@ begin
            as compared_by_bits,
          knowledge_internal.row_scope(
            wanted, given.viewer_id, given.viewer_groups, given.public_only
-         )
+         ),
+         given.match_threshold, settled.fusion, settled.vector_weight, settled.text_weight
     into plan.chunk_count, plan.dimensions, plan.is_small_corpus, plan.is_filtered,
          plan.is_indexed, plan.pool, plan.scored_exactly, plan.most_read_by_filter,
          plan.index_rows, plan.ef_search, plan.scan_tuples, plan.most_compared,
-         plan.compared_exactly, plan.compared_by_bits, plan.scope
+         plan.compared_exactly, plan.compared_by_bits, plan.scope,
+         plan.match_threshold, plan.fusion, plan.vector_weight, plan.text_weight
     from (
       select 50 as fewest_compared, -- rows of the vector leg
              128 as quantized_from, -- dimensions: shorter vectors lie in their row
@@ -586,105 +384,133 @@ begin
                     case when is_bounded or wanted.bounds_rows is not null then 2 else 1.1 end
                       * compared_exactly
                   ) as index_rows
-         ) as reading;
+         ) as reading
+   cross join knowledge_internal.settled_fusion(
+           given.fusion, given.vector_weight, given.text_weight,
+           coalesce(given.collections, wanted.collections)
+         ) as settled;
   if plan.is_filtered then
     plan := knowledge_internal.with_sample(plan);
   end if;
-  return plan;
-end
-$$;
-
--- The plan of a search. Without needs_question, a search without any question is one of all rows
--- that pass the filters. Raises 22023 naming the argument.
-create function knowledge_internal.planned_search(
-  given knowledge_internal.search_arguments, needs_question boolean default true
-) returns knowledge_internal.search_plan
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on as $$
-declare
-  deviations constant float8 := 3; -- of the cosine of random pairs; docs/ranking.md measures it
-  wanted knowledge_internal.chunk_filter;
-  settled record;
-  plan knowledge_internal.search_plan;
-begin
-  perform knowledge_internal.check_search_arguments(given);
-  if num_nonnulls(given.filters, given.filter_type, given.date_from, given.date_to) > 0
-     or given.public_only
-  then
-    wanted := knowledge_internal.compile_filter(
-      given.filters, given.filter_type, given.date_from, given.date_to, given.public_only
-    );
-  end if;
-  settled := knowledge_internal.settled_fusion(
-    given.fusion, given.vector_weight, given.text_weight,
-    coalesce(given.collections, wanted.collections)
-  );
-  plan := knowledge_internal.plan_search(given, wanted);
-  plan.match_threshold := given.match_threshold;
-  plan.fusion := settled.fusion;
-  plan.vector_weight := settled.vector_weight;
-  plan.text_weight := settled.text_weight;
   if needs_question or given.query_embedding is not null or given.formulations is not null
      or given.query_text ~ '\S'
   then
-    plan.questions := knowledge_internal.search_questions(
-      given.query_embedding, given.query_text, given.formulations, plan.dimensions,
-      plan.vector_weight > 0, plan.text_weight > 0, given.on_bad_embedding
-    );
+    plan.questions := knowledge_internal.search_questions(given, plan);
   end if;
   if given.collections is not null then
-    plan.collections := knowledge_internal.checked_collections(
-      given.collections, cardinality(plan.questions)
-    );
-  end if;
-  -- Another database may have rows, and needs the figures of the words here.
-  if plan.is_empty and not knowledge_internal.is_recording() then
-    return plan;
-  end if;
-  for place in 1 .. coalesce(cardinality(plan.questions), 0) loop
-    plan.analyses[place] := knowledge_internal.analysed_question(
-      plan.questions[place].query_text, given, plan
-    );
-  end loop;
-  if plan.fusion = 'auto' then
-    plan.cosine_scale := deviations * knowledge_internal.cosine_spread();
+    if (
+      array_ndims(given.collections) = 1
+        and array_position(given.collections, null) is null
+        and cardinality(given.collections) <= most_collections
+    ) is not true then
+      raise exception 'collections must be 1 to % names, not %',
+                      most_collections, left(given.collections::text, 100)
+        using errcode = '22023';
+    end if;
+    if cardinality(given.collections) * cardinality(plan.questions) > most_lists then
+      raise exception 'collections times formulations must be at most %', most_lists
+        using errcode = '22023';
+    end if;
+    plan.collections := array(select distinct unnest(given.collections) order by 1);
   end if;
   return plan;
 end
 $$;
 
--- What a viewer may see around hits, an object by the id of the hit: document_chunks, how many
--- chunks its document has; shows_document, whether its document is visible; context, with a window,
--- the chunks around it.
-create function knowledge_internal.around(
-  ids uuid[], neighbor_window integer, scope knowledge_internal.row_scope
-) returns jsonb
+-- The words of a question, null for one without words. Under websearch, a word that no visible
+-- chunk has is replaced by the near word that most chunks have.
+create function knowledge_internal.read_question(
+  query_text text, given knowledge_internal.search_arguments, plan knowledge_internal.search_plan,
+  shared knowledge_internal.shared_question
+) returns knowledge_internal.query_analysis
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+declare
+  characters_read constant integer := 4096; -- as in analyse_query
+  named constant text[] := coalesce(plan.collections, ((plan.scope).wanted).collections);
+  analysis knowledge_internal.query_analysis;
+  near jsonb;
+  replaced jsonb := shared.replaced;
+  typed text;
+begin
+  -- A search without words does not plan the call, so it works where the text leg is broken.
+  if query_text is null then
+    return null;
+  end if;
+  analysis := knowledge_internal.analyse_query(
+    query_text, given.search_mode, named, given.prefix_last, plan.scope, shared
+  );
+  if given.search_mode <> 'websearch' then
+    replaced := null;
+  elsif shared.configurations is null then
+    near := knowledge_internal.near_words(query_text, analysis, plan.scope);
+    if near is not null then
+      replaced := (
+        select jsonb_object_agg(best.typed, best.near)
+          from (
+            select distinct on (word.key) word.key as typed, found.key as near
+              from jsonb_each(near) as word
+             cross join lateral jsonb_each_text(word.value) as found
+             order by word.key, found.value::bigint desc, found.key
+          ) as best
+      );
+    end if;
+  end if;
+  if replaced is not null then
+    query_text := left(query_text, characters_read);
+    -- A word has letters only, so it is no pattern.
+    for typed in select entry.key from jsonb_each(replaced) as entry loop
+      if query_text ~* ('\m' || typed || '\M') then
+        query_text := regexp_replace(
+          query_text, '\m' || typed || '\M', replaced ->> typed, 'gi'
+        );
+      else
+        replaced := replaced - typed;
+      end if;
+    end loop;
+    analysis := knowledge_internal.analyse_query(
+      query_text, given.search_mode, named, given.prefix_last, plan.scope, shared
+    );
+    analysis.replaced := nullif(replaced, '{}');
+  end if;
+  if analysis.lexemes is null then
+    return analysis;
+  end if;
+  if analysis.is_partial is null then
+    analysis.candidate_query := knowledge_internal.candidate_query(
+      analysis.lexemes, analysis.document_frequencies, analysis.weights, analysis.required_query,
+      analysis.document_count, 1
+    );
+  end if;
+  analysis.is_partial := analysis.candidate_query is not null;
+  analysis.candidate_query := coalesce(analysis.candidate_query, analysis.matching_query);
+  return analysis;
+end
+$$;
+
+-- The plan of a search with its words read.
+create function knowledge_internal.planned_search(
+  given knowledge_internal.search_arguments, needs_question boolean default true,
+  shared knowledge_internal.shared_question default null
+) returns knowledge_internal.search_plan
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  facts jsonb;
+  deviations constant float8 := 3; -- of the cosine of random pairs; docs/ranking.md measures it
+  plan knowledge_internal.search_plan := knowledge_internal.plan_search(given, needs_question);
 begin
-  execute
-    'select jsonb_object_agg(hit.id, jsonb_build_object('
-    '  ''document_chunks'', ('
-    '    select count(chunk.chunk_index) from public.knowledge_chunks as chunk'
-    '     where ' || scope.visible || ' and chunk.document_id = hit.document_id),'
-    '  ''shows_document'', exists ('
-    '    select from public.knowledge_documents as document'
-    '     where document.id = hit.document_id and '
-    || knowledge_internal.document_condition(scope) || ')' ||
-    case when neighbor_window > 0 then
-    ', ''context'', ('
-    '    select string_agg(chunk.content, chr(10) || ''[CHUNK BOUNDARY]'' || chr(10)'
-    '                      order by chunk.chunk_index, chunk.id)'
-    '      from public.knowledge_chunks as chunk'
-    '     where ' || scope.visible ||
-    '       and chunk.document_id = hit.document_id and chunk.collection = hit.collection'
-    '       and chunk.chunk_index between hit.chunk_index::bigint - $3'
-    '                                 and hit.chunk_index::bigint + $3)' else '' end ||
-    '  )) from public.knowledge_chunks as hit where hit.id = any ($2)'
-    into facts
-    using scope, ids, neighbor_window;
-  return facts;
+  if plan.is_empty then
+    return plan;
+  end if;
+  for place in 1 .. coalesce(cardinality(plan.questions), 0) loop
+    plan.analyses[place] := knowledge_internal.read_question(
+      plan.questions[place].query_text, given, plan, shared
+    );
+  end loop;
+  if plan.fusion = 'auto' then
+    plan.cosine_scale := deviations
+      * coalesce(shared.cosine_spread, knowledge_internal.cosine_spread());
+  end if;
+  return plan;
 end
 $$;
 
@@ -734,6 +560,88 @@ exception
 end
 $$;
 
+-- What a search did beside what was asked, as in the column notes of knowledge_search_hit.
+create function knowledge_internal.search_notes(
+  plan knowledge_internal.search_plan, lists knowledge_internal.ranked_list[]
+) returns jsonb
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  -- Most searches have nothing to note.
+  if cardinality(lists) = 1 and plan.questions[1].ignored_embedding is null
+     and plan.analyses[1].replaced is null and lists[1].relaxed_parts is null
+  then
+    return null;
+  end if;
+  return nullif(
+    jsonb_strip_nulls(
+      jsonb_build_object(
+        'embedding', 'ignored: ' || (
+          select string_agg(asked.ignored_embedding, '; ' order by asked.ordinality)
+            from unnest(plan.questions) with ordinality as asked
+        ),
+        'relaxed', (
+          select jsonb_agg(distinct part.name)
+            from unnest(lists) as list
+           cross join unnest(list.relaxed_parts) as part (name)
+        ),
+        'replaced', (
+          select jsonb_object_agg(word.key, word.value order by read.ordinality)
+            from unnest(plan.analyses) with ordinality as read
+           cross join jsonb_each(read.replaced) as word
+        )
+      )
+    ),
+    '{}'
+  );
+end
+$$;
+
+-- What a viewer may see around hits, an object by the id of the hit: document_chunks, how many
+-- chunks its document has; shows_document, whether its document is visible; context, with a window,
+-- the chunks around it.
+create function knowledge_internal.around(
+  ids uuid[], neighbor_window integer, scope knowledge_internal.row_scope
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  facts jsonb;
+begin
+  execute
+    'select jsonb_object_agg(hit.id, jsonb_build_object('
+    '  ''document_chunks'', ('
+    '    select count(chunk.chunk_index) from public.knowledge_chunks as chunk'
+    '     where ' || scope.visible || ' and chunk.document_id = hit.document_id),'
+    '  ''shows_document'', exists ('
+    '    select from public.knowledge_documents as document'
+    '     where document.id = hit.document_id and '
+    || knowledge_internal.document_condition(scope) || ')' ||
+    case when neighbor_window > 0 then
+    ', ''context'', ('
+    '    select string_agg(chunk.content, chr(10) || ''[CHUNK BOUNDARY]'' || chr(10)'
+    '                      order by chunk.chunk_index, chunk.id)'
+    '      from public.knowledge_chunks as chunk'
+    '     where ' || scope.visible ||
+    '       and chunk.document_id = hit.document_id and chunk.collection = hit.collection'
+    '       and chunk.chunk_index between hit.chunk_index::bigint - $3'
+    '                                 and hit.chunk_index::bigint + $3)' else '' end ||
+    '  )) from public.knowledge_chunks as hit where hit.id = any ($2)'
+    into facts
+    using scope, ids, neighbor_window;
+  return facts;
+end
+$$;
+
+-- What fusion needs of a ranked_list beside the scores of a row. missing_text_score: of a row that
+-- the text leg missed, the least of a full pool, else 0: then it has no word.
+create type knowledge_internal.score_range as (
+  least_similarity double precision,
+  best_similarity double precision,
+  least_text_score double precision,
+  best_text_score double precision,
+  missing_text_score double precision,
+  identifier_bonus double precision
+);
+
 -- A score scaled to 0..1 over its list; 1 when all scores of the list are equal, 0 for null.
 create function knowledge_internal.min_max(score float8, least_score float8, best_score float8)
 returns float8
@@ -771,22 +679,6 @@ begin
         end;
   end loop;
   return best;
-end
-$$;
-
--- A score times 0.5 ^ (age / half-life), both in days; the score itself without a date or a
--- half-life.
-create function knowledge_internal.aged_score(score float8, document_date date, half_life float8)
-returns float8
-language plpgsql stable parallel safe security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  -- A score below 0 would rise with its age.
-  if document_date is null or half_life is null or score < 0 then
-    return score;
-  end if;
-  return score * 0.5 ^ least(
-    greatest((now() at time zone 'UTC')::date - document_date, 0) / greatest(half_life, 1e-6), 500
-  );
 end
 $$;
 
@@ -843,7 +735,10 @@ begin
       filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from, date_to, collections,
       viewer_id, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
       snippet, formulations, viewer_groups, on_bad_embedding, prefix_last
-    )::knowledge_internal.search_arguments
+    )::knowledge_internal.search_arguments,
+    shared => case when ranked_lists ? 'shared' then jsonb_populate_record(
+      null::knowledge_internal.shared_question, ranked_lists -> 'shared'
+    ) end
   );
   lists := case
     when ranked_lists is null then knowledge_internal.ranked_lists(plan)
@@ -961,8 +856,13 @@ begin
            ) as chunk
      cross join lateral (
              select case when recency_half_life is null then scored.rrf_score
-                      else knowledge_internal.aged_score(
-                        scored.rrf_score, chunk.document_date, recency_half_life
+                      -- A score below 0 would rise with its age.
+                      when chunk.document_date is null or scored.rrf_score < 0
+                        then scored.rrf_score
+                      else scored.rrf_score * 0.5 ^ least(
+                        greatest((now() at time zone 'UTC')::date - chunk.document_date, 0)
+                          / greatest(recency_half_life, 1e-6),
+                        500
                       ) end
            ) as aged (score)
   ),
@@ -1003,7 +903,11 @@ begin
              from lists
          ),
          chunk.heading, chunk.sensitivity,
-         case when one_per_document then knowledge_internal.distinct_names(page.collections)
+         case when one_per_document
+           then nullif(array(
+             select distinct found.name from unnest(page.collections) as found (name)
+              where found.name is not null order by 1
+           ), '{}')
            else array[chunk.collection] end,
          coalesce(
            (surroundings.facts -> 'document_chunks')::integer,

@@ -1,16 +1,17 @@
 -- 010_searches: searches for users and visitors, thin ones, batches, and counts.
--- Adds: functions search_my_knowledge_chunks, search_public_knowledge_chunks, match_knowledge_chunks,
--- search_knowledge_chunks_fulltext, hybrid_search_knowledge_chunks_batch and
--- count_matching_knowledge_chunks. Locks nothing that exists.
+-- Adds: functions search_my_knowledge_chunks, search_public_knowledge_chunks,
+-- match_knowledge_chunks, search_knowledge_chunks_fulltext, hybrid_search_knowledge_chunks_batch
+-- and count_matching_knowledge_chunks. Locks nothing that exists.
 -- Written from supabase/schemas/core/10_searches.sql by `make baseline`: edit that file.
 
--- The defaults of hybrid_search_knowledge_chunks.
-create function knowledge_internal.default_search_arguments()
+-- The arguments of an object, with the defaults for those that it lacks. Raises 22023 for an
+-- unknown name and for a value of another type; the message begins with place and the name.
+create function knowledge_internal.given_arguments(search jsonb, place text default 'search')
 returns knowledge_internal.search_arguments
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  -- As in the signature of hybrid_search_knowledge_chunks.
-  return jsonb_populate_record(
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  -- The defaults, as in the signature of hybrid_search_knowledge_chunks.
+  given knowledge_internal.search_arguments := jsonb_populate_record(
     null::knowledge_internal.search_arguments,
     '{
       "match_count": 10, "match_threshold": 0, "vector_weight": 1, "text_weight": 1,
@@ -19,16 +20,6 @@ begin
       "on_bad_embedding": "error", "prefix_last": false
     }'
   );
-end
-$$;
-
--- The arguments of an object, with the defaults for those that it lacks. Raises 22023 for an
--- unknown name and for a value of another type; the message begins with place and the name.
-create function knowledge_internal.given_arguments(search jsonb, place text default 'search')
-returns knowledge_internal.search_arguments
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  given knowledge_internal.search_arguments := knowledge_internal.default_search_arguments();
   names constant jsonb := to_jsonb(given);
   argument text;
 begin
@@ -104,9 +95,6 @@ declare
     when has_column_privilege(caller, 'public.knowledge_documents', 'source_row', 'select')
       then '{}' else '{"source_row": null}' end;
 begin
-  -- A user may not choose the statistics that a search of several databases uses.
-  perform set_config('knowledge_internal.recording', 'off', true),
-          set_config('knowledge_internal.readings', '', true);
   return query
   select shown.*
     from knowledge_internal.search(given) as hit
@@ -115,68 +103,98 @@ end
 $$;
 
 -- Raises 22023 for a search of a user or visitor that could take long: by its candidates (each
--- question has a list in each collection) or by the texts of its questions.
+-- question has a list in each collection) or by its texts; for visitors, also by other arguments.
 create function knowledge_internal.check_cost(
-  arguments knowledge_internal.search_arguments, most_candidates integer default 2500,
-  longest_texts integer default 8192
+  arguments knowledge_internal.search_arguments, is_visitor boolean default false
 ) returns void
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
+  most_candidates constant integer := case when is_visitor then 750 else 2500 end;
+  longest_texts constant integer := 8192; -- characters of all questions
   characters_read constant integer := 4096; -- of each question
   formulations constant jsonb := case jsonb_typeof(arguments.formulations)
-    when 'array' then arguments.formulations
-    else '[]'
-  end;
+    when 'array' then arguments.formulations else '[]' end;
   lists constant bigint := (1 + jsonb_array_length(formulations))
     * greatest(cardinality(arguments.collections), 1);
-  characters constant bigint := (
-    select sum(length(left(asked.query_text, characters_read)))
-      from (
-        select arguments.query_text
-        union all
-        select formulation.asked ->> 'query_text'
-          from jsonb_array_elements(formulations) as formulation (asked)
-         where jsonb_typeof(formulation.asked) = 'object'
-      ) as asked (query_text)
-  );
+  refused record;
 begin
-  perform knowledge_internal.check_range(
-            'pool_size (at least match_count) times collections times questions',
-            coalesce(lists * greatest(arguments.pool_size, arguments.match_count), 0), 0,
-            most_candidates, format('at most %s', most_candidates)
+  select bound.argument, bound.given, bound.least, bound.most, bound.allowed
+    into refused
+    from (
+      values
+        ('match_count', arguments.match_count::bigint, 1, 50, null, true),
+        ('match_offset', arguments.match_offset, 0, 200, null, true),
+        ('pool_size', arguments.pool_size, 1, 100, null, true),
+        ('neighbor_window', arguments.neighbor_window, 0, 2, null, true),
+        (
+          'collections', coalesce(cardinality(arguments.collections), 0), 0, 5,
+          'at most %s names for visitors', true
+        ),
+        (
+          'query_text', coalesce(length(arguments.query_text), 0), 0, 1000,
+          'at most %s characters long for visitors', true
+        ),
+        (
+          'filters', coalesce(length(arguments.filters::text), 0), 0, 2000,
+          'at most %s characters of JSON for visitors', true
+        ),
+        (
+          'formulations', jsonb_array_length(formulations), 0, 2,
+          'an array of at most %s objects for visitors', true
+        ),
+        (
+          'formulations[].query_text',
+          (
+            select coalesce(max(length(asked.query_text #>> '{}')), 0)
+              from jsonb_path_query(formulations, 'lax $[*].query_text') as asked (query_text)
+             where jsonb_typeof(asked.query_text) = 'string'
           ),
-          knowledge_internal.check_range(
-            'query_text and those of formulations', coalesce(characters, 0), 0, longest_texts,
-            format('at most %s characters together', longest_texts)
-          );
+          0, 1000, 'at most %s characters long for visitors', true
+        ),
+        (
+          'pool_size (at least match_count) times collections times questions',
+          coalesce(lists * greatest(arguments.pool_size, arguments.match_count), 0), 0,
+          most_candidates, 'at most %s', false
+        ),
+        (
+          'query_text and those of formulations',
+          (
+            select coalesce(sum(length(left(asked.query_text, characters_read))), 0)
+              from (
+                select arguments.query_text
+                union all
+                select formulation.asked ->> 'query_text'
+                  from jsonb_array_elements(formulations) as formulation (asked)
+                 where jsonb_typeof(formulation.asked) = 'object'
+              ) as asked (query_text)
+          ),
+          0, longest_texts, 'at most %s characters together', false
+        )
+    ) as bound (argument, given, least, most, allowed, is_for_visitors)
+   where (is_visitor or not bound.is_for_visitors)
+     and (bound.given between bound.least and bound.most) is not true
+   limit 1;
+  if refused.argument is not null then
+    perform knowledge_internal.check_range(
+      refused.argument, refused.given, refused.least, refused.most,
+      format(refused.allowed, refused.most)
+    );
+  end if;
 end
 $$;
 
 create function public.search_my_knowledge_chunks(
-  query_embedding extensions.vector default null,
-  query_text text default null,
-  match_count integer default 10,
-  match_threshold double precision default 0.0,
-  vector_weight double precision default 1.0,
-  text_weight double precision default 1.0,
-  filter_type text default null,
-  search_mode text default 'websearch',
-  pool_size integer default 50,
-  rrf_k double precision default 60,
-  fusion text default null,
-  filters jsonb default null,
-  date_from date default null,
-  date_to date default null,
-  collections text[] default null,
-  public_only boolean default false,
-  one_per_document boolean default false,
-  neighbor_window integer default 0,
-  recency_half_life double precision default null,
-  match_offset integer default 0,
-  snippet boolean default false,
-  formulations jsonb default null,
-  on_bad_embedding text default 'error',
-  prefix_last boolean default false
+  query_embedding extensions.vector default null, query_text text default null,
+  match_count integer default 10, match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0, text_weight double precision default 1.0,
+  filter_type text default null, search_mode text default 'websearch',
+  pool_size integer default 50, rrf_k double precision default 60, fusion text default null,
+  filters jsonb default null, date_from date default null, date_to date default null,
+  collections text[] default null, public_only boolean default false,
+  one_per_document boolean default false, neighbor_window integer default 0,
+  recency_half_life double precision default null, match_offset integer default 0,
+  snippet boolean default false, formulations jsonb default null,
+  on_bad_embedding text default 'error', prefix_last boolean default false
 ) returns setof public.knowledge_search_hit
 -- definer: a signed-in user may not read the tables of the search, nor call it with a viewer_id.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -206,80 +224,17 @@ revoke all on function public.search_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function public.search_my_knowledge_chunks to authenticated;
 
--- Raises 22023 for an argument beyond what search_public_knowledge_chunks allows visitors.
-create function knowledge_internal.check_visitor_limits(
-  arguments knowledge_internal.search_arguments
-) returns void
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  most_rows constant integer := 50;
-  last_offset constant integer := 200;
-  largest_pool constant integer := 100;
-  widest_window constant integer := 2;
-  most_collections constant integer := 5;
-  most_formulations constant integer := 2;
-  longest_text constant integer := 1000; -- characters
-  longest_filters constant integer := 2000; -- characters of the JSON
-  most_candidates constant integer := 750;
-begin
-  perform knowledge_internal.check_range('match_count', arguments.match_count, 1, most_rows),
-          knowledge_internal.check_range('match_offset', arguments.match_offset, 0, last_offset),
-          knowledge_internal.check_range('pool_size', arguments.pool_size, 1, largest_pool),
-          knowledge_internal.check_range(
-            'neighbor_window', arguments.neighbor_window, 0, widest_window
-          ),
-          knowledge_internal.check_range(
-            'collections', coalesce(cardinality(arguments.collections), 0), 0, most_collections,
-            format('at most %s names for visitors', most_collections)
-          ),
-          knowledge_internal.check_range(
-            'query_text', coalesce(length(arguments.query_text), 0), 0, longest_text,
-            format('at most %s characters long for visitors', longest_text)
-          ),
-          knowledge_internal.check_range(
-            'filters', coalesce(length(arguments.filters::text), 0), 0, longest_filters,
-            format('at most %s characters of JSON for visitors', longest_filters)
-          );
-  if jsonb_typeof(arguments.formulations) = 'array' then
-    perform knowledge_internal.check_range(
-              'formulations', jsonb_array_length(arguments.formulations), 0, most_formulations,
-              format('an array of at most %s objects for visitors', most_formulations)
-            );
-    perform knowledge_internal.check_range(
-              'formulations[].query_text', length(asked.query_text #>> '{}'), 0, longest_text,
-              format('at most %s characters long for visitors', longest_text)
-            )
-       from jsonb_path_query(arguments.formulations, 'lax $[*].query_text') as asked (query_text)
-      where jsonb_typeof(asked.query_text) = 'string';
-  end if;
-  perform knowledge_internal.check_cost(arguments, most_candidates);
-end
-$$;
-
 create function public.search_public_knowledge_chunks(
-  query_embedding extensions.vector default null,
-  query_text text default null,
-  match_count integer default 10,
-  match_threshold double precision default 0.0,
-  vector_weight double precision default 1.0,
-  text_weight double precision default 1.0,
-  filter_type text default null,
-  search_mode text default 'websearch',
-  pool_size integer default 50,
-  rrf_k double precision default 60,
-  fusion text default null,
-  filters jsonb default null,
-  date_from date default null,
-  date_to date default null,
-  collections text[] default null,
-  one_per_document boolean default false,
-  neighbor_window integer default 0,
-  recency_half_life double precision default null,
-  match_offset integer default 0,
-  snippet boolean default false,
-  formulations jsonb default null,
-  on_bad_embedding text default 'error',
-  prefix_last boolean default false
+  query_embedding extensions.vector default null, query_text text default null,
+  match_count integer default 10, match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0, text_weight double precision default 1.0,
+  filter_type text default null, search_mode text default 'websearch',
+  pool_size integer default 50, rrf_k double precision default 60, fusion text default null,
+  filters jsonb default null, date_from date default null, date_to date default null,
+  collections text[] default null, one_per_document boolean default false,
+  neighbor_window integer default 0, recency_half_life double precision default null,
+  match_offset integer default 0, snippet boolean default false, formulations jsonb default null,
+  on_bad_embedding text default 'error', prefix_last boolean default false
 ) returns setof public.knowledge_search_hit
 -- definer: a visitor may not read the tables of the search, nor call it for all rows.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -292,7 +247,7 @@ declare
   )::knowledge_internal.search_arguments;
 begin
   -- Before the search, so that a visitor cannot make it work for an argument that is refused.
-  perform knowledge_internal.check_visitor_limits(given);
+  perform knowledge_internal.check_cost(given, true);
   return query select hit.* from knowledge_internal.search_for_caller(given) as hit;
 end
 $$;
@@ -379,28 +334,15 @@ revoke all on function public.count_matching_knowledge_chunks(jsonb)
   from public, anon, authenticated;
 grant execute on function public.count_matching_knowledge_chunks(jsonb) to service_role;
 
--- The public functions are security definer, because service_role has no rights on the internal
--- schema.
-
 create function public.match_knowledge_chunks(
-  query_embedding extensions.vector,
-  match_count integer default 5,
-  match_threshold double precision default 0.6,
-  filter_type text default null,
-  viewer_id uuid default null,
-  public_only boolean default false,
-  viewer_groups text[] default null
+  query_embedding extensions.vector, match_count integer default 5,
+  match_threshold double precision default 0.6, filter_type text default null,
+  viewer_id uuid default null, public_only boolean default false, viewer_groups text[] default null
+) returns table (
+  id uuid, content text, knowledge_type text, document_id uuid, chunk_index integer,
+  source_origin text, metadata jsonb, similarity double precision
 )
-returns table (
-  id uuid,
-  content text,
-  knowledge_type text,
-  document_id uuid,
-  chunk_index integer,
-  source_origin text,
-  metadata jsonb,
-  similarity double precision
-)
+-- definer: service_role has no rights on the internal schema, here and below.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
   if query_embedding is null then
@@ -429,23 +371,12 @@ revoke all on function public.match_knowledge_chunks from public, anon, authenti
 grant execute on function public.match_knowledge_chunks to service_role;
 
 create function public.search_knowledge_chunks_fulltext(
-  query_text text,
-  search_mode text default 'websearch',
-  filter_type text default null,
-  match_count integer default 10,
-  viewer_id uuid default null,
-  public_only boolean default false,
+  query_text text, search_mode text default 'websearch', filter_type text default null,
+  match_count integer default 10, viewer_id uuid default null, public_only boolean default false,
   viewer_groups text[] default null
-)
-returns table (
-  id uuid,
-  content text,
-  knowledge_type text,
-  document_id uuid,
-  chunk_index integer,
-  source_origin text,
-  metadata jsonb,
-  rank double precision
+) returns table (
+  id uuid, content text, knowledge_type text, document_id uuid, chunk_index integer,
+  source_origin text, metadata jsonb, rank double precision
 )
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
@@ -476,41 +407,15 @@ revoke all on function public.search_knowledge_chunks_fulltext from public, anon
 grant execute on function public.search_knowledge_chunks_fulltext to service_role;
 
 create function public.hybrid_search_knowledge_chunks_batch(
-  queries jsonb,
-  fuse boolean default false
-)
-returns table (
-  query_index integer,
-  id uuid,
-  content text,
-  knowledge_type text,
-  document_id uuid,
-  chunk_index integer,
-  source_origin text,
-  metadata jsonb,
-  rrf_score double precision,
-  vector_rank bigint,
-  text_rank bigint,
-  similarity double precision,
-  text_score double precision,
-  match_type text,
-  matched_terms text[],
-  title text,
-  source_url text,
-  collection text,
-  document_date date,
-  snippet text,
-  context text,
-  total_count bigint,
-  pool_ended boolean,
-  heading text,
-  sensitivity text,
-  collections text[],
-  document_chunks integer,
-  external_key text,
-  source_row jsonb,
-  confidence double precision,
-  notes jsonb
+  queries jsonb, fuse boolean default false
+) returns table (
+  query_index integer, id uuid, content text, knowledge_type text, document_id uuid,
+  chunk_index integer, source_origin text, metadata jsonb, rrf_score double precision,
+  vector_rank bigint, text_rank bigint, similarity double precision, text_score double precision,
+  match_type text, matched_terms text[], title text, source_url text, collection text,
+  document_date date, snippet text, context text, total_count bigint, pool_ended boolean,
+  heading text, sensitivity text, collections text[], document_chunks integer, external_key text,
+  source_row jsonb, confidence double precision, notes jsonb
 )
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -530,6 +435,11 @@ begin
   end if;
   if fuse is null then
     raise exception 'fuse must be true or false, not null' using errcode = '22023';
+  elsif fuse and jsonb_array_length(queries) > most_formulations then
+    raise exception 'queries must be an array of 1 to % objects with fuse', most_formulations
+      using errcode = '22023';
+  elsif fuse and queries -> 0 ? 'formulations' then
+    raise exception 'queries[0].formulations is not allowed with fuse' using errcode = '22023';
   end if;
   for item in
     select listed.query, listed.number - 1 as number
@@ -549,16 +459,7 @@ begin
     end if;
   end loop;
   if fuse then
-    if jsonb_array_length(queries) > most_formulations then
-      raise exception 'queries must be an array of 1 to % objects with fuse', most_formulations
-        using errcode = '22023';
-    end if;
-    if queries -> 0 ? 'formulations' then
-      raise exception 'queries[0].formulations is not allowed with fuse' using errcode = '22023';
-    end if;
-    queries := jsonb_build_array(
-      (queries -> 0) || jsonb_build_object('formulations', queries - 0)
-    );
+    queries := jsonb_build_array((queries -> 0) || jsonb_build_object('formulations', queries - 0));
   end if;
 
   for item in

@@ -1,33 +1,6 @@
--- 011_explain: the explanation of a search's result, and the estimate of its cost.
--- Adds: functions explained_list and explain_hybrid_search; planned_rows, row_costs, estimated_list
--- and estimate_hybrid_search. Locks nothing that exists.
+-- 011_explain: how a search comes to its answer.
+-- Adds: function explain_hybrid_search. Locks nothing that exists.
 -- Written from supabase/schemas/core/11_explain.sql by `make baseline`: edit that file.
-
--- The part of explain_hybrid_search for one list of the search.
-create function knowledge_internal.explained_list(
-  list knowledge_internal.ranked_list, plan knowledge_internal.search_plan
-) returns jsonb
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return jsonb_build_object(
-    'formulation', list.formulation - 1,
-    'collection', list.collection,
-    'vector', jsonb_build_object(
-      'strategy', coalesce(list.vector_strategy, 'not run'),
-      'rows', coalesce(cardinality(list.vector_ids), 0),
-      'milliseconds', list.vector_milliseconds
-    ),
-    'text', jsonb_build_object(
-      'strategy', coalesce(list.text_strategy, 'not run'),
-      'rows', coalesce(cardinality(list.text_ids), 0),
-      'milliseconds', list.text_milliseconds,
-      'relaxed', list.relaxed_parts
-    ),
-    'pool', plan.pool,
-    'weights', jsonb_build_object('vector', plan.vector_weight, 'text', plan.text_weight)
-  );
-end
-$$;
 
 create function public.explain_hybrid_search(search jsonb) returns jsonb
 -- definer: service_role has no rights on the internal schema.
@@ -68,7 +41,23 @@ begin
          sum(list.vector_milliseconds) as vector_milliseconds,
          sum(list.text_milliseconds) as text_milliseconds,
          jsonb_agg(
-           knowledge_internal.explained_list(list, plan)
+           jsonb_build_object(
+             'formulation', list.formulation - 1,
+             'collection', list.collection,
+             'vector', jsonb_build_object(
+               'strategy', coalesce(list.vector_strategy, 'not run'),
+               'rows', coalesce(cardinality(list.vector_ids), 0),
+               'milliseconds', list.vector_milliseconds
+             ),
+             'text', jsonb_build_object(
+               'strategy', coalesce(list.text_strategy, 'not run'),
+               'rows', coalesce(cardinality(list.text_ids), 0),
+               'milliseconds', list.text_milliseconds,
+               'relaxed', list.relaxed_parts
+             ),
+             'pool', plan.pool,
+             'weights', jsonb_build_object('vector', plan.vector_weight, 'text', plan.text_weight)
+           )
            order by list.formulation, list.collection
          ) as lists
     into summary

@@ -1,8 +1,8 @@
 -- 020_words: the words of the chunks and synonyms: typos, accents, prefixes, other words.
 -- Module: words.
--- Adds: tables knowledge_words and knowledge_synonyms, the triggers that keep them, and the functions
--- that a search calls for other readings of a word. Locks knowledge_chunks against writes while a
--- trigger is created.
+-- Adds: tables knowledge_words and knowledge_synonyms, the triggers that keep them, and the
+-- functions that a search calls for other readings of a word. Locks knowledge_chunks against writes
+-- while a trigger is created.
 -- Written from supabase/schemas/modules/words/20_words.sql by `make baseline`: edit that file.
 
 create table public.knowledge_words (
@@ -141,6 +141,13 @@ create trigger add_words
   referencing new table as written_chunks
   for each statement execute function knowledge_internal.add_words();
 
+-- Chunks that are there already.
+insert into public.knowledge_words (word, folded, chunk_id)
+select listed.word, knowledge_internal.without_accents(listed.word), min(chunk.id::text)::uuid
+  from public.knowledge_chunks as chunk
+ cross join lateral knowledge_internal.words_of(chunk.heading, chunk.content) as listed (word)
+ group by listed.word;
+
 -- The condition for a word, read in each configuration; null for a word that all leave out.
 create function knowledge_internal.word_query(word text, configurations regconfig[]) returns tsquery
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
@@ -180,8 +187,6 @@ begin
   if places is null then
     return;
   end if;
-  -- A user who deletes a document could have set it to make words of other documents disappear.
-  perform set_config('knowledge_internal.readings', '', true);
   configurations := knowledge_internal.query_configurations();
   with released as (
     select listed.place, listed.word
@@ -291,10 +296,10 @@ create trigger clear_words
   after truncate on public.knowledge_chunks
   for each statement execute function knowledge_internal.keep_words();
 
--- Deletes what concurrent transactions leave: a word that is there twice, a word of a chunk that is
--- deleted. refresh_knowledge_statistics calls it.
-create function knowledge_internal.tidy_words() returns void
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+-- Runs after each copy of the statistics: deletes what concurrent transactions leave, a word that
+-- is there twice, and a word of a chunk that is deleted.
+create function knowledge_internal.tidy_words() returns trigger
+language plpgsql security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   -- A row that another transaction holds is left to the next call.
   delete from public.knowledge_words as known
@@ -314,12 +319,17 @@ begin
         for update skip locked
    ) as tidied
    where known.ctid = tidied.place;
+  return null;
 end
 $$;
 
+create trigger tidy_words
+  after insert or update of analysed_at on public.knowledge_corpus_statistics
+  for each row execute function knowledge_internal.tidy_words();
+
 -- The known words that differ from a word by one letter more, less or other, or by two neighbouring
 -- letters exchanged; accents do not count. At most most_words (null: all), in their order.
-create function knowledge_internal.near_words(word text, most_words integer)
+create function knowledge_internal.similar_words(word text, most_words integer)
 returns table (near text)
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Without statistics the planner takes the table for small.
@@ -372,7 +382,7 @@ begin
          and reverse(known.folded) collate "C" < ending || chr(1114111)
          and known.folded like any (earlier)
     ) as found
-   where found.word <> near_words.word
+   where found.word <> similar_words.word
    order by 1
    limit most_words;
 end
@@ -460,74 +470,27 @@ begin
 end
 $$;
 
--- For typed words that no chunk has, or under a restricted scope no chunk that may be seen: the
--- word by which each is replaced, as an object; null for none. forms: the words' conditions. Of the
--- first 12 near words that the viewer may see, the one is taken that most of the first 20 chunks
--- have.
-create function knowledge_internal.nearest_words(
-  typed text[], forms tsquery[], scope knowledge_internal.row_scope
-) returns jsonb
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  most_near constant integer := 200; -- for each word, where no word is hidden
-  most_visible constant integer := 12;
-  asked text;
-  visible record;
-  replaced jsonb;
-begin
-  if scope.is_restricted is true then
-    -- Whether a word is known must not depend on chunks that the viewer may not see.
-    typed := array(
-      select typed[seen.place]
-        from knowledge_internal.visible_words(
-               typed, forms, scope, false
-             ) as seen
-       where not seen.has_form
-    );
-  end if;
-  foreach asked in array typed loop
-    visible := knowledge_internal.first_visible_words(
-      array(
-        select knowledge_internal.near_words(
-                 lower(asked), case when scope.is_restricted is not true then most_near end
-               )
-      ),
-      most_visible, scope
-    );
-    if knowledge_internal.is_recording() then
-      perform knowledge_internal.record_unknown_word(
-        asked, visible.words, visible.chunk_counts, knowledge_internal.query_configurations()
-      );
-    end if;
-    replaced := coalesce(
-      (
-        select coalesce(replaced, '{}') || jsonb_build_object(asked, near.word)
-          from unnest(visible.words, visible.chunk_counts) as near (word, chunks)
-         order by near.chunks desc, near.word
-         limit 1
-      ),
-      replaced
-    );
-  end loop;
-  return replaced;
-end
-$$;
-
--- nearest_words for the words of a question that have five letters or more and that no chunk has.
--- Words are looked up also where the viewer may not see all chunks.
-create function knowledge_internal.respelled_words(
+-- Words outside quotation marks that have five letters or more, without those that exclude. Of the
+-- words near to one, the first 12 that the viewer may see are counted in 20 chunks.
+create or replace function knowledge_internal.near_words(
   query_text text, analysis knowledge_internal.query_analysis, scope knowledge_internal.row_scope
 ) returns jsonb
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
+  most_typed constant integer := 8;
+  most_near constant integer := 200; -- for each word, where no word is hidden
+  most_visible constant integer := 12;
   is_restricted constant boolean := scope.is_restricted is true;
-  readings constant jsonb := knowledge_internal.shard_readings();
+  known tsvector;
   typed text[];
   forms tsquery[];
+  asked text;
+  visible record;
+  near jsonb;
 begin
   -- Mostly each word is in a chunk.
-  if not is_restricted and readings is null and 0 < all (analysis.document_frequencies)
+  if not is_restricted and 0 < all (analysis.document_frequencies)
      and not exists (
        select
          from unnest(analysis.word_queries) as word (form)
@@ -536,7 +499,12 @@ begin
   then
     return null;
   end if;
-  -- Words outside quotation marks, without those that exclude. Eight are looked up.
+  known := array_to_tsvector(array(
+    select listed.lexeme
+      from unnest(analysis.lexemes, analysis.document_frequencies)
+           as listed (lexeme, document_frequency)
+     where listed.document_frequency > 0
+  ));
   select array_agg(word.typed), array_agg(word.form)
     into typed, forms
     from (
@@ -545,18 +513,7 @@ begin
              as said (typed, form, compound, place)
        where said.compound is null
          and length(said.typed) >= 5
-         and (
-           is_restricted
-           or readings is not null
-           or (
-             said.form @@ (
-               select array_to_tsvector(array_agg(asked.lexeme))
-                 from unnest(analysis.lexemes, analysis.document_frequencies)
-                      as asked (lexeme, document_frequency)
-                where asked.document_frequency > 0
-             )
-           ) is not true
-         )
+         and (is_restricted or (said.form @@ known) is not true)
          and lower(said.typed) ~ '^[a-z\u00DF-\u06FF\u1E00-\u1FFF]{2,30}$'
          and said.typed <> all (array(
                select regexp_split_to_table(phrase.parts[1], '\W+')
@@ -567,33 +524,34 @@ begin
                       ) as phrase (parts)
              ))
        order by said.place
-       limit case when readings is null then 8 end
+       limit most_typed
     ) as word;
-  return case
-    when readings is not null then knowledge_internal.shared_respelling(typed, readings)
-    when typed is not null then knowledge_internal.nearest_words(
-      typed, forms, scope
-    )
-  end;
-end
-$$;
-
--- The question with its words replaced. A word has letters only, so it is no pattern.
-create function knowledge_internal.respelled(query_text text, replaced jsonb) returns text
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on as $$
-declare
-  replacement record;
-begin
-  query_text := left(query_text, 4096); -- analyse_query reads no more
-  for replacement in
-    select entry.key as typed, entry.value as word from jsonb_each_text(replaced) as entry
-  loop
-    query_text := regexp_replace(
-      query_text, '\m' || replacement.typed || '\M', replacement.word, 'gi'
+  if is_restricted and typed is not null then
+    -- Whether a word is known must not depend on chunks that the viewer may not see.
+    typed := array(
+      select typed[seen.place]
+        from knowledge_internal.visible_words(typed, forms, scope, false) as seen
+       where not seen.has_form
+    );
+  end if;
+  foreach asked in array coalesce(typed, '{}') loop
+    visible := knowledge_internal.first_visible_words(
+      array(
+        select knowledge_internal.similar_words(
+                 lower(asked), case when not is_restricted then most_near end
+               )
+      ),
+      most_visible, scope
+    );
+    near := coalesce(near, '{}') || jsonb_build_object(
+      asked,
+      (
+        select coalesce(jsonb_object_agg(listed.word, listed.chunks), '{}')
+          from unnest(visible.words, visible.chunk_counts) as listed (word, chunks)
+      )
     );
   end loop;
-  return query_text;
+  return near;
 end
 $$;
 
@@ -903,7 +861,7 @@ $$;
 -- The other readings of the words of a text that have letters only: their spellings with other
 -- accents, their synonyms in general and in the collections, and completions of prefix. Spellings
 -- and completions are words of chunks that may be seen (scope null: all known words).
-create function knowledge_internal.expansions(
+create or replace function knowledge_internal.expansions(
   wanted text, configurations regconfig[], collections text[], prefix text,
   scope knowledge_internal.row_scope
 ) returns knowledge_internal.expansion[]
@@ -914,11 +872,6 @@ set standard_conforming_strings = on as $$
 declare
   words text[];
 begin
-  if knowledge_internal.shard_readings() is not null or knowledge_internal.is_recording() then
-    return knowledge_internal.exchanged_expansions(
-      wanted, configurations, collections, prefix, scope
-    );
-  end if;
   words := array(
     select distinct lower(token.parts[1])
       from regexp_matches(
@@ -934,7 +887,10 @@ begin
        cross join lateral (
                select
                  from public.knowledge_words as known
-                where known.folded = knowledge_internal.without_accents(typed.word)
+                 where known.folded = case octet_length(typed.word)
+                        when length(typed.word) then typed.word
+                        else knowledge_internal.without_accents(typed.word)
+                      end
                   and known.word <> typed.word
                -- Prevents a join that reads all words.
                offset 0

@@ -161,10 +161,7 @@ declare
   given constant knowledge_internal.search_arguments :=
     knowledge_internal.own_arguments(search, 'facet_my_knowledge_chunks');
 begin
-  perform knowledge_internal.check_cost(given),
-          -- A user may not choose the statistics that a search of several databases uses.
-          set_config('knowledge_internal.recording', 'off', true),
-          set_config('knowledge_internal.readings', '', true);
+  perform knowledge_internal.check_cost(given);
   return query
   select counted.* from knowledge_internal.facet_counts(given, facets, facet_limit) as counted;
 end

@@ -5,6 +5,16 @@
 -- Locks nothing that exists.
 -- Written from supabase/schemas/modules/own_documents/22_own_documents.sql by `make baseline`: edit that file.
 
+-- Raises 22023 for a null where true or false is needed.
+create function knowledge_internal.check_flag(argument text, given boolean) returns void
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  if given is null then
+    raise exception '% must be true or false, not null', argument using errcode = '22023';
+  end if;
+end
+$$;
+
 create type public.knowledge_own_document as (
   id uuid,
   external_key text,

@@ -988,7 +988,7 @@ begin
   given.query_embedding := null;
   given.query_text := null;
   given.formulations := null;
-  plan := knowledge_internal.planned_search(given, false);
+  plan := knowledge_internal.plan_search(given, false);
   execute
     'select count(*) from ('
     '  select from public.knowledge_chunks as chunk'

@@ -4,6 +4,29 @@
 -- collect its figures and findings. Locks nothing that exists.
 -- Written from supabase/schemas/modules/insight/25_monitoring.sql by `make baseline`: edit that file.
 
+-- The statistics of a column of the chunks in pg_stats: one row, or none before the first ANALYZE.
+create function knowledge_internal.column_statistics(column_name name)
+returns table (
+  most_common text[],
+  shares real[],
+  histogram text[]
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return query
+  select statistics.most_common_vals::text::text[],
+         statistics.most_common_freqs,
+         statistics.histogram_bounds::text::text[]
+    from pg_catalog.pg_class as class
+    join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
+    join pg_catalog.pg_stats as statistics
+      on statistics.schemaname = namespace.nspname
+     and statistics.tablename = class.relname
+   where class.oid = knowledge_internal.physical_table()
+     and statistics.attname = column_name;
+end
+$$;
+
 -- The public functions are security definer, because service_role cannot read the statistics of all
 -- tables.
 

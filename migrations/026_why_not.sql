@@ -98,7 +98,7 @@ begin
     select
       from knowledge_internal.matching_chunks(
              jsonb_populate_record(
-               knowledge_internal.default_search_arguments(),
+               knowledge_internal.given_arguments('{}'),
                restriction || jsonb_build_object('filters', filters)
              ),
              false

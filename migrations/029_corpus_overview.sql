@@ -5,6 +5,20 @@
 -- Locks nothing that exists.
 -- Written from supabase/schemas/modules/insight/29_corpus_overview.sql by `make baseline`: edit that file.
 
+-- The percentage of a table's pages that have about so many rows: 100 for a small table, and for
+-- one that was never analysed.
+create function knowledge_internal.sampled_share(relation regclass, wanted_rows integer)
+returns real
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return (
+    select least(100, 100.0 * wanted_rows / greatest(class.reltuples, 1))::real
+      from pg_catalog.pg_class as class
+     where class.oid = relation
+  );
+end
+$$;
+
 -- The documents with an active chunk that needs an embedding. is_failed: a worker has given up one
 -- of them.
 create function knowledge_internal.waiting_documents()

@@ -46,11 +46,11 @@ def test_a_read_that_fails_otherwise_is_not_sent_again() -> None:
 @pytest.mark.parametrize("metadata", ['{"n": 1e5000}', '{"a":' * 1100 + "1" + "}" * 1100])
 def test_a_row_that_python_cannot_read_leaves_the_others(connect: Connect, metadata: str) -> None:
     owner = connect()
-    # As rows that were stored before the limits of metadata.
-    owner.execute("alter table public.knowledge_chunks disable trigger limit_metadata")
-    owner.execute(
-        "insert into public.knowledge_chunks (content, metadata) values ('zebra', %s)", [metadata]
-    )
+    owner.execute("insert into public.knowledge_chunks (content) values ('zebra')")
+    # As a row that was stored before the limits of metadata.
+    owner.execute("alter table public.knowledge_chunks disable trigger complete_chunk")
+    owner.execute("update public.knowledge_chunks set metadata = %s", [metadata])
+    owner.execute("alter table public.knowledge_chunks enable trigger complete_chunk")
     owner.execute(
         "insert into public.knowledge_chunks (content, metadata) values ('zebra', %s)",
         [json.dumps({"page": 1})],

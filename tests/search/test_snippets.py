@@ -16,9 +16,9 @@ LONGEST = 240
 
 def lexemes(connection: Connection, query: str, language: str) -> list[str]:
     row = connection.execute(
-        "select tsvector_to_array(to_tsvector("
-        "  %s::regconfig, knowledge_internal.apart_and_joined(%s)))",
-        [language, query],
+        "select tsvector_to_array(to_tsvector(%s::regconfig,"
+        "  knowledge_internal.apart(%s) || ' ' || knowledge_internal.joined(%s)))",
+        [language, query, query],
     ).fetchone()
     assert row is not None
     return list(row[0])

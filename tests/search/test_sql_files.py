@@ -105,12 +105,11 @@ NAMED_AT_RUN_TIME = {
         for name in (
             "adopted_rows",
             "carry_over_changes",
-            "lock_source_rows",
+            "carry_over_again",
             "adoption_keys",
             "adoption_left_over",
             "pending_next_chunks",
-            "write_next_embeddings",
-            "unwritten_texts",
+            "write_embeddings",
             "physical_table",
             # Conditions of row_scope.
             "with_sample",
@@ -122,7 +121,7 @@ NAMED_AT_RUN_TIME = {
             "matching_chunks",
             "pending_embeddings",
             "visible_words",
-            "visible_chunk_counts",
+            "listed_documents",
             "visible_completions",
             "document_content",
         )

@@ -288,7 +288,7 @@ def test_the_service_role_reads_and_deletes_lines_and_no_more(connect: Connect) 
         "insert into public.knowledge_query_log (question) values ('mine')",
         "update public.knowledge_query_log set question = 'changed'",
         "select secret from public.knowledge_query_log_key",
-        "select knowledge_internal.erase_queries(null)",
+        "select knowledge_internal.erase_derived(null)",
     ):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             role.execute(statement.encode())

@@ -75,7 +75,7 @@ def test_a_document_is_shown_with_its_chunks_and_why_they_wait(run: Run) -> None
     done = run("show", "support:1", "--json")
     found = json.loads(done.out)
     assert [one["state"] for one in found["chunks"]] == ["pending", "pending"]
-    assert "it waits for a worker" in found["chunks"][0]["reason"]
+    assert "it has no embedding" in found["chunks"][0]["reason"]
     for name in (found["document"]["id"], found["chunks"][1]["id"]):
         shown = run("show", name)
         assert "Another chunk." in shown.out

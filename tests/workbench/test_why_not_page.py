@@ -1,4 +1,4 @@
-"""The page Why not: each cause in words, and a link that applies the change."""
+"""The page Why not: ranks, and each cause with what to do."""
 
 from urllib.parse import urlencode
 
@@ -7,6 +7,8 @@ from bs4 import BeautifulSoup
 from starlette.testclient import TestClient
 
 from opened_workbench import OWNER
+from second_brain.services.results import REMEDIES
+from second_brain.workbench.pages.why_not import TITLES
 
 OTHER = OWNER[:-1] + "2"
 
@@ -18,36 +20,65 @@ def _page(browser: TestClient, **asked: object) -> BeautifulSoup:
 
 
 @pytest.mark.parametrize(
-    ("asked", "key", "cause"),
+    ("asked", "key", "cause", "remedy"),
     [
-        ({"q": "automobile", "types": "decision"}, "cars.md", "A filter leaves it out"),
-        ({"q": "budget", "date_to": "2025-01-01"}, "budget.md", "Outside the dates"),
-        ({"q": "budget", "viewer": OTHER}, "budget.md", "The viewer may not see it"),
-        ({"q": "bananas", "collections": "other"}, "fruit.md", "Another collection"),
-        ({"q": "automobile", "limit": 1}, "budget.md", "Below the last hit of the page"),
+        (
+            {"q": "automobile", "types": "decision"},
+            "cars.md",
+            "A filter leaves it out",
+            "Leave out this filter",
+        ),
+        ({"q": "budget", "date_to": "2025-01-01"}, "budget.md", "Outside the dates", "Give dates"),
+        (
+            {"q": "budget", "viewer": OTHER},
+            "budget.md",
+            "The viewer may not see it",
+            "Give it an owner",
+        ),
+        (
+            {"q": "bananas", "collections": "other"},
+            "fruit.md",
+            "Another collection",
+            "Name its collection",
+        ),
+        (
+            {"q": "automobile", "limit": 1},
+            "budget.md",
+            "Below the last hit of the page",
+            "Raise match_count",
+        ),
         (
             {"q": "automobile -engine", "legs": "text"},
             "cars.md",
             "It has a word that the question excludes",
+            "Ask without",
         ),
-        ({"q": "bananas", "threshold": 0.99}, "cars.md", "Below the least similarity"),
-        ({"q": "bananas", "legs": "text"}, "cars.md", "It has no word of the question"),
-        ({"q": "bananas"}, "nowhere.md", "Not in the database"),
+        (
+            {"q": "bananas", "threshold": 0.99},
+            "cars.md",
+            "Below the least similarity",
+            "Lower match_threshold",
+        ),
+        (
+            {"q": "bananas", "legs": "text"},
+            "cars.md",
+            "It has no word of the question",
+            "Ask with a word",
+        ),
+        ({"q": "bananas"}, "nowhere.md", "Not in the database", "Check the name"),
     ],
 )
-def test_a_cause_is_named_and_its_change_finds_the_document(
-    library: TestClient, asked: dict[str, object], key: str, cause: str
+def test_a_cause_is_named_with_its_remedy(
+    library: TestClient, asked: dict[str, object], key: str, cause: str, remedy: str
 ) -> None:
     page = _page(library, **asked, key=key)
-    assert any(one.get_text().startswith(cause) for one in page.select(".causes h3"))
-    change = page.select_one("a.button")
-    if key == "nowhere.md":
-        assert change is None
-        return
-    assert change is not None
-    found = BeautifulSoup(library.get(str(change["href"])).text, "html.parser")
-    leg = "text" if asked.get("legs") else "hybrid"
-    assert key in [one.get_text() for one in found.select(f'[data-list="{leg}"] summary code')]
+    named = [one for one in page.select(".causes li") if cause in one.get_text()]
+    assert len(named) == 1
+    assert remedy in named[0].get_text()
+
+
+def test_every_cause_has_a_title_and_a_remedy() -> None:
+    assert TITLES.keys() == REMEDIES.keys()
 
 
 def test_a_document_on_the_page_is_said_to_be_found(library: TestClient) -> None:

@@ -3,7 +3,6 @@
 from uuid import UUID, uuid4
 
 import pytest
-from psycopg.types.json import Jsonb
 from stored import upsert
 
 from conftest import Connect, Connection
@@ -27,31 +26,8 @@ def stored(connect: Connect, database: Connection) -> Database:
         "c/pending",
         owner_id=str(ANNA),
     )
-    upsert(database, ["Refused"], "d/failed", knowledge_type="note")
-    (claimed,) = database.execute(
-        "select content_hash from public.knowledge_chunks where content = 'Refused'"
-    ).fetchone() or ("",)
-    database.execute("select public.claim_knowledge_embeddings('m', 10, '1 minute', 'w')")
-    database.execute(
-        "select public.store_knowledge_embeddings('m', %s, 'w')",
-        [
-            Jsonb(
-                [
-                    {"content_hash": claimed, "error": "too long", "is_final": True},
-                    {"content_hash": waiting(database), "release": True},
-                ]
-            )
-        ],
-    )
+    upsert(database, ["Also waiting"], "d/waiting", knowledge_type="note")
     return Database(connect("service_role"))
-
-
-def waiting(database: Connection) -> str:
-    row = database.execute(
-        "select content_hash from public.knowledge_chunks where content = 'Waiting'"
-    ).fetchone()
-    assert row is not None
-    return str(row[0])
 
 
 def keys(database: Database, **asked: object) -> list[str]:
@@ -64,40 +40,40 @@ def test_each_document_has_its_state_and_its_counts(stored: Database) -> None:
         ("a/ready", "ready"),
         ("b/empty", "empty"),
         ("c/pending", "pending"),
-        ("d/failed", "failed"),
+        ("d/waiting", "pending"),
     ]
-    counts = [(one.chunks, one.pending, one.failed, one.inactive, one.bytes) for one in listed]
-    assert counts == [(1, 0, 0, 0, 5), (0, 0, 0, 0, 0), (2, 1, 0, 0, 13), (1, 1, 1, 0, 7)]
+    counts = [(one.chunks, one.pending, one.inactive, one.bytes) for one in listed]
+    assert counts == [(1, 0, 0, 5), (0, 0, 0, 0), (2, 1, 0, 13), (1, 1, 0, 12)]
     assert listed[2].owner_id == ANNA
 
 
 def test_a_state_lists_the_documents_that_show_it(stored: Database) -> None:
-    for one in list_documents(stored):
-        assert keys(stored, state=one.state) == [one.external_key]
+    assert keys(stored, state="ready") == ["a/ready"]
+    assert keys(stored, state="empty") == ["b/empty"]
+    assert keys(stored, state="pending") == ["c/pending", "d/waiting"]
 
 
 def test_documents_of_a_superseded_model_wait(stored: Database) -> None:
     stored.connection.execute(
         "select public.set_knowledge_settings(collection => 'knowledge', embedding_model => 'new')"
     )
-    assert keys(stored, state="pending") == ["a/ready", "c/pending", "d/failed"]
+    assert keys(stored, state="pending") == ["a/ready", "c/pending", "d/waiting"]
     assert [one.pending for one in list_documents(stored)] == [1, 0, 2, 1]
     described = describe_document(stored, document_key="a/ready")
     assert described is not None
     assert described.chunks[0].reason == (
-        "its embedding is of an unknown model, and the model of its collection is new; "
-        "it waits for a worker"
+        "its embedding is of an unknown model, and the model of its collection is new"
     )
 
 
 def test_filters_and_pages(stored: Database) -> None:
     assert keys(stored, collection="files") == ["b/empty"]
-    assert keys(stored, knowledge_type="note") == ["d/failed"]
+    assert keys(stored, knowledge_type="note") == ["d/waiting"]
     assert keys(stored, named="STRIPED") == ["a/ready"]
     assert keys(stored, named="%") == []
     assert keys(stored, named="/P") == ["c/pending"]
     assert keys(stored, page_size=2) == ["a/ready", "b/empty"]
-    assert keys(stored, page_size=2, after_key="b/empty") == ["c/pending", "d/failed"]
+    assert keys(stored, page_size=2, after_key="b/empty") == ["c/pending", "d/waiting"]
 
 
 def test_wrong_arguments_are_named(stored: Database) -> None:
@@ -113,15 +89,14 @@ def test_wrong_arguments_are_named(stored: Database) -> None:
 
 def test_a_description_says_why_chunks_wait(stored: Database) -> None:
     pending = describe_document(stored, document_key="c/pending")
-    failed = describe_document(stored, document_key="d/failed")
     assert pending is not None
-    assert failed is not None
     assert pending.document is not None
     assert [(one.state, one.bytes) for one in pending.chunks] == [("ready", 6), ("pending", 7)]
     assert pending.document.pending == 1
-    missing = "it has no embedding, so only the text leg finds it; "
-    assert pending.chunks[1].reason == missing + "it waits for a worker"
-    assert failed.chunks[0].reason == missing + "given up after 1 attempts: too long"
+    assert [one.reason for one in pending.chunks] == [
+        None,
+        "it has no embedding, so only the text leg finds it",
+    ]
 
 
 def test_superseded_chunks_follow_the_active_ones(stored: Database, database: Connection) -> None:

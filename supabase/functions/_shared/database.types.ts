@@ -1147,7 +1147,6 @@ export type Database = {
         "owner_id": string | null;
         "chunks": number | null;
         "pending": number | null;
-        "failed": number | null;
         "inactive": number | null;
         "bytes": number | null;
         "created_at": string | null;

@@ -1,13 +1,18 @@
 -- 006_query_analysis: what a query's text asks for, and how its words are weighed.
--- Adds: types query_analysis, query_operand and asked_words, and the functions that read a query.
+-- Adds: the types of a read query, the functions that read one, and two extension points for its
+-- words.
 -- Locks nothing that exists.
+
+-- Another reading of a typed word: a spelling with accents, a completion or a synonym. typed: the
+-- word in lower case; typed_lexeme: its lexeme, null for a stop word; share: of its weight.
+create type knowledge_internal.expansion as (
+  typed text, typed_lexeme text, lexeme text, share float8
+);
 
 -- What a chunk scores beside BM25: identifier_bonus if it matches identifier_query, and the bonus
 -- of each phrase query that it matches.
 create type knowledge_internal.query_bonuses as (
-  identifier_query tsquery,
-  identifier_bonus float8,
-  phrase_queries tsquery[],
+  identifier_query tsquery, identifier_bonus float8, phrase_queries tsquery[],
   phrase_bonuses float8[]
 );
 
@@ -23,70 +28,86 @@ create type knowledge_internal.query_bonuses as (
 -- enough. document_count and mean_length are those of the corpus. replaced: as in the notes of
 -- knowledge_search_hit.
 create type knowledge_internal.query_analysis as (
-  words text[],
-  word_queries tsquery[],
-  compounds text[],
-  lexemes text[],
-  lexeme_queries tsquery[],
-  document_frequencies float8[],
-  weights float8[],
-  weight_vector extensions.sparsevec,
-  scored_weights float8[],
-  readings integer[],
-  bonuses knowledge_internal.query_bonuses,
-  relaxed_bonuses knowledge_internal.query_bonuses,
-  matching_query tsquery,
-  relaxed_query tsquery,
-  relaxed_parts text[],
-  required_query tsquery,
-  candidate_query tsquery,
-  is_partial boolean,
-  is_optional boolean,
-  document_count float8,
-  mean_length float8,
-  replaced jsonb
+  words text[], word_queries tsquery[], compounds text[], lexemes text[], lexeme_queries tsquery[],
+  document_frequencies float8[], weights float8[], weight_vector extensions.sparsevec,
+  scored_weights float8[], readings integer[], bonuses knowledge_internal.query_bonuses,
+  relaxed_bonuses knowledge_internal.query_bonuses, matching_query tsquery, relaxed_query tsquery,
+  relaxed_parts text[], required_query tsquery, candidate_query tsquery, is_partial boolean,
+  is_optional boolean, document_count float8, mean_length float8, replaced jsonb
 );
 
 -- The words of all questions of a search as typed, without stop words, and the parts of compounds
 -- after their compound; the condition for each; the compound that a part is in, null for a word;
 -- and the lexemes of all.
 create type knowledge_internal.asked_words as (
-  words text[],
-  word_queries tsquery[],
-  compounds text[],
-  lexemes text[]
-);
-
--- Another reading of a typed word: a spelling with accents, a completion or a synonym. typed: the
--- word in lower case; typed_lexeme: its lexeme, null for a stop word; share: of its weight.
-create type knowledge_internal.expansion as (
-  typed text,
-  typed_lexeme text,
-  lexeme text,
-  share float8
+  words text[], word_queries tsquery[], compounds text[], lexemes text[]
 );
 
 -- A word or phrase of a query. alternatives: a number that operands joined by or have in common;
 -- when one of them is required, a row must have one of them.
 create type knowledge_internal.query_operand as (
-  source text,
-  is_phrase boolean,
-  is_required boolean,
-  is_excluded boolean,
-  alternatives integer
+  source text, is_phrase boolean, is_required boolean, is_excluded boolean, alternatives integer
 );
 
--- query_configurations of a corpus in any number of languages.
-create function knowledge_internal.several_configurations() returns regconfig[]
+-- What several databases know of a question together; null in a search of one. corpus: with the
+-- document frequencies of all lexemes; replaced: the words that no database has, and what is
+-- searched instead.
+create type knowledge_internal.shared_question as (
+  corpus knowledge_internal.corpus_figures, cosine_spread float8, configurations regconfig[],
+  expansions knowledge_internal.expansion[], replaced jsonb
+);
+
+-- Extension point: other readings of the words of a text (their spellings with other accents, their
+-- synonyms in general and in the collections, and completions of prefix, which may be null). The
+-- readings must be words of chunks in scope (null: of any chunk). Most texts have none: be fast.
+create function knowledge_internal.expansions(
+  wanted text, configurations regconfig[], collections text[], prefix text,
+  scope knowledge_internal.row_scope
+) returns knowledge_internal.expansion[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
+  if prefix is not null then
+    raise exception 'prefix_last needs a dictionary of the words of the chunks, there is none'
+      using errcode = '0A000', hint = 'Install the module words: second-brain init --with words';
+  end if;
+  return '{}';
+end
+$$;
+
+-- Extension point: for words of a question that no chunk in scope has, the words that are written
+-- nearly the same and the number of chunks that have them (counting may stop early), such as
+-- {"recieve": {"receive": 12}}; null for none. Only words of chunks in scope may be returned.
+create function knowledge_internal.near_words(
+  query_text text, analysis knowledge_internal.query_analysis, scope knowledge_internal.row_scope
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return null;
+end
+$$;
+
+-- The text search configurations that a query is read with: those of the chunks, each of which was
+-- analysed in its own language, and of a corpus in several databases all of its own. Null in an
+-- empty corpus.
+create function knowledge_internal.query_configurations() returns regconfig[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  first_language text;
+  last_language text;
+  other_languages text[];
+begin
+  select min(chunk.language), max(chunk.language),
+         (select corpus.languages from public.knowledge_corpus_statistics as corpus)
+    into first_language, last_language, other_languages
+    from public.knowledge_chunks as chunk
+   where chunk.status = 'active' and chunk.language > '';
+  if first_language = last_language and coalesce(other_languages, '{}') = '{}' then
+    return array[knowledge_internal.text_configuration(first_language)];
+  end if;
   return (
     -- One look at the index for each language.
     with recursive present as (
-      (
-        select chunk.language from public.knowledge_chunks as chunk
-         where chunk.status = 'active' and chunk.language > '' order by chunk.language limit 1
-      )
+      select first_language as language
       union all
       select (
         select chunk.language from public.knowledge_chunks as chunk
@@ -102,59 +123,9 @@ begin
           from present
          where present.language is not null
         union all
-        select unnest(corpus.languages)::regconfig
-          from public.knowledge_corpus_statistics as corpus
+        select unnest(other_languages)::regconfig
       ) as found (configuration)
   );
-end
-$$;
-
--- The text search configurations that a query is read with: those of the chunks, each of which was
--- analysed in its own language, and of a corpus in several databases all of its own. Null in an
--- empty corpus.
-create function knowledge_internal.query_configurations() returns regconfig[]
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  readings constant jsonb := knowledge_internal.shard_readings();
-  first_language text;
-  last_language text;
-  other_languages text[];
-begin
-  if readings is not null then
-    return knowledge_internal.shared_configurations(readings);
-  end if;
-  select min(chunk.language), max(chunk.language),
-         (select corpus.languages from public.knowledge_corpus_statistics as corpus)
-    into first_language, last_language, other_languages
-    from public.knowledge_chunks as chunk
-   where chunk.status = 'active'
-     and chunk.language > '';
-  if first_language = last_language and coalesce(other_languages, '{}') = '{}' then
-    return array[knowledge_internal.text_configuration(first_language)];
-  end if;
-  return knowledge_internal.several_configurations();
-end
-$$;
-
--- Whether a query is written as a sentence: it ends in a question mark, or it has at least six
--- words besides quoted parts, excluded words and or.
-create function knowledge_internal.is_prose(query_text text) returns boolean
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on as $$
-declare
-  words_of_prose constant integer := 6;
-begin
-  return query_text ~ '[?？؟]\s*$'
-    or (
-      select count(*)
-        from regexp_matches(
-               knowledge_internal.separated(
-                 regexp_replace(query_text, '-?"[^"]*"|(?<!\S)(?:-\S+|or)(?!\S)', ' ', 'gi')
-               ),
-               '[^\s"]*[[:alnum:]][^\s"]*',
-               'g'
-             )
-    ) >= words_of_prose;
 end
 $$;
 
@@ -171,9 +142,23 @@ declare
   operand knowledge_internal.query_operand;
   operands knowledge_internal.query_operand[] := '{}';
   longest_word constant integer := 60; -- letters
+  words_of_prose constant integer := 6;
   has_operators constant boolean := search_mode = 'websearch'
     and query_text ~* '"|(?<!\S)-[[:alnum:]]|(?<!\S)or(?!\S)'
-    and not knowledge_internal.is_prose(query_text);
+    -- Prose ends in a question mark, or has many words beside quoted and excluded ones and or.
+    and not (
+      query_text ~ '[?？؟]\s*$'
+      or (
+        select count(*)
+          from regexp_matches(
+                 knowledge_internal.separated(
+                   regexp_replace(query_text, '-?"[^"]*"|(?<!\S)(?:-\S+|or)(?!\S)', ' ', 'gi')
+                 ),
+                 '[^\s"]*[[:alnum:]][^\s"]*',
+                 'g'
+               )
+      ) >= words_of_prose
+    );
   source text;
   is_alternative boolean := false;
 begin
@@ -484,8 +469,7 @@ create function knowledge_internal.weighed_readings(
   wanted text,
   configurations regconfig[],
   expansions knowledge_internal.expansion[],
-  corpus_is_small boolean,
-  document_count float8
+  corpus knowledge_internal.corpus_figures
 )
 returns table (
   lexeme text, document_frequency float8, weight float8, reading text, is_identifier boolean
@@ -512,23 +496,23 @@ begin
   ),
   known as (
     select typed.*, frequency.document_frequency,
-           least(sum(frequency.document_frequency) over same_reading, document_count)
+           least(sum(frequency.document_frequency) over same_reading, corpus.document_count)
              as group_frequency,
            typed.role in ('part', 'piece') and typed.lexeme = min(typed.lexeme) over same_reading
              as is_first_of_part
       from (select array_agg(distinct typed.lexeme) from typed) as asked (lexemes)
      cross join unnest(
              asked.lexemes,
-             knowledge_internal.document_frequencies(
-               asked.lexemes, corpus_is_small, document_count
-             )
+             knowledge_internal.document_frequencies(asked.lexemes, corpus)
            ) as frequency (lexeme, document_frequency)
       join typed on typed.lexeme = frequency.lexeme
     window same_reading as (partition by typed.compound, typed.role, typed.part)
   ),
   rated as (
     select known.*,
-           knowledge_internal.inverse_document_frequency(document_count, known.group_frequency)
+           knowledge_internal.inverse_document_frequency(
+             corpus.document_count, known.group_frequency
+           )
              as idf,
            bool_or(known.role = 'whole' and known.group_frequency > 0) over same_compound
              as has_whole,
@@ -559,7 +543,7 @@ begin
          bool_or(
            shared.is_identifier
            and shared.group_frequency > 0
-           and shared.group_frequency <= greatest(few, common_identifier * document_count)
+           and shared.group_frequency <= greatest(few, common_identifier * corpus.document_count)
          )
     from (
       select rated.*,
@@ -622,7 +606,8 @@ $$;
 -- are candidates, else null.
 create function knowledge_internal.full_reading(
   query_text text, search_mode text, collections text[], prefix_last boolean,
-  configurations regconfig[], scope knowledge_internal.row_scope default null
+  configurations regconfig[], scope knowledge_internal.row_scope,
+  shared knowledge_internal.shared_question
 ) returns knowledge_internal.query_analysis
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Postgres sends a NOTICE for a query of stop words only.
@@ -649,8 +634,15 @@ declare
       from unnest(operands) with ordinality as operand
      where not operand.is_excluded
   );
+  corpus constant knowledge_internal.corpus_figures := coalesce(
+    (shared).corpus, knowledge_internal.corpus_figures()
+  );
   expansions constant knowledge_internal.expansion[] := case
     when search_mode = 'phrase' then '{}'
+    when shared.configurations is not null then array(
+      select listed::knowledge_internal.expansion from unnest(shared.expansions) as listed
+       where listed.typed = any (regexp_split_to_array(lower(wanted), '[^[:alpha:]]+'))
+    )
     else knowledge_internal.expansions(
       wanted, configurations, collections,
       -- A word that is followed by a space is complete.
@@ -660,17 +652,15 @@ declare
   end;
   conditions record;
   required_rows float8;
-  corpus_is_small boolean;
   bonuses knowledge_internal.query_bonuses;
   analysis knowledge_internal.query_analysis;
 begin
   -- Few statements, because a connection keeps a plan for each.
   select typed.words, typed.word_queries, typed.compounds, corpus.document_count,
-         corpus.mean_length, corpus.is_small
+         corpus.mean_length
     into analysis.words, analysis.word_queries, analysis.compounds, analysis.document_count,
-         analysis.mean_length, corpus_is_small
-    from knowledge_internal.typed_words(wanted, configurations, expansions) as typed
-    left join knowledge_internal.corpus_size() as corpus on typed.words is not null;
+         analysis.mean_length
+    from knowledge_internal.typed_words(wanted, configurations, expansions) as typed;
   if analysis.words is null then
     return analysis;
   end if;
@@ -679,7 +669,7 @@ begin
     select reading.*,
            row_number() over (order by reading.document_frequency, reading.lexeme) as place
       from knowledge_internal.weighed_readings(
-             wanted, configurations, expansions, corpus_is_small, analysis.document_count
+             wanted, configurations, expansions, corpus
            ) as reading
   ),
   kept as (
@@ -781,8 +771,10 @@ $$;
 
 -- What full_reading says of a query of words only, in one language: at most 200 words of ASCII
 -- letters, which have no synonym and no spelling with accents. Null for any other query.
-create function knowledge_internal.plain_reading(query_text text, configuration regconfig)
-returns knowledge_internal.query_analysis
+create function knowledge_internal.plain_reading(
+  query_text text, configuration regconfig, collections text[], scope knowledge_internal.row_scope,
+  shared knowledge_internal.shared_question
+) returns knowledge_internal.query_analysis
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Without statistics the planner takes the table of words for small.
 set enable_seqscan = off
@@ -793,13 +785,13 @@ declare
   words text[];
   lower_words text[];
   lexemes tsvector;
-  corpus_is_small boolean;
+  corpus knowledge_internal.corpus_figures;
   analysis knowledge_internal.query_analysis;
 begin
   if length(query_text) > longest_text
      or octet_length(query_text) <> length(query_text)
      or query_text !~ '^\s*(?:(?:[A-Za-z][a-z]*|[A-Z]+)[.,;:!?]*(?:\s+|$))+$'
-     or knowledge_internal.has_shared_expansions()
+     or shared.expansions <> '{}'
   then
     return null;
   end if;
@@ -807,13 +799,9 @@ begin
   lower_words := string_to_array(lower(array_to_string(words, ' ')), ' ');
   if cardinality(words) > most_words
      or 'or' = any (lower_words)
-     or exists (select from public.knowledge_synonyms)
-     or exists (
-       select
-         from public.knowledge_words as known
-        where known.folded = any (lower_words)
-          and known.word <> known.folded
-     )
+     or shared.configurations is null and knowledge_internal.expansions(
+          query_text, array[configuration], collections, null, scope
+        ) <> '{}'
   then
     return null;
   end if;
@@ -834,9 +822,9 @@ begin
   end if;
 
   lexemes := to_tsvector(configuration, array_to_string(words, ' '));
-  select corpus.document_count, corpus.mean_length, corpus.is_small
-    into analysis.document_count, analysis.mean_length, corpus_is_small
-    from knowledge_internal.corpus_size() as corpus;
+  corpus := coalesce((shared).corpus, knowledge_internal.corpus_figures());
+  analysis.document_count := corpus.document_count;
+  analysis.mean_length := corpus.mean_length;
   select array_agg(ordered.lexeme), array_agg(ordered.query),
          array_agg(ordered.document_frequency), array_agg(ordered.weight),
          array_agg(ordered.place), string_agg(ordered.query::text, ' | ')::tsquery
@@ -852,9 +840,7 @@ begin
         from rows from (
                unnest(lexemes),
                unnest(
-                 knowledge_internal.document_frequencies(
-                   tsvector_to_array(lexemes), corpus_is_small, analysis.document_count
-                 )
+                 knowledge_internal.document_frequencies(tsvector_to_array(lexemes), corpus)
                )
              ) as asked (lexeme, positions, labels, document_frequency)
        order by asked.document_frequency, asked.lexeme
@@ -875,66 +861,29 @@ $$;
 -- and the 256 lexemes that weigh most.
 create function knowledge_internal.analyse_query(
   query_text text, search_mode text, collections text[] default null,
-  prefix_last boolean default false, scope knowledge_internal.row_scope default null
+  prefix_last boolean default false, scope knowledge_internal.row_scope default null,
+  shared knowledge_internal.shared_question default null
 ) returns knowledge_internal.query_analysis
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Postgres sends a NOTICE for a query of stop words only.
 set client_min_messages = warning as $$
 declare
-  configurations constant regconfig[] := knowledge_internal.query_configurations();
+  configurations constant regconfig[] := coalesce(
+    nullif(shared.configurations, '{}'), knowledge_internal.query_configurations()
+  );
   analysis knowledge_internal.query_analysis;
 begin
-  if configurations is null then
-    return analysis;
-  end if;
   if search_mode = 'websearch' and not prefix_last and cardinality(configurations) = 1 then
-    analysis := knowledge_internal.plain_reading(query_text, configurations[1]);
+    analysis := knowledge_internal.plain_reading(
+      query_text, configurations[1], collections, scope, shared
+    );
   end if;
-  if analysis.lexemes is null then
+  if analysis.lexemes is null and configurations is not null then
     analysis := knowledge_internal.full_reading(
-      query_text, search_mode, collections, prefix_last, configurations, scope
+      query_text, search_mode, collections, prefix_last, configurations, scope, shared
     );
   end if;
-  if analysis.lexemes is null then
-    return analysis;
-  end if;
-  if analysis.is_partial is null then
-    analysis.candidate_query := knowledge_internal.candidate_query(
-      analysis.lexemes, analysis.document_frequencies, analysis.weights, analysis.required_query,
-      analysis.document_count, 1
-    );
-  end if;
-  analysis.is_partial := analysis.candidate_query is not null;
-  analysis.candidate_query := coalesce(analysis.candidate_query, analysis.matching_query);
   return analysis;
-end
-$$;
-
--- asked_words of several questions.
-create function knowledge_internal.merged_words(analyses knowledge_internal.query_analysis[])
-returns knowledge_internal.asked_words
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  analysis knowledge_internal.query_analysis;
-  asked knowledge_internal.asked_words;
-begin
-  foreach analysis in array analyses loop
-    asked.words := asked.words || analysis.words;
-    asked.word_queries := asked.word_queries || analysis.word_queries;
-    asked.compounds := asked.compounds || analysis.compounds;
-    asked.lexemes := asked.lexemes || analysis.lexemes;
-  end loop;
-  select array_agg(typed.word order by typed.place),
-         array_agg(typed.query order by typed.place),
-         array_agg(typed.compound order by typed.place)
-    into asked.words, asked.word_queries, asked.compounds
-    from (
-      select distinct on (lower(said.word)) said.*
-        from unnest(asked.words, asked.word_queries, asked.compounds)
-             with ordinality as said (word, query, compound, place)
-       order by lower(said.word), said.compound is not null, said.place
-    ) as typed;
-  return asked;
 end
 $$;
 
@@ -942,13 +891,26 @@ $$;
 create function knowledge_internal.asked_words(analyses knowledge_internal.query_analysis[])
 returns knowledge_internal.asked_words
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  asked knowledge_internal.asked_words := row(
+    analyses[1].words, analyses[1].word_queries, analyses[1].compounds, analyses[1].lexemes
+  );
 begin
   if cardinality(analyses) > 1 then
-    return knowledge_internal.merged_words(analyses);
+    select array_agg(typed.word order by typed.place), array_agg(typed.query order by typed.place),
+           array_agg(typed.compound order by typed.place),
+           array(select unnest(question.lexemes) from unnest(analyses) as question)
+      into asked.words, asked.word_queries, asked.compounds, asked.lexemes
+      from (
+        select distinct on (lower(said.word)) said.*,
+               row_number() over (order by question.ordinality, said.ordinality) as place
+          from unnest(analyses) with ordinality as question
+         cross join lateral unnest(question.words, question.word_queries, question.compounds)
+                 with ordinality as said (word, query, compound, ordinality)
+         order by lower(said.word), said.compound is not null, question.ordinality, said.ordinality
+      ) as typed;
   end if;
-  return row(
-    analyses[1].words, analyses[1].word_queries, analyses[1].compounds, analyses[1].lexemes
-  )::knowledge_internal.asked_words;
+  return asked;
 end
 $$;
 

@@ -5,9 +5,7 @@
 -- One way to ask: an embedding, words, or both. ignored_embedding: why its embedding is not used,
 -- where on_bad_embedding allows that.
 create type knowledge_internal.search_question as (
-  embedding extensions.vector,
-  query_text text,
-  ignored_embedding text
+  embedding extensions.vector, query_text text, ignored_embedding text
 );
 
 -- A search whose arguments are checked and whose question is read. cosine_scale: what fusion auto
@@ -21,32 +19,14 @@ create type knowledge_internal.search_question as (
 -- compares them too) all of them are candidates. sampled_collections: the collections of the rows
 -- of a sample that match, each for sample_weight chunks.
 create type knowledge_internal.search_plan as (
-  questions knowledge_internal.search_question[],
-  analyses knowledge_internal.query_analysis[],
-  scope knowledge_internal.row_scope,
-  collections text[],
-  fusion text,
-  vector_weight double precision,
-  text_weight double precision,
-  match_threshold double precision,
-  cosine_scale double precision,
-  is_filtered boolean,
-  is_indexed boolean,
-  is_small_corpus boolean,
-  is_empty boolean,
-  pool integer,
-  index_rows integer,
-  ef_search integer,
-  scan_tuples integer,
-  chunk_count double precision,
-  dimensions integer,
-  most_compared double precision,
-  compared_by_bits integer,
-  compared_exactly integer,
-  scored_exactly integer,
-  most_read_by_filter double precision,
-  sample_weight double precision,
-  sampled_collections text[]
+  questions knowledge_internal.search_question[], analyses knowledge_internal.query_analysis[],
+  scope knowledge_internal.row_scope, collections text[], fusion text,
+  vector_weight double precision, text_weight double precision, match_threshold double precision,
+  cosine_scale double precision, is_filtered boolean, is_indexed boolean, is_small_corpus boolean,
+  is_empty boolean, pool integer, index_rows integer, ef_search integer, scan_tuples integer,
+  chunk_count double precision, dimensions integer, most_compared double precision,
+  compared_by_bits integer, compared_exactly integer, scored_exactly integer,
+  most_read_by_filter double precision, sample_weight double precision, sampled_collections text[]
 );
 
 -- The rows that the legs found for one question in one collection (null: in all), best first.
@@ -55,18 +35,10 @@ create type knowledge_internal.search_plan as (
 -- because no row has it. milliseconds: of the vector leg those of a comparison with all rows for
 -- both legs, too.
 create type knowledge_internal.ranked_list as (
-  formulation integer,
-  collection text,
-  vector_strategy text,
-  vector_ids uuid[],
-  similarities double precision[],
-  text_strategy text,
-  text_ids uuid[],
-  text_scores double precision[],
-  identifier_bonus double precision,
-  relaxed_parts text[],
-  vector_milliseconds double precision,
-  text_milliseconds double precision
+  formulation integer, collection text, vector_strategy text, vector_ids uuid[],
+  similarities double precision[], text_strategy text, text_ids uuid[],
+  text_scores double precision[], identifier_bonus double precision, relaxed_parts text[],
+  vector_milliseconds double precision, text_milliseconds double precision
 );
 
 -- Three bits for each dimension of the normalised vector: above -0.7, 0 and 0.7 times the root mean
@@ -242,32 +214,6 @@ begin
 end
 $$;
 
--- The candidates of a query of four or five common lexemes: rows that have the three rarest, one of
--- them at an impact level; the two rarest at a low one, if more than 12,000 rows are expected to
--- have the three.
-create function knowledge_internal.common_candidate_query(lexemes text[], expected_rows float8)
-returns tsquery
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  many constant float8 := 12000; -- rows
-begin
-  -- Reading only rows at an impact level takes half the time, and finds nearly as many of the best
-  -- ten.
-  if expected_rows > many then
-    return concat_ws(
-      ' & ', knowledge_internal.quoted_lexeme(lexemes[1] || '^1'),
-      knowledge_internal.quoted_lexeme(lexemes[2] || '^1'),
-      knowledge_internal.quoted_lexeme(lexemes[3])
-    )::tsquery;
-  end if;
-  return (
-    select string_agg(knowledge_internal.quoted_lexeme(asked.lexeme), ' & ') || ' & ('
-             || string_agg(knowledge_internal.quoted_lexeme(asked.lexeme || '^2'), ' | ') || ')'
-      from unnest(lexemes[:3]) as asked (lexeme)
-  )::tsquery;
-end
-$$;
-
 -- The candidates of a query of more lexemes: rows with a driver, which is a rare lexeme or an
 -- impact level of a common one, alone or together with other lexemes.
 create function knowledge_internal.long_candidate_query(
@@ -434,6 +380,7 @@ declare
   most_common_words constant integer := 5;
   common constant float8 := 3000 * effort * growth; -- rows
   row_budget constant float8 := 700 * effort * growth; -- candidates
+  many constant float8 := 12000; -- rows
   long_words constant integer := 24;
   -- The best rows for a long query share many of its words, but may have none of the rarest. In a
   -- small table they are all scored.
@@ -459,35 +406,25 @@ begin
       lexemes, document_frequencies, weights, document_count, effort * sqrt(growth)
     );
   -- Common words occur together more often than by chance, and too many rows have three of them.
+  -- Reading only rows at an impact level takes half the time, and finds nearly as many of the best.
+  elsif expected_rows > greatest(row_budget, many) then
+    candidate_query := concat_ws(
+      ' & ', knowledge_internal.quoted_lexeme(lexemes[1] || '^1'),
+      knowledge_internal.quoted_lexeme(lexemes[2] || '^1'),
+      knowledge_internal.quoted_lexeme(lexemes[3])
+    )::tsquery;
   elsif expected_rows > row_budget then
-    candidate_query := knowledge_internal.common_candidate_query(lexemes, expected_rows);
+    candidate_query := (
+      select string_agg(knowledge_internal.quoted_lexeme(asked.lexeme), ' & ') || ' & ('
+               || string_agg(knowledge_internal.quoted_lexeme(asked.lexeme || '^2'), ' | ') || ')'
+        from unnest(lexemes[:3]) as asked (lexeme)
+    )::tsquery;
   else
     candidate_query := knowledge_internal.long_candidate_query(
       lexemes, document_frequencies, weights, document_count, effort * growth
     );
   end if;
   return coalesce(required_query && candidate_query, candidate_query);
-end
-$$;
-
--- What the identifiers and phrases of a query add to the BM25 of a chunk that has them.
-create function knowledge_internal.bonus(
-  content_tsv tsvector, bonuses knowledge_internal.query_bonuses
-) returns float8
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-as $$
-declare
-  bonus float8 := 0;
-begin
-  if content_tsv @@ bonuses.identifier_query then
-    bonus := bonuses.identifier_bonus;
-  end if;
-  for place in 1 .. coalesce(cardinality(bonuses.phrase_queries), 0) loop
-    if content_tsv @@ bonuses.phrase_queries[place] then
-      bonus := bonus + bonuses.phrase_bonuses[place];
-    end if;
-  end loop;
-  return bonus;
 end
 $$;
 
@@ -508,6 +445,8 @@ declare
   vectors extensions.sparsevec[];
   -- Words are read alike in one language: then no word has several lexemes.
   is_one_reading boolean;
+  has_bonuses constant boolean :=
+    num_nonnulls(bonuses.identifier_query, bonuses.phrase_queries) > 0;
 begin
   if candidates = '{}' then
     return;
@@ -553,10 +492,20 @@ begin
                       group by word.reading
                    ) as best
                )
-             end + case
-                     when bonuses is null then 0
-                     else knowledge_internal.bonus(chunk.content_tsv, bonuses)
-                   end as score
+             end + case when has_bonuses then
+               coalesce(
+                 case when chunk.content_tsv @@ bonuses.identifier_query
+                   then bonuses.identifier_bonus end,
+                 0
+               ) + coalesce(
+                 (
+                   select sum(phrase.bonus order by phrase.ordinality)
+                     from unnest(bonuses.phrase_queries, bonuses.phrase_bonuses)
+                          with ordinality as phrase (query, bonus, ordinality)
+                    where chunk.content_tsv @@ phrase.query
+                 ),
+                 0
+               ) else 0 end as score
         from unnest(candidates) as listed (id)
        cross join lateral (
                select found.id, found.content_tsv, found.bm25,
@@ -569,18 +518,6 @@ begin
        order by score desc, chunk.id
        limit pool
     ) as rated;
-end
-$$;
-
--- What a query's embedding is compared with indexed_embedding by.
-create function knowledge_internal.indexed_direction(embedding extensions.vector)
-returns extensions.vector
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-as $$
-declare
-  most_indexed constant integer := 4000; -- dimensions of a halfvec
-begin
-  return extensions.l2_normalize(extensions.subvector(embedding, 1, most_indexed));
 end
 $$;
 
@@ -605,7 +542,9 @@ begin
     '     limit $4'
     '  ) as near'
     into ids, similarities
-    using plan.scope, asked_embedding, knowledge_internal.indexed_direction(asked_embedding),
+    -- The index has the first 4,000 dimensions, as in indexed_embedding.
+    using plan.scope, asked_embedding,
+          extensions.l2_normalize(extensions.subvector(asked_embedding, 1, 4000)),
           plan.index_rows, collection;
 end
 $$;
@@ -650,31 +589,6 @@ begin
           -- A negative product shows that a row has a word.
           analysis.is_optional is not false, collection, plan.compared_by_bits, query,
           plan.scored_exactly;
-end
-$$;
-
--- The nearest of these rows in full precision, nearest first.
-create function knowledge_internal.rated_rows(
-  compared uuid[], asked_embedding extensions.vector, most_rows integer, out ids uuid[],
-  out similarities float8[]
-)
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  select array_agg(near.id order by near.distance, near.id),
-         array_agg(1 - near.distance order by near.distance, near.id)
-    into ids, similarities
-    from (
-      select chunk.id, chunk.embedding operator(extensions.<=>) asked_embedding as distance
-        from unnest(compared) as listed (id)
-       cross join lateral (
-               select stored.id, stored.embedding
-                 from public.knowledge_chunks as stored
-                where stored.id = listed.id
-               offset 0
-             ) as chunk
-       order by distance, chunk.id
-       limit most_rows
-    ) as near;
 end
 $$;
 
@@ -808,9 +722,22 @@ begin
     );
     list.text_ids := found.text_ids;
     if list.vector_strategy <> 'index' then
-      near := knowledge_internal.rated_rows(
-        found.near_ids, asked_embedding, plan.compared_exactly
-      );
+      -- The nearest of these in full precision.
+      select array_agg(rated.id order by rated.distance, rated.id) as ids,
+             array_agg(1 - rated.distance order by rated.distance, rated.id) as similarities
+        into near
+        from (
+          select chunk.id, chunk.embedding operator(extensions.<=>) asked_embedding as distance
+            from unnest(found.near_ids) as listed (id)
+           cross join lateral (
+                   select stored.id, stored.embedding
+                     from public.knowledge_chunks as stored
+                    where stored.id = listed.id
+                   offset 0
+                 ) as chunk
+           order by distance, chunk.id
+           limit plan.compared_exactly
+        ) as rated;
     end if;
   end if;
   if list.vector_strategy is not null then

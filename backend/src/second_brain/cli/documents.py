@@ -59,8 +59,7 @@ def _documents(
     state: Annotated[
         DocumentState | None,
         typer.Option(
-            help="ready; pending: a chunk needs an embedding; failed: a worker has given one up; "
-            "empty: no active chunk.",
+            help="ready; pending: a chunk needs an embedding; empty: no active chunk.",
             show_default=False,
         ),
     ] = None,
@@ -205,7 +204,6 @@ def _facts(document: DocumentDetail) -> Iterator[tuple[str, str]]:
     counts = [number(document.chunks, "chunk"), size_of(document.bytes)]
     for count, what in (
         (document.pending, "without the embedding that it should have"),
-        (document.failed, "given up by the workers"),
         (document.inactive, "superseded, archived or deleted"),
     ):
         if count:

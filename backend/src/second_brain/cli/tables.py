@@ -1,7 +1,6 @@
 """The output of hits and explanations on the terminal."""
 
 import html
-import json
 import re
 import shlex
 import unicodedata
@@ -13,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from second_brain.cli.corpus import schema_option
-from second_brain.services.results import FacetCount, MemorySearchResult
+from second_brain.services.results import REMEDIES, FacetCount, MemorySearchResult
 
 # Width of tables when the output is a file or a pipe.
 _PIPED_WIDTH = 100
@@ -73,7 +72,7 @@ def estimate_text(estimated: dict[str, Any]) -> str:
 
 def why_not_text(explained: dict[str, Any]) -> str:
     """Return the result of explain_missing_knowledge_chunk in a line for each fact."""
-    chunk, change = explained["chunk"], explained["change"]
+    chunk = explained["chunk"]
     lines = []
     if chunk is not None:
         name = chunk["title"] or chunk["document_key"] or chunk["id"]
@@ -94,12 +93,8 @@ def why_not_text(explained: dict[str, Any]) -> str:
         where = cause.get("argument") or cause.get("leg")
         name = cause["cause"].replace("_", " ")
         lines.append(f"{name}{f' ({where})' if where else ''}: {cause['reason']}")
-    if change is not None:
-        wanted = {**change["arguments"], **(change["row"] or {})}
-        of_row = " in its row" if change["row"] else ""
-        given = ", ".join(f"{name} = {json.dumps(value)}" for name, value in wanted.items())
-        place = f" (then at place {change['place']})" if change["is_verified"] else ""
-        lines.append(f"to find it{of_row}: {given}{place}")
+        if remedy := REMEDIES.get(cause["cause"]):
+            lines.append(f"  {remedy}")
     return "\n".join(map(printable, lines))
 
 

@@ -391,8 +391,8 @@ class AsyncSearchProvider(Searches):
     ) -> dict[str, Any]:
         """Explain why `hybrid_search` does not return a chunk, or a document by its external_key.
 
-        The explanation has the rank and score in each leg beyond the pool, the causes, and the
-        smallest change of arguments that returns it, found by searching. It describes rows that
+        The explanation has the place in the whole list, the rank and score in each leg beyond the
+        pool, and the causes; `results.REMEDIES` says what to do about each. It describes rows that
         the viewer may not see. Raises a SecondBrainError on failure.
         """
         given, timeout = _question(query_embedding, query_text, options)

@@ -21,6 +21,27 @@ Source = Literal["supabase", "postgres", "sharded"]
 MOST_PENDING = 1000
 """Up to this number, the database counts the chunks without an embedding."""
 
+REMEDIES = {
+    "collection": "Name its collection, or none.",
+    "date": "Give dates that include its own, or none.",
+    "earlier_page": "Lower match_offset.",
+    "excluded_words": "Ask without the excluded words.",
+    "filter": "Leave out this filter, or change the row.",
+    "fusion": "Raise match_count, or ask for the next page.",
+    "grouped": "Ask without one_per_document, which shows the best chunk of each document.",
+    "missed": "Raise pool_size.",
+    "no_embedding": "Run `second-brain embed-worker --once`, or ingest its document again.",
+    "no_words": "Ask with a word that it has.",
+    "not_stored": "Check the name, or ingest the document.",
+    "permission": "Give it an owner or groups that the viewer has, or make its document public.",
+    "pool": "Raise pool_size to this rank, or leave out other rows by a filter.",
+    "recency": "Give a longer recency_half_life, or none.",
+    "required_words": "Ask without quotation marks, or with the search_mode websearch.",
+    "status": "Make it active: ingest its document again.",
+    "threshold": "Lower match_threshold to this similarity.",
+}
+"""What to do about each cause of explain_missing_knowledge_chunk."""
+
 _FACET_COLUMNS = {"facet", "value", "count"}
 
 _ID_PREFIX: dict[Source, str] = {"supabase": "supa", "postgres": "pg", "sharded": "shard"}

@@ -17,8 +17,8 @@ from second_brain.services.install import Database
 
 LIST = """
     select id, external_key, title, state, collection, knowledge_type, language, source_origin,
-           source_url, document_date, visibility, owner_id, chunks, pending, failed, inactive,
-           bytes, created_at, updated_at
+           source_url, document_date, visibility, owner_id, chunks, pending, inactive, bytes,
+           created_at, updated_at
     from public.list_knowledge_documents(
       in_collection => %(collection)s::text,
       of_type => %(knowledge_type)s::text,
@@ -39,16 +39,16 @@ DESCRIBE = """
     ) as described
 """
 
-DocumentState = Literal["ready", "pending", "failed", "empty"]
+DocumentState = Literal["ready", "pending", "empty"]
 
 
 class DocumentSummary(BaseModel):
     """A document and the number of its chunks.
 
-    `state` is `ready`, `pending` (an active chunk needs an embedding), `failed` (a worker has given
-    up one) or `empty` (no active chunk). Of the active `chunks`, `pending` need an embedding, and
-    of those, `failed` were given up. `inactive` chunks are superseded, archived or deleted. `bytes`
-    is the size of the text of the active chunks.
+    `state` is `ready`, `pending` (an active chunk needs an embedding) or `empty` (no active chunk).
+    Of the active `chunks`, `pending` need an embedding; `EmbeddingQueue.failed` lists those that
+    the workers have given up. `inactive` chunks are superseded, archived or deleted. `bytes` is the
+    size of the text of the active chunks.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -67,7 +67,6 @@ class DocumentSummary(BaseModel):
     owner_id: UUID | None
     chunks: int
     pending: int
-    failed: int
     inactive: int
     bytes: int
     created_at: datetime
@@ -93,7 +92,7 @@ class StoredChunk(BaseModel):
     chunk_index: int | None
     version: int
     status: Literal["active", "superseded", "archived", "deleted"]
-    state: Literal["ready", "pending", "failed", "inactive"]
+    state: Literal["ready", "pending", "inactive"]
     reason: str | None
     heading: str | None
     content: str

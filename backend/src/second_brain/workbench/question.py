@@ -6,10 +6,10 @@ defaults are in it.
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import date
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, get_args
 from uuid import UUID
 
 from psycopg import sql
@@ -112,23 +112,11 @@ class Question:
         }
         return options
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments by their SQL names, with the text."""
-        named = {SQL_NAMES.get(name, name): value for name, value in self.options().items()}
-        return {"query_text": self.q, **named}
-
     @property
     def group_names(self) -> list[str] | None:
         """The groups of the viewer; None if none is given."""
         names = [name.strip() for name in self.groups.split(",")]
         return [name for name in names if name] or None
-
-    def changed(self, arguments: Mapping[str, Any]) -> "Question":
-        """Return this question with other arguments, given by their SQL names."""
-        question = self
-        for name, value in arguments.items():
-            question = _CHANGES[name](question, value)
-        return question
 
     def python(self, embedder: str | None, schema: str) -> str:
         """Return a program that does this search, for None with the text leg alone.
@@ -287,46 +275,3 @@ def _literal(value: object) -> str:
     if isinstance(value, int | float):
         return repr(value)
     return sql.Literal(str(value)).as_string(None).strip()
-
-
-_Change: TypeAlias = Callable[[Question, Any], Question]
-
-
-def _set(field: str, convert: Callable[[Any], Any] = lambda value: value) -> _Change:
-    default = next(one.default for one in fields(Question) if one.name == field)
-
-    def change(question: Question, value: Any) -> Question:
-        changes: dict[str, Any] = {field: default if value is None else convert(value)}
-        return replace(question, **changes)
-
-    return change
-
-
-def _set_filters(question: Question, value: Any) -> Question:
-    text = "" if value in (None, [], {}) else json.dumps(value, ensure_ascii=False)
-    return replace(question, filters=text, types=(), origins=(), languages=())
-
-
-_CHANGES: dict[str, _Change] = {
-    "query_text": _set("q"),
-    "match_count": _set("limit"),
-    "match_offset": _set("offset"),
-    "match_threshold": _set("threshold"),
-    "vector_weight": _set("vector_weight"),
-    "text_weight": _set("text_weight"),
-    "filter_type": lambda question, value: replace(question, types=(value,) if value else ()),
-    "search_mode": _set("search_mode"),
-    "pool_size": _set("pool"),
-    "rrf_k": _set("rrf_k"),
-    "fusion": _set("fusion"),
-    "filters": _set_filters,
-    "date_from": _set("date_from", str),
-    "date_to": _set("date_to", str),
-    "collections": _set("collections", tuple),
-    "viewer_id": _set("viewer", str),
-    "viewer_groups": _set("groups", ", ".join),
-    "public_only": _set("public"),
-    "one_per_document": _set("documents"),
-    "recency_half_life": _set("half_life"),
-    "prefix_last": _set("prefix"),
-}

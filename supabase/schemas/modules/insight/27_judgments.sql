@@ -225,14 +225,14 @@ begin
 end
 $$;
 
-comment on function public.set_knowledge_judgments(jsonb) is
+comment on function public.set_knowledge_judgments is
   'Stores up to 1,000 judgments {"question", "grade", "document_key" or "chunk_id", "collection", '
   '"judged_by", "judged_at", "is_generated"}: grade 0 wrong, 1 partly right, 2 right, null to '
   'withdraw the judgment. A judgment replaces that of the same user for the same question and '
   'thing. Returns their number. Raises 22023 for a wrong value and for what is not stored; then '
   'none is stored.';
-revoke all on function public.set_knowledge_judgments(jsonb) from public, anon, authenticated;
-grant execute on function public.set_knowledge_judgments(jsonb) to service_role;
+revoke all on function public.set_knowledge_judgments from public, anon, authenticated;
+grant execute on function public.set_knowledge_judgments to service_role;
 
 create function public.list_knowledge_judgments(
   in_collection text default null, by_user uuid default null
@@ -262,12 +262,11 @@ begin
 end
 $$;
 
-comment on function public.list_knowledge_judgments(text, uuid) is
+comment on function public.list_knowledge_judgments is
   'The judgments of a collection (null: all), of one user (null: all), in the order of questions '
   'and documents.';
-revoke all on function public.list_knowledge_judgments(text, uuid)
-  from public, anon, authenticated;
-grant execute on function public.list_knowledge_judgments(text, uuid) to service_role;
+revoke all on function public.list_knowledge_judgments from public, anon, authenticated;
+grant execute on function public.list_knowledge_judgments to service_role;
 
 create function public.delete_knowledge_judgments(
   question text default null,
@@ -298,13 +297,11 @@ begin
 end
 $$;
 
-comment on function public.delete_knowledge_judgments(text, text, uuid, boolean) is
+comment on function public.delete_knowledge_judgments is
   'Deletes the judgments of a question, in a collection, by a user, of generated questions or '
   'not: those that fit all that is given. Returns their number. Raises 22023 if nothing is given.';
-revoke all on function public.delete_knowledge_judgments(text, text, uuid, boolean)
-  from public, anon, authenticated;
-grant execute on function public.delete_knowledge_judgments(text, text, uuid, boolean)
-  to service_role;
+revoke all on function public.delete_knowledge_judgments from public, anon, authenticated;
+grant execute on function public.delete_knowledge_judgments to service_role;
 
 revoke all on all functions in schema knowledge_internal from public;
 

@@ -2,21 +2,24 @@
 -- Module: shards.
 -- Adds: the steps of such a search, read_knowledge_question, knowledge_candidates,
 -- fuse_knowledge_candidates and knowledge_candidate_hits; functions that sum statistics,
--- knowledge_statistics, sum_knowledge_statistics and set_knowledge_statistics; and those that move
--- documents: export_knowledge_documents, import_knowledge_documents,
--- remove_exported_knowledge_documents.
+-- knowledge_statistics, sum_knowledge_statistics and set_knowledge_statistics; those that move
+-- documents, export_knowledge_documents, import_knowledge_documents and
+-- remove_exported_knowledge_documents; and what a search needs on a node of Citus.
 -- Locks nothing that exists.
 
--- The table in which Citus stores the rows of a table on this node; null for a table that Citus
--- does not manage. Raises 55000 if the rows are on another node.
-create function knowledge_internal.shard_on_this_node(chunks regclass) returns regclass
+-- With Citus, the shard on this node: a table with the number of the shard in its name. Raises
+-- 55000 if the rows are on another node.
+create or replace function knowledge_internal.physical_table() returns regclass
 language plpgsql stable parallel safe security invoker set search_path = pg_catalog, pg_temp as $$
 declare
+  chunks constant regclass := 'public.knowledge_chunks';
   shard regclass;
   holder text;
 begin
-  -- Citus stores the rows in a shard on one of the nodes: a table with the number of the shard in
-  -- its name. The statement is not static, because a database without Citus has no pg_dist_shard.
+  if to_regclass('pg_catalog.pg_dist_shard') is null then
+    return chunks;
+  end if;
+  -- The statement is not static, because a database without Citus has no pg_dist_shard.
   execute
     'select case when placement.groupid = here.groupid then'
     '         to_regclass(format(''%s.%I'', class.relnamespace::regnamespace,'
@@ -36,7 +39,7 @@ begin
     raise exception 'the rows of % are on another node, %', chunks, holder
       using errcode = '55000', hint = 'Connect to that node: only there a search is complete.';
   end if;
-  return shard;
+  return coalesce(shard, chunks);
 end
 $$;
 
@@ -45,298 +48,6 @@ $$;
 -- database with the readings of all; fuse_knowledge_candidates merges these lists in one of the
 -- databases, and hybrid_search_knowledge_chunks fuses them there; knowledge_candidate_hits returns
 -- the rows of a page from the databases that have them.
--- If the setting knowledge_internal.readings is set, the parts of a search take the figures of the
--- corpus from it. If knowledge_internal.recording is on, they write the figures of this database
--- into knowledge_internal.recorded.
-
--- The readings of all databases of the corpus for the question that is searched; null for a search
--- of this database alone.
-create function knowledge_internal.shard_readings() returns jsonb
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return nullif(current_setting('knowledge_internal.readings', true), '')::jsonb;
-end
-$$;
-
--- Whether read_knowledge_question reads the question.
-create function knowledge_internal.is_recording() returns boolean
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return coalesce(current_setting('knowledge_internal.recording', true) = 'on', false);
-end
-$$;
-
--- Adds a figure to the answer of read_knowledge_question.
-create function knowledge_internal.record_figures(kind text, figures jsonb) returns void
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  before constant jsonb := current_setting('knowledge_internal.recorded');
-  recorded constant jsonb := before -> kind;
-begin
-  perform set_config(
-            'knowledge_internal.recorded',
-            jsonb_set(before, array[kind], recorded || coalesce(figures, recorded))::text,
-            true
-          );
-end
-$$;
-
--- document_frequencies, recorded: listed are those of the whole corpus, counted those of this
--- database.
-create function knowledge_internal.recorded_frequencies(
-  lexemes text[], corpus_is_small boolean, document_count float8
-) returns float8[]
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  frequencies float8[];
-  listed text[];
-begin
-  perform set_config('knowledge_internal.recording', 'off', true);
-  frequencies := knowledge_internal.document_frequencies(
-    lexemes, corpus_is_small, document_count
-  );
-  perform set_config('knowledge_internal.recording', 'on', true);
-  listed := array(
-    select statistics.lexeme
-      from public.knowledge_lexeme_statistics as statistics
-     where statistics.lexeme = any (lexemes)
-       and not corpus_is_small
-       and exists (
-             select from public.knowledge_corpus_statistics as corpus
-              where corpus.shared_id is not null
-           )
-  );
-  perform knowledge_internal.record_figures(figures.kind, figures.counts)
-     from (
-       select case when found.name = any (listed) then 'listed' else 'counted' end as kind,
-              jsonb_object_agg(found.name, found.frequency) as counts
-         from unnest(lexemes, frequencies) as found (name, frequency)
-        group by kind
-     ) as figures;
-  return frequencies;
-end
-$$;
-
--- expansions, recorded.
-create function knowledge_internal.recorded_expansions(
-  wanted text, configurations regconfig[], collections text[], prefix text,
-  scope knowledge_internal.row_scope
-) returns knowledge_internal.expansion[]
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  found knowledge_internal.expansion[];
-begin
-  perform set_config('knowledge_internal.recording', 'off', true);
-  found := knowledge_internal.expansions(wanted, configurations, collections, prefix, scope);
-  perform set_config('knowledge_internal.recording', 'on', true);
-  perform knowledge_internal.record_figures('expansions', to_jsonb(found));
-  return found;
-end
-$$;
-
--- Adds a word that no chunk of this database has to the answer of read_knowledge_question, with the
--- near words and the numbers of their chunks.
-create function knowledge_internal.record_unknown_word(
-  typed text, near text[], chunks bigint[], configurations regconfig[]
-) returns void
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  corpus record;
-begin
-  perform knowledge_internal.record_figures(
-            'unknown',
-            jsonb_build_object(
-              typed,
-              (
-                select coalesce(jsonb_object_agg(listed.word, listed.chunks), '{}')
-                  from unnest(near, chunks) as listed (word, chunks)
-              )
-            )
-          );
-  -- Another database may decide which word replaces it, and needs how many chunks have that one.
-  select * into corpus from knowledge_internal.corpus_size();
-  perform
-     from knowledge_internal.recorded_frequencies(
-            array(
-              select distinct lexeme.name
-                from unnest(near) as listed (word)
-               cross join unnest(configurations) as language (configuration)
-               cross join unnest(
-                       tsvector_to_array(to_tsvector(language.configuration, listed.word))
-                     ) as lexeme (name)
-            ),
-            corpus.is_small, corpus.document_count
-          );
-end
-$$;
-
--- The statistics of the whole corpus that the databases use; where they differ, the newest: an id
--- begins with its time. Null where none has any.
-create function knowledge_internal.shared_statistics_id(readings jsonb) returns text
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return (
-    select max((answer.reading ->> 'statistics') collate "C")
-      from jsonb_array_elements(readings) as answer (reading)
-  );
-end
-$$;
-
--- corpus_size and cosine_spread for the whole corpus: the statistics that were set in all
--- databases, or the sum of those of each.
-create function knowledge_internal.shared_corpus(
-  readings jsonb, out document_count float8, out mean_length float8, out cosine_spread float8
-)
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  shared_id constant text := knowledge_internal.shared_statistics_id(readings);
-begin
-  select greatest(sum(corpus.document_count), 1),
-         coalesce(
-           sum(corpus.mean_length * corpus.document_count) / nullif(sum(corpus.document_count), 0),
-           1
-         ),
-         sqrt(
-           sum(corpus.cosine_spread ^ 2 * corpus.document_count)
-             / nullif(sum(corpus.document_count), 0)
-         )
-    into document_count, mean_length, cosine_spread
-    from (
-      select answer.reading -> 'corpus' as corpus
-        from jsonb_array_elements(readings) with ordinality as answer (reading, place)
-       where shared_id is null or answer.reading ->> 'statistics' = shared_id
-       order by answer.place
-       limit case when shared_id is not null then 1 end
-    ) as listed
-   cross join jsonb_to_record(listed.corpus) as corpus (
-           document_count float8, mean_length float8, cosine_spread float8
-         );
-end
-$$;
-
--- document_frequencies of the whole corpus: from the statistics that were set, or the sum of what
--- the databases counted.
-create function knowledge_internal.shared_frequencies(lexemes text[], readings jsonb)
-returns float8[]
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  shared_id constant text := knowledge_internal.shared_statistics_id(readings);
-begin
-  return (
-    select array_agg(shared.frequency order by shared.place)
-      from (
-        select asked.place,
-               coalesce(
-                 max(
-                   case
-                     when answer.reading ->> 'statistics' = shared_id
-                       then (answer.reading -> 'listed' ->> asked.name)::float8
-                   end
-                 ),
-                 sum((answer.reading -> 'counted' ->> asked.name)::float8),
-                 0
-               ) as frequency
-          from unnest(lexemes) with ordinality as asked (name, place)
-         cross join jsonb_array_elements(readings) as answer (reading)
-         group by asked.place
-      ) as shared
-  );
-end
-$$;
-
--- The text search configurations of the whole corpus.
-create function knowledge_internal.shared_configurations(readings jsonb) returns regconfig[]
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return (
-    select array_agg(distinct language.name::regconfig)
-      from jsonb_array_elements(readings) as answer (reading)
-     cross join jsonb_array_elements_text(answer.reading -> 'languages') as language (name)
-  );
-end
-$$;
-
--- Whether another database of the corpus has other readings of the words of the question.
-create function knowledge_internal.has_shared_expansions() returns boolean
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return coalesce(
-    jsonb_path_exists(knowledge_internal.shard_readings(), '$[*].expansions[*]'), false
-  );
-end
-$$;
-
--- The expansions of the words of a text in all databases of the corpus.
-create function knowledge_internal.shared_expansions(wanted text, readings jsonb)
-returns knowledge_internal.expansion[]
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on as $$
-declare
-  words constant text[] := regexp_split_to_array(lower(wanted), '[^[:alpha:]]+');
-begin
-  return array(
-    select row(
-             expansion.typed, min(expansion.typed_lexeme), expansion.lexeme, max(expansion.share)
-           )::knowledge_internal.expansion
-      from jsonb_array_elements(readings) as answer (reading)
-     cross join jsonb_to_recordset(answer.reading -> 'expansions') as expansion (
-             typed text, typed_lexeme text, lexeme text, share float8
-           )
-     where expansion.typed = any (words)
-     group by expansion.typed, expansion.lexeme
-     order by expansion.typed, expansion.lexeme
-  );
-end
-$$;
-
--- The expansions of a search of several databases: from the readings, or recorded for them.
-create function knowledge_internal.exchanged_expansions(
-  wanted text, configurations regconfig[], collections text[], prefix text,
-  scope knowledge_internal.row_scope
-) returns knowledge_internal.expansion[]
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  readings constant jsonb := knowledge_internal.shard_readings();
-begin
-  if readings is not null then
-    return knowledge_internal.shared_expansions(wanted, readings);
-  end if;
-  return knowledge_internal.recorded_expansions(
-    wanted, configurations, collections, prefix, scope
-  );
-end
-$$;
-
--- respelled_words for the whole corpus: the words that no database has, with the near word that
--- most chunks have.
-create function knowledge_internal.shared_respelling(typed text[], readings jsonb) returns jsonb
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  most_counted constant integer := 20; -- chunks, as in respelled_words
-begin
-  return (
-    select jsonb_object_agg(chosen.typed, chosen.word)
-      from (
-        select distinct on (asked.word) asked.word as typed, near.word
-          from unnest(typed) as asked (word)
-         cross join lateral (
-                 select listed.key as word, sum(listed.value::float8) as chunks
-                   from jsonb_array_elements(readings) as answer (reading)
-                  cross join jsonb_each_text(answer.reading -> 'unknown' -> asked.word) as listed
-                  group by listed.key
-               ) as near
-         -- Every word is unknown in a database without chunks, so these do not count.
-         where not exists (
-                 select
-                   from jsonb_array_elements(readings) as answer (reading)
-                  where answer.reading -> 'languages' <> '[]'
-                    and not (answer.reading -> 'unknown') ? asked.word
-               )
-         order by asked.word, least(near.chunks, most_counted) desc, near.word
-      ) as chosen
-  );
-end
-$$;
 
 -- Raises 22023 for a name that is not the name of a text search configuration.
 create function knowledge_internal.check_configurations(argument text, names jsonb) returns void
@@ -425,55 +136,215 @@ exception
 end
 $$;
 
--- The arguments of a search with the fusion and the weights of the first answer. Until the setting
--- knowledge_internal.readings is empty again, the question is read by the answers of the databases.
--- Raises 22023 for what check_readings refuses.
-create function knowledge_internal.use_readings(
-  inout arguments knowledge_internal.search_arguments, readings jsonb
-)
+-- What the databases know together. Statistics that were set in all databases count before the sum
+-- of those of each; where the databases use different ones, the newest: an id begins with its time.
+create function knowledge_internal.shared_question(readings jsonb)
+returns knowledge_internal.shared_question
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most_counted constant integer := 20; -- chunks, as near_words counts
+  shared_id constant text := (
+    select max((answer.reading ->> 'statistics') collate "C")
+      from jsonb_array_elements(readings) as answer (reading)
+  );
+  corpus knowledge_internal.corpus_figures;
+  shared knowledge_internal.shared_question;
 begin
   perform knowledge_internal.check_readings(readings);
-  perform set_config('knowledge_internal.readings', readings::text, true),
-          set_config('knowledge_internal.recording', 'off', true);
-  -- One fusion for all, whatever is stored in each database.
-  arguments.fusion := readings #>> '{0,fusion}';
-  arguments.vector_weight := readings #>> '{0,vector_weight}';
-  arguments.text_weight := readings #>> '{0,text_weight}';
+  select greatest(sum(figures.document_count), 1),
+         coalesce(
+           sum(figures.mean_length * figures.document_count)
+             / nullif(sum(figures.document_count), 0),
+           1
+         ),
+         false,
+         sqrt(
+           sum(figures.cosine_spread ^ 2 * figures.document_count)
+             / nullif(sum(figures.document_count), 0)
+         )
+    into corpus.document_count, corpus.mean_length, corpus.is_small, shared.cosine_spread
+    from (
+      select answer.reading -> 'corpus' as corpus
+        from jsonb_array_elements(readings) with ordinality as answer (reading, place)
+       where shared_id is null or answer.reading ->> 'statistics' = shared_id
+       order by answer.place
+       limit case when shared_id is not null then 1 end
+    ) as listed
+   cross join jsonb_to_record(listed.corpus) as figures (
+           document_count float8, mean_length float8, cosine_spread float8
+         );
+  select coalesce(array_agg(word.lexeme), '{}'), coalesce(array_agg(word.frequency), '{}')
+    into corpus.lexemes, corpus.document_frequencies
+    from (
+      select entry.lexeme,
+             coalesce(
+               max(entry.chunks) filter (where entry.is_listed),
+               sum(entry.chunks) filter (where not entry.is_listed)
+             ) as frequency
+        from jsonb_array_elements(readings) as answer (reading)
+       cross join lateral (
+               select listed.key, listed.value::float8, true
+                 from jsonb_each_text(answer.reading -> 'listed') as listed
+                where answer.reading ->> 'statistics' = shared_id
+               union all
+               select counted.key, counted.value::float8, false
+                 from jsonb_each_text(answer.reading -> 'counted') as counted
+             ) as entry (lexeme, chunks, is_listed)
+       group by entry.lexeme
+    ) as word;
+  shared.corpus := corpus;
+  shared.configurations := array(
+    select distinct language.name::regconfig
+      from jsonb_array_elements(readings) as answer (reading)
+     cross join jsonb_array_elements_text(answer.reading -> 'languages') as language (name)
+  );
+  shared.expansions := array(
+    select row(
+             expansion.typed, min(expansion.typed_lexeme), expansion.lexeme, max(expansion.share)
+           )::knowledge_internal.expansion
+      from jsonb_array_elements(readings) as answer (reading)
+     cross join jsonb_to_recordset(answer.reading -> 'expansions') as expansion (
+             typed text, typed_lexeme text, lexeme text, share float8
+           )
+     group by expansion.typed, expansion.lexeme
+     order by expansion.typed, expansion.lexeme
+  );
+  -- The words that no database has, with the near word that most chunks have. Every word is unknown
+  -- in a database without chunks, so these do not count.
+  shared.replaced := (
+    select jsonb_object_agg(chosen.typed, chosen.near)
+      from (
+        select distinct on (found.typed) found.typed, found.near
+          from (
+            select word.key as typed, near.key as near, sum(near.value::float8) as chunks
+              from jsonb_array_elements(readings) as answer (reading)
+             cross join jsonb_each(answer.reading -> 'unknown') as word
+             cross join lateral jsonb_each_text(word.value) as near
+             group by word.key, near.key
+          ) as found
+         where not exists (
+                 select
+                   from jsonb_array_elements(readings) as answer (reading)
+                  where answer.reading -> 'languages' <> '[]'
+                    and not (answer.reading -> 'unknown') ? found.typed
+               )
+         order by found.typed, least(found.chunks, most_counted) desc, found.near
+      ) as chosen
+  );
+  return shared;
+end
+$$;
+
+-- The arguments with one fusion for all, that of the first answer, whatever each database stores.
+create function knowledge_internal.shared_arguments(search jsonb, readings jsonb)
+returns knowledge_internal.search_arguments
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  given knowledge_internal.search_arguments := knowledge_internal.given_arguments(search);
+begin
+  perform knowledge_internal.check_readings(readings);
+  given.fusion := readings #>> '{0,fusion}';
+  given.vector_weight := readings #>> '{0,vector_weight}';
+  given.text_weight := readings #>> '{0,text_weight}';
+  return given;
 end
 $$;
 
 create function public.read_knowledge_question(search jsonb) returns jsonb
 -- definer: service_role has no rights on the internal schema.
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
-  plan knowledge_internal.search_plan;
-  corpus record;
-  recorded jsonb;
+  given constant knowledge_internal.search_arguments := knowledge_internal.given_arguments(search);
+  plan constant knowledge_internal.search_plan := knowledge_internal.plan_search(given);
+  named constant text[] := coalesce(plan.collections, ((plan.scope).wanted).collections);
+  configurations constant regconfig[] := knowledge_internal.query_configurations();
+  corpus constant knowledge_internal.corpus_figures := knowledge_internal.corpus_figures();
+  question knowledge_internal.search_question;
+  analysis knowledge_internal.query_analysis;
+  near jsonb;
+  near_words text[];
+  unknown jsonb := '{}';
+  expansions knowledge_internal.expansion[];
+  lexemes text[] := '{}';
+  frequencies float8[] := '{}';
+  others text[];
+  shared_id text;
 begin
-  perform set_config('knowledge_internal.readings', '', true),
-          set_config(
-            'knowledge_internal.recorded',
-            '{"listed": {}, "counted": {}, "expansions": [], "unknown": {}}', true
-          ),
-          set_config('knowledge_internal.recording', 'on', true);
-  plan := knowledge_internal.planned_search(knowledge_internal.given_arguments(search));
-  recorded := current_setting('knowledge_internal.recorded');
-  perform set_config('knowledge_internal.recording', 'off', true),
-          set_config('knowledge_internal.recorded', '', true);
-  select * into corpus from knowledge_internal.corpus_size();
-  return recorded || jsonb_build_object(
+  foreach question in array plan.questions loop
+    continue when question.query_text is null or configurations is null;
+    analysis := knowledge_internal.analyse_query(
+      question.query_text, given.search_mode, named, given.prefix_last, plan.scope
+    );
+    near := case when given.search_mode = 'websearch'
+      then knowledge_internal.near_words(question.query_text, analysis, plan.scope) end;
+    unknown := unknown || coalesce(near, '{}');
+    -- Another database may decide which word replaces one, and needs how many chunks have it.
+    near_words := array(
+      select listed.key
+        from jsonb_each(near) as word
+       cross join lateral jsonb_object_keys(word.value) as listed (key)
+    );
+    if given.search_mode <> 'phrase' then
+      expansions := expansions || knowledge_internal.expansions(
+        knowledge_internal.normalised(left(question.query_text, 4096)) || ' '
+          || array_to_string(near_words, ' '),
+        configurations, named,
+        case when given.prefix_last
+          then substring(question.query_text from '(?:^|\s)([[:alpha:]]+)$') end,
+        plan.scope
+      );
+    end if;
+    lexemes := lexemes || analysis.lexemes;
+    frequencies := frequencies || analysis.document_frequencies;
+    others := array(
+      select asked.name
+        from (
+          select expansion.lexeme as name from unnest(expansions) as expansion
+          union
+          select unnest(tsvector_to_array(to_tsvector(language.configuration, word.name)))
+            from unnest(near_words) as word (name)
+           cross join unnest(configurations) as language (configuration)
+        ) as asked
+       where asked.name <> all (lexemes)
+    );
+    lexemes := lexemes || others;
+    frequencies := frequencies || knowledge_internal.document_frequencies(others, corpus);
+  end loop;
+  shared_id := (
+    select stored.shared_id
+      from public.knowledge_corpus_statistics as stored
+     where not corpus.is_small
+  );
+  return (
+    -- listed are the counts of the whole corpus, counted those of this database.
+    select jsonb_build_object(
+             'listed', coalesce(
+               jsonb_object_agg(word.lexeme, word.frequency) filter (where word.is_listed), '{}'
+             ),
+             'counted', coalesce(
+               jsonb_object_agg(word.lexeme, word.frequency) filter (where not word.is_listed),
+               '{}'
+             )
+           )
+      from (
+        select asked.lexeme, asked.frequency,
+               shared_id is not null and exists (
+                 select from public.knowledge_lexeme_statistics as statistics
+                  where statistics.lexeme = asked.lexeme
+               ) as is_listed
+          from unnest(lexemes, frequencies) as asked (lexeme, frequency)
+      ) as word
+  ) || jsonb_build_object(
+    'expansions', coalesce(to_jsonb(expansions), '[]'),
+    'unknown', unknown,
     'fusion', plan.fusion, 'vector_weight', plan.vector_weight, 'text_weight', plan.text_weight,
     'corpus', jsonb_build_object(
       'document_count', corpus.document_count, 'mean_length', corpus.mean_length,
       'cosine_spread', knowledge_internal.cosine_spread()
     ),
-    'languages', coalesce(knowledge_internal.query_configurations()::text[], '{}'),
-    'statistics', (
-      select stored.shared_id
-        from public.knowledge_corpus_statistics as stored
-       where not corpus.is_small
-    )
+    'languages', coalesce(configurations::text[], '{}'),
+    'statistics', shared_id
   );
 end
 $$;
@@ -495,10 +366,10 @@ declare
 begin
   lists := knowledge_internal.ranked_lists(
     knowledge_internal.planned_search(
-      knowledge_internal.use_readings(knowledge_internal.given_arguments(search), readings)
+      knowledge_internal.shared_arguments(search, readings),
+      shared => knowledge_internal.shared_question(readings)
     )
   );
-  perform set_config('knowledge_internal.readings', '', true);
   select coalesce(
            jsonb_object_agg(
              chunk.id,
@@ -658,12 +529,13 @@ returns jsonb
 -- definer: service_role has no rights on the internal schema.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  given knowledge_internal.search_arguments := knowledge_internal.use_readings(
-    knowledge_internal.given_arguments(search), readings
+  given knowledge_internal.search_arguments := knowledge_internal.shared_arguments(
+    search, readings
   );
   merged constant jsonb := knowledge_internal.merged_lists(
     candidates, greatest(given.pool_size, given.match_count)
   );
+  shared constant jsonb := to_jsonb(knowledge_internal.shared_question(readings));
   hits jsonb;
 begin
   -- The last step shows the rows.
@@ -679,9 +551,10 @@ begin
              ),
              '[]'
            )
-      from knowledge_internal.search(given, merged) with ordinality as hit
+      from knowledge_internal.search(
+             given, merged || jsonb_build_object('shared', shared)
+           ) with ordinality as hit
   );
-  perform set_config('knowledge_internal.readings', '', true);
   return jsonb_build_object('hits', hits, 'ranked_lists', merged);
 end
 $$;
@@ -704,8 +577,8 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set jit = off as $$
 declare
-  given constant knowledge_internal.search_arguments := knowledge_internal.use_readings(
-    knowledge_internal.given_arguments(search), readings
+  given constant knowledge_internal.search_arguments := knowledge_internal.shared_arguments(
+    search, readings
   );
   rows_alone knowledge_internal.search_arguments := given;
   scope knowledge_internal.row_scope;
@@ -718,7 +591,7 @@ begin
   rows_alone.query_embedding := null;
   rows_alone.query_text := null;
   rows_alone.formulations := null;
-  scope := (knowledge_internal.planned_search(rows_alone, false)).scope;
+  scope := (knowledge_internal.plan_search(rows_alone, false)).scope;
   execute
     'select array('
     '  select chunk.id from jsonb_to_recordset($2) as hit (id uuid)'
@@ -727,9 +600,12 @@ begin
     into allowed using scope, page -> 'hits';
   return query
   select hit.*
-    from knowledge_internal.search(given, page -> 'ranked_lists') as hit
+    from knowledge_internal.search(
+           given,
+           (page -> 'ranked_lists')
+             || jsonb_build_object('shared', knowledge_internal.shared_question(readings))
+         ) as hit
    where hit.id = any (allowed);
-  perform set_config('knowledge_internal.readings', '', true);
 exception
   when invalid_parameter_value then
     raise;
@@ -757,7 +633,9 @@ set enable_seqscan = off as $$
 declare
   most_lexemes constant integer := 1000000;
   sampled_rows constant float8 := 5000;
-  chunks constant float8 := coalesce(knowledge_internal.analysed_rows(), 0);
+  chunks constant float8 := coalesce(
+    (knowledge_internal.chunk_table()).analysed_rows, 0
+  );
 begin
   perform knowledge_internal.check_range(
             'lexemes', coalesce(cardinality(lexemes), 0), 0, most_lexemes,

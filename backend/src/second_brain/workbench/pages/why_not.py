@@ -1,6 +1,6 @@
-"""The page Why not: why a search does not return a document or chunk, and what would.
+"""The page Why not: why a search does not return a document or chunk, and where it stands.
 
-One SQL function knows the causes and the smallest change; the page shows its answer.
+One SQL function knows the causes and ranks; the page shows them with a remedy for each cause.
 """
 
 import math
@@ -15,16 +15,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from second_brain.errors import InvalidInputError, safe_message
+from second_brain.services.results import REMEDIES
 from second_brain.workbench.asking import Asked, prepare
 from second_brain.workbench.frame import Page, provider_of, render, workbench_of
-from second_brain.workbench.question import Question, read_question
+from second_brain.workbench.question import read_question
 
 _DEEPEST = 1000
 """The largest pool, and the right end of the picture of ranks."""
 
 _LONG_FRACTION = re.compile(r"(\d+\.\d{4})\d+")
 
-_TITLES = {
+TITLES = {
     "collection": "Another collection",
     "date": "Outside the dates",
     "earlier_page": "On an earlier page",
@@ -32,6 +33,7 @@ _TITLES = {
     "filter": "A filter leaves it out",
     "fusion": "Below the last hit of the page",
     "grouped": "Its document shows another chunk",
+    "missed": "Not among the rows that were read",
     "no_embedding": "It has no embedding",
     "no_words": "It has no word of the question",
     "not_stored": "Not in the database",
@@ -41,12 +43,6 @@ _TITLES = {
     "required_words": "It lacks a word that the question requires",
     "status": "Not active",
     "threshold": "Below the least similarity",
-}
-
-_ROW_CHANGES = {
-    "embedding": "Embed it: run `second-brain embed-worker --once`, or ingest its document again.",
-    "status": "Make it active: ingest its document again.",
-    "visibility": "Give it an owner or groups, or make its document public.",
 }
 
 
@@ -103,8 +99,6 @@ def answer(request: Request) -> Response:
             "asked": asked,
             "legs": [] if explained is None else _standings(explained),
             "causes": [] if explained is None else _causes(explained["causes"]),
-            "change": _change(question, explained),
-            "row_remedies": [] if explained is None else _row_remedies(explained),
         },
         page="why_not",
     )
@@ -154,29 +148,12 @@ def _causes(causes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
             **one,
-            "title": _TITLES.get(one["cause"], one["cause"].replace("_", " ")),
+            "title": TITLES.get(one["cause"], one["cause"].replace("_", " ")),
             "reason": _LONG_FRACTION.sub(r"\1", one["reason"]),
+            "remedy": REMEDIES.get(one["cause"], ""),
         }
         for one in causes
     ]
-
-
-def _change(question: Question, answer: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the smallest change: each argument before and after, and the changed question."""
-    if answer is None or answer["change"] is None or not answer["change"]["arguments"]:
-        return None
-    arguments = answer["change"]["arguments"]
-    before, after = question.arguments(), question.changed(arguments)
-    return {
-        "question": after,
-        "place": answer["change"]["place"],
-        "arguments": [(name, before.get(name), value) for name, value in sorted(arguments.items())],
-    }
-
-
-def _row_remedies(answer: Mapping[str, Any]) -> list[str]:
-    row = (answer["change"] or {}).get("row") or {}
-    return [_ROW_CHANGES.get(name, f"Set {name} to {value}.") for name, value in row.items()]
 
 
 PAGE = Page(
