@@ -5,41 +5,23 @@
 -- One condition. field: a column, metadata or metadata.<key>. kind: text, uuid, integer, date,
 -- timestamp or json, which is metadata. path: the keys after metadata. location: the same, with the
 -- bounds of a range. op: as in filters, but in or not_in for eq, ne and exists. has_null: null is
--- among the values of a column; the others are in the array of their kind, or texts for has_any.
+-- among the values. They are in the array of their kind (json's with null), has_any's in texts.
 create type knowledge_internal.filter_condition as (
-  field text,
-  kind text,
-  path text[],
-  location jsonpath,
-  op text,
-  has_null boolean,
-  texts text[],
-  uuids uuid[],
-  integers integer[],
-  dates date[],
-  timestamps timestamptz[],
+  field text, kind text, path text[], location jsonpath, op text, has_null boolean,
+  texts text[], uuids uuid[], integers integer[], dates date[], timestamps timestamptz[],
   jsons jsonb[]
 );
 
 -- Compiled filters; a chunk must meet all parts, and a null part is no restriction. filter_type to
 -- public_only: as given. required_metadata: metadata must contain it. alternative_metadata: it must
--- contain one of them. access_sql and other_sql: the conditions as SQL about chunk, those on columns
+-- contain one of them. access_sql, other_sql: the conditions as SQL about chunk, those on columns
 -- that control access apart. collections: those that conditions allow. is_indexed: whether an index
 -- supports a part. bounds_rows: whether it has a part beside excluded_collections.
 create type knowledge_internal.chunk_filter as (
-  filter_type text,
-  date_from date,
-  date_to date,
-  public_only boolean,
-  required_metadata jsonb,
-  alternative_metadata jsonb[],
-  conditions knowledge_internal.filter_condition[],
-  access_sql text,
-  other_sql text,
-  collections text[],
-  excluded_collections text[],
-  is_indexed boolean,
-  bounds_rows boolean
+  filter_type text, date_from date, date_to date, public_only boolean,
+  required_metadata jsonb, alternative_metadata jsonb[],
+  conditions knowledge_internal.filter_condition[], access_sql text, other_sql text,
+  collections text[], excluded_collections text[], is_indexed boolean, bounds_rows boolean
 );
 
 -- Whether a text is a uuid, date or timestamp.
@@ -82,27 +64,27 @@ begin
 end
 $$;
 
--- The columns that a filter can name, in alphabetical order.
-create function knowledge_internal.filter_columns() returns text[]
+-- The columns that a filter can name, each with the kind of its values.
+create function knowledge_internal.filter_columns() returns jsonb
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return '{
-    chunk_index,collection,created_at,document_date,document_id,embedding_model,knowledge_type,
-    language,owner_id,sensitivity,source_id,source_origin,updated_at,visibility
+    "knowledge_type": "text", "source_origin": "text", "collection": "text", "language": "text",
+    "visibility": "text", "sensitivity": "text", "embedding_model": "text",
+    "document_id": "uuid", "source_id": "uuid", "owner_id": "uuid", "chunk_index": "integer",
+    "document_date": "date", "created_at": "timestamp", "updated_at": "timestamp"
   }';
 end
 $$;
 
--- Raises 22023 for a condition of the wrong form. condition: its field, kind, path and op. place:
--- where it stands, such as filters[2].
+-- Raises 22023 for a condition of the wrong form. place: where it stands, such as filters[2].
 create function knowledge_internal.check_condition(
   source jsonb, condition knowledge_internal.filter_condition, place text
 ) returns void
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  other_keys constant jsonb := case jsonb_typeof(source)
-    when 'object' then source - '{field,op,operator,value}'::text[]
-  end;
+  other_keys constant jsonb := case when jsonb_typeof(source) = 'object'
+    then source - '{field,op,operator,value}'::text[] end;
   value constant jsonb := source -> 'value';
   allowed_ops constant text[] := case
     when condition.path = '{}' then '{contains,has_any}'
@@ -139,7 +121,10 @@ begin
   if problem is not null then
     raise exception '%', place || format(
                       problem, left(source::text, 100), left(other_keys::text, 100),
-                      array_to_string(knowledge_internal.filter_columns(), ', '),
+                      (
+                        select string_agg(name, ', ' order by name)
+                          from jsonb_object_keys(knowledge_internal.filter_columns()) as name
+                      ),
                       left((source -> 'field')::text, 100), array_to_string(allowed_ops, ', '),
                       left(condition.field, 100),
                       left(coalesce(source -> 'op', source -> 'operator')::text, 100),
@@ -150,21 +135,17 @@ begin
 end
 $$;
 
--- Raises 22023 for the first element that a condition does not allow. is_list: the condition has
--- the elements as a list.
+-- Raises 22023 for the first element that a condition does not allow. is_list: its value is a list.
 create function knowledge_internal.check_values(
   condition knowledge_internal.filter_condition, elements jsonb, is_list boolean, place text
 ) returns void
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
-  iso_date constant text := '^\d{4}-\d{2}-\d{2}';
-  pattern constant text := case condition.kind
-    when 'date' then iso_date || '$'
-    when 'timestamp'
-      then iso_date || '([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}(:?\d{2})?)?)?$'
-    else ''
-  end;
+  is_integer constant jsonpath :=
+    'strict $ >= -2147483648 && $ <= 2147483647 && $.floor() == $';
+  iso_format constant text :=
+    '^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}(:?\d{2})?)?)?$';
   allowed constant text[] := knowledge_internal.known_values(condition.field);
   wrong record;
 begin
@@ -188,11 +169,10 @@ begin
            when condition.op = 'contains' then read.type <> 'null'
            when condition.kind = 'json' then read.type in ('number', 'string')
            when condition.kind = 'integer' then
-             jsonb_path_match(
-               listed.element,
-               'strict $ >= -2147483648 && $ <= 2147483647 && $.floor() == $', '{}', true
-             ) is true
-           else read.type = 'string' and read.text ~ pattern
+             jsonb_path_match(listed.element, is_integer, '{}', true) is true
+           when read.type <> 'string' then false
+           when condition.kind = 'date' and length(read.text) <> 10 then false
+           else (condition.kind = 'uuid' or read.text ~ iso_format)
              and knowledge_internal.is_input(read.text, condition.kind)
          end
    order by listed.ordinality
@@ -200,8 +180,7 @@ begin
   if found then
     raise exception '%', format(
                       '%s.value%s for %s must be %s, not %s',
-                      place,
-                      case when is_list then format('[%s]', wrong.place) end,
+                      place, case when is_list then format('[%s]', wrong.place) end,
                       left(condition.field, 100),
                       case
                         when allowed is not null then 'one of ' || array_to_string(allowed, ', ')
@@ -218,8 +197,7 @@ begin
                       end,
                       left(wrong.element::text, 100)
                     )
-      using errcode = '22023',
-            hint = knowledge_internal.how_to_add(condition.field, wrong.text);
+      using errcode = '22023', hint = knowledge_internal.how_to_add(condition.field, wrong.text);
   end if;
 end
 $$;
@@ -235,14 +213,6 @@ set timezone = 'UTC'
 set datestyle = 'ISO' as $$
 declare
   is_object constant boolean := jsonb_typeof(filters) = 'object';
-  problem text := case
-    when jsonb_typeof(filters) not in ('array', 'object') then format(
-      'filters must be a JSON array of conditions or an object, not %s', left(filters::text, 100)
-    )
-    -- Postgres can parse thousands of levels, but comparing them exceeds the stack depth.
-    when jsonb_path_exists(filters, 'strict $.**{50}')
-      then 'filters must be nested less than 50 levels deep'
-  end;
   value_count integer := 0;
   source jsonb;
   value jsonb;
@@ -251,21 +221,22 @@ declare
   condition knowledge_internal.filter_condition;
   conditions knowledge_internal.filter_condition[] := '{}';
 begin
-  if is_object and problem is null then
-    filters := coalesce(
-      (
-        select jsonb_agg(jsonb_build_object('field', key, 'op', 'eq', 'value', entry.value))
-          from jsonb_each(filters) as entry
-      ),
-      '[]'
-    );
+  if jsonb_typeof(filters) not in ('array', 'object') then
+    raise exception 'filters must be a JSON array of conditions or an object, not %',
+                    left(filters::text, 100) using errcode = '22023';
+  elsif jsonb_path_exists(filters, 'strict $.**{50}') then
+    -- Postgres can parse thousands of levels, but comparing them exceeds the stack depth.
+    raise exception 'filters must be nested less than 50 levels deep' using errcode = '22023';
+  elsif is_object then
+    filters := coalesce((
+      select jsonb_agg(jsonb_build_object('field', key, 'op', 'eq', 'value', entry.value))
+        from jsonb_each(filters) as entry
+    ), '[]');
   end if;
-  problem := coalesce(problem, case when jsonb_array_length(filters) > 100 then format(
-    'filters must have at most 100 %s, not %s',
-    case when is_object then 'keys' else 'conditions' end, jsonb_array_length(filters)
-  ) end);
-  if problem is not null then
-    raise exception '%', problem using errcode = '22023';
+  if jsonb_array_length(filters) > 100 then
+    raise exception 'filters must have at most 100 %, not %',
+                    case when is_object then 'keys' else 'conditions' end,
+                    jsonb_array_length(filters) using errcode = '22023';
   end if;
 
   for number in 0 .. jsonb_array_length(filters) - 1 loop
@@ -273,24 +244,17 @@ begin
     value := source -> 'value';
     condition := null;
     condition.field := source ->> 'field';
-    condition.kind := case
-      when condition.field in ('document_id', 'source_id', 'owner_id') then 'uuid'
-      when condition.field = 'chunk_index' then 'integer'
-      when condition.field = 'document_date' then 'date'
-      when condition.field in ('created_at', 'updated_at') then 'timestamp'
-      when condition.field = any (knowledge_internal.filter_columns()) then 'text'
-      when is_object or condition.field = 'metadata' or starts_with(condition.field, 'metadata.')
-        then 'json'
-    end;
+    condition.kind := coalesce(
+      knowledge_internal.filter_columns() ->> condition.field,
+      case when is_object or condition.field ~ '^metadata($|[.])' then 'json' end
+    );
     condition.path := case
-      when condition.kind <> 'json' then null
-      when is_object then array[condition.field]
-      else (string_to_array(condition.field, '.'))[2:]
+      when condition.kind = 'json' and is_object then array[condition.field]
+      when condition.kind = 'json' then (string_to_array(condition.field, '.'))[2:]
     end;
     condition.op := coalesce(source ->> 'op', source ->> 'operator');
-    place := case
-      when is_object then 'filters.' || condition.field else format('filters[%s]', number)
-    end;
+    place := 'filters' || case
+      when is_object then '.' || condition.field else format('[%s]', number) end;
     if not is_object then
       perform knowledge_internal.check_condition(source, condition, place);
     end if;
@@ -310,15 +274,13 @@ begin
       -- Names of sources become their ids. An unknown name is left out, so it matches no row, as an
       -- unknown id does: an error would tell a viewer which sources exist.
       elements := (
-        select coalesce(jsonb_agg(coalesce(to_jsonb(stored.id), element)), '[]')
-          from jsonb_array_elements(elements) as element
-         cross join lateral (
-                 select case
-                          when jsonb_typeof(element) = 'string'
-                            and not knowledge_internal.is_input(element #>> '{}', 'uuid')
-                            then element #>> '{}'
-                        end as name
-               ) as read
+        select coalesce(jsonb_agg(coalesce(to_jsonb(stored.id), element) order by ordinality), '[]')
+          from jsonb_array_elements(elements) with ordinality as listed (element)
+          left join lateral (
+                 select element #>> '{}' as name
+                  where jsonb_typeof(element) = 'string'
+                    and not knowledge_internal.is_input(element #>> '{}', 'uuid')
+               ) as read on true
           left join public.knowledge_sources as stored on stored.name = read.name
          where read.name is null or stored.id is not null
       );
@@ -330,21 +292,18 @@ begin
       perform knowledge_internal.check_values(condition, elements, elements = value, place);
     end if;
 
+    condition.has_null := elements @> 'null';
     if condition.kind = 'json' and condition.op <> 'has_any' then
       condition.jsons := array(select jsonb_array_elements(elements));
     else
-      condition := jsonb_populate_record(
-        condition,
-        jsonb_build_object(
-          'has_null', elements @> 'null',
-          case condition.op when 'has_any' then 'texts' else condition.kind || 's' end,
-          case condition.kind
-            -- 7.0 is an integer, too.
-            when 'integer' then jsonb_path_query_array(elements, '$[*] ? (@ != null).floor()')
-            else jsonb_path_query_array(elements, '$[*] ? (@ != null)')
-          end
-        )
-      );
+      condition := jsonb_populate_record(condition, jsonb_build_object(
+        case condition.op when 'has_any' then 'texts' else condition.kind || 's' end,
+        case condition.kind
+          -- 7.0 is an integer, too.
+          when 'integer' then jsonb_path_query_array(elements, '$[*] ? (@ != null).floor()')
+          else jsonb_path_query_array(elements, '$[*] ? (@ != null)')
+        end
+      ));
     end if;
     conditions := conditions || condition;
   end loop;
@@ -362,10 +321,9 @@ declare
   -- Without the index, each row is compared with every alternative: 100 take 30 microseconds.
   most_alternatives constant integer := 100;
   any_scalar constant jsonpath := 'strict $.** ? (@.type() != "array" && @.type() != "object")';
-  any_other_value constant jsonpath :=
-    'strict $[*] ? (@.type() == "array" || @.type() == "object" || @ == null)';
+  any_composite constant jsonpath := 'strict $[*] ? (@.type() == "array" || @.type() == "object")';
   number constant integer := coalesce(cardinality(compiled.conditions), 0) + 1;
-  here constant text := format('($1).conditions[%s].', number);
+  here constant text := format('($1).wanted.conditions[%s].', number);
   given constant text := here || case condition.op
     when 'has_any' then 'texts' else condition.kind || 's'
   end;
@@ -374,8 +332,8 @@ declare
   actual text := 'chunk.' || condition.field;
   -- The value that metadata must contain, or have at the path.
   single jsonb := case
-    when condition.op = 'contains' or condition.op = 'in' and cardinality(condition.jsons) = 1
-      then condition.jsons[1]
+    when condition.op = 'contains' or condition.op = 'in' and not condition.has_null
+      and cardinality(condition.jsons) = 1 then condition.jsons[1]
   end;
   is_scalar constant boolean := jsonb_typeof(single) not in ('array', 'object');
   object_at_path jsonb := 'null'; -- with null at the end of the path
@@ -394,8 +352,7 @@ begin
     end loop;
     -- For a scalar, containment is equality. A stored array or object may have more elements than
     -- the contained one, so it is compared again. The GIN index finds rows only by scalars.
-    if single <> 'null' and jsonb_path_exists(single, any_scalar)
-      and not (condition.op = 'contains' and is_scalar) then
+    if jsonb_path_exists(single, any_scalar) and not (condition.op = 'contains' and is_scalar) then
       single := coalesce(compiled.required_metadata, '{}') || case condition.path
         when '{}' then single else jsonb_set(object_at_path, condition.path, single)
       end;
@@ -408,8 +365,9 @@ begin
       end if;
     elsif compiled.alternative_metadata is null and (
       condition.op = 'contains' and is_scalar
-      or condition.op = 'in' and cardinality(condition.jsons) <= most_alternatives
-        and not jsonb_path_exists(to_jsonb(condition.jsons), any_other_value)
+      or condition.op = 'in' and not condition.has_null
+        and cardinality(condition.jsons) <= most_alternatives
+        and not jsonb_path_exists(to_jsonb(condition.jsons), any_composite)
     ) then
       compiled.alternative_metadata := array(
         select jsonb_set(object_at_path, condition.path, listed.value)
@@ -427,12 +385,8 @@ begin
       case condition.op when 'between' then ' && $' || keys || ' <= ' || condition.jsons[2] end
     );
     actual := format(
-      case
-        when operator is not null then 'jsonb_path_match(chunk.metadata, %s, ''{}'', true)'
-        when condition.op in ('in', 'not_in')
-          then 'coalesce(jsonb_path_query_first(chunk.metadata, %s, ''{}'', true), ''null'')'
-        else 'jsonb_path_query_first(chunk.metadata, %s, ''{}'', true)'
-      end, here || 'location'
+      '%s(chunk.metadata, %slocation, ''{}'', true)',
+      case when operator is null then 'jsonb_path_query_first' else 'jsonb_path_match' end, here
     );
   end if;
 
@@ -442,7 +396,6 @@ begin
       when condition.op = 'has_any' then '%s ?| %s'
       when condition.op = 'in' and condition.has_null then '(%1$s = any (%2$s) or %1$s is null)'
       when condition.op = 'in' then '%s = any (%s)'
-      when condition.op = 'not_in' and condition.kind = 'json' then '%s <> all (%s)'
       when condition.op = 'not_in' and condition.has_null
         then '(%1$s <> all (%2$s) and %1$s is not null)'
       when condition.op = 'not_in' then '(%1$s <> all (%2$s) or %1$s is null)'
@@ -493,8 +446,7 @@ begin
 end
 $$;
 
--- The filter arguments of a search as one chunk_filter; null if there is no restriction. Raises
--- 22023 as filter_conditions does, and for an unknown filter_type.
+-- The filter arguments of a search, compiled; null if there is no restriction. Raises 22023.
 create function knowledge_internal.compile_filter(
   filters jsonb, filter_type text, date_from date, date_to date, public_only boolean
 ) returns knowledge_internal.chunk_filter
@@ -508,19 +460,15 @@ begin
     raise exception 'filter_type must be one of %, not %',
                     array_to_string(knowledge_internal.knowledge_type_names(), ', '),
                     left(filter_type, 100)
-      using errcode = '22023',
-            hint = knowledge_internal.how_to_add('knowledge_type', filter_type);
+      using errcode = '22023', hint = knowledge_internal.how_to_add('knowledge_type', filter_type);
   end if;
   if filters <> 'null' then
     foreach condition in array knowledge_internal.filter_conditions(filters) loop
       compiled := knowledge_internal.with_condition(compiled, condition);
     end loop;
     -- Callers exclude collections by habit. Without such chunks the search needs no filter.
-    if compiled.excluded_collections is not null then
-      compiled.excluded_collections := nullif(
-        knowledge_internal.stored_collections(compiled.excluded_collections), '{}'
-      );
-    end if;
+    compiled.excluded_collections := case when compiled.excluded_collections is not null
+      then nullif(knowledge_internal.stored_collections(compiled.excluded_collections), '{}') end;
   end if;
   compiled.filter_type := filter_type;
   compiled.date_from := date_from;
@@ -531,10 +479,9 @@ begin
     compiled.alternative_metadata
   ) > 0;
   compiled.bounds_rows := compiled.is_indexed or compiled.conditions is not null;
-  if compiled.bounds_rows or compiled.excluded_collections is not null then
-    return compiled;
-  end if;
-  return null;
+  return case
+    when compiled.bounds_rows or compiled.excluded_collections is not null then compiled
+  end;
 end
 $$;
 
@@ -542,14 +489,8 @@ $$;
 -- who may see a row; matching: this and the filters, both as SQL about chunk. is_restricted:
 -- visible is more than status.
 create type knowledge_internal.row_scope as (
-  wanted knowledge_internal.chunk_filter,
-  conditions knowledge_internal.filter_condition[],
-  viewer_id uuid,
-  viewer_groups text[],
-  public_only boolean,
-  is_restricted boolean,
-  visible text,
-  matching text
+  wanted knowledge_internal.chunk_filter, viewer_id uuid, viewer_groups text[],
+  public_only boolean, is_restricted boolean, visible text, matching text
 );
 
 -- The condition that the viewer of a row_scope, $1, may see a row of chunks or documents.
@@ -571,7 +512,6 @@ create function knowledge_internal.row_scope(
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   has_viewer constant boolean := num_nonnulls(viewer_id, viewer_groups) > 0;
-  conditions knowledge_internal.filter_condition[];
   visible text := 'chunk.status = ''active''';
   matching text;
 begin
@@ -588,8 +528,7 @@ begin
       'chunk.collection <> all (($1).wanted.excluded_collections)' end,
     case when wanted.filter_type is not null then
       'chunk.knowledge_type = ($1).wanted.filter_type' end,
-    case when wanted.date_from is not null then
-      'chunk.document_date >= ($1).wanted.date_from' end,
+    case when wanted.date_from is not null then 'chunk.document_date >= ($1).wanted.date_from' end,
     case when wanted.date_to is not null then 'chunk.document_date <= ($1).wanted.date_to' end,
     case when wanted.required_metadata is not null then
       'chunk.metadata @> ($1).wanted.required_metadata' end,
@@ -597,11 +536,9 @@ begin
       'chunk.metadata @> any (($1).wanted.alternative_metadata)' end,
     wanted.other_sql
   );
-  conditions := wanted.conditions;
-  wanted.conditions := null;
   return row(
-    wanted, conditions, viewer_id, viewer_groups, public_only,
-    visible <> 'chunk.status = ''active''', visible, matching
+    wanted, viewer_id, viewer_groups, public_only, visible <> 'chunk.status = ''active''',
+    visible, matching
   )::knowledge_internal.row_scope;
 end
 $$;
