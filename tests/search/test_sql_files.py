@@ -124,6 +124,7 @@ NAMED_AT_RUN_TIME = {
             "listed_documents",
             "visible_completions",
             "document_content",
+            "failed_restrictions",
         )
     ),
 }

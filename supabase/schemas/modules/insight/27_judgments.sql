@@ -18,17 +18,9 @@ create table public.knowledge_judgments (
 );
 
 comment on table public.knowledge_judgments is
-  'Whether a document, or one chunk of it, answers a question. Deleted with what it judges.';
-comment on column public.knowledge_judgments.collection is
-  'The collection that the question is asked in; empty for all.';
-comment on column public.knowledge_judgments.document_id is
-  'The document that is judged, or that the judged chunk is in.';
-comment on column public.knowledge_judgments.chunk_id is
-  'The chunk that is judged; null if the whole document is.';
-comment on column public.knowledge_judgments.grade is '0 wrong, 1 partly right, 2 right.';
-comment on column public.knowledge_judgments.judged_by is 'The user who judged; null: unknown.';
-comment on column public.knowledge_judgments.is_generated is
-  'The question was made from words of the document, and nobody asked it.';
+  'Whether a document, or one chunk of it (else chunk_id is null), answers a question. Deleted '
+  'with what it judges. grade: 0 wrong, 1 partly right, 2 right. collection: that the question is asked '
+  'in, empty for all. is_generated: the question was made from words of the document.';
 
 -- One judgment of each user for each thing. A question can be too long for an index.
 create unique index knowledge_judgments_once on public.knowledge_judgments (
@@ -42,8 +34,8 @@ alter table public.knowledge_judgments enable row level security;
 revoke all on table public.knowledge_judgments from public, anon, authenticated;
 grant select, insert, update, delete on table public.knowledge_judgments to service_role;
 
--- Triggers and not foreign keys, with which nobody could truncate documents and chunks alone.
--- Runs after documents or chunks are deleted: deletes their judgments.
+-- Deletes the judgments of deleted documents and chunks. With foreign keys instead of triggers,
+-- nobody could truncate documents and chunks alone.
 create function knowledge_internal.delete_judgments() returns trigger
 -- definer: a role that may delete a document has no rights on judgments.
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -180,9 +172,9 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
   most_judgments constant integer := 1000;
 begin
-  if (
-    jsonb_typeof(judgments) = 'array' and jsonb_array_length(judgments) <= most_judgments
-  ) is not true then
+  if (jsonb_typeof(judgments) = 'array' and jsonb_array_length(judgments) <= most_judgments)
+     is not true
+  then
     raise exception 'judgments must be an array of at most % objects', most_judgments
       using errcode = '22023';
   end if;
