@@ -213,10 +213,7 @@ begin
     return words;
   end if;
   return words || (
-    select coalesce(
-             string_agg(distinct ' ' || regexp_replace(inner_compound.word, '[-_]+', '', 'g'), ''),
-             ''
-           )
+    select coalesce(string_agg(distinct ' ' || translate(inner_compound.word, '-_', ''), ''), '')
       from regexp_matches(
              source, '[[:alnum:]]+(?:(?:[-/.@:\\]_*|_+|::|://)[[:alnum:]]+){2,}', 'g'
            ) as matched (parts)
@@ -227,6 +224,15 @@ begin
              offset 0
            ) as compound
      cross join lateral (
+             select (regexp_split_to_array(compound.source, '[-_/.@:\\]+'))[:most_parts] as parts,
+                    -- Of a path or a dotted name: pandas.read_csv has read_csv.
+                    case
+                      when compound.source ~ '[-_]' and compound.source ~ '[/.@:\\]'
+                        then (regexp_split_to_array(compound.source, '[/.@:\\]+'))[:most_parts]
+                    end as segments
+             offset 0
+           ) as split
+     cross join lateral (
              -- A version that is not the whole compound, and its beginning.
              select version.word
                from regexp_split_to_table(compound.source, '[-_/.@:\\]+') as part
@@ -235,22 +241,15 @@ begin
                     ) as version (word)
               where compound.has_version and part ~ '^\d+(p\d+){1,4}$' and version.word ~ 'p'
              union all
-             select listed.word
-               from (
-                 values ((regexp_split_to_array(compound.source, '[-_/.@:\\]+'))[:most_parts]),
-                        -- Of a path or a dotted name: pandas.read_csv has read_csv.
-                        (case
-                           when compound.source ~ '[-_]' and compound.source ~ '[/.@:\\]'
-                             then (regexp_split_to_array(compound.source, '[/.@:\\]+'))[:most_parts]
-                         end)
-               ) as split (parts)
-              cross join lateral (
-                      select part from unnest(split.parts) as part where part ~ '[-_]'
-                      union all
-                      select split.parts[place - 1] || split.parts[place]
-                        from generate_series(2, cardinality(split.parts)) as place
-                       where cardinality(split.parts) > 2
-                    ) as listed (word)
+             select split.parts[place - 1] || split.parts[place]
+               from generate_series(2, cardinality(split.parts)) as place
+              where cardinality(split.parts) > 2
+             union all
+             select segment from unnest(split.segments) as segment where segment ~ '[-_]'
+             union all
+             select split.segments[place - 1] || split.segments[place]
+               from generate_series(2, cardinality(split.segments)) as place
+              where cardinality(split.segments) > 2
            ) as inner_compound (word)
   );
 end
