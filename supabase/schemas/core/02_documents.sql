@@ -141,9 +141,9 @@ begin
 end
 $$;
 
--- Raises 22023 for metadata that clients cannot read: it is nested too deeply, or has a number that
--- is too large.
-create function knowledge_internal.check_metadata(argument text, metadata jsonb) returns void
+-- The same metadata. Raises 22023 for metadata that clients cannot read: it is nested too deeply,
+-- or has a number that is too large.
+create function knowledge_internal.checked_metadata(argument text, metadata jsonb) returns jsonb
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   -- The limits are those of common clients: 50 levels, and numbers in the range of float8.
@@ -158,6 +158,7 @@ begin
       using errcode = '22023',
             hint = 'Nest metadata at most 50 levels deep, and store a larger number as a text.';
   end if;
+  return metadata;
 end
 $$;
 
@@ -167,7 +168,7 @@ create function knowledge_internal.complete_document() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
   new.allowed_groups := knowledge_internal.sorted_groups('allowed_groups', new.allowed_groups);
-  perform knowledge_internal.check_metadata('metadata', new.metadata);
+  new.metadata := knowledge_internal.checked_metadata('metadata', new.metadata);
   return new;
 end
 $$;

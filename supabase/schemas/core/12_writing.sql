@@ -43,9 +43,10 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   document public.knowledge_documents;
   is_restored constant boolean := new.status = 'active' and old.status <> 'active';
+  mean_length float8;
   side record;
 begin
-  if new.allowed_groups is not null then
+  if new.allowed_groups is distinct from old.allowed_groups then
     new.allowed_groups := knowledge_internal.sorted_groups('allowed_groups', new.allowed_groups);
   end if;
 
@@ -101,12 +102,9 @@ begin
     new.content_tsv := knowledge_internal.lexemes(
       knowledge_internal.text_configuration(new.language), new.heading, new.content
     );
+    select corpus.mean_length into mean_length from public.knowledge_corpus_statistics as corpus;
     side := knowledge_internal.document_side(
-      new.content_tsv,
-      coalesce(
-        (select corpus.mean_length from public.knowledge_corpus_statistics as corpus),
-        knowledge_internal.mean_length_so_far()
-      )
+      new.content_tsv, coalesce(mean_length, knowledge_internal.mean_length_so_far())
     );
     new.text_length := side.text_length;
     new.bm25 := side.bm25;
@@ -118,8 +116,8 @@ begin
     new.bm25 := old.bm25;
   end if;
 
-  if new.metadata <> '{}' then
-    perform knowledge_internal.check_metadata('metadata', new.metadata);
+  if new.metadata is distinct from old.metadata then
+    new.metadata := knowledge_internal.checked_metadata('metadata', new.metadata);
   end if;
   -- For a superseded row, updated_at is the time when it was superseded; a purge compares it.
   if tg_op = 'UPDATE' and (new.status = 'active' or new.status <> old.status) then
@@ -275,7 +273,7 @@ begin
                     wrong_key, allowed, left(document ->> wrong_key, 100)
       using errcode = '22023';
   end if;
-  perform knowledge_internal.check_metadata('document.metadata', document -> 'metadata');
+  perform knowledge_internal.checked_metadata('document.metadata', document -> 'metadata');
   perform knowledge_internal.sorted_groups(
     'document.allowed_groups',
     array(select jsonb_array_elements_text(nullif(document -> 'allowed_groups', 'null')))
@@ -325,7 +323,7 @@ begin
                       name, left(chunk ->> 'collection', 100)
         using errcode = '22023', hint = 'Correct this value.';
     end if;
-    perform knowledge_internal.check_metadata(name || '.metadata', chunk -> 'metadata');
+    perform knowledge_internal.checked_metadata(name || '.metadata', chunk -> 'metadata');
     begin
       embedding := (chunk ->> 'embedding')::extensions.vector;
     exception when data_exception then
