@@ -160,15 +160,15 @@ SEARCH = [
     Mutant(
         "a visitor's pool has the bound of a service",
         "core/10_searches.sql",
-        "  largest_pool constant integer := 100;",
-        "  largest_pool constant integer := 1000;",
+        "('pool_size', arguments.pool_size, 1, 100, null, true),",
+        "('pool_size', arguments.pool_size, 1, 1000, null, true),",
         "tests/security/test_public_search.py",
     ),
     Mutant(
         "a user's lists are not bounded",
         "core/10_searches.sql",
-        "most_candidates integer default 2500,",
-        "most_candidates integer default 250000,",
+        "case when is_visitor then 750 else 2500 end",
+        "case when is_visitor then 750 else 250000 end",
         "tests/security/test_public_search.py",
     ),
     Mutant(
@@ -198,7 +198,7 @@ REST = [
     Mutant(
         "hidden words crowd out a visible one",
         "modules/words/20_words.sql",
-        "case when scope.is_restricted is not true then most_near end",
+        "case when not is_restricted then most_near end",
         "most_near",
         "tests/search/test_typos.py -k test_hidden_near_words_do_not_crowd_out_a_visible_one",
     ),

@@ -24,6 +24,24 @@ _COMMENTS_ABOVE = re.compile(r"\A(?:(?:--[^\n]*)?\n)*")
 # What depends on the database is created by a block or a function.
 _CREATED_IN_BODY = re.compile(r"\bcreate (?:table|view|index) (\w+\.\w+)")
 _NAME_IN_TEXT = re.compile(r"(?:(\w+)\.)?(\w+)")
+# Where a statement has the name of what it creates or changes.
+_CREATES: dict[type[ast.Node], str] = {
+    ast.CreateFunctionStmt: "funcname",
+    ast.CreateStmt: "relation",
+    ast.ViewStmt: "view",
+    ast.CompositeTypeStmt: "typevar",
+    ast.CreateEnumStmt: "typeName",
+    ast.CreateRangeStmt: "typeName",
+    ast.CreateDomainStmt: "domainname",
+    ast.IndexStmt: "idxname",
+    ast.CreateTrigStmt: "trigname",
+    ast.CreatePolicyStmt: "policy_name",
+}
+_CHANGES: dict[type[ast.Node], str] = {
+    ast.AlterTableStmt: "relation",
+    ast.RenameStmt: "relation",
+    ast.AlterFunctionStmt: "func",
+}
 # pglast's types say that any part of a node may be missing.
 _Node = Any
 
@@ -71,41 +89,17 @@ class Statement:
     @property
     def created(self) -> str | None:
         """The object that the statement creates: `schema.name`; a trigger's or policy's name."""
-        tree = self.tree
-        if isinstance(tree, ast.CreateFunctionStmt):
-            return self.function
-        if isinstance(tree, ast.CreateStmt):
-            return _qualified(tree.relation)
-        if isinstance(tree, ast.ViewStmt):
-            return _qualified(tree.view)
-        if isinstance(tree, ast.CompositeTypeStmt):
-            return _qualified(tree.typevar)
-        if isinstance(tree, ast.CreateEnumStmt | ast.CreateRangeStmt):
-            return _dotted(tree.typeName)
-        if isinstance(tree, ast.CreateDomainStmt):
-            return _dotted(tree.domainname)
-        if isinstance(tree, ast.CreateTrigStmt):
-            return cast(str, tree.trigname)
-        if isinstance(tree, ast.IndexStmt):
-            return f"{tree.relation.schemaname}.{tree.idxname}"
-        if isinstance(tree, ast.CreatePolicyStmt):
-            return cast(str, tree.policy_name)
-        return None
+        slot = _CREATES.get(type(self.tree))
+        return None if slot is None else _name(self.tree, slot)
 
     @property
     def changed(self) -> str | None:
         """The object that the statement alters or drops."""
-        tree = self.tree
-        if isinstance(tree, ast.AlterTableStmt):
-            return _qualified(tree.relation)
-        if isinstance(tree, ast.RenameStmt) and tree.relation:
-            return _qualified(tree.relation)
-        if isinstance(tree, ast.AlterFunctionStmt):
-            return _dotted(tree.func.objname)
-        if isinstance(tree, ast.DropStmt):
-            (first, *_) = tree.objects
+        if isinstance(self.tree, ast.DropStmt):
+            first, *_ = cast(Any, self.tree.objects)
             return _dotted(getattr(first, "objname", first))
-        return None
+        slot = _CHANGES.get(type(self.tree))
+        return None if slot is None else _name(self.tree, slot)
 
     @cached_property
     def named(self) -> frozenset[str]:
@@ -146,7 +140,7 @@ class SchemaFile:
             if isinstance(one.tree, ast.DoStmt | ast.CreateFunctionStmt)
             for name in _CREATED_IN_BODY.findall(re.sub("--[^\n]*", "", one.text))
         )
-        return frozenset([*in_bodies, *(one.created for one in self.statements if one.created)])
+        return frozenset([*in_bodies, *filter(None, (one.created for one in self.statements))])
 
     @property
     def functions(self) -> list[Statement]:
@@ -226,11 +220,19 @@ def in_circles(files: Sequence[SchemaFile]) -> list[SchemaFile]:
 
 
 def _dotted(names: Any) -> str:
-    return ".".join(one.sval for one in names if isinstance(one, ast.String))
+    return ".".join(str(one.sval) for one in names if isinstance(one, ast.String))
 
 
-def _qualified(relation: Any) -> str:
-    return f"{relation.schemaname}.{relation.relname}" if relation.schemaname else relation.relname
+def _name(tree: Any, slot: str) -> str | None:
+    """Return `schema.name`; the bare name of a trigger or policy, which is on a table."""
+    found = getattr(tree, slot)
+    if isinstance(found, ast.RangeVar):
+        return f"{found.schemaname}.{found.relname}" if found.schemaname else found.relname
+    if isinstance(found, ast.ObjectWithArgs):
+        return _dotted(found.objname)
+    if isinstance(found, tuple):
+        return _dotted(found)
+    return f"{tree.relation.schemaname}.{found}" if slot == "idxname" else found
 
 
 def _names(text: str) -> Iterator[str]:

@@ -80,7 +80,6 @@ CALLS = {
     ),
     "adoption": (),
     "insight": (
-        "knowledge_embedding_models()",
         "knowledge_search_health()",
         f"explain_missing_knowledge_chunk({SEARCH}, document_key => 'zebras')",
         """set_knowledge_judgments(
@@ -118,6 +117,7 @@ CALLS = {
 OF_CORE = (
     "hybrid_search_knowledge_chunks(query_text => 'zebra')",
     "refresh_knowledge_statistics()",
+    "knowledge_embedding_models()",
     "delete_knowledge_document('zebras')",
     "delete_knowledge_owner('00000000-0000-0000-0000-000000000001')",
     "purge_knowledge_chunks('0')",

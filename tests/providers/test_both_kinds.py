@@ -127,7 +127,6 @@ def test_the_methods_of_both_kinds_take_the_same() -> None:
             assert one == other, name
 
 
-@pytest.mark.module("insight")
 def test_the_embedding_models_are_returned(side: Side, shared: Connection, shared_dsn: str) -> None:
     document = {"external_key": "models"}
     chunks = [

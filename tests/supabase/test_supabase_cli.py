@@ -98,7 +98,7 @@ def test_migrate_finds_nothing_to_do_after_push_nor_push_after_itself(
     supabase: Cli, plain_dsn: str
 ) -> None:
     succeeded(supabase("db", "push"))
-    assert migrations.apply(plain_dsn, modules=migrations.modules()) == []
+    assert migrations.apply(plain_dsn, modules=ALL) == []
     assert "up to date" in succeeded(supabase("db", "push"))
 
 
@@ -107,7 +107,7 @@ def test_push_finds_nothing_to_do_after_migrate_nor_migrate_after_that(
 ) -> None:
     migrations.apply(plain_dsn, modules=ALL)
     assert "up to date" in succeeded(supabase("db", "push"))
-    assert migrations.apply(plain_dsn, modules=migrations.modules()) == []
+    assert migrations.apply(plain_dsn, modules=ALL) == []
 
 
 def test_push_goes_on_where_migrate_stopped(supabase: Cli, plain_dsn: str, tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_push_goes_on_where_migrate_stopped(supabase: Cli, plain_dsn: str, tmp_p
     migrations.apply(plain_dsn, directory=tmp_path)
     said = succeeded(supabase("db", "push"))
     assert said.count("Applying migration") == len(migrations.find()) - 4
-    assert migrations.apply(plain_dsn, modules=migrations.modules()) == []
+    assert migrations.apply(plain_dsn, modules=ALL) == []
 
 
 def test_migration_list_agrees_after_migrate(supabase: Cli, plain_dsn: str) -> None:

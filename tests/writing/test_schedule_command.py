@@ -39,7 +39,14 @@ begin
 end
 $$;
 """
-NAMES = ["second-brain-purge", "second-brain-query-log", "second-brain-statistics"]
+OF_CORE = ["second-brain-purge", "second-brain-statistics"]
+QUERY_LOG = "second-brain-query-log"
+
+
+@pytest.fixture
+def expected(modules: tuple[str, ...]) -> list[str]:
+    """The names of the jobs, in order."""
+    return sorted([*OF_CORE, QUERY_LOG]) if "insight" in modules else OF_CORE
 
 
 @pytest.fixture
@@ -66,13 +73,14 @@ def names(connection: Connection) -> list[str]:
     return [name for (name,) in connection.execute("select jobname from cron.job order by 1")]
 
 
-@pytest.mark.module("insight")
-def test_each_job_runs_and_a_second_run_changes_nothing(run: Run, cron: Connection) -> None:
+def test_each_job_runs_and_a_second_run_changes_nothing(
+    run: Run, cron: Connection, expected: list[str]
+) -> None:
     first = run("schedule")
     assert first.code == 0, first.err
     before = cron.execute("select * from cron.job order by jobname").fetchall()
-    assert names(cron) == NAMES
-    assert all(name in first.out for name in NAMES)
+    assert names(cron) == expected
+    assert all(name in first.out for name in expected)
     for (command,) in cron.execute("select command from cron.job").fetchall():
         cron.execute(command.encode())
     assert run("schedule").code == 0
@@ -89,7 +97,7 @@ def test_the_jobs_keep_the_days_that_are_asked_for(run: Run, cron: Connection) -
     )
     run("schedule", "--log-days", "7")
     found = json.loads(run("schedule", "--log-days", "5", "--json").out)
-    assert sorted(job["name"] for job in found) == NAMES
+    assert sorted(job["name"] for job in found) == sorted([*OF_CORE, QUERY_LOG])
     for (command,) in cron.execute("select command from cron.job").fetchall():
         cron.execute(command.encode())
     kept = cron.execute(
@@ -99,28 +107,29 @@ def test_the_jobs_keep_the_days_that_are_asked_for(run: Run, cron: Connection) -
     assert "5 days" in json.dumps(found)
 
 
-def test_removing_leaves_the_jobs_of_others(run: Run, cron: Connection) -> None:
+def test_removing_leaves_the_jobs_of_others(
+    run: Run, cron: Connection, expected: list[str]
+) -> None:
     cron.execute("select cron.schedule('backup', '0 1 * * *', 'select 1')")
     cron.execute(
         "insert into cron.job (jobname, schedule, command, username)"
         " values ('second-brain-purge', '0 1 * * *', 'select 1', 'somebody')"
     )
     run("schedule")
-    assert run("schedule", "--remove").out.count("Removed") == 3
+    assert run("schedule", "--remove").out.count("Removed") == len(expected)
     assert names(cron) == ["backup", "second-brain-purge"]
     again = run("schedule", "--remove")
     assert (again.code, again.out) == (0, "There are no jobs of this install.\n")
 
 
-@pytest.mark.module("insight")
 def test_without_pg_cron_it_fails_and_prints_lines_that_a_shell_can_run(
-    run: Run, shared: Connection, shared_dsn: str
+    run: Run, shared: Connection, shared_dsn: str, expected: list[str]
 ) -> None:
     refused = run("schedule", "--superseded-days", "90")
     assert refused.code == 1
     assert "pg_cron is not installed" in refused.err
     lines = refused.out.splitlines()
-    assert len(lines) == 3
+    assert len(lines) == len(expected)
     for line in lines:
         assert "%" not in line
         assert shared_dsn not in line
