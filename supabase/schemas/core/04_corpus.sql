@@ -556,69 +556,36 @@ $$;
 
 create function public.knowledge_embedding_models()
 returns table (model text, dimensions integer, chunks bigint)
--- definer: service_role cannot read the statistics of all tables.
+-- definer: service_role has no rights on the internal schema.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 -- The chunks of a model are read by the index.
 set enable_seqscan = off
 set enable_bitmapscan = off as $$
 declare
-  most_counted constant integer := 10000; -- chunks of each model
-  stored constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
+  most_counted constant integer := 100000; -- chunks of each model
 begin
   return query
-  with counted as (
-    select named.model, of_model.chunks, of_model.chunks = most_counted as is_estimated,
-           coalesce(listed.share, 0.001) as share
-      from (select distinct pair.model from knowledge_internal.stored_models() as pair) as named
-     cross join lateral (
-             select count(*) as chunks
-               from (
-                 select
-                   from public.knowledge_chunks as chunk
-                  where chunk.status = 'active'
-                    and chunk.embedding is not null
-                    and coalesce(chunk.embedding_model, '') = named.model
-                  limit most_counted
-               ) as one
-           ) as of_model
-      left join (
-             select value.model, value.share
-               from pg_catalog.pg_class as class
-               join pg_catalog.pg_stats as statistics
-                 on statistics.schemaname = class.relnamespace::regnamespace::text
-                and statistics.tablename = class.relname
-                and statistics.attname = 'embedding_model'
-              cross join unnest(
-                      statistics.most_common_vals::text::text[], statistics.most_common_freqs
-                    ) as value (model, share)
-              where class.oid = stored.relation
-           ) as listed
-        on listed.model = named.model
-  )
-  -- The estimated ones divide the rest of the rows among them.
-  select nullif(counted.model, ''), stored.dimensions,
-         case
-           when counted.is_estimated then greatest(
-             counted.chunks,
-             round(
-               (
-                 stored.estimated_rows - coalesce(
-                   sum(counted.chunks) filter (where not counted.is_estimated) over (), 0
-                 )
-               ) * counted.share / sum(counted.share) filter (where counted.is_estimated) over ()
-             )
-           )::bigint
-           else counted.chunks
-         end as model_chunks
-    from counted
-   order by model_chunks desc, counted.model;
+  select nullif(named.model, ''), stored.dimensions, of_model.chunks
+    from (select distinct pair.model from knowledge_internal.stored_models() as pair) as named
+   cross join knowledge_internal.chunk_table() as stored
+   cross join lateral (
+           select count(*) as chunks
+             from (
+               select
+                 from public.knowledge_chunks as chunk
+                where chunk.status = 'active'
+                  and chunk.embedding is not null
+                  and coalesce(chunk.embedding_model, '') = named.model
+                limit most_counted
+             ) as one
+         ) as of_model
+   order by of_model.chunks desc, named.model;
 end
 $$;
 
 comment on function public.knowledge_embedding_models() is
   'The embedding models of active chunks, most chunks first: model (null if none was recorded), '
-  'dimensions of the column, chunks. Up to 10,000 chunks of a model are counted; more are '
-  'estimated from the size of the table and the last ANALYZE.';
+  'dimensions of the column, chunks (100,000 stands for more, too).';
 revoke all on function public.knowledge_embedding_models() from public, anon, authenticated;
 grant execute on function public.knowledge_embedding_models() to service_role;
 
