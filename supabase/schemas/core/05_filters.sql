@@ -405,6 +405,7 @@ begin
     end,
     actual, given, operator
   );
+  condition.path := null; -- The planner copies the conditions for each value that it reads.
   compiled.conditions := compiled.conditions || condition;
   if condition.field in ('visibility', 'sensitivity', 'owner_id') then
     compiled.access_sql := concat_ws(' and ', compiled.access_sql, added);
