@@ -398,13 +398,14 @@ begin
       when condition.op = 'in' then '%s = any (%s)'
       when condition.op = 'not_in' and condition.has_null
         then '(%1$s <> all (%2$s) and %1$s is not null)'
-      when condition.op = 'not_in' then '(%1$s <> all (%2$s) or %1$s is null)'
+      when condition.op = 'not_in' then '(%s <> all (%s)) is not false'
       when condition.kind = 'json' then '%s'
       when condition.op = 'between' then '%1$s between %2$s[1] and %2$s[2]'
       else '%1$s %3$s %2$s[1]'
     end,
     actual, given, operator
   );
+  condition.path := null; -- The planner copies the conditions for each value that it reads.
   compiled.conditions := compiled.conditions || condition;
   if condition.field in ('visibility', 'sensitivity', 'owner_id') then
     compiled.access_sql := concat_ws(' and ', compiled.access_sql, added);
