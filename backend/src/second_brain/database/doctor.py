@@ -154,7 +154,8 @@ def _guarded(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Find
         yield Finding(name, "error", str(exc), exc.remedy)
     except psycopg.Error as exc:
         if exc.sqlstate in ("42P01", "3F000", "42704", "42883"):
-            yield Finding(name, "error", "objects that this check reads are missing", _APPLY)
+            message = f"an object that this check reads is missing: {safe_message(exc)}"
+            yield Finding(name, "error", message, _APPLY)
         elif exc.sqlstate == "42501":
             yield Finding(name, "error", safe_message(exc), "Connect as the owner of the tables.")
         else:
