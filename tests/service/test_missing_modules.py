@@ -10,7 +10,6 @@ from second_brain.database import migrations, reembedding, schedule
 from second_brain.database.adoption import carrying
 from second_brain.errors import ModuleMissingError
 from second_brain.services.install import Database, Install
-from second_brain.services.judgments import KnowledgeJudgments
 from second_brain.services.postgres import PostgresProvider
 
 __all__ = ["make"]  # fixture
@@ -38,7 +37,6 @@ def test_the_service_answers_without_a_module_and_warns_of_nothing(
 def test_methods_of_an_absent_module_name_it(core_dsn: str) -> None:
     provider = PostgresProvider(core_dsn)
     with psycopg.connect(core_dsn, autocommit=True) as connection:
-        judgments = KnowledgeJudgments(connection)
         calls = {
             "facets": lambda: provider.count_facets(None, None, ["collection"]),
             "insight": lambda: provider.estimate_hybrid_search([1, 2, 3], "key"),
@@ -51,8 +49,6 @@ def test_methods_of_an_absent_module_name_it(core_dsn: str) -> None:
                 call()
             assert missing.value.module == module
             assert f"second-brain migrate --with {module}" in missing.value.remedy
-        with pytest.raises(ModuleMissingError, match="module insight"):
-            judgments.list()
 
 
 def test_a_model_change_is_refused_before_it_begins(core_dsn: str) -> None:

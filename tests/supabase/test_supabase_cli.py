@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
@@ -26,6 +27,9 @@ PROGRAM = os.environ.get("SUPABASE_CLI") or (
 pytestmark = pytest.mark.skipif(
     PROGRAM is None, reason="the Supabase CLI is absent: npm install, or set SUPABASE_CLI"
 )
+
+# What a push from the checkout installs.
+ALL = migrations.modules()
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -94,16 +98,16 @@ def test_migrate_finds_nothing_to_do_after_push_nor_push_after_itself(
     supabase: Cli, plain_dsn: str
 ) -> None:
     succeeded(supabase("db", "push"))
-    assert migrations.apply(plain_dsn, modules=migrations.modules()) == []
+    assert migrations.apply(plain_dsn, modules=ALL) == []
     assert "up to date" in succeeded(supabase("db", "push"))
 
 
 def test_push_finds_nothing_to_do_after_migrate_nor_migrate_after_that(
     supabase: Cli, plain_dsn: str
 ) -> None:
-    migrations.apply(plain_dsn, modules=migrations.modules())
+    migrations.apply(plain_dsn, modules=ALL)
     assert "up to date" in succeeded(supabase("db", "push"))
-    assert migrations.apply(plain_dsn, modules=migrations.modules()) == []
+    assert migrations.apply(plain_dsn, modules=ALL) == []
 
 
 def test_push_goes_on_where_migrate_stopped(supabase: Cli, plain_dsn: str, tmp_path: Path) -> None:
@@ -112,20 +116,20 @@ def test_push_goes_on_where_migrate_stopped(supabase: Cli, plain_dsn: str, tmp_p
     migrations.apply(plain_dsn, directory=tmp_path)
     said = succeeded(supabase("db", "push"))
     assert said.count("Applying migration") == len(migrations.find()) - 4
-    assert migrations.apply(plain_dsn, modules=migrations.modules()) == []
+    assert migrations.apply(plain_dsn, modules=ALL) == []
 
 
 def test_migration_list_agrees_after_migrate(supabase: Cli, plain_dsn: str) -> None:
     ours = [one.version for one in migrations.find()]
     before = versions(supabase("migration", "list", "--output-format=json"))
     assert before == [(version, "") for version in ours]
-    migrations.apply(plain_dsn, modules=migrations.modules())
+    migrations.apply(plain_dsn, modules=ALL)
     after = versions(supabase("migration", "list", "--output-format=json"))
     assert after == [(version, version) for version in ours]
 
 
 def test_the_advisors_have_nothing_to_warn_of(supabase: Cli, plain_dsn: str) -> None:
-    migrations.apply(plain_dsn, modules=migrations.modules())
+    migrations.apply(plain_dsn, modules=ALL)
     said = succeeded(supabase("db", "advisors", "--level=warn", "--fail-on=warn"))
     assert "No issues found" in said
 
@@ -133,7 +137,7 @@ def test_the_advisors_have_nothing_to_warn_of(supabase: Cli, plain_dsn: str) -> 
 def test_the_advisors_would_notice_a_table_without_row_level_security(
     supabase: Cli, plain_dsn: str
 ) -> None:
-    migrations.apply(plain_dsn, modules=migrations.modules())
+    migrations.apply(plain_dsn, modules=ALL)
     with psycopg.connect(plain_dsn) as connection:
         connection.execute("alter table public.knowledge_documents disable row level security")
     done = supabase("db", "advisors", "--level=warn", "--fail-on=warn")
@@ -141,8 +145,13 @@ def test_the_advisors_would_notice_a_table_without_row_level_security(
     assert "knowledge_documents" in done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("modules", [(), ALL], ids=["core", "all"])
 def test_what_init_writes_into_a_project_is_pushed_after_its_own_migrations(
-    supabase: Cli, plain_dsn: str, tmp_path: Path
+    supabase: Cli,
+    plain_dsn: str,
+    tmp_path: Path,
+    modules: tuple[str, ...],
+    record_property: Callable[[str, object], None],
 ) -> None:
     project = tmp_path / "project"
     own = project / "supabase" / "migrations"
@@ -150,10 +159,29 @@ def test_what_init_writes_into_a_project_is_pushed_after_its_own_migrations(
     (project / "supabase" / "config.toml").write_text('project_id = "project"\n')
     (own / "20240101000000_profiles.sql").write_text("create table public.profiles (id int);")
     succeeded(supabase("db", "push", project=project))
-    migrations.init(own, 384)
+    migrations.init(own, 384, modules=modules)
+    begun = time.monotonic()
     succeeded(supabase("db", "push", project=project))
+    record_property("seconds of the push", round(time.monotonic() - begun, 1))
     with psycopg.connect(plain_dsn) as connection:
         assert migrations.stored_dimensions(connection) == 384
+        assert migrations.installed_modules(connection) == modules
+    assert migrations.apply(plain_dsn) == []
+
+
+@pytest.mark.parametrize("modules", [("facets",), ALL], ids=["facets", "all"])
+def test_modules_are_pushed_after_core(
+    supabase: Cli, plain_dsn: str, tmp_path: Path, modules: tuple[str, ...]
+) -> None:
+    project = tmp_path / "project"
+    own = project / "supabase" / "migrations"
+    own.mkdir(parents=True)
+    (project / "supabase" / "config.toml").write_text('project_id = "project"\n')
+    for chosen in ((), modules):
+        migrations.init(own, 384, modules=chosen)
+        succeeded(supabase("db", "push", project=project))
+    with psycopg.connect(plain_dsn) as connection:
+        assert migrations.installed_modules(connection) == modules
     assert migrations.apply(plain_dsn) == []
 
 
