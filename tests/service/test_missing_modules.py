@@ -1,6 +1,7 @@
 """On core alone a service answers, and what is of a module raises an error that names it."""
 
 import logging
+from collections.abc import Callable
 
 import psycopg
 import pytest
@@ -37,11 +38,11 @@ def test_the_service_answers_without_a_module_and_warns_of_nothing(
 def test_methods_of_an_absent_module_name_it(core_dsn: str) -> None:
     provider = PostgresProvider(core_dsn)
     with psycopg.connect(core_dsn, autocommit=True) as connection:
-        calls = {
+        calls: dict[str, Callable[[], object]] = {
             "facets": lambda: provider.count_facets(None, None, ["collection"]),
             "insight": lambda: provider.estimate_hybrid_search([1, 2, 3], "key"),
             "embedding_queue": provider.count_pending_embeddings,
-            "own_documents": lambda: provider.list_documents(),
+            "own_documents": provider.list_documents,
             "adoption": lambda: carrying.listed(Database(connection)),
         }
         for module, call in calls.items():
