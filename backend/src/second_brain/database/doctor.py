@@ -116,16 +116,15 @@ def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding
     If migrations are missing, the checks of their objects do not run.
     """
     naming.check_schema(schema)
-    installed = migrations.installed_modules(connection, schema)
-    expected = migrations.select(migrations.find(), (), installed)
     findings = [
         *_run("server", lambda: _server(connection)),
         *_run("pgvector", lambda: _pgvector(connection)),
         *_run("roles", lambda: _roles(connection)),
-        *_run("migrations", lambda: _migrations(connection, expected, schema)),
+        *_run("migrations", lambda: _migrations(connection, schema)),
     ]
     if findings[-1].status == "error":
         return findings
+    installed = migrations.installed_modules(connection, schema)
     findings += [
         *_run("modules", lambda: _modules(installed)),
         *_guarded("functions", lambda: _definitions(connection, installed, schema)),
@@ -201,9 +200,9 @@ def _roles(connection: Connection) -> _Findings:
         yield "ok", ", ".join(API_ROLES), None
 
 
-def _migrations(
-    connection: Connection, expected: list[migrations.Migration], schema: str
-) -> _Findings:
+def _migrations(connection: Connection, schema: str) -> _Findings:
+    installed = migrations.installed_modules(connection, schema)
+    expected = migrations.select(migrations.find(), (), installed)
     missing = migrations.pending(connection, expected, schema)
     if missing:
         names = ", ".join(one.file_name for one in missing)
