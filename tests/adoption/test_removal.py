@@ -150,3 +150,17 @@ def test_an_uninstall_drops_the_triggers_and_keeps_the_table(source: Connection,
         ).fetchall()
     assert after[:2] == before
     assert triggers == []
+
+
+def test_without_the_module_the_table_and_its_documents_stay(source: Connection, dsn: str) -> None:
+    adopt(source)
+    backfill(source)
+    found = contents(source)
+    assert found
+    removed = uninstall.apply(dsn, module="adoption")
+    assert removed.rows["public.knowledge_adoptions"] == 1
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("insert into public.documents (content) values ('Free.')")
+        views = connection.execute("select from pg_views where viewname like 'adopted%'").fetchall()
+    assert views == []
+    assert contents(source) == found

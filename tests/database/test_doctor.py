@@ -41,6 +41,7 @@ def test_a_fresh_database_is_in_order(dsn: str) -> None:
         "pgvector",
         "roles",
         "migrations",
+        "modules",
         "functions",
         "row level security",
         "tables",

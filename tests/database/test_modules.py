@@ -6,7 +6,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from second_brain.database import catalogue, doctor, migrations, uninstall
+from second_brain.database import catalogue, doctor, migrations, naming, uninstall
 from second_brain.database.migrations import MigrationError
 from second_brain.errors import (
     InvalidInputError,
@@ -223,11 +223,8 @@ def test_the_removal_of_a_module_names_what_is_lost(dsn: str) -> None:
     write(dsn)
     query(dsn, "create index mine on public.knowledge_judgments (judged_at)")
     removal = plan(dsn, "insight")
-    assert removal.rows == {
-        "public.knowledge_judgments": 0,
-        "public.knowledge_query_log": 0,
-        "knowledge_internal.query_log_key": 0,
-    }
+    assert removal.rows["public.knowledge_judgments"] == 0
+    assert "public.knowledge_documents" not in removal.rows
     assert "--   0 rows of public.knowledge_judgments" in removal.script
     assert removal.attached == ("index public.mine",)
     assert "*_second_brain_027_judgments.sql" in removal.files
@@ -301,19 +298,17 @@ def test_one_file_has_the_same_objects_as_migrate(plain_dsn: str, dsn: str) -> N
 
 
 def test_what_a_module_has_is_known_by_name() -> None:
-    created = {
-        (name, one.module)
+    core = naming.created_names(one.sql for one in migrations.find() if one.module is None)
+    known = {
+        name: one.module
         for one in migrations.find()
-        for name in migrations.naming.created_names([one.sql])
+        for kind, name in naming.created([one.sql])
+        if one.module is not None and name not in core and kind in ("function", "table", "type")
     }
-    of_core = {name for name, module in created if module is None}
-    public = {(name, module) for name, module in created if module and name not in of_core}
-    public = {
-        (name, module) for name, module in public if name.startswith(("knowledge_", "match_"))
-    }
-    assert ("knowledge_judgments", "insight") in public
-    assert module_of("facet_knowledge_chunks") == "facets"
-    assert module_of("hybrid_search_knowledge_chunks") is None
+    assert known["facet_knowledge_chunks"] == "facets"
+    assert known["knowledge_judgments"] == "insight"
+    assert {name: module_of(name) for name in known} == known
+    assert {module_of(name) for name in core} == {None}
 
 
 @pytest.mark.parametrize(

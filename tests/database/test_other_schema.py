@@ -97,7 +97,7 @@ def test_the_longest_name_works(plain_dsn: str) -> None:
 @pytest.fixture
 def both_dsn(dsn: str) -> str:
     """A database with an install of 3 dimensions in public and one of 5 in another schema."""
-    migrations.apply(dsn, dimensions=5, schema=SCHEMA)
+    migrations.apply(dsn, dimensions=5, schema=SCHEMA, modules=migrations.modules())
     return dsn
 
 

@@ -17,6 +17,8 @@ from postgrest.exceptions import APIError
 from second_brain import errors
 from second_brain.errors import MESSAGE_LIMIT, safe_message, translate
 
+FACETS = "facet_knowledge_chunks"
+
 
 def api_error(code: str | None, message: str, hint: str | None = None) -> APIError:
     return APIError({"code": code, "message": message, "hint": hint, "details": "Failing row (x)"})
@@ -40,6 +42,15 @@ def api_error(code: str | None, message: str, hint: str | None = None) -> APIErr
         ("PGRST202", "Could not find the function public.nosuch(a)", errors.MigrationMissingError),
         ("42883", "function public.fresh() does not exist", errors.MigrationMissingError),
         ("PGRST203", "Could not choose the best candidate", errors.MigrationMissingError),
+        ("PGRST205", "Could not find the table 'public.x'", errors.MigrationMissingError),
+        ("PGRST202", f"Could not find the function public.{FACETS}(a)", errors.ModuleMissingError),
+        (
+            "PGRST205",
+            "Could not find the table 'public.knowledge_judgments'",
+            errors.ModuleMissingError,
+        ),
+        ("42883", f"function knowledge_de.{FACETS}() does not exist", errors.ModuleMissingError),
+        ("42P01", 'relation "knowledge_adoptions" does not exist', errors.ModuleMissingError),
         ("42501", "permission denied for function f", errors.PermissionDeniedError),
         ("PGRST301", "No suitable key", errors.AuthenticationError),
         ("PGRST303", "JWT expired", errors.AuthenticationError),
@@ -121,7 +132,7 @@ def test_every_kind_is_named_once() -> None:
         for found in below(errors.SecondBrainError)
         if "second_brain.errors" in found.__module__
     ]
-    assert len(kinds) == len(set(kinds)) == 17
+    assert len(kinds) == len(set(kinds)) == 18
 
 
 def test_the_page_has_the_http_status_of_every_kind() -> None:

@@ -116,16 +116,15 @@ def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding
     If migrations are missing, the checks of their objects do not run.
     """
     naming.check_schema(schema)
-    installed = migrations.installed_modules(connection, schema)
-    expected = migrations.select(migrations.find(), (), installed)
     findings = [
         *_run("server", lambda: _server(connection)),
         *_run("pgvector", lambda: _pgvector(connection)),
         *_run("roles", lambda: _roles(connection)),
-        *_run("migrations", lambda: _migrations(connection, expected, schema)),
+        *_run("migrations", lambda: _migrations(connection, schema)),
     ]
     if findings[-1].status == "error":
         return findings
+    installed = migrations.installed_modules(connection, schema)
     findings += [
         *_run("modules", lambda: _modules(installed)),
         *_guarded("functions", lambda: _definitions(connection, installed, schema)),
@@ -154,7 +153,8 @@ def _guarded(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Find
         yield Finding(name, "error", str(exc), exc.remedy)
     except psycopg.Error as exc:
         if exc.sqlstate in ("42P01", "3F000", "42704", "42883"):
-            yield Finding(name, "error", "objects that this check reads are missing", _APPLY)
+            message = f"an object that this check reads is missing: {safe_message(exc)}"
+            yield Finding(name, "error", message, _APPLY)
         elif exc.sqlstate == "42501":
             yield Finding(name, "error", safe_message(exc), "Connect as the owner of the tables.")
         else:
@@ -200,9 +200,9 @@ def _roles(connection: Connection) -> _Findings:
         yield "ok", ", ".join(API_ROLES), None
 
 
-def _migrations(
-    connection: Connection, expected: list[migrations.Migration], schema: str
-) -> _Findings:
+def _migrations(connection: Connection, schema: str) -> _Findings:
+    installed = migrations.installed_modules(connection, schema)
+    expected = migrations.select(migrations.find(), (), installed)
     missing = migrations.pending(connection, expected, schema)
     if missing:
         names = ", ".join(one.file_name for one in missing)

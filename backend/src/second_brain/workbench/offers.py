@@ -7,6 +7,7 @@ blocks, since a count of 100,000 chunks takes seconds; the numbers are then mark
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from second_brain.errors import ModuleMissingError
 from second_brain.services.install import Database
 from second_brain.workbench.frame import provider_of
 from second_brain.workbench.question import FACETS, Question
@@ -75,13 +76,19 @@ def chosen(question: Question) -> list[Facet]:
 
 
 def offered(database: Database, question: Question) -> list[Facet]:
-    """Return the values in the corpus, the most frequent ones first, and the chosen ones."""
+    """Return the values in the corpus, the most frequent ones first, and the chosen ones.
+
+    In a small corpus without the module facets, only the chosen ones.
+    """
     row = database.execute(_SIZE).fetchone()
     size = 0 if row is None else row[0]
     counts: _Counts = {field: {} for field in _FIELDS.values()}
     if size <= _COUNTED_EXACTLY:
-        provider = provider_of(database)
-        for one in provider.count_facets(None, None, list(counts), _MOST_VALUES):
+        try:
+            counted = provider_of(database).count_facets(None, None, list(counts), _MOST_VALUES)
+        except ModuleMissingError:
+            return chosen(question)
+        for one in counted:
             counts[one.facet][str(one.value)] = one.count
         return _facets(question, counts, is_exact=True)
     percent = min(100.0, 100.0 * _SAMPLED / size)
