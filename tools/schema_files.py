@@ -22,7 +22,7 @@ EXTENSION_POINT = "-- Extension point:"
 
 _COMMENTS_ABOVE = re.compile(r"\A(?:(?:--[^\n]*)?\n)*")
 # What depends on the database is created by a block or a function.
-_CREATED_IN_BODY = re.compile(r"\bcreate (?:table|view|index) (\w+\.\w+)")
+_CREATED_IN_BODY = re.compile(r"\bcreate (?:table|view|index|function) (\w+\.\w+)")
 _NAME_IN_TEXT = re.compile(r"(?:(\w+)\.)?(\w+)")
 # Where a statement has the name of what it creates or changes.
 _CREATES: dict[type[ast.Node], str] = {

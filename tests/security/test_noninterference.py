@@ -44,16 +44,16 @@ ME, MEMBER, GUEST, VISITOR = (
 )
 CONSTANT_STATISTICS = """
 create or replace function knowledge_internal.document_frequencies(
-  lexemes text[], corpus_is_small boolean, document_count float8
+  lexemes text[], corpus knowledge_internal.corpus_figures
 )
 returns float8[] language sql stable set search_path = pg_catalog, pg_temp as $$
   select array_agg(1.0 + length(asked.lexeme) order by asked.place)
     from unnest(lexemes) with ordinality as asked (lexeme, place)
 $$;
-create or replace function knowledge_internal.corpus_size(
-  out document_count float8, out mean_length float8, out is_small boolean
-)
-language sql stable set search_path = pg_catalog, pg_temp as 'select 100, 5, true';
+create or replace function knowledge_internal.corpus_figures()
+returns knowledge_internal.corpus_figures
+language sql stable set search_path = pg_catalog, pg_temp as
+  'select row(100, 5, true, null, null)::knowledge_internal.corpus_figures';
 create or replace function knowledge_internal.cosine_spread()
 returns float8 language sql stable set search_path = pg_catalog, pg_temp as 'select 0.3::float8';
 create or replace function knowledge_internal.mean_length_so_far()
@@ -144,6 +144,11 @@ def side(server: Server, stack: ExitStack) -> Side:
     stack.callback(lambda: next(copies, None))
     owner = stack.enter_context(psycopg.connect(dsn, autocommit=True))
     owner.execute(CONSTANT_STATISTICS.encode())
+    # A function of another signature would be a second one, and not called.
+    names = owner.execute(
+        "select proname from pg_proc where pronamespace = 'knowledge_internal'::regnamespace"
+    ).fetchall()
+    assert len(names) == len(set(names))
     ask_groups_of_token(owner)
     roles = {}
     for role in ("service_role", "authenticated", "anon"):
