@@ -28,28 +28,6 @@ insert into public.knowledge_source_origins (name)
 values ('notion'), ('obsidian'), ('email'), ('manual'), ('youtube'), ('web'), ('zoom'), ('json'),
        ('text'), ('leadworks'), ('other');
 
--- The known values of knowledge_type, in alphabetical order.
-create function knowledge_internal.knowledge_type_names() returns text[]
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return array(
-    select type.name from public.knowledge_types as type order by type.name collate "C"
-  );
-end
-$$;
-
--- The known values of source_origin, in alphabetical order.
-create function knowledge_internal.source_origin_names() returns text[]
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return array(
-    select origin.name
-      from public.knowledge_source_origins as origin
-     order by origin.name collate "C"
-  );
-end
-$$;
-
 -- The signed-in user, which the policies compare with owner_id; null if nobody is signed in.
 create function knowledge_internal.current_viewer() returns uuid
 language plpgsql stable parallel safe security invoker set search_path = pg_catalog, pg_temp as $$

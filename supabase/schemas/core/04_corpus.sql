@@ -528,45 +528,32 @@ begin
 end
 $$;
 
--- The pairs of a model (an empty text if none was recorded) and a collection that active chunks
--- with an embedding have.
-create function knowledge_internal.stored_models() returns table (model text, collection text)
-language sql stable security invoker set search_path = pg_catalog, pg_temp
--- One entry of the index is read for each pair.
-set enable_seqscan = off
-set enable_bitmapscan = off as $$
-  with recursive pair as (
-    select '' as model, '' as collection
-     union all
-    select next.model, next.collection
-      from pair
-     cross join lateral (
-             select coalesce(chunk.embedding_model, '') as model, chunk.collection
-               from public.knowledge_chunks as chunk
-              where chunk.status = 'active'
-                and chunk.embedding is not null
-                and (coalesce(chunk.embedding_model, ''), chunk.collection)
-                      > (pair.model, pair.collection)
-              order by 1, 2
-              limit 1
-           ) as next
-  )
-  select pair.model, pair.collection from pair where pair.collection <> ''
-$$;
-
 create function public.knowledge_embedding_models()
 returns table (model text, dimensions integer, chunks bigint)
 -- definer: service_role has no rights on the internal schema.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
--- The chunks of a model are read by the index.
+-- Models and chunks are read by the index on embedding_model.
 set enable_seqscan = off
 set enable_bitmapscan = off as $$
 declare
   most_counted constant integer := 100000; -- chunks of each model
 begin
   return query
+  with recursive named as (
+    select min(coalesce(chunk.embedding_model, '')) as model
+      from public.knowledge_chunks as chunk
+     where chunk.status = 'active' and chunk.embedding is not null
+     union all
+    select (
+             select min(coalesce(chunk.embedding_model, '')) from public.knowledge_chunks as chunk
+              where chunk.status = 'active' and chunk.embedding is not null
+                and coalesce(chunk.embedding_model, '') > named.model
+           )
+      from named
+     where named.model is not null
+  )
   select nullif(named.model, ''), stored.dimensions, of_model.chunks
-    from (select distinct pair.model from knowledge_internal.stored_models() as pair) as named
+    from named
    cross join knowledge_internal.chunk_table() as stored
    cross join lateral (
            select count(*) as chunks
@@ -579,6 +566,7 @@ begin
                 limit most_counted
              ) as one
          ) as of_model
+   where named.model is not null
    order by of_model.chunks desc, named.model;
 end
 $$;

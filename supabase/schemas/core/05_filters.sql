@@ -45,8 +45,13 @@ create function knowledge_internal.known_values(field text) returns text[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return case field
-    when 'knowledge_type' then knowledge_internal.knowledge_type_names()
-    when 'source_origin' then knowledge_internal.source_origin_names()
+    when 'knowledge_type' then array(
+      select type.name from public.knowledge_types as type order by type.name collate "C"
+    )
+    when 'source_origin' then array(
+      select origin.name from public.knowledge_source_origins as origin
+       order by origin.name collate "C"
+    )
     when 'visibility' then array['private', 'public']
   end;
 end
@@ -457,9 +462,9 @@ declare
   condition knowledge_internal.filter_condition;
 begin
   if filter_type is not null
-    and filter_type <> all (knowledge_internal.knowledge_type_names()) then
+    and filter_type <> all (knowledge_internal.known_values('knowledge_type')) then
     raise exception 'filter_type must be one of %, not %',
-                    array_to_string(knowledge_internal.knowledge_type_names(), ', '),
+                    array_to_string(knowledge_internal.known_values('knowledge_type'), ', '),
                     left(filter_type, 100)
       using errcode = '22023', hint = knowledge_internal.how_to_add('knowledge_type', filter_type);
   end if;

@@ -310,8 +310,7 @@ declare
   causes jsonb := '[]';
 begin
   if num_nonnulls(chunk_id, document_key) <> 1 then
-    raise exception 'exactly one of chunk_id and document_key must be given'
-      using errcode = '22023';
+    raise exception 'exactly one of chunk_id and document_key must be given' using errcode = '22023';
   end if;
   candidates := array(
     select stored.id from public.knowledge_chunks as stored where stored.id = chunk_id

@@ -4,6 +4,32 @@
 -- sample_knowledge_embeddings.
 -- Locks nothing that exists.
 
+-- The pairs of a model (an empty text if none was recorded) and a collection that active chunks
+-- with an embedding have.
+create function knowledge_internal.stored_models() returns table (model text, collection text)
+language sql stable security invoker set search_path = pg_catalog, pg_temp
+-- One entry of the index is read for each pair.
+set enable_seqscan = off
+set enable_bitmapscan = off as $$
+  with recursive pair as (
+    select '' as model, '' as collection
+     union all
+    select next.model, next.collection
+      from pair
+     cross join lateral (
+             select coalesce(chunk.embedding_model, '') as model, chunk.collection
+               from public.knowledge_chunks as chunk
+              where chunk.status = 'active'
+                and chunk.embedding is not null
+                and (coalesce(chunk.embedding_model, ''), chunk.collection)
+                      > (pair.model, pair.collection)
+              order by 1, 2
+              limit 1
+           ) as next
+  )
+  select pair.model, pair.collection from pair where pair.collection <> ''
+$$;
+
 create type public.knowledge_document_summary as (
   id uuid,
   external_key text,
