@@ -513,10 +513,13 @@ def test_excluding_few_or_most_chunks_leaves_the_others(many: Connection) -> Non
     many.execute("select public.refresh_knowledge_statistics()")
     names = [f"c{number}" for number in range(50)]
     for excluded, are_most in ((["c7"], False), ([name for name in names if name != "c7"], True)):
-        assert many.execute(
-            "select knowledge_internal.has_most_chunks(%s)", [excluded]
-        ).fetchone() == (are_most,)
         others = Jsonb(one("collection", "not_in", excluded))
+        # The search plans for a filter only where it leaves out most chunks.
+        assert many.execute(
+            "select (knowledge_internal.plan_search(knowledge_internal.given_arguments("
+            "jsonb_build_object('filters', %s::jsonb)), false)).is_filtered",
+            [others],
+        ).fetchone() == (are_most,)
         for query in ({"query_embedding": NORTH}, {"query_text": "alpha"}):
             found = search(many, **query, match_count=20, filters=others)
             assert len(found) == 20

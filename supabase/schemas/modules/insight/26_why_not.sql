@@ -289,11 +289,9 @@ declare
   -- The rows that have words of the question, also where no row passes the filters.
   matching_query constant tsquery := (
     (
-      knowledge_internal.planned_search(
-        knowledge_internal.given_arguments(
-          search - '{filters,filter_type,date_from,date_to}'::text[]
-        )
-      )
+      knowledge_internal.planned_search(knowledge_internal.given_arguments(
+        search - '{filters,filter_type,date_from,date_to}'::text[]
+      ))
     ).analyses[1]
   ).matching_query;
   candidates uuid[];
@@ -310,7 +308,8 @@ declare
   causes jsonb := '[]';
 begin
   if num_nonnulls(chunk_id, document_key) <> 1 then
-    raise exception 'exactly one of chunk_id and document_key must be given' using errcode = '22023';
+    raise exception 'exactly one of chunk_id and document_key must be given'
+      using errcode = '22023';
   end if;
   candidates := array(
     select stored.id from public.knowledge_chunks as stored where stored.id = chunk_id

@@ -19,8 +19,8 @@ create table public.knowledge_judgments (
 
 comment on table public.knowledge_judgments is
   'Whether a document, or one chunk of it (else chunk_id is null), answers a question. Deleted '
-  'with what it judges. grade: 0 wrong, 1 partly right, 2 right. collection: that the question is asked '
-  'in, empty for all. is_generated: the question was made from words of the document.';
+  'with what it judges. grade: 0 wrong, 1 partly right, 2 right. collection: that the question is '
+  'asked in, empty for all. is_generated: the question was made from words of the document.';
 
 -- One judgment of each user for each thing. A question can be too long for an index.
 create unique index knowledge_judgments_once on public.knowledge_judgments (
