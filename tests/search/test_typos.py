@@ -201,6 +201,7 @@ def test_writers_of_the_same_new_words_neither_wait_nor_fail(
     other.execute("commit")
     count = "select count(*) from public.knowledge_words"
     assert database.execute(count).fetchone() == (4,)
-    database.execute("select knowledge_internal.tidy_words()")
+    database.execute("analyze public.knowledge_chunks")
+    database.execute("select public.refresh_knowledge_statistics()")
     assert known_words(database) == ["lion", "zebra"]
     assert database.execute(count).fetchone() == (2,)
