@@ -10,8 +10,7 @@ create table public.knowledge_types (
 );
 
 comment on table public.knowledge_types is
-  'The values of knowledge_type. A project adds its own by insert. A type that a document or a '
-  'chunk has cannot be deleted.';
+  'The values of knowledge_type. Insert your own. A type in use cannot be deleted.';
 
 create table public.knowledge_source_origins (
   name text primary key check (length(name) between 1 and 60),
@@ -19,8 +18,8 @@ create table public.knowledge_source_origins (
 );
 
 comment on table public.knowledge_source_origins is
-  'The values of source_origin, and of origin in knowledge_sources. A project adds its own by '
-  'insert. An origin that a source, a document or a chunk has cannot be deleted.';
+  'The values of source_origin, and of origin in knowledge_sources. Insert your own. An origin in '
+  'use cannot be deleted.';
 
 insert into public.knowledge_types (name)
 values ('note'), ('document'), ('decision'), ('conversation'), ('task'), ('signal'), ('playbook'),
@@ -30,36 +29,6 @@ insert into public.knowledge_source_origins (name)
 values ('notion'), ('obsidian'), ('email'), ('manual'), ('youtube'), ('web'), ('zoom'), ('json'),
        ('text'), ('leadworks'), ('other');
 
--- The API roles are named because Supabase grants every new table to them by default.
-alter table public.knowledge_types enable row level security;
-alter table public.knowledge_source_origins enable row level security;
-revoke all on table public.knowledge_types, public.knowledge_source_origins
-  from public, anon, authenticated;
-grant select, insert, update, delete
-  on table public.knowledge_types, public.knowledge_source_origins to service_role;
-
--- The known values of knowledge_type, in alphabetical order.
-create function knowledge_internal.knowledge_type_names() returns text[]
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return array(
-    select type.name from public.knowledge_types as type order by type.name collate "C"
-  );
-end
-$$;
-
--- The known values of source_origin, in alphabetical order.
-create function knowledge_internal.source_origin_names() returns text[]
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return array(
-    select origin.name
-      from public.knowledge_source_origins as origin
-     order by origin.name collate "C"
-  );
-end
-$$;
-
 -- The signed-in user, which the policies compare with owner_id; null if nobody is signed in.
 create function knowledge_internal.current_viewer() returns uuid
 language plpgsql stable parallel safe security invoker set search_path = pg_catalog, pg_temp as $$
@@ -68,44 +37,27 @@ begin
 end
 $$;
 
--- The reason to reject a list of groups; null if it is valid. most: the most groups in it.
-create function knowledge_internal.groups_problem(given text[], most integer) returns text
+-- Groups, each once and in order; null for an empty list. Raises 22023 for more than `most` groups,
+-- and for one that is null, empty or too long.
+create function knowledge_internal.sorted_groups(
+  argument text, given text[], most integer default 100
+) returns text[]
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 declare
   longest constant integer := 200; -- characters
 begin
-  if given = '{}' or (
+  if given <> '{}' and not (
     array_ndims(given) = 1
-      and cardinality(given) <= most
-      and array_position(given, null) is null
-      and not exists (
-            select from unnest(given) as listed (name) where length(name) not between 1 and longest
-          )
+    and cardinality(given) <= most
+    and array_position(given, null) is null
+    and not exists (
+          select from unnest(given) as listed (name) where length(name) not between 1 and longest
+        )
   ) then
-    return null;
-  end if;
-  return format(
-    'must be at most %s groups, each a text of 1 to %s characters, not %s',
-    most, longest, left(given::text, 100)
-  );
-end
-$$;
-
--- The groups of a document, each once and in order; null for an empty list. Raises 22023 for too
--- many groups, and for one that is null, empty or too long.
-create function knowledge_internal.sorted_groups(argument text, given text[]) returns text[]
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-as $$
-declare
-  most constant integer := 100;
-  problem constant text := knowledge_internal.groups_problem(given, most);
-begin
-  if given is null then
-    return null;
-  end if;
-  if problem is not null then
-    raise exception '% %', argument, problem using errcode = '22023';
+    raise exception '% must be at most % groups, each a text of 1 to % characters, not %',
+                    argument, most, longest, left(given::text, 100)
+      using errcode = '22023';
   end if;
   return nullif(
     array(select distinct name collate "C" from unnest(given) as listed (name) order by 1), '{}'
@@ -113,16 +65,11 @@ begin
 end
 $$;
 
--- Raises 22023 if the groups of a viewer are too many, or if one is null, empty or too long.
+-- Raises the errors of sorted_groups for the groups of a viewer, who may have more of them.
 create function knowledge_internal.check_viewer_groups(argument text, given text[]) returns void
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  most constant integer := 1000;
-  problem constant text := knowledge_internal.groups_problem(given, most);
 begin
-  if given is not null and problem is not null then
-    raise exception '% %', argument, problem using errcode = '22023';
-  end if;
+  perform knowledge_internal.sorted_groups(argument, given, most => 1000);
 end
 $$;
 
@@ -132,21 +79,16 @@ $$;
 do $$
 begin
   if to_regprocedure('public.knowledge_viewer_groups()') is null then
-    create function public.knowledge_viewer_groups()
-    returns text[]
-    language plpgsql
-    stable
-    security invoker
-    set search_path = pg_catalog, pg_temp
+    create function public.knowledge_viewer_groups() returns text[]
+    language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
     as $body$
     begin
       return '{}';
     end
     $body$;
     comment on function public.knowledge_viewer_groups() is
-      'The groups of the signed-in user, compared with allowed_groups. Replace it with a function '
-      'that reads the members of your project: create or replace function. It returns no group '
-      'until then, and upgrades keep yours.';
+      'The groups of the signed-in user, compared with allowed_groups: none, until you replace it '
+      '(create or replace function). Upgrades keep yours.';
     revoke all on function public.knowledge_viewer_groups()
       from public, anon, authenticated, service_role;
   elsif not exists (
@@ -165,9 +107,8 @@ begin
 end
 $$;
 
--- The groups of the signed-in user, from the project's function knowledge_viewer_groups. The
--- policies and the functions for users compare them with allowed_groups. Raises 22023 if they are
--- too many, or if one is null, empty or too long.
+-- The groups of the signed-in user, which the policies and the functions for users compare with
+-- allowed_groups. Raises the errors of check_viewer_groups.
 create function knowledge_internal.current_viewer_groups() returns text[]
 -- definer: a signed-in user may call neither the project's function nor what it reads.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -179,44 +120,34 @@ begin
 end
 $$;
 
--- The reason to reject metadata that clients cannot read: it is nested too deeply, or has a number
--- that is too large. Null if the metadata is valid.
-create function knowledge_internal.metadata_problem(metadata jsonb) returns text
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-as $$
-begin
+-- The same metadata. Raises 22023 for metadata that clients cannot read: it is nested too deeply,
+-- or has a number that is too large.
+create function knowledge_internal.checked_metadata(argument text, metadata jsonb) returns jsonb
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
   -- The limits are those of common clients: 50 levels, and numbers in the range of float8.
-  return case
+  problem constant text := case
     when jsonb_path_exists(metadata, 'strict $.**{51 to last}') then 'has more than 50 levels'
     when jsonb_path_exists(metadata, 'strict $.** ? (@ > 1.7e308 || @ < -1.7e308)') then
       'has a number beyond 1.7e308'
   end;
-end
-$$;
-
--- Security definer, because roles that may write rows have no rights on the internal function.
--- Runs before a row is written: raises 22023 for metadata that clients cannot read.
-create function knowledge_internal.check_metadata() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare
-  problem constant text := knowledge_internal.metadata_problem(new.metadata);
 begin
   if problem is not null then
-    raise exception 'metadata %', problem
+    raise exception '% %', argument, problem
       using errcode = '22023',
             hint = 'Nest metadata at most 50 levels deep, and store a larger number as a text.';
   end if;
-  return new;
+  return metadata;
 end
 $$;
 
--- Security definer, for the same reason.
--- Runs before a row with allowed_groups is written: sorts them, and makes an empty list null.
--- Raises the errors of sorted_groups.
-create function knowledge_internal.check_groups() returns trigger
+-- Runs before a document is written: sorts its groups and checks its metadata.
+create function knowledge_internal.complete_document() returns trigger
+-- definer: a role that may write documents has no rights on the internal functions.
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
   new.allowed_groups := knowledge_internal.sorted_groups('allowed_groups', new.allowed_groups);
+  new.metadata := knowledge_internal.checked_metadata('metadata', new.metadata);
   return new;
 end
 $$;
@@ -255,14 +186,9 @@ create table public.knowledge_sources (
 );
 
 comment on table public.knowledge_sources is
-  'A place that documents are read from. config may contain secrets: '
-  'only service_role can read this table.';
+  'A place that documents are read from. Only service_role can read this table.';
 comment on column public.knowledge_sources.config is
   'Connection settings of the source; may contain secrets.';
-
-alter table public.knowledge_sources enable row level security;
-revoke all on table public.knowledge_sources from public, anon, authenticated;
-grant select, insert, update, delete on table public.knowledge_sources to service_role;
 
 create table public.knowledge_documents (
   id uuid primary key default gen_random_uuid(),
@@ -271,8 +197,7 @@ create table public.knowledge_documents (
   knowledge_type text not null default 'document' references public.knowledge_types (name),
   source_id uuid references public.knowledge_sources (id) on delete set null,
   source_url text,
-  source_origin text not null default 'manual'
-    references public.knowledge_source_origins (name),
+  source_origin text not null default 'manual' references public.knowledge_source_origins (name),
   author text,
   document_date date check (document_date between '0001-01-01' and '9999-12-31'),
   owner_id uuid,
@@ -291,55 +216,30 @@ create table public.knowledge_documents (
 comment on table public.knowledge_documents is
   'One document of a source. Written by upsert_knowledge_document, which matches on external_key.';
 comment on column public.knowledge_documents.external_key is
-  'The identifier of the document outside this database (a path, a URL, an id). '
-  'An upsert finds the document by it.';
+  'Your identifier of the document: a path, a URL, an id.';
 comment on column public.knowledge_documents.document_date is
   'The date stated in the document, not the date of its import.';
 comment on column public.knowledge_documents.owner_id is
-  'The user that owns the document. Without an owner, a document is visible only if it is public, '
-  'or to its allowed_groups.';
+  'The user that owns the document; null: nobody.';
 comment on column public.knowledge_documents.allowed_groups is
   'The groups whose members can see the document, beside its owner; null: none. At most 100.';
 comment on column public.knowledge_documents.language is
   'Text search configuration of the content (english, german, ... or an ISO 639-1 code); '
   'an unknown value means simple.';
-comment on column public.knowledge_documents.content_hash is
-  'Digest of the chunks'' hashes in their order.';
 comment on column public.knowledge_documents.source_row is
-  'The row of an adopted table that the document is made of: {"adoption": name, "table": name, '
-  '"key": {column: value}, "types": {column: type}}; null for other documents.';
+  'The row of an adopted table that the document is made of; null for other documents.';
 
-create trigger check_metadata
-  before insert or update of metadata on public.knowledge_documents
-  for each row when (new.metadata <> '{}') execute function knowledge_internal.check_metadata();
+create trigger complete_document
+  before insert or update of metadata, allowed_groups on public.knowledge_documents
+  for each row when (new.metadata <> '{}' or new.allowed_groups is not null)
+  execute function knowledge_internal.complete_document();
 
-create trigger check_groups
-  before insert or update of allowed_groups on public.knowledge_documents
-  for each row when (new.allowed_groups is not null)
-  execute function knowledge_internal.check_groups();
-
-create index knowledge_documents_owner
-  on public.knowledge_documents (owner_id, external_key);
+create index knowledge_documents_owner on public.knowledge_documents (owner_id, external_key);
 create index knowledge_documents_public on public.knowledge_documents (external_key)
   where visibility = 'public';
 create index knowledge_documents_groups on public.knowledge_documents using gin (allowed_groups)
   where allowed_groups is not null;
 create index knowledge_documents_source on public.knowledge_documents (source_id);
-
--- Not granted to authenticated: a role that may select from a table can read planner estimates over
--- the rows of all users. The policy is for projects that grant select nevertheless.
-alter table public.knowledge_documents enable row level security;
-revoke all on table public.knowledge_documents from public, anon, authenticated;
-grant select, insert, update, delete on table public.knowledge_documents to service_role;
-
-create policy knowledge_documents_read on public.knowledge_documents
-  for select to authenticated
-  -- No sub-selects: Citus allows none in a policy.
-  using (
-    visibility = 'public'
-    or owner_id = knowledge_internal.current_viewer()
-    or allowed_groups <> '{}' and allowed_groups && knowledge_internal.current_viewer_groups()
-  );
 
 create table public.knowledge_chunks (
   -- What a search reads of thousands of rows comes first: Postgres reads the columns of a row in
@@ -368,8 +268,7 @@ create table public.knowledge_chunks (
   embedding_model text,
   chunk_index integer check (chunk_index >= 0),
   source_id uuid references public.knowledge_sources (id) on delete set null,
-  source_origin text not null default 'manual'
-    references public.knowledge_source_origins (name),
+  source_origin text not null default 'manual' references public.knowledge_source_origins (name),
   metadata jsonb not null default '{}' check (jsonb_typeof(metadata) = 'object'),
   content_hash text not null,
   version integer not null default 1 check (version >= 1),
@@ -378,76 +277,60 @@ create table public.knowledge_chunks (
 );
 
 comment on table public.knowledge_chunks is
-  'A passage of a document. A search returns chunks, and only those with status active. A change '
-  'of the document is copied only to active chunks.';
+  'A passage of a document. Searches return only chunks with status active, and a change of the '
+  'document is copied only to these. The database sets text_length, content_tsv, embedding_bits, '
+  'bm25 and content_hash.';
 comment on column public.knowledge_chunks.heading is
   'Title and section path; searched together with content.';
+-- A cosine distance of a zero vector is NaN, which passes every threshold.
 comment on column public.knowledge_chunks.embedding is
-  'Null until the chunk is embedded; until then only the text leg finds it. Zero vectors, and '
-  'vectors whose length is too small or too large for float4, are rejected: their cosine distance '
-  'is NaN, which passes every threshold.';
-comment on column public.knowledge_chunks.collection is
-  'The collection of the chunk; it defaults to that of the document, else to knowledge.';
+  'Null until the chunk is embedded: until then only the text leg finds it. Not a zero vector.';
 comment on column public.knowledge_chunks.allowed_groups is
   'The groups whose members can see the chunk, beside its owner; null: none.';
 comment on column public.knowledge_chunks.metadata is
   'The keys of the document, overwritten by the keys of the chunk.';
 comment on column public.knowledge_chunks.content_hash is
-  'knowledge_content_hash(heading, content), set by the database: equal hashes mean equal text.';
+  'knowledge_content_hash(heading, content): equal hashes mean equal text.';
 comment on column public.knowledge_chunks.version is
   'Increases by 1 each time the chunk at this position of its document is replaced.';
-comment on column public.knowledge_chunks.content_tsv is
-  'Lexemes of heading and content with their positions, and impact '
-  'levels (knowledge_internal.impact_levels), set by the database.';
-comment on column public.knowledge_chunks.text_length is
-  'Words in content_tsv, counted with repetition: the dl of BM25.';
-comment on column public.knowledge_chunks.bm25 is
-  'The document side of BM25, one dimension for each lexeme and one for the length factor '
-  '(knowledge_internal.document_side), set by the database.';
-comment on column public.knowledge_chunks.embedding_bits is
-  'The embedding in three bits for each dimension (knowledge_internal.embedding_bits), set by the '
-  'database. A search with a filter that few rows pass compares these bits first.';
 
 -- A search scores and filters thousands of rows. The columns that it compares stay in the row, the
 -- columns that it only returns are stored outside of it. Of these, content is compressed first.
-alter table public.knowledge_chunks alter column bm25 set storage main;
-alter table public.knowledge_chunks alter column content_tsv set storage external;
-alter table public.knowledge_chunks alter column metadata set storage main;
-alter table public.knowledge_chunks alter column embedding_bits set storage main;
-alter table public.knowledge_chunks set (toast_tuple_target = 1536);
+alter table public.knowledge_chunks
+  alter column bm25 set storage main,
+  alter column content_tsv set storage external,
+  alter column metadata set storage main,
+  alter column embedding_bits set storage main,
+  set (toast_tuple_target = 1536);
 
 -- With the default of 100, ANALYZE lists too few document frequencies. With 1000 it lists up to the
 -- 10,000 most common lexemes.
 alter table public.knowledge_chunks alter column content_tsv set statistics 1000;
 
--- The index finds the nearest rows in half precision, which takes half the memory. The search then
--- compares these rows in full precision. HNSW indexes at most 2,000 dimensions of a vector and
--- 4,000 of a halfvec.
--- The expression that a vector index on that column indexes, as SQL. kind: vector or halfvec.
+-- The expression that a vector index of this kind (vector or halfvec) indexes, as SQL. A halfvec
+-- takes half the memory; the search then compares the nearest rows in full precision. HNSW indexes
+-- at most 2,000 dimensions of a vector and 4,000 of a halfvec.
 create function knowledge_internal.indexed_embedding(
   kind text, embedding_column name default 'embedding'
 ) returns text
 language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
-  select case
-           when kind = 'vector' then format('%I', embedding_column)
-           when attribute.atttypmod <= 4000 then
-             format(
-               'extensions.l2_normalize(%I)::extensions.halfvec(%s)',
-               embedding_column, attribute.atttypmod
-             )
-           else
-             format(
-               'extensions.l2_normalize(extensions.subvector(%I, 1, 4000))'
-                 '::extensions.halfvec(4000)',
-               embedding_column
-             )
-         end
+  select format(
+           case
+             when kind = 'vector' then '%1$I'
+             when attribute.atttypmod <= 4000
+               then 'extensions.l2_normalize(%1$I)::extensions.halfvec(%2$s)'
+             else 'extensions.l2_normalize(extensions.subvector(%1$I, 1, 4000))'
+                  '::extensions.halfvec(4000)'
+           end,
+           embedding_column, attribute.atttypmod
+         )
     from pg_catalog.pg_attribute as attribute
    where attribute.attrelid = 'public.knowledge_chunks'::regclass
      and attribute.attname = embedding_column
 $$;
 
--- Creates the view searchable_chunks for a vector index of this kind, vector or halfvec.
+-- Creates the view searchable_chunks: the columns that a search reads, and indexed_embedding, the
+-- expression of the vector index. A search orders by it, for any kind of index.
 create function knowledge_internal.use_vector_index(kind text) returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 begin
@@ -463,9 +346,6 @@ begin
     '   from public.knowledge_chunks as chunk',
     knowledge_internal.indexed_embedding(kind)
   );
-  comment on view knowledge_internal.searchable_chunks is
-    'The columns of chunks that a search reads, and indexed_embedding, the expression of the '
-    'vector index. A search orders by it, for any kind of index. Created by use_vector_index.';
 end
 $$;
 
@@ -529,10 +409,31 @@ create index knowledge_chunks_embedding_model
 create index knowledge_chunks_status on public.knowledge_chunks (status, updated_at)
   where status <> 'active';
 
--- Not granted to authenticated, for the same reason as knowledge_documents.
+-- The API roles are named because Supabase grants every new table to them by default. No table is
+-- granted to authenticated: a role that may select from a table can read planner estimates over the
+-- rows of all users. The policies are for projects that grant select nevertheless.
+alter table public.knowledge_types enable row level security;
+alter table public.knowledge_source_origins enable row level security;
+alter table public.knowledge_sources enable row level security;
+alter table public.knowledge_documents enable row level security;
 alter table public.knowledge_chunks enable row level security;
-revoke all on table public.knowledge_chunks from public, anon, authenticated;
-grant select, insert, update, delete on table public.knowledge_chunks to service_role;
+revoke all
+  on table public.knowledge_types, public.knowledge_source_origins, public.knowledge_sources,
+           public.knowledge_documents, public.knowledge_chunks
+  from public, anon, authenticated;
+grant select, insert, update, delete
+  on table public.knowledge_types, public.knowledge_source_origins, public.knowledge_sources,
+           public.knowledge_documents, public.knowledge_chunks
+  to service_role;
+
+create policy knowledge_documents_read on public.knowledge_documents
+  for select to authenticated
+  -- No sub-selects: Citus allows none in a policy.
+  using (
+    visibility = 'public'
+    or owner_id = knowledge_internal.current_viewer()
+    or allowed_groups <> '{}' and allowed_groups && knowledge_internal.current_viewer_groups()
+  );
 
 create policy knowledge_chunks_read on public.knowledge_chunks
   for select to authenticated

@@ -16,8 +16,7 @@ $$;
 comment on function public.knowledge_content_hash(text, text) is
   'Hex SHA-256 of the UTF-8 bytes of heading (empty when null), a line feed and content. Chunks '
   'with the same text have the same hash.';
-revoke all on function public.knowledge_content_hash(text, text)
-  from public, anon, authenticated;
+revoke all on function public.knowledge_content_hash(text, text) from public, anon, authenticated;
 grant execute on function public.knowledge_content_hash(text, text) to service_role;
 
 -- The text search configuration for a language's name or ISO 639-1 code (german, de, de-AT); simple
@@ -25,36 +24,29 @@ grant execute on function public.knowledge_content_hash(text, text) to service_r
 create function knowledge_internal.text_configuration(language text) returns regconfig
 language plpgsql stable parallel safe security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  found_configuration regconfig;
   named text := lower(language);
+  found_configuration regconfig;
 begin
   -- The default of the column needs no look-up.
   if named = 'english' then
     return 'pg_catalog.english'::regconfig;
   end if;
-  for attempt in 1 .. 2 loop
-    select configuration.oid
-      into found_configuration
-      from pg_catalog.pg_ts_config as configuration
-     where configuration.cfgnamespace = 'pg_catalog'::regnamespace
-       and configuration.cfgname = named;
-    exit when found;
-    named := (
-      select iso_code.name
-        from (values
-          ('ar', 'arabic'), ('hy', 'armenian'), ('eu', 'basque'), ('ca', 'catalan'),
-          ('da', 'danish'), ('nl', 'dutch'), ('en', 'english'), ('fi', 'finnish'),
-          ('fr', 'french'), ('de', 'german'), ('el', 'greek'), ('hi', 'hindi'),
-          ('hu', 'hungarian'), ('id', 'indonesian'), ('ga', 'irish'), ('it', 'italian'),
-          ('lt', 'lithuanian'), ('ne', 'nepali'), ('no', 'norwegian'), ('nb', 'norwegian'),
-          ('nn', 'norwegian'), ('pt', 'portuguese'), ('ro', 'romanian'), ('ru', 'russian'),
-          ('sr', 'serbian'), ('es', 'spanish'), ('sv', 'swedish'), ('ta', 'tamil'),
-          ('tr', 'turkish'), ('yi', 'yiddish')
-        ) as iso_code (code, name)
-       where iso_code.code = split_part(translate(named, '_', '-'), '-', 1)
-    );
-    exit when named is null;
-  end loop;
+  named := coalesce(
+    '{
+      "ar": "arabic", "hy": "armenian", "eu": "basque", "ca": "catalan", "da": "danish",
+      "nl": "dutch", "en": "english", "fi": "finnish", "fr": "french", "de": "german",
+      "el": "greek", "hi": "hindi", "hu": "hungarian", "id": "indonesian", "ga": "irish",
+      "it": "italian", "lt": "lithuanian", "ne": "nepali", "no": "norwegian", "nb": "norwegian",
+      "nn": "norwegian", "pt": "portuguese", "ro": "romanian", "ru": "russian", "sr": "serbian",
+      "es": "spanish", "sv": "swedish", "ta": "tamil", "tr": "turkish", "yi": "yiddish"
+    }'::jsonb ->> split_part(translate(named, '_', '-'), '-', 1),
+    named
+  );
+  select configuration.oid
+    into found_configuration
+    from pg_catalog.pg_ts_config as configuration
+   where configuration.cfgnamespace = 'pg_catalog'::regnamespace
+     and configuration.cfgname = named;
   return coalesce(found_configuration, 'pg_catalog.simple'::regconfig);
 end
 $$;
@@ -64,6 +56,8 @@ $$;
 create function knowledge_internal.normalised(source text) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
+declare
+  marks constant text := '[\u0300-\u036F\u1AB0-\u1AFF\u1DC0-\u1DFF\u20D0-\u20FF\uFE20-\uFE2F]';
 begin
   -- Each step is much slower than the test whether it is needed.
   if octet_length(source) = length(source) then
@@ -71,14 +65,8 @@ begin
   end if;
   -- The time of normalize is quadratic in the number of marks on one letter, so at most 32 marks
   -- are kept.
-  if source ~ '[\u0300-\u036F\u1AB0-\u1AFF\u1DC0-\u1DFF\u20D0-\u20FF\uFE20-\uFE2F]{32}' then
-    source := regexp_replace(
-      source,
-      '([\u0300-\u036F\u1AB0-\u1AFF\u1DC0-\u1DFF\u20D0-\u20FF\uFE20-\uFE2F]{32})'
-        '[\u0300-\u036F\u1AB0-\u1AFF\u1DC0-\u1DFF\u20D0-\u20FF\uFE20-\uFE2F]+',
-      '\1',
-      'g'
-    );
+  if source ~ (marks || '{32}') then
+    source := regexp_replace(source, '(' || marks || '{32})' || marks || '+', '\1', 'g');
   end if;
   if source is not nfkc normalized then
     source := normalize(source, nfkc);
@@ -86,9 +74,7 @@ begin
   -- Hyphens, dashes and the minus sign become one character. Soft hyphens, word joiners, byte order
   -- marks and zero-width spaces are removed, because they are invisible and nobody types them.
   if source ~ '[\u2010-\u2013\u2212\u00AD\u2060\uFEFF\u200B]' then
-    source := translate(
-      source, U&'\2010\2011\2012\2013\2212\00AD\2060\FEFF\200B', '-----'
-    );
+    source := translate(source, U&'\2010\2011\2012\2013\2212\00AD\2060\FEFF\200B', '-----');
   end if;
   return source;
 end
@@ -122,8 +108,7 @@ begin
         source,
         '(?<=[' || letters || marks || '])[' || letters || '][' || marks || ']*'
           '(?=[' || letters || '])',
-        '\& \&',
-        'g'
+        '\& \&', 'g'
       );
     end if;
   end if;
@@ -135,17 +120,14 @@ begin
 end
 $$;
 
--- The text with its compounds (part numbers, paths, snake_case, addresses) split into words.
--- Scripts without spaces are split into overlapping pairs of letters. C++ and C# stay words.
+-- The separated text with its compounds (part numbers, paths, snake_case, addresses) split into
+-- words: Postgres' parser reads DS-7604 as a word and a negative number, a/b as a file name and
+-- List<String> as a tag.
 create function knowledge_internal.apart(source text) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 begin
-  -- Postgres' parser reads DS-7604 as a word and a negative number, a/b as a file name and
-  -- List<String> as a tag.
-  return regexp_replace(
-    knowledge_internal.separated(source), '[-_/.@:\\#+<>&''’]+', ' ', 'g'
-  );
+  return regexp_replace(knowledge_internal.separated(source), '[-_/.@:\\#+<>&''’]+', ' ', 'g');
 end
 $$;
 
@@ -175,142 +157,108 @@ begin
 end
 $$;
 
--- The text in the form that is indexed and searched. A query finds a compound written with its
--- punctuation, as separate words or as one word.
-create function knowledge_internal.apart_and_joined(source text) returns text
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-as $$
-begin
-  return knowledge_internal.apart(source) || ' ' || knowledge_internal.joined(source);
-end
-$$;
-
--- The compounds inside the compounds of a text, each as one word, where the text has them: of
--- functools.lru_cache lrucache and functoolslru, of AB-12345/X AB12345, of 3.11.2 3p11.
-create function knowledge_internal.inner_compounds(source text) returns text
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on as $$
-declare
-  most_parts constant integer := 12;
-  compound text;
-  parts text[];
-  segments text[];
-  found text[] := '{}';
-begin
-  -- Much faster than the search for the compounds.
-  if source !~ '[[:alnum:]][-_/.@:\\]+[[:alnum:]]+[-_/.@:\\]+[[:alnum:]]' then
-    return '';
-  end if;
-  for compound in
-    select matched.parts[1]
-      from regexp_matches(
-             source, '[[:alnum:]]+(?:(?:[-/.@:\\]_*|_+|::|://)[[:alnum:]]+){2,}', 'g'
-           ) as matched (parts)
-  loop
-    -- A version is one part, and so is its beginning.
-    if compound ~ '\d\.\d' then
-      compound := regexp_replace(compound, '(?<=\d)\.(?=\d)', 'p', 'g');
-      found := found || array(
-        select version.part
-          from regexp_split_to_table(compound, '[-_/.@:\\]+') as split (part)
-         cross join lateral (
-                 values (regexp_replace(split.part, 'p\d+$', '')), (nullif(split.part, compound))
-               ) as version (part)
-         where split.part ~ '^\d+(p\d+){1,4}$' and version.part ~ 'p'
-      );
-    end if;
-    parts := (regexp_split_to_array(compound, '[-_/.@:\\]+'))[:most_parts];
-    for place in 2 .. cardinality(parts) loop
-      if cardinality(parts) > 2 then
-        found := found || (parts[place - 1] || parts[place]);
-      end if;
-    end loop;
-    -- In a path or a dotted name: pandas.read_csv has read_csv.
-    if compound ~ '[-_]' and compound ~ '[/.@:\\]' then
-      segments := (regexp_split_to_array(compound, '[/.@:\\]+'))[:most_parts];
-      for place in 1 .. cardinality(segments) loop
-        if segments[place] ~ '[-_]' then
-          found := found || regexp_replace(segments[place], '[-_]+', '', 'g');
-        end if;
-        if place > 1 and cardinality(segments) > 2 then
-          found := found || regexp_replace(
-            segments[place - 1] || segments[place], '[-_]+', '', 'g'
-          );
-        end if;
-      end loop;
-    end if;
-  end loop;
-  return (
-    select coalesce(string_agg(distinct ' ' || inner_word.part, ''), '')
-      from unnest(found) as inner_word (part)
-  );
-end
-$$;
-
 -- The pieces of words that mix capitals and small letters, or letters and digits: lru and Cache of
--- lruCache, AB and 12345 of AB12345.
+-- lruCache, AB and 12345 of AB12345. A single character is no piece.
 create function knowledge_internal.pieces(source text) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
+declare
+  mixed constant text := '[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]]';
+  boundary constant text := '(?<=[[:lower:]])(?=[[:upper:]])'
+    '|(?<=[[:upper:]])(?=[[:upper:]][[:lower:]])'
+    '|(?<=[[:alpha:]])(?=\d)|(?<=\d)(?=[[:alpha:]])';
+  words text;
 begin
-  if source !~ '[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]]' then
+  if source !~ mixed then
     return '';
   end if;
-  return (
-    select coalesce(
-             -- A single character is no word.
-             regexp_replace(
-               regexp_replace(
-                 string_agg(' ' || mixed.parts[1], ''),
-                 '(?<=[[:lower:]])(?=[[:upper:]])|(?<=[[:upper:]])(?=[[:upper:]][[:lower:]])'
-                   '|(?<=[[:alpha:]])(?=\d)|(?<=\d)(?=[[:alpha:]])',
-                 ' ',
-                 'g'
-               ),
-               ' [[:alnum:]](?![[:alnum:]])',
-               '',
-               'g'
-             ),
-             ''
-           )
-      from regexp_matches(
-             source,
-             '\m[[:alnum:]]*(?:[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]])[[:alnum:]]*',
-             'g'
-           ) as mixed (parts)
+  select string_agg(' ' || matched.parts[1], '')
+    into words
+    from regexp_matches(source, '\m[[:alnum:]]*(?:' || mixed || ')[[:alnum:]]*', 'g')
+         as matched (parts);
+  return coalesce(
+    regexp_replace(
+      regexp_replace(words, boundary, ' ', 'g'), ' [[:alnum:]](?![[:alnum:]])', '', 'g'
+    ),
+    ''
   );
 end
 $$;
 
 -- Words inside the words of a normalised text, which are indexed too: Han and Hangul characters,
--- pieces, inner compounds. A query is not split this way, so that exact words rank first.
+-- pieces, and the compounds inside compounds, each as one word: of functools.lru_cache lrucache and
+-- functoolslru, of AB-12345/X AB12345, of 3.11.2 3p11. A query is not split this way, so that exact
+-- words rank first.
 create function knowledge_internal.inner_words(source text) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
+declare
+  most_parts constant integer := 12;
+  words text;
 begin
   if octet_length(source) = length(source) then
-    -- With collation C, the classes of characters are those of ASCII: pieces takes half the time.
-    return knowledge_internal.pieces(source collate "C")
-      || knowledge_internal.inner_compounds(source);
+    -- With collation C, the classes of characters are those of ASCII, which takes half the time.
+    words := knowledge_internal.pieces(source collate "C");
+  else
+    words := regexp_replace(
+      regexp_replace(
+        source,
+        '[^\u3007\u3400-\u4DBF\u4E00-\u9FFF\uAC00-\uD7A3\uF900-\uFAFF\U00020000-\U0003FFFD]+',
+        '', 'g'
+      ),
+      '.', ' \&', 'g'
+    ) || knowledge_internal.pieces(source);
   end if;
-  return regexp_replace(
-           regexp_replace(
-             source,
-             '[^\u3007\u3400-\u4DBF\u4E00-\u9FFF\uAC00-\uD7A3\uF900-\uFAFF\U00020000-\U0003FFFD]+',
-             '',
-             'g'
-           ),
-           '.',
-           ' \&',
-           'g'
-         )
-    || knowledge_internal.pieces(source)
-    || knowledge_internal.inner_compounds(source);
+  -- Much faster than the search for the compounds.
+  if source !~ '[[:alnum:]][-_/.@:\\]+[[:alnum:]]+[-_/.@:\\]+[[:alnum:]]' then
+    return words;
+  end if;
+  return words || (
+    select coalesce(string_agg(distinct ' ' || translate(inner_compound.word, '-_', ''), ''), '')
+      from regexp_matches(
+             source, '[[:alnum:]]+(?:(?:[-/.@:\\]_*|_+|::|://)[[:alnum:]]+){2,}', 'g'
+           ) as matched (parts)
+     cross join lateral (
+             select matched.parts[1] ~ '\d\.\d' as has_version,
+                    -- A version is one part.
+                    regexp_replace(matched.parts[1], '(?<=\d)\.(?=\d)', 'p', 'g') as source
+             offset 0
+           ) as compound
+     cross join lateral (
+             select (regexp_split_to_array(compound.source, '[-_/.@:\\]+'))[:most_parts] as parts,
+                    -- Of a path or a dotted name: pandas.read_csv has read_csv.
+                    case
+                      when compound.source ~ '[-_]' and compound.source ~ '[/.@:\\]'
+                        then (regexp_split_to_array(compound.source, '[/.@:\\]+'))[:most_parts]
+                    end as segments
+             offset 0
+           ) as split
+     cross join lateral (
+             -- A version that is not the whole compound, and its beginning.
+             select version.word
+               from regexp_split_to_table(compound.source, '[-_/.@:\\]+') as part
+              cross join lateral (
+                      values (regexp_replace(part, 'p\d+$', '')), (nullif(part, compound.source))
+                    ) as version (word)
+              where compound.has_version and part ~ '^\d+(p\d+){1,4}$' and version.word ~ 'p'
+             union all
+             select split.parts[place - 1] || split.parts[place]
+               from generate_series(2, cardinality(split.parts)) as place
+              where cardinality(split.parts) > 2
+             union all
+             select segment from unnest(split.segments) as segment where segment ~ '[-_]'
+             union all
+             select split.segments[place - 1] || split.segments[place]
+               from generate_series(2, cardinality(split.segments)) as place
+              where cardinality(split.segments) > 2
+           ) as inner_compound (word)
+  );
 end
 $$;
 
--- Lexemes of a heading and its content with their positions; the heading counts twice. Inner words
--- have label C.
+-- Lexemes of a heading and its content with their positions; the heading counts twice, which
+-- improved nDCG on each of three test collections. Inner words have label C, which keeps them out
+-- of the length of the text.
 create function knowledge_internal.lexemes(configuration regconfig, heading text, content text)
 returns tsvector
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
@@ -319,36 +267,27 @@ declare
   -- no phrase matches across the boundary.
   gap constant text := '7318008135207';
   boundary constant text := E'\n' || gap || E'\n';
-  -- The heading is indexed twice, which improved nDCG on each of three test collections.
   source constant text := knowledge_internal.normalised(
     concat_ws(boundary, heading, content, heading)
   );
   words text := concat_ws(
     boundary, knowledge_internal.apart(source), knowledge_internal.joined(source)
   );
-  -- Label C keeps these out of the length of the text.
   inner_words text := boundary || knowledge_internal.inner_words(source);
 begin
-  -- A tsvector has at most 1 MB. A text that exceeds it is halved until it fits, so its beginning
-  -- stays searchable.
-  if octet_length(words) + octet_length(inner_words) < 262144 then
-    return ts_delete(
-      case
-        when inner_words = boundary then to_tsvector(configuration, words)
-        else to_tsvector(configuration, words)
-          || setweight(to_tsvector(configuration, inner_words), 'C')
-      end,
-      gap
-    );
-  end if;
   loop
     begin
       return ts_delete(
         to_tsvector(configuration, words)
-          || setweight(to_tsvector(configuration, inner_words), 'C'),
+          || case
+            when inner_words = boundary then ''
+            else setweight(to_tsvector(configuration, inner_words), 'C')
+          end,
         gap
       );
     exception when program_limit_exceeded then
+      -- A tsvector has at most 1 MB. A text that exceeds it is halved until it fits, so its
+      -- beginning stays searchable.
       words := left(words, length(words) / 2);
       inner_words := left(inner_words, length(inner_words) / 2);
     end;
@@ -386,16 +325,6 @@ as $$
 declare
   most_elements constant integer := 15999; -- a sparsevec has 16,000, one for the length factor
 begin
-  if cardinality(lexemes) > most_elements then
-    select array_agg(heaviest.lexeme), array_agg(heaviest.weight)
-      into lexemes, weights
-      from (
-        select entry.lexeme, entry.weight
-          from unnest(lexemes, weights) as entry (lexeme, weight)
-         order by entry.weight desc, entry.lexeme collate "C"
-         limit most_elements
-      ) as heaviest;
-  end if;
   return (
     select (
              '{'
@@ -404,9 +333,14 @@ begin
                || '}/536870912'
            )::extensions.sparsevec
       from (
-        select knowledge_internal.lexeme_dimension(entry.lexeme) as dimension,
-               sum(entry.weight)::real as weight
-          from unnest(lexemes, weights) as entry (lexeme, weight)
+        select knowledge_internal.lexeme_dimension(heaviest.lexeme) as dimension,
+               sum(heaviest.weight)::real as weight
+          from (
+            select entry.lexeme, entry.weight
+              from unnest(lexemes, weights) as entry (lexeme, weight)
+             order by entry.weight desc, entry.lexeme collate "C"
+             limit most_elements
+          ) as heaviest
          group by 1
       ) as bucket
   );
@@ -422,15 +356,6 @@ begin
 end
 $$;
 
--- b of BM25: how much the length of a text lowers its score, from 0 (not at all) to 1.
-create function knowledge_internal.bm25_b() returns float8
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-as $$
-begin
-  return 0.75::float8;
-end
-$$;
-
 -- The part of BM25 that depends only on the length of the text: k1 (1 - b + b dl / avgdl). The
 -- weight of a word that occurs tf times is idf * tf (k1 + 1) / (tf + this factor), where the
 -- fraction is between 0 and k1 + 1 (Robertson and Zaragoza 2009).
@@ -439,7 +364,8 @@ returns float8
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 declare
-  b constant float8 := knowledge_internal.bm25_b();
+  -- How much the length of a text lowers its score, from 0 (not at all) to 1.
+  b constant float8 := 0.75;
 begin
   return knowledge_internal.bm25_k1() * (1 - b + b * text_length / mean_length);
 end
@@ -494,7 +420,7 @@ begin
   length_factor := knowledge_internal.bm25_length_factor(
     text_length, greatest(coalesce(mean_length, text_length), 1)
   );
-  -- An aggregate for each level: a second statement over these lexemes takes longer.
+  -- A second statement over these lexemes takes longer than an aggregate for each level.
   select string_agg(term.dimension || ':' || term.weight::real, ','),
          coalesce(
            array_agg(term.lexeme || '^1') filter (where term.weight >= levels[1])

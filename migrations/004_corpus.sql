@@ -16,11 +16,7 @@ $$;
 -- last ANALYZE or VACUUM counted. analysed_rows: what that one counted, with superseded rows; null
 -- before the first one.
 create type knowledge_internal.chunk_table as (
-  relation regclass,
-  pages bigint,
-  estimated_rows float8,
-  analysed_rows float8,
-  dimensions integer
+  relation regclass, pages bigint, estimated_rows float8, analysed_rows float8, dimensions integer
 );
 
 -- Reads the table of chunks from the system catalogues, with one query.
@@ -261,10 +257,7 @@ $$;
 -- The figures of BM25. lexemes with document_frequencies: given by a search of several databases,
 -- null where this database knows them.
 create type knowledge_internal.corpus_figures as (
-  document_count float8,
-  mean_length float8,
-  is_small boolean,
-  lexemes text[],
+  document_count float8, mean_length float8, is_small boolean, lexemes text[],
   document_frequencies float8[]
 );
 
@@ -535,5 +528,54 @@ begin
   );
 end
 $$;
+
+create function public.knowledge_embedding_models()
+returns table (model text, dimensions integer, chunks bigint)
+-- definer: service_role has no rights on the internal schema.
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+-- Models and chunks are read by the index on embedding_model.
+set enable_seqscan = off
+set enable_bitmapscan = off as $$
+declare
+  most_counted constant integer := 100000; -- chunks of each model
+begin
+  return query
+  with recursive named as (
+    select min(coalesce(chunk.embedding_model, '')) as model
+      from public.knowledge_chunks as chunk
+     where chunk.status = 'active' and chunk.embedding is not null
+     union all
+    select (
+             select min(coalesce(chunk.embedding_model, '')) from public.knowledge_chunks as chunk
+              where chunk.status = 'active' and chunk.embedding is not null
+                and coalesce(chunk.embedding_model, '') > named.model
+           )
+      from named
+     where named.model is not null
+  )
+  select nullif(named.model, ''), stored.dimensions, of_model.chunks
+    from named
+   cross join knowledge_internal.chunk_table() as stored
+   cross join lateral (
+           select count(*) as chunks
+             from (
+               select
+                 from public.knowledge_chunks as chunk
+                where chunk.status = 'active'
+                  and chunk.embedding is not null
+                  and coalesce(chunk.embedding_model, '') = named.model
+                limit most_counted
+             ) as one
+         ) as of_model
+   where named.model is not null
+   order by of_model.chunks desc, named.model;
+end
+$$;
+
+comment on function public.knowledge_embedding_models() is
+  'The embedding models of active chunks, most chunks first: model (null if none was recorded), '
+  'dimensions of the column, chunks (100,000 stands for more, too).';
+revoke all on function public.knowledge_embedding_models() from public, anon, authenticated;
+grant execute on function public.knowledge_embedding_models() to service_role;
 
 notify pgrst, 'reload schema';

@@ -7,18 +7,13 @@
 -- Another reading of a typed word: a spelling with accents, a completion or a synonym. typed: the
 -- word in lower case; typed_lexeme: its lexeme, null for a stop word; share: of its weight.
 create type knowledge_internal.expansion as (
-  typed text,
-  typed_lexeme text,
-  lexeme text,
-  share float8
+  typed text, typed_lexeme text, lexeme text, share float8
 );
 
 -- What a chunk scores beside BM25: identifier_bonus if it matches identifier_query, and the bonus
 -- of each phrase query that it matches.
 create type knowledge_internal.query_bonuses as (
-  identifier_query tsquery,
-  identifier_bonus float8,
-  phrase_queries tsquery[],
+  identifier_query tsquery, identifier_bonus float8, phrase_queries tsquery[],
   phrase_bonuses float8[]
 );
 
@@ -34,59 +29,33 @@ create type knowledge_internal.query_bonuses as (
 -- enough. document_count and mean_length are those of the corpus. replaced: as in the notes of
 -- knowledge_search_hit.
 create type knowledge_internal.query_analysis as (
-  words text[],
-  word_queries tsquery[],
-  compounds text[],
-  lexemes text[],
-  lexeme_queries tsquery[],
-  document_frequencies float8[],
-  weights float8[],
-  weight_vector extensions.sparsevec,
-  scored_weights float8[],
-  readings integer[],
-  bonuses knowledge_internal.query_bonuses,
-  relaxed_bonuses knowledge_internal.query_bonuses,
-  matching_query tsquery,
-  relaxed_query tsquery,
-  relaxed_parts text[],
-  required_query tsquery,
-  candidate_query tsquery,
-  is_partial boolean,
-  is_optional boolean,
-  document_count float8,
-  mean_length float8,
-  replaced jsonb
+  words text[], word_queries tsquery[], compounds text[], lexemes text[], lexeme_queries tsquery[],
+  document_frequencies float8[], weights float8[], weight_vector extensions.sparsevec,
+  scored_weights float8[], readings integer[], bonuses knowledge_internal.query_bonuses,
+  relaxed_bonuses knowledge_internal.query_bonuses, matching_query tsquery, relaxed_query tsquery,
+  relaxed_parts text[], required_query tsquery, candidate_query tsquery, is_partial boolean,
+  is_optional boolean, document_count float8, mean_length float8, replaced jsonb
 );
 
 -- The words of all questions of a search as typed, without stop words, and the parts of compounds
 -- after their compound; the condition for each; the compound that a part is in, null for a word;
 -- and the lexemes of all.
 create type knowledge_internal.asked_words as (
-  words text[],
-  word_queries tsquery[],
-  compounds text[],
-  lexemes text[]
+  words text[], word_queries tsquery[], compounds text[], lexemes text[]
 );
 
 -- A word or phrase of a query. alternatives: a number that operands joined by or have in common;
 -- when one of them is required, a row must have one of them.
 create type knowledge_internal.query_operand as (
-  source text,
-  is_phrase boolean,
-  is_required boolean,
-  is_excluded boolean,
-  alternatives integer
+  source text, is_phrase boolean, is_required boolean, is_excluded boolean, alternatives integer
 );
 
 -- What several databases know of a question together; null in a search of one. corpus: with the
 -- document frequencies of all lexemes; replaced: the words that no database has, and what is
 -- searched instead.
 create type knowledge_internal.shared_question as (
-  corpus knowledge_internal.corpus_figures,
-  cosine_spread float8,
-  configurations regconfig[],
-  expansions knowledge_internal.expansion[],
-  replaced jsonb
+  corpus knowledge_internal.corpus_figures, cosine_spread float8, configurations regconfig[],
+  expansions knowledge_internal.expansion[], replaced jsonb
 );
 
 -- Extension point: other readings of the words of a text (their spellings with other accents, their
@@ -683,7 +652,6 @@ declare
     )
   end;
   conditions record;
-  required_rows float8;
   bonuses knowledge_internal.query_bonuses;
   analysis knowledge_internal.query_analysis;
 begin
@@ -783,7 +751,8 @@ begin
   analysis.matching_query := analysis.matching_query && !!conditions.excluded;
   analysis.bonuses := bonuses;
   analysis.is_optional := numnode(conditions.required || conditions.excluded) = 0;
-  required_rows := (
+  -- Few rows have all required words: then all of these rows are candidates.
+  analysis.is_partial := case when expansions = '{}' and (
     select case
              when conditions.required::text like '%|%' then min(word.document_frequency)
              else analysis.document_count
@@ -792,11 +761,7 @@ begin
       from unnest(analysis.lexeme_queries, analysis.document_frequencies)
            as word (query, document_frequency)
      where conditions.required @> word.query
-  );
-  -- Few rows have all required words: then all of these rows are candidates.
-  analysis.is_partial := case
-    when required_rows <= scored_in_full and expansions = '{}' then false
-  end;
+  ) <= scored_in_full then false end;
   return analysis;
 end
 $$;

@@ -6,9 +6,7 @@
 -- One way to ask: an embedding, words, or both. ignored_embedding: why its embedding is not used,
 -- where on_bad_embedding allows that.
 create type knowledge_internal.search_question as (
-  embedding extensions.vector,
-  query_text text,
-  ignored_embedding text
+  embedding extensions.vector, query_text text, ignored_embedding text
 );
 
 -- A search whose arguments are checked and whose question is read. cosine_scale: what fusion auto
@@ -22,32 +20,14 @@ create type knowledge_internal.search_question as (
 -- compares them too) all of them are candidates. sampled_collections: the collections of the rows
 -- of a sample that match, each for sample_weight chunks.
 create type knowledge_internal.search_plan as (
-  questions knowledge_internal.search_question[],
-  analyses knowledge_internal.query_analysis[],
-  scope knowledge_internal.row_scope,
-  collections text[],
-  fusion text,
-  vector_weight double precision,
-  text_weight double precision,
-  match_threshold double precision,
-  cosine_scale double precision,
-  is_filtered boolean,
-  is_indexed boolean,
-  is_small_corpus boolean,
-  is_empty boolean,
-  pool integer,
-  index_rows integer,
-  ef_search integer,
-  scan_tuples integer,
-  chunk_count double precision,
-  dimensions integer,
-  most_compared double precision,
-  compared_by_bits integer,
-  compared_exactly integer,
-  scored_exactly integer,
-  most_read_by_filter double precision,
-  sample_weight double precision,
-  sampled_collections text[]
+  questions knowledge_internal.search_question[], analyses knowledge_internal.query_analysis[],
+  scope knowledge_internal.row_scope, collections text[], fusion text,
+  vector_weight double precision, text_weight double precision, match_threshold double precision,
+  cosine_scale double precision, is_filtered boolean, is_indexed boolean, is_small_corpus boolean,
+  is_empty boolean, pool integer, index_rows integer, ef_search integer, scan_tuples integer,
+  chunk_count double precision, dimensions integer, most_compared double precision,
+  compared_by_bits integer, compared_exactly integer, scored_exactly integer,
+  most_read_by_filter double precision, sample_weight double precision, sampled_collections text[]
 );
 
 -- The rows that the legs found for one question in one collection (null: in all), best first.
@@ -56,18 +36,10 @@ create type knowledge_internal.search_plan as (
 -- because no row has it. milliseconds: of the vector leg those of a comparison with all rows for
 -- both legs, too.
 create type knowledge_internal.ranked_list as (
-  formulation integer,
-  collection text,
-  vector_strategy text,
-  vector_ids uuid[],
-  similarities double precision[],
-  text_strategy text,
-  text_ids uuid[],
-  text_scores double precision[],
-  identifier_bonus double precision,
-  relaxed_parts text[],
-  vector_milliseconds double precision,
-  text_milliseconds double precision
+  formulation integer, collection text, vector_strategy text, vector_ids uuid[],
+  similarities double precision[], text_strategy text, text_ids uuid[],
+  text_scores double precision[], identifier_bonus double precision, relaxed_parts text[],
+  vector_milliseconds double precision, text_milliseconds double precision
 );
 
 -- Three bits for each dimension of the normalised vector: above -0.7, 0 and 0.7 times the root mean
@@ -621,6 +593,31 @@ begin
 end
 $$;
 
+-- The nearest of these rows in full precision, nearest first.
+create function knowledge_internal.rated_rows(
+  compared uuid[], asked_embedding extensions.vector, most_rows integer,
+  out ids uuid[], out similarities float8[]
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  select array_agg(near.id order by near.distance, near.id),
+         array_agg(1 - near.distance order by near.distance, near.id)
+    into ids, similarities
+    from (
+      select chunk.id, chunk.embedding operator(extensions.<=>) asked_embedding as distance
+        from unnest(compared) as listed (id)
+       cross join lateral (
+               select stored.id, stored.embedding
+                 from public.knowledge_chunks as stored
+                where stored.id = listed.id
+               offset 0
+             ) as chunk
+       order by distance, chunk.id
+       limit most_rows
+    ) as near;
+end
+$$;
+
 -- The rows of the text leg for a query with a matching_query, in one collection or in all. Pass 1
 -- reads the rows of candidate_query, pass 2 those of a wider one, pass 3 every row that matches,
 -- pass 4 rows without what is required. The next pass follows if the last one found fewer rows than
@@ -751,22 +748,9 @@ begin
     );
     list.text_ids := found.text_ids;
     if list.vector_strategy <> 'index' then
-      -- The nearest of these in full precision.
-      select array_agg(rated.id order by rated.distance, rated.id) as ids,
-             array_agg(1 - rated.distance order by rated.distance, rated.id) as similarities
-        into near
-        from (
-          select chunk.id, chunk.embedding operator(extensions.<=>) asked_embedding as distance
-            from unnest(found.near_ids) as listed (id)
-           cross join lateral (
-                   select stored.id, stored.embedding
-                     from public.knowledge_chunks as stored
-                    where stored.id = listed.id
-                   offset 0
-                 ) as chunk
-           order by distance, chunk.id
-           limit plan.compared_exactly
-        ) as rated;
+      near := knowledge_internal.rated_rows(
+        found.near_ids, asked_embedding, plan.compared_exactly
+      );
     end if;
   end if;
   if list.vector_strategy is not null then

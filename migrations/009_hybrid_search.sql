@@ -6,32 +6,13 @@
 
 -- The arguments of hybrid_search_knowledge_chunks, in its order.
 create type knowledge_internal.search_arguments as (
-  query_embedding extensions.vector,
-  query_text text,
-  match_count integer,
-  match_threshold double precision,
-  vector_weight double precision,
-  text_weight double precision,
-  filter_type text,
-  search_mode text,
-  pool_size integer,
-  rrf_k double precision,
-  fusion text,
-  filters jsonb,
-  date_from date,
-  date_to date,
-  collections text[],
-  viewer_id uuid,
-  public_only boolean,
-  one_per_document boolean,
-  neighbor_window integer,
-  recency_half_life double precision,
-  match_offset integer,
-  snippet boolean,
-  formulations jsonb,
-  viewer_groups text[],
-  on_bad_embedding text,
-  prefix_last boolean
+  query_embedding extensions.vector, query_text text, match_count integer,
+  match_threshold double precision, vector_weight double precision, text_weight double precision,
+  filter_type text, search_mode text, pool_size integer, rrf_k double precision, fusion text,
+  filters jsonb, date_from date, date_to date, collections text[], viewer_id uuid,
+  public_only boolean, one_per_document boolean, neighbor_window integer,
+  recency_half_life double precision, match_offset integer, snippet boolean, formulations jsonb,
+  viewer_groups text[], on_bad_embedding text, prefix_last boolean
 );
 
 -- A type and not "returns table": snippet is an argument and a column, and PL/pgSQL allows no name
@@ -634,12 +615,9 @@ $$;
 -- What fusion needs of a ranked_list beside the scores of a row. missing_text_score: of a row that
 -- the text leg missed, the least of a full pool, else 0: then it has no word.
 create type knowledge_internal.score_range as (
-  least_similarity double precision,
-  best_similarity double precision,
-  least_text_score double precision,
-  best_text_score double precision,
-  missing_text_score double precision,
-  identifier_bonus double precision
+  least_similarity double precision, best_similarity double precision,
+  least_text_score double precision, best_text_score double precision,
+  missing_text_score double precision, identifier_bonus double precision
 );
 
 -- A score scaled to 0..1 over its list; 1 when all scores of the list are equal, 0 for null.

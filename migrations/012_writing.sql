@@ -3,8 +3,8 @@
 -- and purge_. Locks both tables against writes while a trigger is created.
 -- Written from supabase/schemas/core/12_writing.sql by `make baseline`: edit that file.
 
--- The trigger functions are security definer, because roles that may write chunks or documents have
--- no rights on the internal functions and tables that the triggers use.
+-- The trigger functions are definers: roles that may write chunks or documents have no rights on
+-- the internal functions and tables.
 
 -- The mean text_length of 100 chunks, or of all if there are fewer; null if there are none. It is
 -- for writes before the first ANALYZE.
@@ -38,20 +38,20 @@ $$;
 -- Runs before a chunk is written: copies the columns of its document to a new or restored chunk,
 -- analyses text and embedding, and sets hash and time. An update of the text that gives no new
 -- embedding removes the old one. An update that sets content_tsv to null analyses the text again.
+-- For an insert, the columns of old are null.
 create function knowledge_internal.complete_chunk() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   document public.knowledge_documents;
-  is_restored constant boolean := tg_op = 'UPDATE' and new.status = 'active'
-                                  and old.status <> 'active';
+  is_restored constant boolean := new.status = 'active' and old.status <> 'active';
   mean_length float8;
   side record;
 begin
-  if new.document_id is not null
-     and (
-       tg_op = 'INSERT' or is_restored or new.document_id is distinct from old.document_id
-     )
-  then
+  if new.allowed_groups is distinct from old.allowed_groups then
+    new.allowed_groups := knowledge_internal.sorted_groups('allowed_groups', new.allowed_groups);
+  end if;
+
+  if is_restored or new.document_id is distinct from old.document_id then
     -- The lock prevents a change of who can see the document before this row is written.
     select * into document from public.knowledge_documents as parent
      where parent.id = new.document_id for share;
@@ -75,15 +75,14 @@ begin
     end if;
   end if;
   new.collection := coalesce(new.collection, 'knowledge');
-  if tg_op = 'INSERT'
-     or (new.embedding operator(extensions.=) old.embedding) is not true
-     or old.embedding_bits is null
-     or new.content_tsv is null
-  then
-    new.embedding_bits := knowledge_internal.embedding_bits(new.embedding);
-  else
-    new.embedding_bits := old.embedding_bits;
-  end if;
+
+  new.embedding_bits := case
+    when new.embedding operator(extensions.=) old.embedding
+         and old.embedding_bits is not null
+         and new.content_tsv is not null
+      then old.embedding_bits
+    else knowledge_internal.embedding_bits(new.embedding)
+  end;
 
   if tg_op = 'INSERT'
      or new.content is distinct from old.content
@@ -105,10 +104,9 @@ begin
       knowledge_internal.text_configuration(new.language), new.heading, new.content
     );
     select corpus.mean_length into mean_length from public.knowledge_corpus_statistics as corpus;
-    if mean_length is null then
-      mean_length := knowledge_internal.mean_length_so_far();
-    end if;
-    side := knowledge_internal.document_side(new.content_tsv, mean_length);
+    side := knowledge_internal.document_side(
+      new.content_tsv, coalesce(mean_length, knowledge_internal.mean_length_so_far())
+    );
     new.text_length := side.text_length;
     new.bm25 := side.bm25;
     new.content_tsv := new.content_tsv || array_to_tsvector(side.impacts);
@@ -119,6 +117,9 @@ begin
     new.bm25 := old.bm25;
   end if;
 
+  if new.metadata is distinct from old.metadata then
+    new.metadata := knowledge_internal.checked_metadata('metadata', new.metadata);
+  end if;
   -- For a superseded row, updated_at is the time when it was superseded; a purge compares it.
   if tg_op = 'UPDATE' and (new.status = 'active' or new.status <> old.status) then
     new.updated_at := now();
@@ -130,18 +131,6 @@ $$;
 create trigger complete_chunk
   before insert or update on public.knowledge_chunks
   for each row execute function knowledge_internal.complete_chunk();
-
--- Triggers run in the order of their names: this one runs before complete_chunk, so it checks the
--- groups of a chunk without a document; those of a document are checked there.
-create trigger check_groups
-  before insert or update of allowed_groups on public.knowledge_chunks
-  for each row when (new.allowed_groups is not null)
-  execute function knowledge_internal.check_groups();
-
--- This one runs after complete_chunk merged the metadata.
-create trigger limit_metadata
-  before insert or update on public.knowledge_chunks
-  for each row when (new.metadata <> '{}') execute function knowledge_internal.check_metadata();
 
 -- Runs after a write: copies the statistics if there was an ANALYZE since the last copy. Otherwise
 -- it costs two look-ups.
@@ -229,12 +218,8 @@ declare
     'author', 'document_date', 'owner_id', 'visibility', 'allowed_groups', 'sensitivity',
     'language', 'collection', 'metadata'
   ];
-  other_than_texts constant text[] := array['metadata', 'allowed_groups'];
-  listed_keys constant text[] := array['knowledge_type', 'source_origin', 'visibility'];
   wrong_key text;
-  listed_key text;
   allowed text;
-  problem text;
 begin
   if jsonb_typeof(document) is distinct from 'object' then
     raise exception 'document must be a JSON object, not %',
@@ -244,7 +229,7 @@ begin
   select entry.key
     into wrong_key
     from jsonb_each(document) as entry (key, value)
-   where entry.key <> all (other_than_texts)
+   where entry.key not in ('metadata', 'allowed_groups')
      and jsonb_typeof(entry.value) not in ('string', 'null')
    limit 1;
   if found then
@@ -261,39 +246,26 @@ begin
     into wrong_key, allowed
     from (
       values
-        (
-          'metadata', 'a JSON object',
-          jsonb_typeof(document -> 'metadata') in ('object', 'null')
-        ),
-        (
-          'allowed_groups', 'an array of texts, or null',
-          document -> 'allowed_groups' = 'null'
-            or jsonb_typeof(document -> 'allowed_groups') = 'array'
-              and not jsonb_path_exists(
-                    document -> 'allowed_groups', 'strict $[*] ? (@.type() != "string")',
-                    silent => true
-                  )
-        ),
-        (
-          'external_key', 'a text of 1 to 2000 bytes',
-          octet_length(document ->> 'external_key') between 1 and 2000
-        ),
+        ('metadata', 'a JSON object', jsonb_typeof(document -> 'metadata') in ('object', 'null')),
+        ('allowed_groups', 'an array of texts, or null',
+         document -> 'allowed_groups' = 'null'
+           or jsonb_typeof(document -> 'allowed_groups') = 'array'
+             and not jsonb_path_exists(
+                   document -> 'allowed_groups', 'strict $[*] ? (@.type() != "string")',
+                   silent => true
+                 )),
+        ('external_key', 'a text of 1 to 2000 bytes',
+         octet_length(document ->> 'external_key') between 1 and 2000),
         ('owner_id', 'a UUID', knowledge_internal.is_input(document ->> 'owner_id', 'uuid')),
         ('source_id', 'a UUID', knowledge_internal.is_input(document ->> 'source_id', 'uuid')),
         -- How Postgres reads any other form of a date depends on the DateStyle of the session.
-        (
-          'document_date', 'an ISO date such as 2026-01-31',
-          document ->> 'document_date' ~ '^\d{4}-\d{2}-\d{2}([T ].*)?$'
-            and knowledge_internal.is_input(document ->> 'document_date', 'date')
-        ),
-        (
-          'language', 'a text of 1 to 60 characters',
-          length(document ->> 'language') between 1 and 60
-        ),
-        (
-          'collection', 'a text of 1 to 200 characters',
-          length(document ->> 'collection') between 1 and 200
-        )
+        ('document_date', 'an ISO date such as 2026-01-31',
+         document ->> 'document_date' ~ '^\d{4}-\d{2}-\d{2}([T ].*)?$'
+           and knowledge_internal.is_input(document ->> 'document_date', 'date')),
+        ('language', 'a text of 1 to 60 characters',
+         length(document ->> 'language') between 1 and 60),
+        ('collection', 'a text of 1 to 200 characters',
+         length(document ->> 'collection') between 1 and 200)
     ) as rule (field, allowed, is_kept)
    where not rule.is_kept
    limit 1;
@@ -302,12 +274,7 @@ begin
                     wrong_key, allowed, left(document ->> wrong_key, 100)
       using errcode = '22023';
   end if;
-  problem := knowledge_internal.metadata_problem(document -> 'metadata');
-  if problem is not null then
-    raise exception 'document.metadata %', problem
-      using errcode = '22023',
-            hint = 'Nest metadata at most 50 levels deep, and store a larger number as a text.';
-  end if;
+  perform knowledge_internal.checked_metadata('document.metadata', document -> 'metadata');
   perform knowledge_internal.sorted_groups(
     'document.allowed_groups',
     array(select jsonb_array_elements_text(nullif(document -> 'allowed_groups', 'null')))
@@ -322,63 +289,15 @@ begin
                     wrong_key, array_to_string(document_keys, ', ')
       using errcode = '22023', hint = 'Put keys of your own into document.metadata.';
   end if;
-  foreach listed_key in array listed_keys loop
-    if document ->> listed_key <> all (knowledge_internal.known_values(listed_key)) then
-      raise exception 'document.% must be one of %, not %',
-                      listed_key,
-                      array_to_string(knowledge_internal.known_values(listed_key), ', '),
-                      left(document ->> listed_key, 100)
-        using errcode = '22023';
-    end if;
-  end loop;
-end
-$$;
-
--- Raises 22023 for chunks of upsert_knowledge_document that have a missing or an unknown key, or a
--- value of the wrong type.
-create function knowledge_internal.check_chunks(chunks jsonb) returns void
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  chunk_keys constant text[] := array[
-    'content', 'heading', 'embedding', 'embedding_model', 'collection', 'metadata'
-  ];
-  unknown_key text;
-  wrong_chunk bigint;
-begin
-  if jsonb_typeof(chunks) is distinct from 'array' then
-    raise exception 'chunks must be a JSON array of objects, not %',
-                    coalesce(jsonb_typeof(chunks), 'null')
-      using errcode = '22023';
-  end if;
-  select item.ordinality - 1
-    into wrong_chunk
-    from jsonb_array_elements(chunks) with ordinality as item (chunk, ordinality)
-   where jsonb_typeof(item.chunk) <> 'object'
-      or jsonb_typeof(item.chunk -> 'content') is distinct from 'string'
-      or jsonb_typeof(item.chunk -> 'metadata') not in ('object', 'null')
-      or jsonb_typeof(item.chunk -> 'embedding') not in ('array', 'string', 'null')
-      or jsonb_typeof(item.chunk -> 'embedding_model') not in ('string', 'null')
-      or jsonb_typeof(item.chunk -> 'heading') not in ('string', 'null')
-      or jsonb_typeof(item.chunk -> 'collection') not in ('string', 'null')
-   order by item.ordinality
+  select listed.field, array_to_string(knowledge_internal.known_values(listed.field), ', ')
+    into wrong_key, allowed
+    from (values ('knowledge_type'), ('source_origin'), ('visibility')) as listed (field)
+   where document ->> listed.field <> all (knowledge_internal.known_values(listed.field))
    limit 1;
   if found then
-    raise exception 'chunks[%] must be an object: content a text, heading, embedding_model and '
-                    'collection texts or null, embedding an array of numbers or null, metadata '
-                    'an object or null',
-                    wrong_chunk
+    raise exception 'document.% must be one of %, not %',
+                    wrong_key, allowed, left(document ->> wrong_key, 100)
       using errcode = '22023';
-  end if;
-  select key.name
-    into unknown_key
-    from jsonb_array_elements(chunks) as item (chunk)
-   cross join jsonb_object_keys(item.chunk) as key (name)
-   where key.name <> all (chunk_keys)
-   limit 1;
-  if found then
-    raise exception 'chunks have an unknown key %, the known keys are: %',
-                    unknown_key, array_to_string(chunk_keys, ', ')
-      using errcode = '22023', hint = 'Put keys of your own into the metadata of a chunk.';
   end if;
 end
 $$;
@@ -388,70 +307,55 @@ $$;
 create function knowledge_internal.refuse_chunk(chunks jsonb, reported text) returns void
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  facts constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
-  corpus_model text;
+  dimensions constant integer := (
+    select facts.dimensions from knowledge_internal.chunk_table() as facts
+  );
   embedding extensions.vector;
   chunk jsonb;
-  place integer;
-  field text;
-  problem text;
-  remedy text;
+  name text; -- of the chunk in a message
 begin
-  for chunk, place in
-    select item.chunk, item.ordinality - 1
+  for chunk, name in
+    select item.chunk, format('chunks[%s]', item.ordinality - 1)
       from jsonb_array_elements(chunks) with ordinality as item (chunk, ordinality)
      order by item.ordinality
   loop
-    field := 'collection';
-    if length(chunk ->> field) not between 1 and 200 then
-      problem := format(
-        'must be a text of 1 to 200 characters, not %s', left(coalesce(chunk ->> field, ''), 100)
-      );
-      exit;
+    if length(chunk ->> 'collection') not between 1 and 200 then
+      raise exception '%.collection must be a text of 1 to 200 characters, not %',
+                      name, left(chunk ->> 'collection', 100)
+        using errcode = '22023', hint = 'Correct this value.';
     end if;
-    field := 'metadata';
-    problem := knowledge_internal.metadata_problem(chunk -> field);
-    remedy := 'Nest metadata at most 50 levels deep, and store a larger number as a text.';
-    exit when problem is not null;
-    field := 'embedding';
-    remedy := null;
+    perform knowledge_internal.checked_metadata(name || '.metadata', chunk -> 'metadata');
     begin
-      embedding := (chunk ->> field)::extensions.vector;
+      embedding := (chunk ->> 'embedding')::extensions.vector;
     exception when data_exception then
-      problem := format(
-        'must be an array of finite numbers, not %s: %s', left(chunk ->> field, 100), sqlerrm
-      );
-      exit;
+      raise exception '%.embedding must be an array of finite numbers, not %: %',
+                      name, left(chunk ->> 'embedding', 100), sqlerrm
+        using errcode = '22023', hint = 'Correct this value.';
     end;
-    if extensions.vector_dims(embedding) <> facts.dimensions then
-      select stored.embedding_model
-        into corpus_model
-        from public.knowledge_chunks as stored
-       where stored.embedding is not null
-         and stored.status = 'active'
-       limit 1;
-      problem := format(
-        'has %s dimensions, the corpus has %s (model: %s)',
-        extensions.vector_dims(embedding), facts.dimensions, coalesce(corpus_model, 'none stored')
-      );
-      remedy := 'Embed with the model of the corpus, or change the corpus: '
-                '`second-brain reembed start --embedder NAME`.';
-      exit;
+    if extensions.vector_dims(embedding) <> dimensions then
+      raise exception '%.embedding has % dimensions, the corpus has % (model: %)',
+                      name, extensions.vector_dims(embedding), dimensions,
+                      coalesce(
+                        (
+                          select stored.embedding_model
+                            from public.knowledge_chunks as stored
+                           where stored.embedding is not null
+                             and stored.status = 'active'
+                           limit 1
+                        ),
+                        'none stored'
+                      )
+        using errcode = '22023',
+              hint = 'Embed with the model of the corpus, or change the corpus: '
+                     '`second-brain reembed start --embedder NAME`.';
     end if;
-    if embedding is not null
-       and ((embedding operator(extensions.<=>) embedding) < 0.5) is not true
-    then
-      problem := 'must have a direction: it is zero, or too small for float4';
-      remedy := 'Send null for a text that cannot be embedded.';
-      exit;
+    if not ((embedding operator(extensions.<=>) embedding) < 0.5) then
+      raise exception '%.embedding must have a direction: it is zero, or too small for float4', name
+        using errcode = '22023', hint = 'Send null for a text that cannot be embedded.';
     end if;
   end loop;
-  if problem is null then
-    raise exception 'chunks have a value that is not allowed: %', left(reported, 300)
-      using errcode = '22023';
-  end if;
-  raise exception 'chunks[%].% %', place, field, problem
-    using errcode = '22023', hint = coalesce(remedy, 'Correct this value.');
+  raise exception 'chunks have a value that is not allowed: %', left(reported, 300)
+    using errcode = '22023';
 end
 $$;
 
@@ -488,34 +392,6 @@ begin
 end
 $$;
 
--- The content_hash of a document with this title and these chunks: the digest of the content_hash
--- of each, in their order.
-create function knowledge_internal.hash_of_chunks(title text, chunks jsonb) returns text
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return (
-    select encode(
-             sha256(
-               convert_to(
-                 coalesce(
-                   string_agg(
-                     public.knowledge_content_hash(
-                       coalesce(item.chunk ->> 'heading', title), item.chunk ->> 'content'
-                     ),
-                     ' ' order by item.ordinality
-                   ),
-                   ''
-                 ),
-                 'UTF8'
-               )
-             ),
-             'hex'
-           )
-      from jsonb_array_elements(chunks) with ordinality as item (chunk, ordinality)
-  );
-end
-$$;
-
 -- Inserts or updates a document that check_document has checked, and locks its row until the
 -- transaction ends. given, fields: as in changed_document. chunks: what store_chunks stores
 -- afterwards, for content_hash. Returns the row.
@@ -526,6 +402,7 @@ language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 set enable_seqscan = off as $$
 declare
   document public.knowledge_documents;
+  is_stored boolean;
 begin
   -- The row of the document is the lock: a second writer of the document waits here, then sees
   -- what the first one has stored.
@@ -535,8 +412,23 @@ begin
       from public.knowledge_documents as stored
      where stored.external_key = given ->> 'external_key'
        for update;
-    exit when found;
-    document := knowledge_internal.changed_document(null, given, 'replace');
+    is_stored := found;
+    document := knowledge_internal.changed_document(
+      document, given, case when is_stored then fields else 'replace' end
+    );
+    -- The digest of the content_hash of each chunk, in their order.
+    select encode(sha256(convert_to(coalesce(listed.hashes, ''), 'UTF8')), 'hex')
+      into document.content_hash
+      from (
+        select string_agg(
+                 public.knowledge_content_hash(
+                   coalesce(item.chunk ->> 'heading', document.title), item.chunk ->> 'content'
+                 ),
+                 ' ' order by item.ordinality
+               ) as hashes
+          from jsonb_array_elements(chunks) with ordinality as item (chunk, ordinality)
+      ) as listed;
+    exit when is_stored;
     insert into public.knowledge_documents (
       external_key, title, knowledge_type, source_id, source_url, source_origin, author,
       document_date, owner_id, visibility, allowed_groups, sensitivity, language, collection,
@@ -547,7 +439,7 @@ begin
       document.source_url, document.source_origin, document.author, document.document_date,
       document.owner_id, document.visibility, document.allowed_groups, document.sensitivity,
       document.language, document.collection, document.metadata, document.source_row,
-      knowledge_internal.hash_of_chunks(document.title, chunks)
+      document.content_hash
     )
         on conflict (external_key) do nothing
     returning * into document;
@@ -555,51 +447,29 @@ begin
       return document;
     end if;
   end loop;
-  document := knowledge_internal.changed_document(document, given, fields);
-  document.content_hash := knowledge_internal.hash_of_chunks(document.title, chunks);
 
   update public.knowledge_documents as stored
-     set title = document.title,
-         knowledge_type = document.knowledge_type,
-         source_id = document.source_id,
-         source_url = document.source_url,
-         source_origin = document.source_origin,
-         author = document.author,
-         document_date = document.document_date,
-         owner_id = document.owner_id,
-         visibility = document.visibility,
-         allowed_groups = document.allowed_groups,
-         sensitivity = document.sensitivity,
-         language = document.language,
-         collection = document.collection,
-         metadata = document.metadata,
-         source_row = document.source_row,
-         content_hash = document.content_hash,
-         updated_at = now()
+     set (
+           title, knowledge_type, source_id, source_url, source_origin, author, document_date,
+           owner_id, visibility, allowed_groups, sensitivity, language, collection, metadata,
+           source_row, content_hash, updated_at
+         ) = row (
+           document.title, document.knowledge_type, document.source_id, document.source_url,
+           document.source_origin, document.author, document.document_date, document.owner_id,
+           document.visibility, document.allowed_groups, document.sensitivity, document.language,
+           document.collection, document.metadata, document.source_row, document.content_hash,
+           now()
+         )
    where stored.id = document.id
-     and (
-       stored.title, stored.knowledge_type, stored.source_id, stored.source_url,
-       stored.source_origin, stored.author, stored.document_date, stored.owner_id,
-       stored.visibility, stored.allowed_groups, stored.sensitivity, stored.language,
-       stored.collection, stored.metadata, stored.source_row, stored.content_hash
-     ) is distinct from (
-       document.title, document.knowledge_type, document.source_id, document.source_url,
-       document.source_origin, document.author, document.document_date, document.owner_id,
-       document.visibility, document.allowed_groups, document.sensitivity, document.language,
-       document.collection, document.metadata, document.source_row, document.content_hash
-     );
+     and to_jsonb(stored) <> to_jsonb(document);
   return document;
 end
 $$;
 
 -- What store_chunks did: the counts that upsert_knowledge_document returns.
 create type knowledge_internal.chunk_counts as (
-  added bigint,
-  changed bigint,
-  unchanged bigint,
-  removed bigint,
-  embeddings_reused bigint,
-  embeddings_missing bigint
+  added integer, changed integer, unchanged integer, removed integer, embeddings_reused integer,
+  embeddings_missing integer
 );
 
 -- Whether a chunk of document taker may take the embedding that a chunk of document giver with the
@@ -649,37 +519,25 @@ begin
 end
 $$;
 
--- A given chunk, a stored one, or both, if they have the same text. stored_id: null for a new
--- chunk. is_given: false for a chunk to supersede; is_replaced: its position gets a new chunk.
--- collection, metadata: null: as stored. is_embedded: the stored chunk keeps its embedding, else
--- embedding is stored. version: of a new chunk.
-create type knowledge_internal.chunk_change as (
-  stored_id uuid,
-  is_given boolean,
-  document_id uuid,
-  chunk_index integer,
-  heading text,
-  content text,
-  collection text,
-  metadata jsonb,
-  embedding extensions.vector,
-  embedding_model text,
-  embedding_is_given boolean,
-  is_embedded boolean,
-  version integer,
-  is_replaced boolean
-);
-
--- Compares the chunks that are given for each document, an array for each, with the active chunks
--- that it has: what store_chunks is to do. A document must not be listed twice.
-create function knowledge_internal.chunk_changes(
+-- Makes the active chunks of each document those that are given for it, an array for each: updates
+-- what is unchanged, supersedes what is changed or removed, inserts what is new. With fields merge,
+-- an unchanged chunk keeps a collection and metadata that are not given. A document must not be
+-- listed twice. Returns the sums over all documents.
+create function knowledge_internal.store_chunks(
   documents public.knowledge_documents[], chunks jsonb[], fields text
-) returns setof knowledge_internal.chunk_change
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
--- The plan is made when the table is small, and used when it is large.
-set enable_seqscan = off as $$
+) returns knowledge_internal.chunk_counts
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
+-- Each chunk is found by its id: the plan is made when the table is small, and used when it is
+-- large.
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+-- No nested loop can make the full join. With the other joins disabled, its estimated cost before
+-- Postgres 18 is so high that Postgres would compile the statement.
+set jit = off as $$
+declare
+  counts knowledge_internal.chunk_counts;
 begin
-  return query
   with incoming as materialized (
     select document.id as document_id,
            (item.ordinality - 1)::integer as chunk_index,
@@ -707,13 +565,7 @@ begin
            ) as hashed
   ),
   stored as materialized (
-    select document.id as document_id,
-           chunk.id,
-           chunk.chunk_index,
-           chunk.content_hash,
-           chunk.version,
-           chunk.is_embedded,
-           chunk.embedding_model,
+    select document.id as document_id, chunk.*,
            row_number() over (
              partition by document.id, chunk.content_hash order by chunk.chunk_index, chunk.id
            ) as occurrence
@@ -724,31 +576,27 @@ begin
                from public.knowledge_chunks as found
               where found.document_id = document.id
                 and found.status = 'active'
-                -- A chunk without chunk_index was not written by store_chunks.
+                -- A chunk without chunk_index was not written by this function.
                 and found.chunk_index is not null
              -- Prevents a join that reads the chunks of all documents.
              offset 0
            ) as chunk
   ),
+  -- A given chunk, a stored one, or both, if they have the same text. is_given: false for a chunk
+  -- to supersede; is_replaced: its position gets a new chunk. keeps_embedding: that of the stored
+  -- chunk is of the given model.
   paired as (
-    select stored.id as stored_id,
+    select stored.id as stored_id, document_id, content_hash, incoming.heading, incoming.content,
+           incoming.collection, incoming.metadata, incoming.embedding, incoming.embedding_model,
            incoming.document_id is not null as is_given,
-           document_id,
            coalesce(incoming.chunk_index, stored.chunk_index) as chunk_index,
-           incoming.heading,
-           incoming.content,
-           content_hash,
-           incoming.collection,
-           incoming.metadata,
-           incoming.embedding,
-           incoming.embedding_model,
-           stored.is_embedded
+           (
+             stored.is_embedded
              and (
                incoming.embedding_model is null
-                 or incoming.embedding_model = stored.embedding_model
-             ) as is_embedded,
-           (stored.is_embedded and stored.embedding_model = incoming.embedding_model) is true
-             as has_the_model,
+               or incoming.embedding_model = stored.embedding_model
+             )
+           ) is true as keeps_embedding,
            max(stored.version) filter (where incoming.document_id is null) over same_place
              as superseded_version,
            bool_or(stored.id is null) over same_place as is_replaced
@@ -757,66 +605,41 @@ begin
     window same_place as (
       partition by document_id, coalesce(incoming.chunk_index, stored.chunk_index)
     )
-  )
-  select paired.stored_id, paired.is_given, paired.document_id, paired.chunk_index,
-         paired.heading, paired.content, paired.collection, paired.metadata,
-         case
-           when paired.embedding is not null or paired.has_the_model
-                or paired.embedding_model is null
-             then paired.embedding
-           when paired.is_given then knowledge_internal.given_embedding(
-             paired.content_hash, paired.embedding_model, paired.document_id
-           )
-         end,
-         paired.embedding_model, paired.embedding is not null, paired.is_embedded is true,
-         coalesce(paired.superseded_version, 0) + 1, paired.is_replaced
-    from paired
-   order by paired.document_id, paired.chunk_index;
-end
-$$;
-
--- Makes the active chunks of each document those that are given for it: updates what is unchanged,
--- supersedes what is changed or removed, inserts what is new. With fields merge, an unchanged chunk
--- keeps a collection and metadata that are not given. Returns the sums over all documents.
-create function knowledge_internal.store_chunks(
-  documents public.knowledge_documents[], chunks jsonb[], fields text
-) returns knowledge_internal.chunk_counts
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
--- Each chunk is found by its id: the plan is made when the table is small, and used when it is
--- large.
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off as $$
-declare
-  counts knowledge_internal.chunk_counts;
-begin
-  with change as materialized (
-    select * from knowledge_internal.chunk_changes(documents, chunks, fields)
+  ),
+  -- embedding: what is stored, null: nothing. collection and metadata: null: as stored.
+  change as materialized (
+    select paired.stored_id, paired.is_given, paired.document_id, paired.chunk_index,
+           paired.heading, paired.content, paired.collection, paired.metadata,
+           paired.embedding_model, paired.is_replaced, paired.keeps_embedding,
+           paired.embedding is not null as embedding_is_given,
+           case
+             when paired.keeps_embedding then null
+             when paired.embedding is not null or paired.embedding_model is null
+               then paired.embedding
+             when paired.is_given then knowledge_internal.given_embedding(
+               paired.content_hash, paired.embedding_model, paired.document_id
+             )
+           end as embedding,
+           coalesce(paired.superseded_version, 0) + 1 as version
+      from paired
+     order by paired.document_id, paired.chunk_index
   ),
   updated as (
     update public.knowledge_chunks as chunk
        set chunk_index = change.chunk_index,
            collection = coalesce(change.collection, chunk.collection),
            metadata = coalesce(change.metadata, chunk.metadata),
-           embedding = case
-             when embedding_change.is_needed then change.embedding
-             else chunk.embedding
-           end,
+           embedding = coalesce(change.embedding, chunk.embedding),
            embedding_model = case
-             when embedding_change.is_needed then change.embedding_model
-             else chunk.embedding_model
+             when change.embedding is null then chunk.embedding_model
+             else change.embedding_model
            end
       from change
-     cross join lateral (
-             select change.embedding is not null and not change.is_embedded
-           ) as embedding_change (is_needed)
      where chunk.id = change.stored_id
        and change.is_given
        and (
-         embedding_change.is_needed
-         or (
-           chunk.chunk_index, chunk.collection, chunk.metadata
-         ) is distinct from (
+         change.embedding is not null
+         or (chunk.chunk_index, chunk.collection, chunk.metadata) is distinct from (
            change.chunk_index,
            coalesce(change.collection, chunk.collection),
            coalesce(change.metadata, chunk.metadata)
@@ -849,10 +672,10 @@ begin
          count(*) filter (
            where change.is_given
              and not change.embedding_is_given
-             and (change.embedding is not null or change.is_embedded)
+             and (change.embedding is not null or change.keeps_embedding)
          ),
          count(*) filter (
-           where change.is_given and change.embedding is null and not change.is_embedded
+           where change.is_given and change.embedding is null and not change.keeps_embedding
          )
     into counts.added, counts.changed, counts.unchanged, counts.removed,
          counts.embeddings_reused, counts.embeddings_missing
@@ -865,16 +688,16 @@ create function public.upsert_knowledge_document(
   document jsonb, chunks jsonb, fields text default 'merge'
 )
 returns table (
-  document_id uuid,
-  chunks_added integer,
-  chunks_changed integer,
-  chunks_unchanged integer,
-  chunks_removed integer,
-  embeddings_reused integer,
-  embeddings_missing integer
+  document_id uuid, chunks_added integer, chunks_changed integer, chunks_unchanged integer,
+  chunks_removed integer, embeddings_reused integer, embeddings_missing integer
 )
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
+  chunk_keys constant text[] := array[
+    'content', 'heading', 'embedding', 'embedding_model', 'collection', 'metadata'
+  ];
+  unknown_key text;
+  wrong_chunk bigint;
   stored_document public.knowledge_documents;
   counts knowledge_internal.chunk_counts;
 begin
@@ -884,7 +707,42 @@ begin
             hint = 'merge keeps the fields that are not given, replace resets them.';
   end if;
   perform knowledge_internal.check_document(document);
-  perform knowledge_internal.check_chunks(chunks);
+  if jsonb_typeof(chunks) is distinct from 'array' then
+    raise exception 'chunks must be a JSON array of objects, not %',
+                    coalesce(jsonb_typeof(chunks), 'null')
+      using errcode = '22023';
+  end if;
+  select item.ordinality - 1
+    into wrong_chunk
+    from jsonb_array_elements(chunks) with ordinality as item (chunk, ordinality)
+   where jsonb_typeof(item.chunk) <> 'object'
+      or jsonb_typeof(item.chunk -> 'content') is distinct from 'string'
+      or jsonb_typeof(item.chunk -> 'metadata') not in ('object', 'null')
+      or jsonb_typeof(item.chunk -> 'embedding') not in ('array', 'string', 'null')
+      or jsonb_typeof(item.chunk -> 'embedding_model') not in ('string', 'null')
+      or jsonb_typeof(item.chunk -> 'heading') not in ('string', 'null')
+      or jsonb_typeof(item.chunk -> 'collection') not in ('string', 'null')
+   order by item.ordinality
+   limit 1;
+  if found then
+    raise exception 'chunks[%] must be an object: content a text, heading, embedding_model and '
+                    'collection texts or null, embedding an array of numbers or null, metadata '
+                    'an object or null',
+                    wrong_chunk
+      using errcode = '22023';
+  end if;
+  select key.name
+    into unknown_key
+    from jsonb_array_elements(chunks) as item (chunk)
+   cross join jsonb_object_keys(item.chunk) as key (name)
+   where key.name <> all (chunk_keys)
+   limit 1;
+  if found then
+    raise exception 'chunks have an unknown key %, the known keys are: %',
+                    unknown_key, array_to_string(chunk_keys, ', ')
+      using errcode = '22023', hint = 'Put keys of your own into the metadata of a chunk.';
+  end if;
+
   begin
     stored_document := knowledge_internal.store_document(document, chunks, fields);
   exception
@@ -901,38 +759,26 @@ begin
   exception when data_exception or check_violation then
     perform knowledge_internal.refuse_chunk(chunks, sqlerrm);
   end;
-
-  document_id := stored_document.id;
-  chunks_added := counts.added;
-  chunks_changed := counts.changed;
-  chunks_unchanged := counts.unchanged;
-  chunks_removed := counts.removed;
-  embeddings_reused := counts.embeddings_reused;
-  embeddings_missing := counts.embeddings_missing;
-  return next;
+  return query
+  select stored_document.id, counts.added, counts.changed, counts.unchanged, counts.removed,
+         counts.embeddings_reused, counts.embeddings_missing;
 end
 $$;
 
-comment on function public.upsert_knowledge_document(jsonb, jsonb, text) is
+comment on function public.upsert_knowledge_document is
   'Stores a document and its chunks in one transaction, and counts what that changed. '
   'document: external_key (what it is matched on) and any of title, knowledge_type, source_id, '
   'source_url, source_origin, author, document_date, owner_id, visibility, allowed_groups (an '
   'array of texts), sensitivity, language, collection, metadata. '
   'chunks: the whole content in order, each {content, heading, embedding, embedding_model, '
-  'collection, metadata}; a chunk without heading has the title. This list always replaces the '
-  'stored one. '
-  'fields: with merge (the default) a field that is not given keeps its value, also the '
-  'collection and metadata of an unchanged chunk; with replace it gets its default. A field given '
-  'as null gets its default. metadata is one field: what is given replaces the stored object. '
-  'A chunk whose heading and content '
-  'are unchanged keeps its row and embedding, a changed or removed one is superseded. A chunk '
-  'without an embedding takes one that a stored chunk of the same text and embedding_model has, '
-  'but not from a document of an adopted table. '
-  'Concurrent writers of one document wait for each other. Raises 22023 for a value that is not '
-  'allowed.';
-revoke all on function public.upsert_knowledge_document(jsonb, jsonb, text)
-  from public, anon, authenticated;
-grant execute on function public.upsert_knowledge_document(jsonb, jsonb, text) to service_role;
+  'collection, metadata}; a chunk without heading has the title. It replaces the stored list. '
+  'fields: with merge a field that is not given keeps its value, also the collection and metadata '
+  'of an unchanged chunk; with replace it gets its default. A field given as null gets its '
+  'default. metadata is one field: what is given replaces the stored object. '
+  'A chunk with unchanged heading and content keeps its row and embedding, a changed or removed '
+  'one is superseded. A chunk without an embedding takes one that a stored chunk of the same text '
+  'and embedding_model has, but not from a document of an adopted table. '
+  'Concurrent writers of one document wait for each other. Raises 22023 for a wrong value.';
 
 -- An array, because PostgREST cuts a set of rows at its Max rows: hashes left out would count as
 -- embedded.
@@ -956,13 +802,27 @@ begin
 end
 $$;
 
-comment on function public.missing_knowledge_embeddings(text[], text) is
+comment on function public.missing_knowledge_embeddings is
   'Of the given hashes (knowledge_content_hash), those for which no stored chunk has an embedding '
   'of that model: what is left to embed before upsert_knowledge_document. Chunks of adopted tables '
   'do not count. Raises 22023 for null.';
-revoke all on function public.missing_knowledge_embeddings(text[], text)
-  from public, anon, authenticated;
-grant execute on function public.missing_knowledge_embeddings(text[], text) to service_role;
+
+-- Extension point: deletes what modules store of texts, by the content_hash of deleted chunks.
+create function knowledge_internal.forget_texts(hashes text[]) returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return;
+end
+$$;
+
+-- Extension point: deletes what modules derived from the use by an owner. Returns the number of
+-- deleted rows.
+create function knowledge_internal.erase_derived(owner uuid) returns bigint
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return 0;
+end
+$$;
 
 create function public.delete_knowledge_document(document_key text) returns integer
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -990,17 +850,14 @@ begin
     delete from public.knowledge_documents as document using locked where document.id = locked.id
   )
   select count(*), array_agg(chunks.content_hash) into deleted_chunks, hashes from chunks;
-  delete from public.knowledge_embedding_claims as claim
-   where claim.content_hash = any (hashes);
+  perform knowledge_internal.forget_texts(hashes);
   return deleted_chunks;
 end
 $$;
 
-comment on function public.delete_knowledge_document(text) is
+comment on function public.delete_knowledge_document is
   'Deletes the document with this external_key and all versions of its chunks for good; returns '
   'the number of chunks. It returns 0 when there is no such document. Raises 22023 for null.';
-revoke all on function public.delete_knowledge_document(text) from public, anon, authenticated;
-grant execute on function public.delete_knowledge_document(text) to service_role;
 
 create function public.delete_knowledge_owner(owner uuid)
 returns table (documents_deleted integer, chunks_deleted integer)
@@ -1053,22 +910,15 @@ begin
   select (select count(*) from documents), count(*), array_agg(chunks.content_hash)
     into documents_deleted, chunks_deleted, hashes
     from chunks;
-  delete from public.knowledge_judgments as judgment where judgment.judged_by = owner;
-  perform knowledge_internal.erase_queries(owner);
-  -- The reason of a failure can quote the text. If another owner has the same text, it loses only
-  -- a lease.
-  delete from public.knowledge_embedding_claims as claim
-   where claim.content_hash = any (hashes);
+  perform knowledge_internal.erase_derived(owner);
+  perform knowledge_internal.forget_texts(hashes);
   return next;
 end
 $$;
 
-comment on function public.delete_knowledge_owner(uuid) is
-  'Deletes every document and chunk of one owner for good, superseded versions included, the '
-  'judgments that the owner made, and the lines of the query log in which the owner asked. '
-  'Raises 22023 for null.';
-revoke all on function public.delete_knowledge_owner(uuid) from public, anon, authenticated;
-grant execute on function public.delete_knowledge_owner(uuid) to service_role;
+comment on function public.delete_knowledge_owner is
+  'Deletes every document and chunk of one owner for good, superseded versions included, and what '
+  'modules keep of the owner: judgments and lines of the query log. Raises 22023 for null.';
 
 create function public.purge_knowledge_chunks(older_than interval default '30 days') returns integer
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -1096,12 +946,19 @@ begin
 end
 $$;
 
-comment on function public.purge_knowledge_chunks(interval) is
-  'Removes chunks that have been superseded or deleted for at least this long; returns their '
+comment on function public.purge_knowledge_chunks is
+  'Deletes chunks that have been superseded or deleted for at least this long; returns their '
   'number. A chunk that another transaction has locked is left for the next call. Raises 22023 for '
   'an interval out of bounds.';
-revoke all on function public.purge_knowledge_chunks(interval) from public, anon, authenticated;
-grant execute on function public.purge_knowledge_chunks(interval) to service_role;
+
+revoke all on function
+  public.upsert_knowledge_document, public.missing_knowledge_embeddings,
+  public.delete_knowledge_document, public.delete_knowledge_owner, public.purge_knowledge_chunks
+  from public, anon, authenticated;
+grant execute on function
+  public.upsert_knowledge_document, public.missing_knowledge_embeddings,
+  public.delete_knowledge_document, public.delete_knowledge_owner, public.purge_knowledge_chunks
+  to service_role;
 
 -- No role can name a function of this schema without usage on it. The revoke is the second lock.
 revoke all on all functions in schema knowledge_internal from public;

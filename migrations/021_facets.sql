@@ -1,13 +1,18 @@
 -- 021_facets: counts of the values of a column or metadata key, over the chunks that match.
 -- Module: facets.
--- Adds: functions check_facets, facet_counts, facet_knowledge_chunks and facet_my_knowledge_chunks.
--- Locks nothing that exists.
+-- Adds: functions facet_counts, facet_knowledge_chunks and facet_my_knowledge_chunks. Locks nothing
+-- that exists.
 -- Written from supabase/schemas/modules/facets/21_facets.sql by `make baseline`: edit that file.
 
--- Raises 22023 for facets that are not 1 to 20 names of columns or metadata paths, and for a limit
--- out of bounds.
-create function knowledge_internal.check_facets(facets text[], facet_limit integer) returns void
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp
+-- The counts of facet_knowledge_chunks. Of an array in metadata, each element counts once; objects,
+-- nulls and missing keys are not counted. Raises 22023 for facets that are not 1 to 20 names of
+-- columns or metadata paths, and for a limit out of bounds.
+create function knowledge_internal.facet_counts(
+  arguments knowledge_internal.search_arguments, facets text[], facet_limit integer
+) returns table (facet text, value jsonb, count bigint)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- Under a custom plan, only one of the two ways to count is planned.
+set plan_cache_mode = force_custom_plan
 set standard_conforming_strings = on as $$
 declare
   columns constant text[] := array[
@@ -15,39 +20,27 @@ declare
   ];
   most_facets constant integer := 20;
   longest_path constant integer := 20; -- keys
-  facet text;
+  wrong_facet text;
 begin
   if (array_ndims(facets) = 1 and cardinality(facets) <= most_facets) is not true then
     raise exception 'facets must be 1 to % names, not %',
                     most_facets, coalesce(left(facets::text, 100), 'null')
       using errcode = '22023';
   end if;
-  foreach facet in array facets loop
-    if (
-      facet = any (columns)
-        or facet ~ '^metadata(\.[^.]+)+$'
-          and cardinality(string_to_array(facet, '.')) <= longest_path + 1
-    ) is not true then
-      raise exception 'facets must be %, or metadata. and a path of 1 to % keys, not %',
-                      array_to_string(columns, ', '), longest_path,
-                      coalesce(left(facet, 100), 'null')
-        using errcode = '22023';
-    end if;
-  end loop;
+  select left(coalesce(listed.name, 'null'), 100) into wrong_facet
+    from unnest(facets) as listed (name)
+   where (
+           listed.name = any (columns)
+             or listed.name ~ '^metadata(\.[^.]+)+$'
+               and cardinality(string_to_array(listed.name, '.')) <= longest_path + 1
+         ) is not true
+   limit 1;
+  if found then
+    raise exception 'facets must be %, or metadata. and a path of 1 to % keys, not %',
+                    array_to_string(columns, ', '), longest_path, wrong_facet
+      using errcode = '22023';
+  end if;
   perform knowledge_internal.check_range('facet_limit', facet_limit, 1, 1000);
-end
-$$;
-
--- The counts of facet_knowledge_chunks. Of an array in metadata, each element counts once; objects,
--- nulls and missing keys are not counted.
-create function knowledge_internal.facet_counts(
-  arguments knowledge_internal.search_arguments, facets text[], facet_limit integer
-) returns table (facet text, value jsonb, count bigint)
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
--- Under a custom plan, only one of the two ways to count is planned.
-set plan_cache_mode = force_custom_plan as $$
-begin
-  perform knowledge_internal.check_facets(facets, facet_limit);
   return query
   with asked as (
     select listed.name, min(listed.place) as place, (string_to_array(listed.name, '.'))[2:] as path
@@ -122,8 +115,7 @@ end
 $$;
 
 create function public.facet_knowledge_chunks(
-  search jsonb default '{}',
-  facets text[] default '{knowledge_type,collection}',
+  search jsonb default '{}', facets text[] default '{knowledge_type,collection}',
   facet_limit integer default 10
 ) returns table (facet text, value jsonb, count bigint)
 -- definer: callers have no grant on the tables, the arguments decide which rows are counted.
@@ -137,7 +129,7 @@ begin
 end
 $$;
 
-comment on function public.facet_knowledge_chunks(jsonb, text[], integer) is
+comment on function public.facet_knowledge_chunks is
   'For each facet, the values of the matching chunks and how many chunks have each, the most '
   'frequent first. search: arguments of hybrid_search_knowledge_chunks as an object; the chunks '
   'counted are those of count_matching_knowledge_chunks; with neither query_text nor '
@@ -146,13 +138,11 @@ comment on function public.facet_knowledge_chunks(jsonb, text[], integer) is
   'metadata. followed by a key or a path of keys; of an array, each element counts once. '
   'facet_limit: values for each facet, 1 to 1000. value is JSON and can be used in a filter. '
   'Raises 22023 for an argument out of bounds or an unknown name.';
-revoke all on function public.facet_knowledge_chunks(jsonb, text[], integer)
-  from public, anon, authenticated;
-grant execute on function public.facet_knowledge_chunks(jsonb, text[], integer) to service_role;
+revoke all on function public.facet_knowledge_chunks from public, anon, authenticated;
+grant execute on function public.facet_knowledge_chunks to service_role;
 
 create function public.facet_my_knowledge_chunks(
-  search jsonb default '{}',
-  facets text[] default '{knowledge_type,collection}',
+  search jsonb default '{}', facets text[] default '{knowledge_type,collection}',
   facet_limit integer default 10
 ) returns table (facet text, value jsonb, count bigint)
 -- definer: a signed-in user may not read the tables, nor choose a viewer_id.
@@ -167,15 +157,14 @@ begin
 end
 $$;
 
-comment on function public.facet_my_knowledge_chunks(jsonb, text[], integer) is
+comment on function public.facet_my_knowledge_chunks is
   'facet_knowledge_chunks for the signed-in user: counts public rows, rows whose owner is '
   'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. The limits are those '
   'of search_my_knowledge_chunks. Raises 42501 if nobody is signed in or the user id is not a '
   'UUID, and 22023 for an argument out of bounds.';
-revoke all on function public.facet_my_knowledge_chunks(jsonb, text[], integer)
+revoke all on function public.facet_my_knowledge_chunks
   from public, anon, authenticated, service_role;
-grant execute on function public.facet_my_knowledge_chunks(jsonb, text[], integer)
-  to authenticated;
+grant execute on function public.facet_my_knowledge_chunks to authenticated;
 
 revoke all on all functions in schema knowledge_internal from public;
 

@@ -35,27 +35,6 @@ comment on type public.knowledge_own_document is
   'A document of list_my_knowledge_documents and list_visible_knowledge_documents. is_own: the '
   'user owns it. chunk_count: the number of its active chunks that are visible to the user.';
 
--- How many chunks of each document a viewer may see, an object by the id of the document.
-create function knowledge_internal.visible_chunk_counts(
-  documents uuid[], scope knowledge_internal.row_scope
-) returns jsonb
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  counts jsonb;
-begin
-  execute
-    'select coalesce(jsonb_object_agg(counted.document_id, counted.chunks), ''{}'')'
-    '  from ('
-    '    select chunk.document_id, count(*) as chunks from public.knowledge_chunks as chunk'
-    '     where chunk.document_id = any ($2) and ' || scope.visible ||
-    '     group by chunk.document_id'
-    '  ) as counted'
-    into counts
-    using scope, documents;
-  return counts;
-end
-$$;
-
 -- A page of documents in order of external_key: those that the viewer owns, with include_public the
 -- public ones, with include_groups those of viewer_groups, with include_all every one; of these
 -- collections (null: all of them).
@@ -72,84 +51,68 @@ declare
     null, case when not include_all then viewer end,
     case when not include_all then coalesce(viewer_groups, '{}') end, false
   );
-begin
-  return query
-  -- Each list is read from an index in the order of its keys, and ends with the page.
-  with own_documents as (
-    select document.*
-      from public.knowledge_documents as document
-     where document.owner_id = viewer
-       and not include_all
-       and (after_key is null or document.external_key > after_key)
-       and (collections is null or document.collection = any (collections))
-     order by document.external_key
-     limit page_size
-  ),
-  public_documents as (
-    select document.*
-      from public.knowledge_documents as document
-     where include_public
-       and document.visibility = 'public'
-       and (viewer is null or document.owner_id is distinct from viewer)
-       and (after_key is null or document.external_key > after_key)
-       and (collections is null or document.collection = any (collections))
-     order by document.external_key
-     limit page_size
-  ),
-  group_documents as (
-    select document.*
-      from public.knowledge_documents as document
-     where include_groups
-       and document.allowed_groups && viewer_groups
-       and (viewer is null or document.owner_id is distinct from viewer)
-       and not (include_public and document.visibility = 'public')
-       and (after_key is null or document.external_key > after_key)
-       and (collections is null or document.collection = any (collections))
-     order by document.external_key
-     limit page_size
-  ),
-  all_documents as (
-    select document.*
-      from public.knowledge_documents as document
-     where include_all
-       and (after_key is null or document.external_key > after_key)
-       and (collections is null or document.collection = any (collections))
-     order by document.external_key
-     limit page_size
-  ),
-  page as (
-    select listed.*
+  page constant public.knowledge_documents[] := array(
+    select row(listed.*)::public.knowledge_documents
       from (
-        select own.* from own_documents as own
+        -- Each list is read from an index in the order of its keys, and ends with the page.
+        (
+          select document.*
+            from public.knowledge_documents as document
+           where (include_all or document.owner_id = viewer)
+             and (after_key is null or document.external_key > after_key)
+             and (collections is null or document.collection = any (collections))
+           order by document.external_key
+           limit page_size
+        )
         union all
-        select other.* from public_documents as other
+        (
+          select document.*
+            from public.knowledge_documents as document
+           where include_public
+             and document.visibility = 'public'
+             and (viewer is null or document.owner_id is distinct from viewer)
+             and (after_key is null or document.external_key > after_key)
+             and (collections is null or document.collection = any (collections))
+           order by document.external_key
+           limit page_size
+        )
         union all
-        select shared.* from group_documents as shared
-        union all
-        select every.* from all_documents as every
+        (
+          select document.*
+            from public.knowledge_documents as document
+           where include_groups
+             and document.allowed_groups && viewer_groups
+             and (viewer is null or document.owner_id is distinct from viewer)
+             and not (include_public and document.visibility = 'public')
+             and (after_key is null or document.external_key > after_key)
+             and (collections is null or document.collection = any (collections))
+           order by document.external_key
+           limit page_size
+        )
       ) as listed
      order by listed.external_key
      limit page_size
-  )
-  select page.id, page.external_key, page.title, page.knowledge_type, page.collection,
-         page.source_origin, page.source_url, page.document_date, page.visibility,
-         coalesce(page.owner_id = viewer, false),
-         coalesce((counts.by_document -> page.id::text)::bigint, 0), page.created_at,
-         page.updated_at
-    from page
-   cross join (
-           select knowledge_internal.visible_chunk_counts(array(select page.id from page), scope)
-                    as by_document
-         ) as counts
-   order by page.external_key;
+  );
+begin
+  return query execute
+    'select page.id, page.external_key, page.title, page.knowledge_type, page.collection,'
+    '       page.source_origin, page.source_url, page.document_date, page.visibility,'
+    '       coalesce(page.owner_id = $4, false), coalesce(counted.chunks, 0), page.created_at,'
+    '       page.updated_at'
+    '  from unnest($2) as page'
+    '  left join ('
+    '         select chunk.document_id, count(*) as chunks from public.knowledge_chunks as chunk'
+    '          where chunk.document_id = any ($3) and ' || scope.visible ||
+    '          group by chunk.document_id'
+    '       ) as counted on counted.document_id = page.id'
+    ' order by page.external_key'
+    using scope, page, array(select listed.id from unnest(page) as listed), viewer;
 end
 $$;
 
 create function public.list_my_knowledge_documents(
-  page_size integer default 50,
-  after_key text default null,
-  include_public boolean default false,
-  include_groups boolean default false
+  page_size integer default 50, after_key text default null,
+  include_public boolean default false, include_groups boolean default false
 ) returns setof public.knowledge_own_document
 -- definer: a signed-in user may not read the tables.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -173,10 +136,9 @@ comment on function public.list_my_knowledge_documents is
   'include_groups those of the user''s groups, in order of external_key. page_size: 1 to 200; '
   'after_key: the external_key that the page before ended with. Raises 42501 without a user and '
   'for a user whose id is not a UUID, 22023 for an argument out of bounds.';
-revoke all on function public.list_my_knowledge_documents(integer, text, boolean, boolean)
+revoke all on function public.list_my_knowledge_documents
   from public, anon, authenticated, service_role;
-grant execute on function public.list_my_knowledge_documents(integer, text, boolean, boolean)
-  to authenticated;
+grant execute on function public.list_my_knowledge_documents to authenticated;
 
 -- A document and a page of its active chunks as one JSON object, null where the viewer may not see
 -- it. viewer and viewer_groups null: every row. collections null: all of them. Raises 22023 for an
@@ -187,8 +149,6 @@ create function knowledge_internal.document_content(
 ) returns jsonb
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  most_chunks constant integer := 500;
-  last_offset constant integer := 1000000;
   scope constant knowledge_internal.row_scope := knowledge_internal.row_scope(
     knowledge_internal.compile_filter(null, null, null, null, public_only), viewer, viewer_groups,
     public_only
@@ -198,8 +158,8 @@ begin
   if target is null then
     raise exception 'document must be the id of a document, not null' using errcode = '22023';
   end if;
-  perform knowledge_internal.check_range('chunk_count', chunk_count, 1, most_chunks);
-  perform knowledge_internal.check_range('chunk_offset', chunk_offset, 0, last_offset);
+  perform knowledge_internal.check_range('chunk_count', chunk_count, 1, 500),
+          knowledge_internal.check_range('chunk_offset', chunk_offset, 0, 1000000);
   execute
     'with visible_chunks as materialized ('
     '  select chunk.id, chunk.chunk_index, chunk.heading, chunk.content, chunk.collection,'
@@ -257,14 +217,12 @@ end
 $$;
 
 create function public.read_my_knowledge_document(
-  document uuid,
-  chunk_count integer default 100,
-  chunk_offset integer default 0
+  document uuid, chunk_count integer default 100, chunk_offset integer default 0
 ) returns jsonb
 -- definer: a signed-in user may not read the tables.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  viewer uuid := knowledge_internal.signed_in_viewer('read_my_knowledge_document');
+  viewer constant uuid := knowledge_internal.signed_in_viewer('read_my_knowledge_document');
 begin
   return knowledge_internal.document_content(
     document, viewer, knowledge_internal.current_viewer_groups(), false, null,
@@ -280,19 +238,14 @@ comment on function public.read_my_knowledge_document is
   'the number of all active chunks that the user can see. Null if the document '
   'does not exist or is not visible to the user. Raises 42501 if nobody is signed in or the user '
   'id is not a UUID, and 22023 for an argument out of bounds.';
-revoke all on function public.read_my_knowledge_document(uuid, integer, integer)
+revoke all on function public.read_my_knowledge_document
   from public, anon, authenticated, service_role;
-grant execute on function public.read_my_knowledge_document(uuid, integer, integer)
-  to authenticated;
+grant execute on function public.read_my_knowledge_document to authenticated;
 
 create function public.read_knowledge_document(
-  document uuid,
-  viewer_id uuid default null,
-  viewer_groups text[] default null,
-  public_only boolean default false,
-  collections text[] default null,
-  chunk_count integer default 100,
-  chunk_offset integer default 0
+  document uuid, viewer_id uuid default null, viewer_groups text[] default null,
+  public_only boolean default false, collections text[] default null,
+  chunk_count integer default 100, chunk_offset integer default 0
 ) returns jsonb
 -- definer: service_role has no rights on the internal schema.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -316,12 +269,9 @@ revoke all on function public.read_knowledge_document
 grant execute on function public.read_knowledge_document to service_role;
 
 create function public.list_visible_knowledge_documents(
-  viewer_id uuid default null,
-  viewer_groups text[] default null,
-  public_only boolean default false,
-  collections text[] default null,
-  page_size integer default 50,
-  after_key text default null
+  viewer_id uuid default null, viewer_groups text[] default null,
+  public_only boolean default false, collections text[] default null,
+  page_size integer default 50, after_key text default null
 ) returns setof public.knowledge_own_document
 -- definer: service_role has no rights on the internal schema.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -356,7 +306,7 @@ create function public.delete_my_knowledge_document(document uuid) returns boole
 -- definer: a signed-in user may not write the tables.
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  viewer uuid := knowledge_internal.signed_in_viewer('delete_my_knowledge_document');
+  viewer constant uuid := knowledge_internal.signed_in_viewer('delete_my_knowledge_document');
   document_key text;
 begin
   if document is null then
@@ -376,14 +326,14 @@ begin
 end
 $$;
 
-comment on function public.delete_my_knowledge_document(uuid) is
+comment on function public.delete_my_knowledge_document is
   'Deletes a document that the signed-in user owns, and all versions of its chunks, for good; true '
   'when it did. False for a document that does not exist and for one of somebody else, public, of '
   'the user''s groups or not. Raises 42501 without a user and for a user whose id is not a UUID, '
   '22023 for null.';
-revoke all on function public.delete_my_knowledge_document(uuid)
+revoke all on function public.delete_my_knowledge_document
   from public, anon, authenticated, service_role;
-grant execute on function public.delete_my_knowledge_document(uuid) to authenticated;
+grant execute on function public.delete_my_knowledge_document to authenticated;
 
 revoke all on all functions in schema knowledge_internal from public;
 

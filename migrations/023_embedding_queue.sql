@@ -1,29 +1,31 @@
 -- 023_embedding_queue: the chunks that wait for an embedding.
 -- Module: embedding_queue.
--- Adds: table knowledge_embedding_claims, functions claim_, store_, pending_, failed_ and
--- retry_knowledge_embeddings. Locks nothing that exists.
+-- Adds: table knowledge_embedding_claims, functions claim_, store_, pending_, failed_, retry_ and
+-- count_pending_knowledge_embeddings. Locks nothing that exists.
 -- Written from supabase/schemas/modules/embedding_queue/23_embedding_queue.sql by `make baseline`: edit that file.
 
--- The model and the dimensions that a running re-embedding changes to; null if none is running.
-create type knowledge_internal.reembedding as (model text, dimensions integer);
-
--- Reads the running re-embedding from the column embedding_next and its comment.
-create function knowledge_internal.reembedding() returns knowledge_internal.reembedding
+-- The column that embeddings of a model are written to: embedding_next (is_next) while a
+-- re-embedding changes the corpus to this model, else embedding. The comment on embedding_next
+-- names the model.
+create function knowledge_internal.embedding_target(
+  model text, out is_next boolean, out dimensions integer
+)
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   mark constant text := 're-embedding: ';
-  running knowledge_internal.reembedding;
 begin
-  select substr(
-           col_description(attribute.attrelid, attribute.attnum), length(mark) + 1
-         )::jsonb ->> 'model',
-         attribute.atttypmod
-    into running.model, running.dimensions
+  select attribute.attname = 'embedding_next', nullif(attribute.atttypmod, -1)
+    into is_next, dimensions
     from pg_catalog.pg_attribute as attribute
    where attribute.attrelid = knowledge_internal.physical_table()
-     and attribute.attname = 'embedding_next'
-     and not attribute.attisdropped;
-  return running;
+     and case attribute.attname
+           when 'embedding' then true
+           when 'embedding_next' then substr(
+             col_description(attribute.attrelid, attribute.attnum), length(mark) + 1
+           )::jsonb ->> 'model' = embedding_target.model
+         end
+   order by attribute.attname desc
+   limit 1;
 end
 $$;
 
@@ -68,46 +70,9 @@ begin
 end
 $$;
 
--- The next pair of stored model and collection in their order that has chunks, without the pairs of
--- one model. It reads one entry of the index, so a walk over the pairs costs no more than their
--- number.
-create function knowledge_internal.next_model_and_collection(
-  after_model text, after_collection text, other_than text
-) returns table (model text, collection text)
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
--- Each query reads one entry of the index, whatever the statistics say.
-set enable_seqscan = off
-set enable_bitmapscan = off as $$
-begin
-  if after_model < other_than then
-    return query
-    select coalesce(chunk.embedding_model, ''), chunk.collection
-      from public.knowledge_chunks as chunk
-     where chunk.status = 'active'
-       and chunk.embedding is not null
-       and (coalesce(chunk.embedding_model, ''), chunk.collection)
-             > (after_model, after_collection)
-       and coalesce(chunk.embedding_model, '') < other_than
-     order by 1, 2
-     limit 1;
-    if found then
-      return;
-    end if;
-  end if;
-  return query
-  select coalesce(chunk.embedding_model, ''), chunk.collection
-    from public.knowledge_chunks as chunk
-   where chunk.status = 'active'
-     and chunk.embedding is not null
-     and (coalesce(chunk.embedding_model, ''), chunk.collection) > (after_model, after_collection)
-     and coalesce(chunk.embedding_model, '') > other_than
-   order by 1, 2
-   limit 1;
-end
-$$;
-
 -- Chunks that need an embedding of that model and whose text nobody has claimed, those without an
--- embedding first. Their rows are locked; rows that are locked already are left out.
+-- embedding first. Their rows are locked; rows that are locked already are left out. Raises 22023
+-- if all named embeddings are of other models, and no setting names this model.
 create function knowledge_internal.pending_chunks(
   wanted_model text, most integer, searched text[], moment timestamptz
 ) returns uuid[]
@@ -121,9 +86,36 @@ declare
   other_model text := '';
   place text := '';
 begin
+  if not exists (
+       select from public.knowledge_settings as settings
+        where settings.embedding_model = wanted_model
+     )
+     and not exists (
+       select from public.knowledge_chunks as chunk
+        where chunk.status = 'active'
+          and chunk.embedding is not null
+          and coalesce(chunk.embedding_model, '') = wanted_model
+     )
+  then
+    select coalesce(chunk.embedding_model, '') into other_model
+      from public.knowledge_chunks as chunk
+     where chunk.status = 'active'
+       and chunk.embedding is not null
+       and coalesce(chunk.embedding_model, '') > ''
+     order by 1
+     limit 1;
+    if found then
+      raise exception 'model is %, but the stored embeddings are of %, and they are not comparable',
+                      wanted_model, other_model
+        using errcode = '22023',
+              hint = 'Embed with the stored model, change the model of the corpus with '
+                     '`second-brain reembed start`, or name it in set_knowledge_settings.';
+    end if;
+    other_model := '';
+  end if;
+
   loop
-    select chunk.collection
-      into place
+    select chunk.collection into place
       from public.knowledge_chunks as chunk
      where chunk.status = 'active'
        and chunk.embedding is null
@@ -141,8 +133,7 @@ begin
          and chunk.embedding is null
          and chunk.collection = place
          and not exists (
-               select
-                 from public.knowledge_embedding_claims as claim
+               select from public.knowledge_embedding_claims as claim
                 where claim.content_hash = chunk.content_hash
                   and claim.model = wanted_model
                   and claim.available_at > moment
@@ -157,10 +148,24 @@ begin
 
   place := '';
   while cardinality(ids) < most loop
-    select next.model, next.collection
-      into other_model, place
-      from knowledge_internal.next_model_and_collection(other_model, place, wanted_model) as next;
+    -- The next pair of model and collection that has chunks: one entry of the index.
+    select coalesce(chunk.embedding_model, ''), chunk.collection into other_model, place
+      from public.knowledge_chunks as chunk
+     where chunk.status = 'active'
+       and chunk.embedding is not null
+       and (coalesce(chunk.embedding_model, ''), chunk.collection) > (other_model, place)
+     order by 1, 2
+     limit 1;
     exit when not found;
+    if other_model = wanted_model then
+      -- The walk continues after the last of the many pairs that have this model.
+      select max(chunk.collection) into place
+        from public.knowledge_chunks as chunk
+       where chunk.status = 'active'
+         and chunk.embedding is not null
+         and coalesce(chunk.embedding_model, '') = wanted_model;
+      continue;
+    end if;
     continue when place <> all (searched)
                or not knowledge_internal.is_pending(true, other_model, place, wanted_model);
     ids := ids || array(
@@ -171,8 +176,7 @@ begin
          and coalesce(chunk.embedding_model, '') = other_model
          and chunk.collection = place
          and not exists (
-               select
-                 from public.knowledge_embedding_claims as claim
+               select from public.knowledge_embedding_claims as claim
                 where claim.content_hash = chunk.content_hash
                   and claim.model = wanted_model
                   and claim.available_at > moment
@@ -195,58 +199,52 @@ set enable_seqscan = off
 set enable_bitmapscan = off as $$
 declare
   -- Dynamic, because embedding_next exists only while a re-embedding runs.
-  query constant text := '
-    select chunk.id
-      from public.knowledge_chunks as chunk
-     where chunk.status = ''active''
-       and chunk.embedding_next is null
-       and (%s)
-       and ($3 is null or chunk.collection = any ($3))
-       and not exists (
-             select
-               from public.knowledge_embedding_claims as claim
-              where claim.content_hash = chunk.content_hash
-                and claim.model = $1
-                and claim.available_at > $4
-           )
-     limit $2
-       for no key update of chunk skip locked';
+  query constant text := $query$
+    select array(
+      select chunk.id
+        from public.knowledge_chunks as chunk
+       where chunk.status = 'active'
+         and chunk.embedding_next is null
+         and %s
+         and ($3 is null or chunk.collection = any ($3))
+         and not exists (
+               select from public.knowledge_embedding_claims as claim
+                where claim.content_hash = chunk.content_hash
+                  and claim.model = $1
+                  and claim.available_at > $4
+             )
+       limit $2
+         for no key update of chunk skip locked
+    )$query$;
   table_of_chunks constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
   first_page constant tid := format('(%s,0)', floor(random() * table_of_chunks.pages))::tid;
   ids uuid[];
   more uuid[];
 begin
   if exists (
-    select
-      from pg_catalog.pg_index as index
+    select from pg_catalog.pg_index as index
       join pg_catalog.pg_class as class on class.oid = index.indexrelid
      where index.indrelid = table_of_chunks.relation
        and class.relname = 'knowledge_chunks_unembedded_next'
        and index.indisvalid
   ) then
-    execute 'select array(' || format(query, 'true') || ')'
-       into ids using wanted_model, most, searched, moment;
+    execute format(query, 'true') into ids using wanted_model, most, searched, moment;
     return ids;
   end if;
   -- Before this index exists, updates of the new columns change no index. A scan that always began
-  -- at the first page would read all finished chunks again in each call; one that begins anywhere
-  -- reads as many chunks for each pending one as there are chunks for each pending one.
-  execute 'select array(' || format(query, 'chunk.ctid >= $5') || ')'
+  -- at the first page would read all finished chunks again in each call.
+  execute format(query, 'chunk.ctid >= $5')
      into ids using wanted_model, most, searched, moment, first_page;
   if cardinality(ids) < most then
-    execute 'select array(' || format(query, 'chunk.ctid < $5') || ')'
+    execute format(query, 'chunk.ctid < $5')
        into more using wanted_model, most - cardinality(ids), searched, moment, first_page;
-    ids := ids || more;
   end if;
-  return ids;
+  return ids || more;
 end
 $$;
 
--- Raises 22023 for an argument of claim_knowledge_embeddings or store_knowledge_embeddings that is
--- out of bounds.
-create function knowledge_internal.check_claim(
-  model text, max_chunks integer, lease interval, worker text, collections text[]
-) returns void
+-- Raises 22023 for the name of a model or of a worker that is out of bounds.
+create function knowledge_internal.check_worker(model text, worker text) returns void
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   if (length(model) between 1 and 200) is not true then
@@ -254,70 +252,17 @@ begin
                     coalesce('''' || left(model, 100) || '''', 'null')
       using errcode = '22023';
   end if;
-  if (max_chunks between 1 and 1000) is not true then
-    raise exception 'max_chunks must be between 1 and 1000, not %',
-                    coalesce(max_chunks::text, 'null')
-      using errcode = '22023';
-  end if;
-  if (lease between interval '1 second' and interval '1 day') is not true then
-    raise exception 'lease must be an interval from 1 second to 1 day, not %',
-                    coalesce(lease::text, 'null')
-      using errcode = '22023';
-  end if;
   if length(worker) > 200 then
     raise exception 'worker must be null or a name of at most 200 characters, not one of %',
                     length(worker)
       using errcode = '22023';
-  end if;
-  if array_position(collections, null) is not null then
-    raise exception 'collections must be null or an array of names, without null in it'
-      using errcode = '22023';
-  end if;
-end
-$$;
-
--- Raises 22023 if all named embeddings are of other models, and no setting names this model.
-create function knowledge_internal.check_model_in_use(wanted_model text) returns void
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
--- Each query reads one entry of the index, whatever the statistics say.
-set enable_seqscan = off
-set enable_bitmapscan = off as $$
-declare
-  other_model text;
-begin
-  if exists (
-    select from public.knowledge_settings as settings where settings.embedding_model = wanted_model
-  ) or exists (
-    select
-      from public.knowledge_chunks as chunk
-     where chunk.status = 'active'
-       and chunk.embedding is not null
-       and coalesce(chunk.embedding_model, '') = wanted_model
-  ) then
-    return;
-  end if;
-  select coalesce(chunk.embedding_model, '')
-    into other_model
-    from public.knowledge_chunks as chunk
-   where chunk.status = 'active'
-     and chunk.embedding is not null
-     and coalesce(chunk.embedding_model, '') > ''
-   order by 1
-   limit 1;
-  if found then
-    raise exception 'model is %, but the stored embeddings are of %, and they are not comparable',
-                    wanted_model, other_model
-      using errcode = '22023',
-            hint = 'Embed with the stored model, change the model of the corpus with '
-                   '`second-brain reembed start`, or name it in set_knowledge_settings.';
   end if;
 end
 $$;
 
 -- How often a text is handed out before it counts as failed.
 create function knowledge_internal.most_embedding_attempts() returns integer
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return 5;
 end
@@ -326,18 +271,11 @@ $$;
 -- The public functions are definers: service_role has no rights on the internal schema.
 
 create function public.claim_knowledge_embeddings(
-  model text,
-  max_chunks integer default 64,
-  lease interval default '5 minutes',
-  worker text default null,
-  collections text[] default null
+  model text, max_chunks integer default 64, lease interval default '5 minutes',
+  worker text default null, collections text[] default null
 )
 returns table (
-  chunk_id uuid,
-  content_hash text,
-  content text,
-  collection text,
-  attempt integer,
+  chunk_id uuid, content_hash text, content text, collection text, attempt integer,
   dimensions integer
 )
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -347,19 +285,23 @@ declare
   -- A text that ended two workers may end the next one: it is handed out alone.
   attempts_in_batches constant integer := 2;
   most_attempts constant integer := knowledge_internal.most_embedding_attempts();
-  running constant knowledge_internal.reembedding := knowledge_internal.reembedding();
-  is_next constant boolean := coalesce(running.model = model, false);
+  is_next boolean;
   moment timestamptz;
   ids uuid[];
 begin
-  perform knowledge_internal.check_claim(model, max_chunks, lease, worker, collections);
-  if not is_next then
-    perform knowledge_internal.check_model_in_use(model);
+  perform knowledge_internal.check_worker(model, worker),
+          knowledge_internal.check_range('max_chunks', max_chunks, 1, 1000);
+  if (lease between interval '1 second' and interval '1 day') is not true then
+    raise exception 'lease must be an interval from 1 second to 1 day, not %',
+                    coalesce(lease::text, 'null')
+      using errcode = '22023';
   end if;
-  dimensions := case
-    when is_next then running.dimensions
-    else (select facts.dimensions from knowledge_internal.chunk_table() as facts)
-  end;
+  if array_position(collections, null) is not null then
+    raise exception 'collections must be null or an array of names, without null in it'
+      using errcode = '22023';
+  end if;
+  select target.is_next, target.dimensions into is_next, dimensions
+    from knowledge_internal.embedding_target(model) as target;
   -- A round is empty if other workers claimed the same texts, or if these have failed meanwhile.
   for round in 1 .. most_rounds loop
     moment := clock_timestamp();
@@ -444,8 +386,7 @@ begin
       where gone.available_at < moment - interval '1 day'
          or (gone.claimed_at is null or gone.available_at <= moment)
             and not exists (
-                  select
-                    from public.knowledge_chunks as chunk
+                  select from public.knowledge_chunks as chunk
                    where chunk.content_hash = gone.content_hash
                      and chunk.status = 'active'
                 )
@@ -455,7 +396,7 @@ begin
 end
 $$;
 
-comment on function public.claim_knowledge_embeddings(text, integer, interval, text, text[]) is
+comment on function public.claim_knowledge_embeddings is
   'Hands out texts that need an embedding of this model, each to one worker until the lease ends; '
   'returns no row if there is none. Pending are active chunks without an embedding, and those with '
   'one of another model than the setting embedding_model of their collection; a collection whose '
@@ -465,10 +406,8 @@ comment on function public.claim_knowledge_embeddings(text, integer, interval, t
   '(1000) and about 8 MB. A text that is claimed for the third time without a result is handed out '
   'alone, and fails after the fifth. Raises 22023 for a value out of bounds, and for a model that '
   'neither a setting names nor any chunk has, if the chunks have another.';
-revoke all on function public.claim_knowledge_embeddings(text, integer, interval, text, text[])
-  from public, anon, authenticated;
-grant execute on function public.claim_knowledge_embeddings(text, integer, interval, text, text[])
-  to service_role;
+revoke all on function public.claim_knowledge_embeddings from public, anon, authenticated;
+grant execute on function public.claim_knowledge_embeddings to service_role;
 
 -- Raises 22023 for results of store_knowledge_embeddings that are not of the expected form.
 create function knowledge_internal.check_embedding_results(results jsonb) returns void
@@ -491,8 +430,7 @@ begin
                     most_results, jsonb_array_length(results)
       using errcode = '22023';
   end if;
-  select item.ordinality - 1
-    into wrong_result
+  select item.ordinality - 1 into wrong_result
     from jsonb_array_elements(results) with ordinality as item (result, ordinality)
    where jsonb_typeof(item.result) <> 'object'
       or jsonb_typeof(item.result -> 'content_hash') is distinct from 'string'
@@ -512,11 +450,9 @@ begin
                     wrong_result
       using errcode = '22023';
   end if;
-  select key.name
-    into unknown_key
+  select key.name into unknown_key
     from jsonb_array_elements(results) as item (result)
-   cross join jsonb_object_keys(item.result) as key (name)
-   where key.name <> all (result_keys)
+   cross join jsonb_object_keys(item.result - result_keys) as key (name)
    limit 1;
   if found then
     raise exception 'results have an unknown key %, the known keys are: %',
@@ -529,179 +465,92 @@ $$;
 -- The embedding in a text; null if it is not an array of finite numbers.
 create function knowledge_internal.read_embedding(given text) returns extensions.vector
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  embedding extensions.vector;
 begin
-  embedding := given::extensions.vector;
-  return embedding;
+  return given::extensions.vector;
 exception when data_exception then
   return null;
 end
 $$;
 
--- Stores embeddings in the active chunks with these hashes that need one of the model, and returns
--- the hash of each chunk that it changed. It does not wait for locked rows.
+-- Stores embeddings in the active chunks with these hashes that need one of the model. Returns the
+-- state of each hash: stored, with the number of chunks; locked (another transaction has the
+-- chunk); repeated (it has an embedding of this model); outdated (no active chunk has the text and
+-- needs this model).
 create function knowledge_internal.write_embeddings(
-  hashes text[], embeddings extensions.vector[], model text
-) returns text[]
+  hashes text[], embeddings extensions.vector[], model text, is_next boolean
+) returns table (content_hash text, state text, chunks bigint)
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
+  -- Dynamic, because the column embedding_next exists only while a re-embedding runs.
+  is_pending constant text := case
+    when is_next then 'chunk.embedding_next is null'
+    else
+      'knowledge_internal.is_pending('
+        'chunk.embedding is not null, coalesce(chunk.embedding_model, ''''), chunk.collection, $2'
+      ')'
+  end;
+  changes constant text := case
+    when is_next then
+      'embedding_next = locked.embedding, embedding_model_next = $2,'
+      ' embedding_bits_next = knowledge_internal.embedding_bits(locked.embedding)'
+    else 'embedding = locked.embedding, embedding_model = $2'
+  end;
+  stored_model constant text := case
+    when is_next then 'chunk.embedding_model_next' else 'chunk.embedding_model' end;
   written text[];
 begin
   -- The row lock is taken on the newest version of the row, and the conditions are checked again
   -- for this version. skip locked: to wait for a row while holding other row locks would block
   -- writers.
-  with made as materialized (
-    select made.content_hash, made.embedding
-      from unnest(hashes, embeddings) as made (content_hash, embedding)
-  ),
-  locked as materialized (
-    select chunk.id, made.embedding
-      from public.knowledge_chunks as chunk
-      join made on made.content_hash = chunk.content_hash
-     where chunk.status = 'active'
-       and knowledge_internal.is_pending(
-             chunk.embedding is not null, coalesce(chunk.embedding_model, ''), chunk.collection,
-             write_embeddings.model
-           )
-       for no key update of chunk skip locked
-  ),
-  updated as (
-    update public.knowledge_chunks as chunk
-       set embedding = locked.embedding, embedding_model = write_embeddings.model
-      from locked
-     where chunk.id = locked.id
-    returning chunk.content_hash
+  execute format(
+    $query$
+      with made as materialized (
+        select made.content_hash, made.embedding
+          from unnest($1, $3) as made (content_hash, embedding)
+      ),
+      locked as materialized (
+        select chunk.id, made.embedding
+          from public.knowledge_chunks as chunk
+          join made on made.content_hash = chunk.content_hash
+         where chunk.status = 'active'
+           and %1$s
+           for no key update of chunk skip locked
+      ),
+      updated as (
+        update public.knowledge_chunks as chunk
+           set %2$s
+          from locked
+         where chunk.id = locked.id
+        returning chunk.content_hash
+      )
+      select array_agg(updated.content_hash) from updated
+    $query$,
+    is_pending, changes
   )
-  select array_agg(updated.content_hash) into written from updated;
-  return coalesce(written, '{}');
-end
-$$;
-
--- write_embeddings for the model of a running re-embedding: it fills the new columns.
-create function knowledge_internal.write_next_embeddings(
-  hashes text[], embeddings extensions.vector[], model text
-) returns text[]
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  written text[];
-begin
-  -- Dynamic, because the columns exist only while a re-embedding runs.
-  execute '
-    with made as materialized (
-      select made.content_hash, made.embedding
-        from unnest($1, $2) as made (content_hash, embedding)
-    ),
-    locked as materialized (
-      select chunk.id, made.embedding
-        from public.knowledge_chunks as chunk
-        join made on made.content_hash = chunk.content_hash
-       where chunk.status = ''active''
-         and chunk.embedding_next is null
-         for no key update of chunk skip locked
-    ),
-    updated as (
-      update public.knowledge_chunks as chunk
-         set embedding_next = locked.embedding,
-             embedding_bits_next = knowledge_internal.embedding_bits(locked.embedding),
-             embedding_model_next = $3
-        from locked
-       where chunk.id = locked.id
-      returning chunk.content_hash
-    )
-    select array_agg(updated.content_hash) from updated'
-    into written using hashes, embeddings, model;
-  return coalesce(written, '{}');
-end
-$$;
-
--- Why no embedding was stored for these texts: locked (another transaction has the chunk), repeated
--- (it has an embedding of this model), outdated (no active chunk has the text and needs this
--- model).
-create function knowledge_internal.unwritten_texts(hashes text[], model text, is_next boolean)
-returns table (content_hash text, state text)
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  -- Dynamic, for the same reason.
-  return query execute format(
-    'select asked.content_hash,
-            case
-              when bool_or(%1$s) then ''locked''
-              when bool_or(%2$s = $2) then ''repeated''
-              else ''outdated''
-            end
-       from unnest($1) as asked (content_hash)
-       left join public.knowledge_chunks as chunk
-         on chunk.content_hash = asked.content_hash
-        and chunk.status = ''active''
-      group by asked.content_hash',
-    case
-      when is_next then 'chunk.id is not null and chunk.embedding_next is null'
-      else
-        'chunk.id is not null and knowledge_internal.is_pending('
-          'chunk.embedding is not null, coalesce(chunk.embedding_model, ''''), chunk.collection, $2'
-        ')'
-    end,
-    case when is_next then 'chunk.embedding_model_next' else 'chunk.embedding_model' end
-  ) using hashes, model;
-end
-$$;
-
--- Ends claims of a worker that did not try to embed the texts, which does not count as an attempt.
--- Returns their number.
-create function knowledge_internal.release_claims(hashes text[], model text, worker text)
-returns integer
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  released integer;
-begin
-  update public.knowledge_embedding_claims as claim
-     set claimed_at = null,
-         available_at = clock_timestamp(),
-         attempts = claim.attempts - 1
-   where claim.content_hash = any (hashes)
-     and claim.model = release_claims.model
-     and claim.worker is not distinct from release_claims.worker
-     and claim.claimed_at is not null;
-  get diagnostics released = row_count;
-  return released;
-end
-$$;
-
--- Ends claims of a worker whose texts were refused: the text waits for another attempt, or failed
--- for good. Returns failed_at of each. failures: {content_hash: {reason, is_final}}.
-create function knowledge_internal.record_failures(failures jsonb, model text, worker text)
-returns setof timestamptz
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  longest_reason constant integer := 500;
-  shortest_wait constant interval := '30 seconds';
-  longest_wait constant interval := '1 hour';
-  most_attempts constant integer := knowledge_internal.most_embedding_attempts();
-  moment constant timestamptz := clock_timestamp();
-begin
-  -- A worker whose lease has ended does not end the claim of the next one.
+  into written
+  using hashes, model, embeddings;
   return query
-  update public.knowledge_embedding_claims as claim
-     set claimed_at = null,
-         reason = left(failure.value ->> 'reason', longest_reason),
-         failed_at = case
-           when (failure.value ->> 'is_final')::boolean or claim.attempts >= most_attempts
-             then moment
-         end,
-         available_at = case
-           when (failure.value ->> 'is_final')::boolean or claim.attempts >= most_attempts
-             then 'infinity'
-           -- With the random factor, texts that failed together do not come back together.
-           else moment
-                + least(shortest_wait * 2 ^ (claim.attempts - 1), longest_wait) * (0.5 + random())
-         end
-    from jsonb_each(failures) as failure
-   where claim.content_hash = failure.key
-     and claim.model = record_failures.model
-     and claim.worker is not distinct from record_failures.worker
-     and claim.claimed_at is not null
-  returning claim.failed_at;
+  select done.content_hash, 'stored', count(*)
+    from unnest(written) as done (content_hash)
+   group by done.content_hash;
+  return query execute format(
+    $query$
+      select asked.content_hash,
+             case
+               when bool_or(chunk.id is not null and %1$s) then 'locked'
+               when bool_or(%2$s = $2) then 'repeated'
+               else 'outdated'
+             end,
+             0::bigint
+        from unnest($1) as asked (content_hash)
+        left join public.knowledge_chunks as chunk
+          on chunk.content_hash = asked.content_hash
+         and chunk.status = 'active'
+       group by asked.content_hash
+    $query$,
+    is_pending, stored_model
+  )
+  using array(select unnest(hashes) except select unnest(written)), model;
 end
 $$;
 
@@ -709,104 +558,127 @@ create function public.store_knowledge_embeddings(
   model text, results jsonb, worker text default null
 )
 returns table (
-  stored integer,
-  chunks integer,
-  outdated integer,
-  repeated integer,
-  failed integer,
-  retried integer,
-  released integer
+  stored integer, chunks integer, outdated integer, repeated integer, failed integer,
+  retried integer, released integer
 )
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  running constant knowledge_internal.reembedding := knowledge_internal.reembedding();
-  is_next constant boolean := coalesce(running.model = model, false);
-  needed constant integer := case
-    when is_next then running.dimensions
-    else (select facts.dimensions from knowledge_internal.chunk_table() as facts)
-  end;
+  longest_reason constant integer := 500; -- characters
+  shortest_wait constant interval := '30 seconds';
+  longest_wait constant interval := '1 hour';
+  most_attempts constant integer := knowledge_internal.most_embedding_attempts();
+  moment timestamptz;
+  is_next boolean;
+  needed_dimensions integer;
   wrong_dimensions integer;
   hashes text[];
   embeddings extensions.vector[];
-  failures jsonb;
+  failures jsonb; -- {content_hash: {reason, is_final}}
+  unused text[];
   locked text[];
   finished text[];
 begin
-  perform knowledge_internal.check_claim(model, 1, '1 minute', worker, null);
-  perform knowledge_internal.check_embedding_results(results);
-  with given as materialized (
-    select item.result ->> 'content_hash' as content_hash,
-           item.result ->> 'embedding' is not null as is_embedded,
-           knowledge_internal.read_embedding(item.result ->> 'embedding') as embedding,
-           item.result ->> 'error' as error,
-           coalesce((item.result ->> 'is_final')::boolean, false) as is_final
-      from jsonb_array_elements(results) as item (result)
-  ),
-  judged as (
-    select given.content_hash, given.embedding, given.is_final or given.is_embedded as is_final,
-           case
-             when not given.is_embedded then given.error
-             when given.embedding is null then 'the embedding is not an array of finite numbers'
-             when ((given.embedding operator(extensions.<=>) given.embedding) < 0.5) is not true
-               then 'the embedding has no direction: it is zero, or too small for float4'
-           end as problem
-      from given
-  )
-  select array_agg(judged.content_hash)
-           filter (where judged.embedding is not null and judged.problem is null),
-         array_agg(judged.embedding)
-           filter (where judged.embedding is not null and judged.problem is null),
+  perform knowledge_internal.check_worker(model, worker),
+          knowledge_internal.check_embedding_results(results);
+  select target.is_next, target.dimensions into is_next, needed_dimensions
+    from knowledge_internal.embedding_target(model) as target;
+  select array_agg(given.content_hash) filter (where judged.embedding is not null),
+         array_agg(judged.embedding) filter (where judged.embedding is not null),
          jsonb_object_agg(
-           judged.content_hash,
-           jsonb_build_object('reason', judged.problem, 'is_final', judged.is_final)
+           given.content_hash,
+           jsonb_build_object(
+             'reason', judged.problem,
+             'is_final', given.is_embedded or coalesce((item.result ->> 'is_final')::boolean, false)
+           )
          ) filter (where judged.problem is not null),
-         max(nullif(extensions.vector_dims(judged.embedding), needed))
-    into hashes, embeddings, failures, wrong_dimensions
-    from judged;
+         array_agg(given.content_hash) filter (where (item.result ->> 'release')::boolean),
+         max(nullif(extensions.vector_dims(given.embedding), needed_dimensions))
+    into hashes, embeddings, failures, unused, wrong_dimensions
+    from jsonb_array_elements(results) as item (result)
+   cross join lateral (
+           select item.result ->> 'content_hash' as content_hash,
+                  item.result ->> 'embedding' is not null as is_embedded,
+                  knowledge_internal.read_embedding(item.result ->> 'embedding') as embedding
+           offset 0
+         ) as given
+   cross join lateral (
+           select case
+                    when not given.is_embedded then item.result ->> 'error'
+                    when given.embedding is null then
+                      'the embedding is not an array of finite numbers'
+                    when ((given.embedding operator(extensions.<=>) given.embedding) < 0.5)
+                           is not true then
+                      'the embedding has no direction: it is zero, or too small for float4'
+                  end as problem
+           offset 0
+         ) as checked
+   cross join lateral (
+           select checked.problem, case when checked.problem is null then given.embedding end
+         ) as judged (problem, embedding);
   -- The worker has another model than it says: no text is at fault.
   if wrong_dimensions is not null then
     raise exception 'results have an embedding with % dimensions, the corpus has %',
-                    wrong_dimensions, needed
+                    wrong_dimensions, needed_dimensions
       using errcode = '22023',
             hint = 'Embed with the model of the corpus, or change the corpus: '
                    '`second-brain reembed start --embedder NAME`.';
   end if;
 
-  finished := case
-    when is_next then knowledge_internal.write_next_embeddings(hashes, embeddings, model)
-    else knowledge_internal.write_embeddings(hashes, embeddings, model)
-  end;
-  chunks := cardinality(finished);
-  stored := (select count(distinct written) from unnest(finished) as written);
-  select count(*) filter (where unwritten.state = 'outdated'),
-         count(*) filter (where unwritten.state = 'repeated'),
-         count(*) filter (where unwritten.state = 'locked'),
-         array_agg(unwritten.content_hash) filter (where unwritten.state = 'locked'),
-         finished || array_agg(unwritten.content_hash) filter (where unwritten.state <> 'locked')
-    into outdated, repeated, retried, locked, finished
-    from knowledge_internal.unwritten_texts(
-           array(select unnest(hashes) except select unnest(finished)), model, is_next
-         ) as unwritten;
+  select count(*) filter (where written.state = 'stored'),
+         coalesce(sum(written.chunks), 0),
+         count(*) filter (where written.state = 'outdated'),
+         count(*) filter (where written.state = 'repeated'),
+         coalesce(array_agg(written.content_hash) filter (where written.state = 'locked'), '{}'),
+         array_agg(written.content_hash) filter (where written.state <> 'locked')
+    into stored, chunks, outdated, repeated, locked, finished
+    from knowledge_internal.write_embeddings(hashes, embeddings, model, is_next) as written;
   delete from public.knowledge_embedding_claims as claim
    where claim.model = store_knowledge_embeddings.model
      and claim.content_hash = any (finished);
-  released := knowledge_internal.release_claims(
-    array(
-      select item.result ->> 'content_hash'
-        from jsonb_array_elements(results) as item (result)
-       where (item.result ->> 'release')::boolean
-    ),
-    model, worker
-  );
-  perform knowledge_internal.release_claims(locked, model, worker);
-  select retried + count(*) - count(fate.failed_at), count(fate.failed_at)
-    into retried, failed
-    from knowledge_internal.record_failures(failures, model, worker) as fate (failed_at);
+
+  -- A worker whose lease has ended does not end the claim of the next one.
+  moment := clock_timestamp();
+  with ended as (
+    -- Neither a text that was not tried nor one whose chunk is locked counts as an attempt.
+    update public.knowledge_embedding_claims as claim
+       set claimed_at = null, available_at = moment, attempts = claim.attempts - 1
+     where claim.content_hash = any (unused || locked)
+       and claim.model = store_knowledge_embeddings.model
+       and claim.worker is not distinct from store_knowledge_embeddings.worker
+       and claim.claimed_at is not null
+    returning claim.content_hash
+  )
+  select count(*) filter (where ended.content_hash <> all (locked)) into released from ended;
+  with ended as (
+    update public.knowledge_embedding_claims as claim
+       set claimed_at = null,
+           reason = left(failure.value ->> 'reason', longest_reason),
+           failed_at = case
+             when (failure.value ->> 'is_final')::boolean or claim.attempts >= most_attempts
+               then moment
+           end,
+           available_at = case
+             when (failure.value ->> 'is_final')::boolean or claim.attempts >= most_attempts
+               then 'infinity'
+             -- With the random factor, texts that failed together do not come back together.
+             else moment
+                  + least(shortest_wait * 2 ^ (claim.attempts - 1), longest_wait) * (0.5 + random())
+           end
+      from jsonb_each(failures) as failure
+     where claim.content_hash = failure.key
+       and claim.model = store_knowledge_embeddings.model
+       and claim.worker is not distinct from store_knowledge_embeddings.worker
+       and claim.claimed_at is not null
+    returning claim.failed_at
+  )
+  select count(ended.failed_at), cardinality(locked) + count(*) - count(ended.failed_at)
+    into failed, retried
+    from ended;
   return next;
 end
 $$;
 
-comment on function public.store_knowledge_embeddings(text, jsonb, text) is
+comment on function public.store_knowledge_embeddings is
   'Stores what a worker made of claimed texts. results: an array of at most 1000 objects with '
   'content_hash and one of: embedding (an array of numbers); error (the text was refused; with '
   'is_final there is no other attempt); release: true (the worker did not try). chunk_id is '
@@ -817,9 +689,8 @@ comment on function public.store_knowledge_embeddings(text, jsonb, text) is
   'wait that doubles, or because another transaction had the row); released. An error or a release '
   'of a claim that is no longer of this worker does not count. Raises 22023 for results of another '
   'form, and for embeddings with other dimensions than the column.';
-revoke all on function public.store_knowledge_embeddings(text, jsonb, text)
-  from public, anon, authenticated;
-grant execute on function public.store_knowledge_embeddings(text, jsonb, text) to service_role;
+revoke all on function public.store_knowledge_embeddings from public, anon, authenticated;
+grant execute on function public.store_knowledge_embeddings to service_role;
 
 -- The active chunks that need an embedding: model is that of the collection, null if none is set.
 -- waiting_since: the last change of the chunk, or of the setting if that was later.
@@ -880,12 +751,7 @@ $$;
 
 create function public.pending_knowledge_embeddings()
 returns table (
-  collection text,
-  model text,
-  pending bigint,
-  claimed bigint,
-  failed bigint,
-  oldest timestamptz
+  collection text, model text, pending bigint, claimed bigint, failed bigint, oldest timestamptz
 )
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select waiting.collection, waiting.model, count(*),
@@ -907,30 +773,22 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
    order by count(*) desc, waiting.collection
 $$;
 
-comment on function public.pending_knowledge_embeddings() is
+comment on function public.pending_knowledge_embeddings is
   'The chunks that need an embedding, for each collection with any, most chunks first: model (of '
   'the setting; null: any model), pending, and of these claimed (a worker has them now) and failed '
   '(given up); oldest: since when the longest waiting one waits, without the failed ones. All '
   'chunks are counted. What a running re-embedding has left to do is not included.';
-revoke all on function public.pending_knowledge_embeddings() from public, anon, authenticated;
-grant execute on function public.pending_knowledge_embeddings() to service_role;
+revoke all on function public.pending_knowledge_embeddings from public, anon, authenticated;
+grant execute on function public.pending_knowledge_embeddings to service_role;
 
 create function public.failed_knowledge_embeddings(max_rows integer default 100)
 returns table (
-  chunk_id uuid,
-  document_key text,
-  collection text,
-  model text,
-  attempts integer,
-  failed_at timestamptz,
-  reason text
+  chunk_id uuid, document_key text, collection text, model text, attempts integer,
+  failed_at timestamptz, reason text
 )
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
-  if (max_rows between 1 and 1000) is not true then
-    raise exception 'max_rows must be between 1 and 1000, not %', coalesce(max_rows::text, 'null')
-      using errcode = '22023';
-  end if;
+  perform knowledge_internal.check_range('max_rows', max_rows, 1, 1000);
   return query
   select chunk.id, document.external_key, chunk.collection, claim.model, claim.attempts,
          claim.failed_at, claim.reason
@@ -945,12 +803,12 @@ begin
 end
 $$;
 
-comment on function public.failed_knowledge_embeddings(integer) is
+comment on function public.failed_knowledge_embeddings is
   'The chunks whose text could not be embedded, the newest failures first, with the model and the '
   'reason. A change of the text and retry_knowledge_embeddings end the failure. Raises 22023 for '
   'max_rows out of bounds.';
-revoke all on function public.failed_knowledge_embeddings(integer) from public, anon, authenticated;
-grant execute on function public.failed_knowledge_embeddings(integer) to service_role;
+revoke all on function public.failed_knowledge_embeddings from public, anon, authenticated;
+grant execute on function public.failed_knowledge_embeddings to service_role;
 
 create function public.retry_knowledge_embeddings(model text default null) returns integer
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -966,13 +824,11 @@ begin
 end
 $$;
 
-comment on function public.retry_knowledge_embeddings(text) is
+comment on function public.retry_knowledge_embeddings is
   'Ends the failures and the waits of a model, or of all: their texts are handed out again, with '
   'five new attempts. Returns the number of texts.';
-revoke all on function public.retry_knowledge_embeddings(text) from public, anon, authenticated;
-grant execute on function public.retry_knowledge_embeddings(text) to service_role;
-
-notify pgrst, 'reload schema';
+revoke all on function public.retry_knowledge_embeddings from public, anon, authenticated;
+grant execute on function public.retry_knowledge_embeddings to service_role;
 
 -- The number of active chunks without an embedding that pass the filters of a search, at most 1000.
 -- Raises 22023 as the search does.
@@ -996,8 +852,7 @@ begin
     '     and ($2 is null or chunk.collection = any ($2))'
     '   limit $3'
     ') as pending'
-    into counted
-    using plan.scope, plan.collections, most_counted;
+    into counted using plan.scope, plan.collections, most_counted;
   return counted;
 end
 $$;
@@ -1010,14 +865,13 @@ begin
 end
 $$;
 
-comment on function public.count_pending_knowledge_embeddings(jsonb) is
+comment on function public.count_pending_knowledge_embeddings is
   'The number of active chunks that have no embedding yet, so that a search finds them by their '
   'words only. search: arguments of hybrid_search_knowledge_chunks as an object; chunks that these '
   'exclude do not count. It counts to 1000, which means 1000 or more. Raises 22023 as the search '
   'does, and for an unknown name.';
-revoke all on function public.count_pending_knowledge_embeddings(jsonb)
-  from public, anon, authenticated;
-grant execute on function public.count_pending_knowledge_embeddings(jsonb) to service_role;
+revoke all on function public.count_pending_knowledge_embeddings from public, anon, authenticated;
+grant execute on function public.count_pending_knowledge_embeddings to service_role;
 
 create function public.count_my_pending_knowledge_embeddings(search jsonb default '{}')
 returns integer
@@ -1030,13 +884,22 @@ begin
 end
 $$;
 
-comment on function public.count_my_pending_knowledge_embeddings(jsonb) is
+comment on function public.count_my_pending_knowledge_embeddings is
   'count_pending_knowledge_embeddings for the signed-in user: counts public rows, rows whose owner '
   'is auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. Raises 42501 if '
   'nobody is signed in or the user id is not a UUID, and 22023 for an argument out of bounds.';
-revoke all on function public.count_my_pending_knowledge_embeddings(jsonb)
+revoke all on function public.count_my_pending_knowledge_embeddings
   from public, anon, authenticated, service_role;
-grant execute on function public.count_my_pending_knowledge_embeddings(jsonb) to authenticated;
+grant execute on function public.count_my_pending_knowledge_embeddings to authenticated;
+
+-- The reason of a failure can quote the text. If another chunk has the same text, it loses only a
+-- lease.
+create or replace function knowledge_internal.forget_texts(hashes text[]) returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  delete from public.knowledge_embedding_claims as claim where claim.content_hash = any (hashes);
+end
+$$;
 
 revoke all on all functions in schema knowledge_internal from public;
 

@@ -69,7 +69,6 @@ declare
   part text;
   candidate text;
   pattern text;
-  repeated integer;
 begin
   while length(rest) > chunk_size loop
     part := left(rest, chunk_size);
@@ -105,8 +104,7 @@ declare
   adoption public.knowledge_adoptions;
 begin
   select stored.* into adoption
-    from public.knowledge_adoptions as stored
-   where stored.name = adoption_name;
+    from public.knowledge_adoptions as stored where stored.name = adoption_name;
   if not found then
     raise exception 'there is no adoption %', coalesce(left(adoption_name, 100), 'null')
       using errcode = '22023', hint = 'List them with: second-brain adopt --check';
@@ -124,12 +122,11 @@ create function knowledge_internal.adopt_table(
 ) returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  -- Their texts are equal exactly if the values are, with the settings of adopted_rows.
+  -- Their texts are equal if and only if the values are, with the settings of adopted_rows.
   key_type_names constant text[] := array[
     'int2', 'int4', 'int8', 'numeric', 'uuid', 'text', 'varchar', 'bpchar', 'citext', 'bool',
     'date', 'timestamp', 'timestamptz'
   ];
-  kind "char";
   types text[];
   wrong_column text;
 begin
@@ -138,8 +135,11 @@ begin
                     'letter first, not %', coalesce(left(adoption_name, 100), 'null')
       using errcode = '22023';
   end if;
-  select class.relkind into kind from pg_catalog.pg_class as class where class.oid = source;
-  if (kind in ('r', 'p')) is not true then
+  if not exists (
+    select from pg_catalog.pg_class as class
+     where class.oid = source
+       and class.relkind in ('r', 'p')
+  ) then
     raise exception 'source must be a table, not %', coalesce(source::text, 'null')
       using errcode = '22023', hint = 'A view and a foreign table cannot have these triggers.';
   end if;
@@ -152,29 +152,32 @@ begin
                     coalesce(cardinality(key_columns), 0)
       using errcode = '22023';
   end if;
-  select listed.name
-    into wrong_column
-    from unnest(key_columns) as listed (name)
-   where not exists (
-           select
-             from pg_catalog.pg_attribute as attribute
-             join pg_catalog.pg_type as type on type.oid = attribute.atttypid
-            where attribute.attrelid = source
-              and attribute.attname = listed.name
-              and attribute.attnum > 0
-              and attribute.attnotnull
-              and (type.typname = any (key_type_names) or type.typtype = 'e')
-         )
-   limit 1;
-  if found then
+  select array_agg(
+           -- A cast to character, the name of bpchar without a length, keeps one character.
+           case type.oid when 'bpchar'::regtype then 'bpchar'
+             else pg_catalog.format_type(type.oid, null)
+           end
+           order by listed.place
+         ),
+         min(coalesce(listed.name, 'null')) filter (where type.oid is null)
+    into types, wrong_column
+    from unnest(key_columns) with ordinality as listed (name, place)
+    left join pg_catalog.pg_attribute as attribute
+      on attribute.attrelid = source
+     and attribute.attname = listed.name
+     and attribute.attnum > 0
+     and attribute.attnotnull
+    left join pg_catalog.pg_type as type
+      on type.oid = attribute.atttypid
+     and (type.typname = any (key_type_names) or type.typtype = 'e');
+  if wrong_column is not null then
     raise exception 'key_columns: % must be a column of % that is not null and has one of the '
-                    'types %, or an enum', coalesce(wrong_column, 'null'), source,
+                    'types %, or an enum', wrong_column, source,
                     array_to_string(key_type_names, ', ')
       using errcode = '22023';
   end if;
   if not exists (
-    select
-      from pg_catalog.pg_index as index
+    select from pg_catalog.pg_index as index
      where index.indrelid = source
        and index.indisunique
        and index.indisvalid
@@ -196,39 +199,23 @@ begin
     raise exception 'embedding_model must be a name of 1 to 200 characters, or null'
       using errcode = '22023';
   end if;
-  if chunk_size not between 100 and 100000 then
-    raise exception 'chunk_size must be 100 to 100000 characters, or null, not %', chunk_size
-      using errcode = '22023';
-  end if;
-  if (chunk_overlap between 0 and coalesce(chunk_size, 2) / 2) is not true then
-    raise exception 'chunk_overlap must be 0 to half of chunk_size, not %',
-                    coalesce(chunk_overlap::text, 'null')
-      using errcode = '22023';
-  end if;
-  -- A cast to character, the name of bpchar without a length, keeps one character.
-  select array_agg(
-           case attribute.atttypid when 'bpchar'::regtype then 'bpchar'
-             else pg_catalog.format_type(attribute.atttypid, null)
-           end
-           order by listed.place
-         )
-    into types
-    from unnest(key_columns) with ordinality as listed (name, place)
-    join pg_catalog.pg_attribute as attribute
-      on attribute.attrelid = source and attribute.attname = listed.name;
+  perform knowledge_internal.check_range(
+            'chunk_size', coalesce(chunk_size, 100), 100, 100000,
+            '100 to 100000 characters, or null'
+          ),
+          knowledge_internal.check_range(
+            'chunk_overlap', chunk_overlap, 0, coalesce(chunk_size, 2) / 2,
+            '0 to half of chunk_size'
+          );
   insert into public.knowledge_adoptions as stored (
     name, source, key_columns, key_types, embedding_model, chunk_size, chunk_overlap
   )
-  values (
-    adoption_name, source, key_columns, types, embedding_model, chunk_size, chunk_overlap
-  )
+  values (adoption_name, source, key_columns, types, embedding_model, chunk_size, chunk_overlap)
       on conflict (name) do update
-     set source = excluded.source,
-         key_columns = excluded.key_columns,
-         key_types = excluded.key_types,
-         embedding_model = excluded.embedding_model,
-         chunk_size = excluded.chunk_size,
-         chunk_overlap = excluded.chunk_overlap;
+     set (source, key_columns, key_types, embedding_model, chunk_size, chunk_overlap) = (
+           excluded.source, excluded.key_columns, excluded.key_types, excluded.embedding_model,
+           excluded.chunk_size, excluded.chunk_overlap
+         );
 end
 $$;
 
@@ -258,94 +245,59 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- The name of the table is the same in each session.
 set quote_all_identifiers = off as $$
 begin
-  return jsonb_build_object(
-    'adoption', adoption.name,
-    'table', adoption.source::text,
-    'key', (
-      select jsonb_object_agg(
+  return (
+    select jsonb_build_object(
+             'adoption', adoption.name,
+             'table', adoption.source::text,
+             'key', jsonb_object_agg(
                part.name,
                case when part.type in ('smallint', 'integer', 'bigint')
                  then to_jsonb(part.value::bigint)
                  else to_jsonb(part.value)
                end
-             )
-        from unnest(
-               adoption.key_columns, adoption.key_types,
-               array(select jsonb_array_elements_text(key))
-             ) as part (name, type, value)
-    ),
-    'types', (
-      select jsonb_object_agg(part.name, part.type)
-        from unnest(adoption.key_columns, adoption.key_types) as part (name, type)
-    )
-  );
-end
-$$;
-
--- The SHA-256 of the external_key of a row.
-create function knowledge_internal.adopted_key_hash(adoption public.knowledge_adoptions, key jsonb)
-returns bytea
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return sha256(convert_to(knowledge_internal.adopted_key(adoption, key), 'UTF8'));
-end
-$$;
-
--- Whether an error is not about the row: a deadlock, a serialization failure, a timeout, a lack of
--- resources, a failure of the server. Such an error ends the write of the source, too.
-create function knowledge_internal.ends_the_write(code text) returns boolean
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return left(code, 2) in ('25', '40', '53', '57', '58', 'F0', 'XX') or code = '55P03';
-end
-$$;
-
--- SQL for the key of a row as an array of texts. relation: an alias of the view of the adoption
--- (is_view), or of the source.
-create function knowledge_internal.key_expression(
-  adoption public.knowledge_adoptions, relation text, is_view boolean
-) returns text
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return 'jsonb_build_array(' || (
-    select string_agg(
-             case when is_view then format('%s.key_%s::text', relation, listed.place)
-               else format('%s.%I::text', relation, listed.name)
-             end,
-             ', ' order by listed.place
-           )
-      from unnest(adoption.key_columns) with ordinality as listed (name, place)
-  ) || ')';
-end
-$$;
-
--- SQL for the condition that a row has the key given.key. The key is cast to the type of the
--- column, so that the index of the source is used. relation, is_view: as in key_expression.
-create function knowledge_internal.key_condition(
-  adoption public.knowledge_adoptions, relation text, is_view boolean
-) returns text
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return (
-    select string_agg(
-             format(
-               '%s = (given.key ->> %s)::%s',
-               case when is_view then format('%s.key_%s', relation, listed.place)
-                 else format('%s.%I', relation, listed.name)
-               end,
-               listed.place - 1, listed.type
              ),
-             ' and ' order by listed.place
+             'types', jsonb_object_agg(part.name, part.type)
            )
-      from unnest(adoption.key_columns, adoption.key_types)
-           with ordinality as listed (name, type, place)
+      from unnest(
+             adoption.key_columns, adoption.key_types, array(select jsonb_array_elements_text(key))
+           ) as part (name, type, value)
   );
 end
 $$;
 
--- A row of an adopted table as it is to be stored. embedding_is_empty: the source has an embedding
--- without direction, which is not stored. embedding_model: the model of the embedding, or of
--- embeddings that are reused.
+-- SQL for the key of a row: its columns, its value as an array of texts, and the conditions that it
+-- equals the key given.key, or follows it. The conditions cast the given key to the types of the
+-- columns, so that the index of the source is used. relation: an alias of the view of the adoption
+-- (is_view), or of the source.
+create function knowledge_internal.key_sql(
+  adoption public.knowledge_adoptions, relation text, is_view boolean,
+  out columns text, out value text, out is_given text, out is_after text
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  given text;
+begin
+  select string_agg(part.column, ', ' order by part.place),
+         string_agg(part.column || '::text', ', ' order by part.place),
+         string_agg(format('(given.key ->> %s)::%s', place - 1, type), ', ' order by part.place)
+    into columns, value, given
+    from (
+      select listed.type, listed.place,
+             case when is_view then format('%s.key_%s', relation, listed.place)
+               else format('%s.%I', relation, listed.name)
+             end as column
+        from unnest(adoption.key_columns, adoption.key_types)
+             with ordinality as listed (name, type, place)
+    ) as part;
+  value := format('jsonb_build_array(%s)', value);
+  is_given := format('(%s) = (%s)', columns, given);
+  is_after := format('(%s) > (%s)', columns, given);
+end
+$$;
+
+-- A row of an adopted table as it is to be stored. document: as upsert_knowledge_document takes it.
+-- embedding_is_empty: the source has an embedding without direction, which is not stored.
+-- embedding_model: the model of the embedding, or of embeddings that are reused.
 create type knowledge_internal.adopted_row as (
   key jsonb,
   external_key text,
@@ -363,44 +315,44 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- A key and a mapped date have the same text in each session, whatever its settings are.
 set datestyle = 'ISO, YMD'
 set timezone = 'UTC' as $$
+declare
+  key_sql constant record := knowledge_internal.key_sql(adoption, 'adopted', true);
 begin
   return query execute format(
     $query$
-      select mapped.key,
-             knowledge_internal.adopted_key($1, mapped.key),
-             mapped.fields - array['content', 'embedding'] - $3,
-             mapped.fields ->> 'content',
-             case when mapped.is_used and mapped.has_direction then mapped.embedding end,
-             mapped.is_used and not mapped.has_direction,
-             coalesce(mapped.corpus_model, $1.embedding_model)
+      select source.key, source.external_key,
+             source.fields - array['content', 'embedding'] - $3
+               || jsonb_build_object('external_key', source.external_key),
+             source.fields ->> 'content',
+             case when used.has_direction then used.embedding end,
+             used.embedding is not null and not used.has_direction, corpus.model
         from (
-          select source.key, source.fields, given_embedding.embedding, corpus.corpus_model,
-                 given_embedding.embedding is not null
-                   and coalesce(corpus.corpus_model, $1.embedding_model) = $1.embedding_model
-                   as is_used,
-                 ((given_embedding.embedding operator(extensions.<=>) given_embedding.embedding)
-                   < 0.5) is true as has_direction
-            from (
-              select %1$s as key, to_jsonb(adopted) as fields
-                from jsonb_array_elements($2) as given (key)
-                join knowledge_internal.%2$I as adopted on %3$s
-            ) as source
-           cross join lateral (
-                   select (source.fields ->> 'embedding')::extensions.vector
-                    where $1.embedding_model is not null
-                   union all
-                   select null where $1.embedding_model is null
-                 ) as given_embedding (embedding)
-           cross join lateral (
-                   select knowledge_internal.model_of_collection(
-                     coalesce(source.fields ->> 'collection', 'knowledge')
-                   )
-                 ) as corpus (corpus_model)
-        ) as mapped
+          select %1$s as key, knowledge_internal.adopted_key($1, %1$s) as external_key,
+                 to_jsonb(adopted) as fields
+            from jsonb_array_elements($2) as given (key)
+            join knowledge_internal.%2$I as adopted on %3$s
+          offset 0
+        ) as source
+       cross join lateral (
+               select coalesce(
+                        knowledge_internal.model_of_collection(
+                          coalesce(source.fields ->> 'collection', 'knowledge')
+                        ),
+                        $1.embedding_model
+                      )
+               offset 0
+             ) as corpus (model)
+       cross join lateral (
+               select given.embedding,
+                      ((given.embedding operator(extensions.<=>) given.embedding) < 0.5) is true
+                from (
+                  select case when corpus.model = $1.embedding_model
+                           then (source.fields ->> 'embedding')::extensions.vector end
+                  offset 0
+                ) as given (embedding)
+             ) as used (embedding, has_direction)
     $query$,
-    knowledge_internal.key_expression(adoption, 'adopted', is_view => true),
-    'adopted_' || adoption.name,
-    knowledge_internal.key_condition(adoption, 'adopted', is_view => true)
+    key_sql.value, 'adopted_' || adoption.name, key_sql.is_given
   )
   using adoption, keys,
         array(
@@ -456,7 +408,6 @@ set enable_hashjoin = off
 set enable_mergejoin = off as $$
 declare
   one knowledge_internal.adopted_row;
-  changes jsonb;
   row_chunks jsonb;
   documents public.knowledge_documents[] := '{}';
   chunks jsonb[] := '{}';
@@ -466,8 +417,7 @@ begin
   if exists (select from unnest(given) as listed where listed.content is null) then
     raise exception 'content is null' using errcode = '22023';
   end if;
-  select listed.external_key
-    into other_key
+  select listed.external_key into other_key
     from unnest(given) as listed
    group by listed.external_key
   having count(*) > 1
@@ -476,8 +426,7 @@ begin
     raise exception 'the view has several rows with the key %', left(other_key, 100)
       using errcode = '22023', hint = 'Change the view, so that it has each key once.';
   end if;
-  select stored.external_key
-    into other_key
+  select stored.external_key into other_key
     from unnest(given) as listed
     join public.knowledge_documents as stored on stored.external_key = listed.external_key
    where stored.source_row ->> 'adoption' is distinct from adoption.name
@@ -488,17 +437,18 @@ begin
             hint = 'Delete that document, or adopt the table under another name.';
   end if;
   foreach one in array given loop
-    changes := one.document || jsonb_build_object('external_key', one.external_key);
-    perform knowledge_internal.check_document(changes);
-    changes := changes || jsonb_build_object(
-      'source_row', knowledge_internal.adopted_source_row(adoption, one.key)
-    );
+    perform knowledge_internal.check_document(one.document);
     row_chunks := knowledge_internal.adopted_chunks(adoption, one);
     chunks := chunks || row_chunks;
-    documents := documents || knowledge_internal.store_document(changes, row_chunks, 'replace');
+    documents := documents || knowledge_internal.store_document(
+      one.document || jsonb_build_object(
+        'source_row', knowledge_internal.adopted_source_row(adoption, one.key)
+      ),
+      row_chunks, 'replace'
+    );
     if one.embedding_is_empty then
-      perform knowledge_internal.note_adoption_problem(
-        adoption, one.key, true,
+      perform knowledge_internal.note_adoption_problems(
+        adoption, jsonb_build_array(one.key), true,
         'embedding has no direction (it is zero, or too small): carried over without it'
       );
     end if;
@@ -523,19 +473,31 @@ begin
 end
 $$;
 
--- Records why a row could not be carried over, or (in_part) not completely.
-create function knowledge_internal.note_adoption_problem(
-  adoption public.knowledge_adoptions, row_key jsonb, in_part boolean, reason text
+-- Records why the rows with these keys could not be carried over, or (in_part) not completely. With
+-- reason null, it forgets their problems.
+create function knowledge_internal.note_adoption_problems(
+  adoption public.knowledge_adoptions, keys jsonb, in_part boolean, reason text
 ) returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  hashes constant bytea[] := array(
+    select sha256(convert_to(knowledge_internal.adopted_key(adoption, listed.key), 'UTF8'))
+      from jsonb_array_elements(keys) with ordinality as listed (key, place)
+     order by listed.place
+  );
 begin
+  if reason is null then
+    delete from public.knowledge_adoption_problems as problem
+     where problem.adoption_name = adoption.name
+       and problem.key_hash = any (hashes);
+    return;
+  end if;
   insert into public.knowledge_adoption_problems as stored (
     adoption_name, key_hash, key, is_carried_over, reason
   )
-  values (
-    adoption.name, knowledge_internal.adopted_key_hash(adoption, row_key), row_key, in_part,
-    left(reason, 500)
-  )
+  select adoption.name, listed.hash, keys -> (listed.place - 1)::integer, in_part,
+         left(note_adoption_problems.reason, 500)
+    from unnest(hashes) with ordinality as listed (hash, place)
       on conflict (adoption_name, key_hash) do update
      set is_carried_over = excluded.is_carried_over,
          reason = excluded.reason,
@@ -567,55 +529,41 @@ begin
 end
 $$;
 
--- Makes the documents of these keys equal to their rows: stores those that the view has, and
--- deletes the others. Returns how many it has. Raises an error for a row that cannot be stored.
-create function knowledge_internal.carry_over_without_problems(
-  adoption public.knowledge_adoptions, keys jsonb
-) returns bigint
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  -- Locked before the rows are read: a row that another transaction inserts again, with its
-  -- document, is seen after that transaction has ended.
-  locked_documents constant uuid[] := knowledge_internal.lock_adopted(adoption, keys);
-  given knowledge_internal.adopted_row[];
-begin
-  delete from public.knowledge_adoption_problems as problem
-   where problem.adoption_name = adoption.name
-     and problem.key_hash = any (array(
-           select knowledge_internal.adopted_key_hash(adoption, listed.key)
-             from jsonb_array_elements(keys) as listed (key)
-         ));
-  given := array(select mapped from knowledge_internal.adopted_rows(adoption, keys) as mapped);
-  perform knowledge_internal.store_adopted_rows(adoption, given);
-  delete from public.knowledge_documents as document
-   where document.id = any (locked_documents)
-     and document.external_key <> all (
-           array(select listed.external_key from unnest(given) as listed)
-         );
-  return cardinality(given);
-end
-$$;
-
--- Makes the documents of these keys (an array of arrays of texts) equal to the rows of the source;
--- returns how many rows are stored. If a row cannot be stored, the halves of the keys are tried,
--- down to that row: its document is deleted, and adoption_problems has the reason. Deadlocks,
--- serialization failures, timeouts and failures of the server are raised.
+-- Makes the documents of these keys (an array of arrays of texts) equal to the rows of the source:
+-- stores those that the view has, deletes the others, and returns how many are stored. If a row
+-- cannot be stored, the halves of the keys are tried, down to that row: its document is deleted,
+-- and adoption_problems has the reason. Deadlocks, serialization failures, timeouts and failures of
+-- the server are raised.
 create function knowledge_internal.carry_over(adoption public.knowledge_adoptions, keys jsonb)
 returns bigint
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   half constant integer := jsonb_array_length(keys) / 2;
+  locked_documents uuid[];
+  given knowledge_internal.adopted_row[];
   code text;
-  reason text;
+  problem text;
 begin
   if jsonb_array_length(keys) = 0 then
     return 0;
   end if;
   begin
-    return knowledge_internal.carry_over_without_problems(adoption, keys);
+    -- Locked before the rows are read: a row that another transaction inserts again, with its
+    -- document, is seen after that transaction has ended.
+    locked_documents := knowledge_internal.lock_adopted(adoption, keys);
+    perform knowledge_internal.note_adoption_problems(adoption, keys, null, null);
+    given := array(select mapped from knowledge_internal.adopted_rows(adoption, keys) as mapped);
+    perform knowledge_internal.store_adopted_rows(adoption, given);
+    delete from public.knowledge_documents as document
+     where document.id = any (locked_documents)
+       and document.external_key <> all (
+             array(select listed.external_key from unnest(given) as listed)
+           );
+    return cardinality(given);
   exception when others then
-    get stacked diagnostics code = returned_sqlstate, reason = message_text;
-    if knowledge_internal.ends_the_write(code) then
+    get stacked diagnostics code = returned_sqlstate, problem = message_text;
+    -- These errors are not about the row, and end the write of the source, too.
+    if left(code, 2) in ('25', '40', '53', '57', '58', 'F0', 'XX') or code = '55P03' then
       raise;
     end if;
   end;
@@ -632,7 +580,7 @@ begin
   -- A search must not find the earlier content of the row.
   delete from public.knowledge_documents as document
    where document.id = any (knowledge_internal.lock_adopted(adoption, keys));
-  perform knowledge_internal.note_adoption_problem(adoption, keys -> 0, false, reason);
+  perform knowledge_internal.note_adoption_problems(adoption, keys, false, problem);
   return 0;
 end
 $$;
@@ -648,12 +596,9 @@ set timezone = 'UTC' as $$
 declare
   batch_size constant integer := 500; -- rows in memory at a time
   adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(tg_argv[0]);
-  old_keys text := format(
-    'select %s from old_rows', knowledge_internal.key_expression(adoption, 'old_rows', false)
-  );
-  new_keys text := format(
-    'select %s from new_rows', knowledge_internal.key_expression(adoption, 'new_rows', false)
-  );
+  key constant text := (knowledge_internal.key_sql(adoption, 'written', false)).value;
+  old_keys constant text := format('select %s from old_rows as written', key);
+  new_keys constant text := format('select %s from new_rows as written', key);
   keys jsonb;
 begin
   -- Only the owner can create a trigger with this function; it must be on the adopted table.
@@ -686,19 +631,22 @@ begin
 end
 $$;
 
--- Locks the rows with these keys against writes until the transaction ends. Returns their keys, and
--- those that have no row. Without waits, a row that another transaction holds is left out.
-create function knowledge_internal.lock_source_rows(
-  adoption public.knowledge_adoptions, keys jsonb, waits boolean
-) returns jsonb
+-- Carries over the rows with these keys (an array of arrays of texts), outside of a write of the
+-- source. Returns how many are stored, and how many were left because another transaction holds
+-- them. waits: wait for these; give one key then. Raises 22023 for an unknown adoption.
+create function knowledge_internal.carry_over_again(adoption_name text, keys jsonb, waits boolean)
+returns table (rows_stored bigint, rows_left integer)
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 -- The texts of keys, as in adopted_rows.
 set datestyle = 'ISO, YMD'
 set timezone = 'UTC' as $$
 declare
-  same_key constant text := knowledge_internal.key_condition(adoption, 'source', is_view => false);
+  adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(adoption_name);
   locked_keys jsonb;
 begin
+  -- The lock prevents a write between reading a row and storing it, so that no newer version of
+  -- the document is replaced. A row that a writer holds is left out: waiting for it with other rows
+  -- locked could end in a deadlock. Keys without a row are kept: their documents are deleted.
   execute format(
     $query$
       with given as materialized (select * from jsonb_array_elements($1) as given (key)),
@@ -712,28 +660,11 @@ begin
           select given.key from given where not exists (select from %1$s as source where %2$s)
         ) as listed
     $query$,
-    adoption.source, same_key, case when waits then '' else 'skip locked' end
+    adoption.source, (knowledge_internal.key_sql(adoption, 'source', false)).is_given,
+    case when waits then '' else 'skip locked' end
   )
   into locked_keys
   using keys;
-  return locked_keys;
-end
-$$;
-
--- Carries over the rows with these keys (an array of arrays of texts), outside of a write of the
--- source. Returns how many are stored, and how many were left because another transaction holds
--- them. waits: wait for these; give one key then. Raises 22023 for an unknown adoption.
-create function knowledge_internal.carry_over_again(adoption_name text, keys jsonb, waits boolean)
-returns table (rows_stored bigint, rows_left integer)
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  adoption constant public.knowledge_adoptions :=
-    knowledge_internal.adoption_named(adoption_name);
-  -- The lock prevents a write between reading a row and storing it, so that no newer version of
-  -- the document is replaced. A row that a writer holds is left out: waiting for it with other rows
-  -- locked could end in a deadlock.
-  locked_keys constant jsonb := knowledge_internal.lock_source_rows(adoption, keys, waits);
-begin
   rows_stored := knowledge_internal.carry_over(adoption, locked_keys);
   rows_left := jsonb_array_length(keys) - jsonb_array_length(locked_keys);
   return next;
@@ -750,16 +681,8 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set datestyle = 'ISO, YMD'
 set timezone = 'UTC' as $$
 declare
-  adoption constant public.knowledge_adoptions :=
-    knowledge_internal.adoption_named(adoption_name);
-  columns constant text := (
-    select string_agg('adopted.key_' || place, ', ' order by place)
-      from generate_series(1, cardinality(adoption.key_columns)) as place
-  );
-  after_values constant text := (
-    select string_agg(format('($2 ->> %s)::%s', place - 1, listed.type), ', ' order by place)
-      from unnest(adoption.key_types) with ordinality as listed (type, place)
-  );
+  adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(adoption_name);
+  key_sql constant record := knowledge_internal.key_sql(adoption, 'adopted', true);
   keys jsonb;
 begin
   execute format(
@@ -768,12 +691,12 @@ begin
         from (
           select %1$s as key, row_number() over (order by %2$s) as place
             from knowledge_internal.%3$I as adopted
+           cross join (select $2) as given (key)
            where %4$s
              and (
                not $4
                or not exists (
-                    select
-                      from public.knowledge_documents as document
+                    select from public.knowledge_documents as document
                      where document.external_key = knowledge_internal.adopted_key($1, %1$s)
                        and document.source_row @> jsonb_build_object('adoption', $1.name)
                   )
@@ -782,12 +705,8 @@ begin
            limit $3
         ) as page
     $query$,
-    knowledge_internal.key_expression(adoption, 'adopted', is_view => true),
-    columns,
-    'adopted_' || adoption.name,
-    case when after_key is null then 'true'
-      else format('(%s) > (%s)', columns, after_values)
-    end
+    key_sql.value, key_sql.columns, 'adopted_' || adoption.name,
+    case when after_key is null then 'true' else key_sql.is_after end
   )
   into keys
   using adoption, after_key, page_size, only_missing;
@@ -802,8 +721,7 @@ create function knowledge_internal.adoption_differences(adoption_name text, keys
 returns table (key jsonb, fields text[])
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  adoption constant public.knowledge_adoptions :=
-    knowledge_internal.adoption_named(adoption_name);
+  adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(adoption_name);
 begin
   return query
   select given.key,
@@ -813,10 +731,10 @@ begin
       on stored.external_key = given.external_key
      and stored.source_row @> jsonb_build_object('adoption', adoption.name)
    cross join lateral (
-           select (length(given.content) > adoption.chunk_size) is true
-         ) as expected (is_split)
+           select knowledge_internal.adopted_chunks(adoption, given) offset 0
+         ) as expected (chunks)
    cross join lateral (
-           select array_agg(chunk.content order by chunk.chunk_index) as contents,
+           select coalesce(jsonb_agg(chunk.content order by chunk.chunk_index), '[]') as contents,
                   bool_or(
                     (
                       chunk.heading, chunk.knowledge_type, chunk.source_id, chunk.source_origin,
@@ -830,8 +748,7 @@ begin
                     )
                   ) as have_other_columns,
                   bool_and(
-                    given.embedding is null
-                    or expected.is_split
+                    expected.chunks -> 0 ->> 'embedding' is null
                     or (chunk.embedding operator(extensions.=) given.embedding) is true
                        and chunk.embedding_model is not distinct from given.embedding_model
                   ) as have_the_embedding
@@ -858,12 +775,8 @@ begin
               where field.value is distinct from wanted.value
              union all
              select 'content'
-              where chunks.contents is distinct from (
-                      select array_agg(part.chunk ->> 'content' order by part.place)
-                        from jsonb_array_elements(
-                               knowledge_internal.adopted_chunks(adoption, given)
-                             ) with ordinality as part (chunk, place)
-                    )
+              where chunks.contents
+                      <> jsonb_path_query_array(expected.chunks, 'strict $[*].content')
              union all
              select 'embedding' where not chunks.have_the_embedding
              union all
@@ -883,8 +796,7 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set datestyle = 'ISO, YMD'
 set timezone = 'UTC' as $$
 declare
-  adoption constant public.knowledge_adoptions :=
-    knowledge_internal.adoption_named(adoption_name);
+  adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(adoption_name);
 begin
   return query execute format(
     $query$
@@ -904,7 +816,7 @@ begin
           or given.external_key is distinct from knowledge_internal.adopted_key($1, given.key)
     $query$,
     'adopted_' || adoption.name,
-    knowledge_internal.key_condition(adoption, 'adopted', is_view => true)
+    (knowledge_internal.key_sql(adoption, 'adopted', true)).is_given
   )
   using adoption;
 end

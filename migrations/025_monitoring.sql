@@ -1,154 +1,22 @@
 -- 025_monitoring: figures about the stored data, and problems that make searches slow or wrong.
 -- Module: insight.
--- Adds: functions knowledge_embedding_models, knowledge_search_health and the functions that
--- collect its figures and findings. Locks nothing that exists.
+-- Adds: function knowledge_search_health and the functions that collect its figures and findings.
+-- Locks nothing that exists.
 -- Written from supabase/schemas/modules/insight/25_monitoring.sql by `make baseline`: edit that file.
 
--- The statistics of a column of the chunks in pg_stats: one row, or none before the first ANALYZE.
-create function knowledge_internal.column_statistics(column_name name)
-returns table (
-  most_common text[],
-  shares real[],
-  histogram text[]
-)
+-- The percentage of a table's pages that have about so many rows: 100 for a small table, and for
+-- one that was never analysed.
+create function knowledge_internal.sampled_share(relation regclass, wanted_rows integer)
+returns real
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  return query
-  select statistics.most_common_vals::text::text[],
-         statistics.most_common_freqs,
-         statistics.histogram_bounds::text::text[]
-    from pg_catalog.pg_class as class
-    join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
-    join pg_catalog.pg_stats as statistics
-      on statistics.schemaname = namespace.nspname
-     and statistics.tablename = class.relname
-   where class.oid = knowledge_internal.physical_table()
-     and statistics.attname = column_name;
+  return (
+    select least(100, 100.0 * wanted_rows / greatest(class.reltuples, 1))::real
+      from pg_catalog.pg_class as class
+     where class.oid = relation
+  );
 end
 $$;
-
--- The public functions are security definer, because service_role cannot read the statistics of all
--- tables.
-
--- The number of chunks of each kind. It is counted if the table has at most 16 * sampled_pages
--- pages, else estimated from evenly spaced pages and the newest pages.
-create function knowledge_internal.chunk_sample(sampled_pages integer)
-returns table (
-  status text,
-  embedding_model text,
-  is_embedded boolean,
-  lacks_words boolean,
-  lacks_bits boolean,
-  chunks bigint,
-  is_estimated boolean
-)
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
--- With a custom plan, is_estimated is a constant: it reads either all rows or only the sample.
-set plan_cache_mode = force_custom_plan as $$
-declare
-  newest_pages constant integer := 16;
-  rows_in_page constant integer := 32;
-  pages bigint := (select facts.pages from knowledge_internal.chunk_table() as facts);
-  older_pages bigint := pages - newest_pages;
-begin
-  is_estimated := pages > 16 * sampled_pages;
-  -- The sample is by ctid, because tablesample hashes the number of every page of the table.
-  return query
-  select chunk.status,
-         chunk.embedding_model,
-         chunk.embedding is not null,
-         chunk.bm25 is null and chunk.text_length > 0,
-         chunk.embedding is not null and chunk.embedding_bits is null,
-         round(sum(
-           case
-             when chunk_sample.is_estimated and chunk.ctid < format('(%s,0)', older_pages)::tid
-               then older_pages::float8 / sampled_pages
-             else 1
-           end
-         ))::bigint,
-         chunk_sample.is_estimated
-    from public.knowledge_chunks as chunk
-   where not chunk_sample.is_estimated
-      or chunk.ctid = any (array(
-           select format('(%s,%s)', page.number, line.number)::tid
-             from (
-               select step.number * older_pages / sampled_pages as number
-                 from generate_series(0, sampled_pages - 1) as step (number)
-                union all
-               select newest.number
-                 from generate_series(older_pages, pages - 1) as newest (number)
-             ) as page
-            cross join generate_series(1, rows_in_page) as line (number)
-         ))
-   group by 1, 2, 3, 4, 5;
-end
-$$;
-
-create function public.knowledge_embedding_models()
-returns table (model text, dimensions integer, chunks bigint)
-language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-  with sample as materialized (
-    select one.embedding_model as model,
-           sum(one.chunks)::bigint as chunks,
-           bool_or(one.is_estimated) as is_estimated
-      from knowledge_internal.chunk_sample(64) as one
-     where one.status = 'active'
-       and one.is_embedded
-     group by one.embedding_model
-  ),
-  statistics as materialized (
-    select analysed.name, recorded.most_common, recorded.shares, recorded.histogram
-      from (values ('embedding_model'), ('status')) as analysed (name)
-     cross join knowledge_internal.column_statistics(analysed.name) as recorded
-     where (select bool_or(sample.is_estimated) from sample)
-  ),
-  inactive as (
-    select coalesce(sum(value.share), 0) as share
-      from statistics
-     cross join unnest(statistics.most_common, statistics.shares) as value (status, share)
-     where statistics.name = 'status'
-       and value.status <> 'active'
-  ),
-  listed as (
-    select value.model, coalesce(value.share, 0) as share
-      from statistics
-     cross join unnest(statistics.most_common || statistics.histogram, statistics.shares)
-                as value (model, share)
-     where statistics.name = 'embedding_model'
-  ),
-  rare as (
-    select listed.model,
-           greatest(round(max(listed.share) * facts.analysed_rows), 1)::bigint as chunks
-      from listed
-     cross join inactive
-     cross join knowledge_internal.chunk_table() as facts
-     where not exists (select from sample where sample.model = listed.model)
-     group by listed.model, inactive.share, facts.analysed_rows
-    -- A sample of 64 pages misses a model with 15 % of the rows once in 30,000 times, so a model
-    -- with a larger share that is not in the sample no longer has rows. A model with at most as
-    -- many rows as there are inactive rows may have only superseded rows.
-    having max(listed.share) < 0.15
-       and (max(listed.share) > inactive.share or inactive.share = 0)
-  )
-  select stored.model, facts.dimensions, stored.chunks
-    from (
-      select sample.model, sample.chunks from sample
-       union all
-      select rare.model, rare.chunks from rare
-    ) as stored
-   cross join knowledge_internal.chunk_table() as facts
-   order by stored.chunks desc, stored.model
-$$;
-
-comment on function public.knowledge_embedding_models() is
-  'The embedding models of active chunks, most chunks first: model (null if none was recorded), '
-  'dimensions of the column, chunks. Up to 8 MB of table size, chunks is counted. For a larger '
-  'table it is estimated from the newest pages and a sample of the other pages; models that are '
-  'not in the sample come from the last ANALYZE. So a model with less than about 5 % of the chunks '
-  'may be missing until the next ANALYZE, or while it has fewer chunks than are superseded. A rare '
-  'model that has no chunks any more may be listed until the next ANALYZE.';
-revoke all on function public.knowledge_embedding_models() from public, anon, authenticated;
-grant execute on function public.knowledge_embedding_models() to service_role;
 
 -- Up to this number of rows, missing statistics and unused indexes are not a problem.
 create function knowledge_internal.few_rows() returns integer
@@ -236,74 +104,6 @@ language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
      and index.scans = 0
      and index.bytes >= 10 * 1024 ^ 2 -- a smaller index costs little
   having count(*) > 0
-$$;
-
--- Findings of knowledge_search_health about missing derived columns and embeddings of chunks.
-create function knowledge_internal.chunk_findings(health jsonb)
-returns table (severity text, "check" text, what text, remedy text)
-language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
-  with chunks as (
-    select (health #>> '{rows,active}')::numeric as active,
-           (health #>> '{rows,without_embedding}')::numeric as without_embedding,
-           (health #>> '{rows,without_words}')::numeric as without_words,
-           (health #>> '{rows,without_bits}')::numeric as without_bits
-  )
-  select 'error', 'triggers',
-         format(
-           'trigger %s of %s is disabled: it does not set its columns in rows written since then',
-           trigger.name, trigger."table"
-         ),
-         format('Run: alter table %s enable trigger %s', trigger."table", trigger.name)
-    from jsonb_to_recordset(health -> 'disabled_triggers') as trigger ("table" text, name text)
-
-   union all
-  select 'error', 'chunks',
-         format(
-           '%s chunks have no bm25 vector, so the text leg does not find them', chunks.without_words
-         ),
-         'Run: update public.knowledge_chunks set content_tsv = null '
-         'where bm25 is null and text_length > 0'
-    from chunks
-   where chunks.without_words > 0
-
-   union all
-  select 'error', 'chunks',
-         format(
-           '%s chunks have an embedding but no embedding_bits, so searches with a filter may miss '
-           'them',
-           chunks.without_bits
-         ),
-         'Run: update public.knowledge_chunks set embedding = embedding '
-         'where embedding_bits is null and embedding is not null'
-    from chunks
-   where chunks.without_bits > 0
-
-   union all
-  select 'warning', 'embeddings',
-         format(
-           '%s embedding models, whose vectors are not comparable; '
-           '%s chunks have another model than %s',
-           count(*),
-           sum(model.chunks) - max(model.chunks),
-           coalesce(
-             (array_agg(model.model order by model.chunks desc, model.model))[1],
-             'the unnamed one'
-           )
-         ),
-         'Embed all chunks with one model.'
-    from jsonb_to_recordset(health -> 'embedding_models') as model (model text, chunks numeric)
-  having count(*) > 1
-
-   union all
-  select 'warning', 'embeddings',
-         format(
-           '%s of %s chunks (%s %%) have no embedding',
-           chunks.without_embedding, chunks.active,
-           round(100 * chunks.without_embedding / chunks.active, 1)
-         ),
-         'Only the text leg finds them. Embed them: `second-brain embed-worker`.'
-    from chunks
-   where chunks.without_embedding > 0
 $$;
 
 -- Findings of knowledge_search_health about missing or old statistics, and dead rows.
@@ -419,6 +219,12 @@ set standard_conforming_strings = on as $$
            (health #>> '{memory,effective_cache_size}')::numeric as effective_cache_size,
            (health #>> '{memory,vector_index}')::numeric as vector_index
   ),
+  chunks as (
+    select (health #>> '{rows,active}')::numeric as active,
+           (health #>> '{rows,without_embedding}')::numeric as without_embedding,
+           (health #>> '{rows,without_words}')::numeric as without_words,
+           (health #>> '{rows,without_bits}')::numeric as without_bits
+  ),
   finding (severity, "check", what, remedy) as (
     select 'error', 'pgvector',
            format(
@@ -461,7 +267,63 @@ set standard_conforming_strings = on as $$
     select * from knowledge_internal.index_findings(health)
 
      union all
-    select * from knowledge_internal.chunk_findings(health)
+    select 'error', 'triggers',
+           format(
+             'trigger %s of %s is disabled: it does not set its columns in rows written since then',
+             trigger.name, trigger."table"
+           ),
+           format('Run: alter table %s enable trigger %s', trigger."table", trigger.name)
+      from jsonb_to_recordset(health -> 'disabled_triggers') as trigger ("table" text, name text)
+
+     union all
+    select 'error', 'chunks',
+           format(
+             '%s chunks have no bm25 vector, so the text leg does not find them',
+             chunks.without_words
+           ),
+           'Run: update public.knowledge_chunks set content_tsv = null '
+           'where bm25 is null and text_length > 0'
+      from chunks
+     where chunks.without_words > 0
+
+     union all
+    select 'error', 'chunks',
+           format(
+             '%s chunks have an embedding but no embedding_bits, so searches with a filter may '
+             'miss them',
+             chunks.without_bits
+           ),
+           'Run: update public.knowledge_chunks set embedding = embedding '
+           'where embedding_bits is null and embedding is not null'
+      from chunks
+     where chunks.without_bits > 0
+
+     union all
+    select 'warning', 'embeddings',
+           format(
+             '%s embedding models, whose vectors are not comparable; '
+             '%s chunks have another model than %s',
+             count(*),
+             sum(model.chunks) - max(model.chunks),
+             coalesce(
+               (array_agg(model.model order by model.chunks desc, model.model))[1],
+               'the unnamed one'
+             )
+           ),
+           'Embed all chunks with one model.'
+      from jsonb_to_recordset(health -> 'embedding_models') as model (model text, chunks numeric)
+    having count(*) > 1
+
+     union all
+    select 'warning', 'embeddings',
+           format(
+             '%s of %s chunks (%s %%) have no embedding',
+             chunks.without_embedding, chunks.active,
+             round(100 * chunks.without_embedding / chunks.active, 1)
+           ),
+           'Only the text leg finds them. Embed them: `second-brain embed-worker`.'
+      from chunks
+     where chunks.without_embedding > 0
 
      union all
     select * from knowledge_internal.statistics_findings(health)
@@ -482,46 +344,52 @@ set standard_conforming_strings = on as $$
     from finding
 $$;
 
--- The key rows of knowledge_search_health.
+-- The key rows of knowledge_search_health: up to 100,000 rows are counted, else a sample.
 create function knowledge_internal.row_health() returns jsonb
-language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
-  with sample as materialized (
-    select * from knowledge_internal.chunk_sample(1000)
-  )
-  select jsonb_build_object(
-           'total', coalesce(sum(sample.chunks), 0),
-           'active', coalesce(sum(sample.chunks) filter (where sample.status = 'active'), 0),
-           'by_status', (
-             select coalesce(jsonb_object_agg(one.status, one.chunks), '{}')
-               from (
-                 select counted.status, sum(counted.chunks) as chunks
-                   from sample as counted
-                  group by counted.status
-               ) as one
-           ),
-           'embedded', coalesce(
-             sum(sample.chunks)
-               filter (where sample.status = 'active' and sample.is_embedded),
-             0
-           ),
-           'without_embedding', coalesce(
-             sum(sample.chunks)
-               filter (where sample.status = 'active' and not sample.is_embedded),
-             0
-           ),
-           'without_words', coalesce(
-             sum(sample.chunks)
-               filter (where sample.status = 'active' and sample.lacks_words),
-             0
-           ),
-           'without_bits', coalesce(
-             sum(sample.chunks)
-               filter (where sample.status = 'active' and sample.lacks_bits),
-             0
-           ),
-           'is_estimated', coalesce(bool_or(sample.is_estimated), false)
-         )
-    from sample
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most_counted constant integer := 100000;
+  share constant real := knowledge_internal.sampled_share(
+    knowledge_internal.physical_table(), most_counted
+  );
+begin
+  return (
+    with counted as materialized (
+      select chunk.status, chunk.embedding is not null as is_embedded,
+             chunk.bm25 is null and chunk.text_length > 0 as lacks_words,
+             chunk.embedding is not null and chunk.embedding_bits is null as lacks_bits,
+             round(count(*) * 100 / share)::bigint as chunks
+        from public.knowledge_chunks as chunk tablesample system (share) repeatable (1)
+       group by 1, 2, 3, 4
+    ),
+    of_status as (
+      select counted.status, sum(counted.chunks) as chunks from counted group by counted.status
+    )
+    select jsonb_build_object(
+             'total', coalesce(sum(counted.chunks), 0),
+             'active', coalesce(sum(counted.chunks) filter (where is_active), 0),
+             'by_status', (
+               select coalesce(jsonb_object_agg(of_status.status, of_status.chunks), '{}')
+                 from of_status
+             ),
+             'embedded', coalesce(
+               sum(counted.chunks) filter (where is_active and counted.is_embedded), 0
+             ),
+             'without_embedding', coalesce(
+               sum(counted.chunks) filter (where is_active and not counted.is_embedded), 0
+             ),
+             'without_words', coalesce(
+               sum(counted.chunks) filter (where is_active and counted.lacks_words), 0
+             ),
+             'without_bits', coalesce(
+               sum(counted.chunks) filter (where is_active and counted.lacks_bits), 0
+             ),
+             'is_estimated', share < 100
+           )
+      from counted
+     cross join lateral (select counted.status = 'active') as kind (is_active)
+  );
+end
 $$;
 
 -- The keys tables, indexes, builds and disabled_triggers of knowledge_search_health.
@@ -628,6 +496,7 @@ language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
 $$;
 
 create function public.knowledge_search_health() returns jsonb
+-- definer: service_role cannot read the statistics of all tables.
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   -- Materialised: in the statement, the figures are named in several places.
   with collected (health) as materialized (

@@ -19,17 +19,9 @@ create table public.knowledge_judgments (
 );
 
 comment on table public.knowledge_judgments is
-  'Whether a document, or one chunk of it, answers a question. Deleted with what it judges.';
-comment on column public.knowledge_judgments.collection is
-  'The collection that the question is asked in; empty for all.';
-comment on column public.knowledge_judgments.document_id is
-  'The document that is judged, or that the judged chunk is in.';
-comment on column public.knowledge_judgments.chunk_id is
-  'The chunk that is judged; null if the whole document is.';
-comment on column public.knowledge_judgments.grade is '0 wrong, 1 partly right, 2 right.';
-comment on column public.knowledge_judgments.judged_by is 'The user who judged; null: unknown.';
-comment on column public.knowledge_judgments.is_generated is
-  'The question was made from words of the document, and nobody asked it.';
+  'Whether a document, or one chunk of it (else chunk_id is null), answers a question. Deleted '
+  'with what it judges. grade: 0 wrong, 1 partly right, 2 right. collection: that the question is '
+  'asked in, empty for all. is_generated: the question was made from words of the document.';
 
 -- One judgment of each user for each thing. A question can be too long for an index.
 create unique index knowledge_judgments_once on public.knowledge_judgments (
@@ -43,8 +35,8 @@ alter table public.knowledge_judgments enable row level security;
 revoke all on table public.knowledge_judgments from public, anon, authenticated;
 grant select, insert, update, delete on table public.knowledge_judgments to service_role;
 
--- Triggers and not foreign keys, with which nobody could truncate documents and chunks alone.
--- Runs after documents or chunks are deleted: deletes their judgments.
+-- Deletes the judgments of deleted documents and chunks. With foreign keys instead of triggers,
+-- nobody could truncate documents and chunks alone.
 create function knowledge_internal.delete_judgments() returns trigger
 -- definer: a role that may delete a document has no rights on judgments.
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -181,9 +173,9 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
   most_judgments constant integer := 1000;
 begin
-  if (
-    jsonb_typeof(judgments) = 'array' and jsonb_array_length(judgments) <= most_judgments
-  ) is not true then
+  if (jsonb_typeof(judgments) = 'array' and jsonb_array_length(judgments) <= most_judgments)
+     is not true
+  then
     raise exception 'judgments must be an array of at most % objects', most_judgments
       using errcode = '22023';
   end if;
@@ -226,14 +218,14 @@ begin
 end
 $$;
 
-comment on function public.set_knowledge_judgments(jsonb) is
+comment on function public.set_knowledge_judgments is
   'Stores up to 1,000 judgments {"question", "grade", "document_key" or "chunk_id", "collection", '
   '"judged_by", "judged_at", "is_generated"}: grade 0 wrong, 1 partly right, 2 right, null to '
   'withdraw the judgment. A judgment replaces that of the same user for the same question and '
   'thing. Returns their number. Raises 22023 for a wrong value and for what is not stored; then '
   'none is stored.';
-revoke all on function public.set_knowledge_judgments(jsonb) from public, anon, authenticated;
-grant execute on function public.set_knowledge_judgments(jsonb) to service_role;
+revoke all on function public.set_knowledge_judgments from public, anon, authenticated;
+grant execute on function public.set_knowledge_judgments to service_role;
 
 create function public.list_knowledge_judgments(
   in_collection text default null, by_user uuid default null
@@ -263,12 +255,11 @@ begin
 end
 $$;
 
-comment on function public.list_knowledge_judgments(text, uuid) is
+comment on function public.list_knowledge_judgments is
   'The judgments of a collection (null: all), of one user (null: all), in the order of questions '
   'and documents.';
-revoke all on function public.list_knowledge_judgments(text, uuid)
-  from public, anon, authenticated;
-grant execute on function public.list_knowledge_judgments(text, uuid) to service_role;
+revoke all on function public.list_knowledge_judgments from public, anon, authenticated;
+grant execute on function public.list_knowledge_judgments to service_role;
 
 create function public.delete_knowledge_judgments(
   question text default null,
@@ -299,13 +290,11 @@ begin
 end
 $$;
 
-comment on function public.delete_knowledge_judgments(text, text, uuid, boolean) is
+comment on function public.delete_knowledge_judgments is
   'Deletes the judgments of a question, in a collection, by a user, of generated questions or '
   'not: those that fit all that is given. Returns their number. Raises 22023 if nothing is given.';
-revoke all on function public.delete_knowledge_judgments(text, text, uuid, boolean)
-  from public, anon, authenticated;
-grant execute on function public.delete_knowledge_judgments(text, text, uuid, boolean)
-  to service_role;
+revoke all on function public.delete_knowledge_judgments from public, anon, authenticated;
+grant execute on function public.delete_knowledge_judgments to service_role;
 
 revoke all on all functions in schema knowledge_internal from public;
 

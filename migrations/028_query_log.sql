@@ -63,33 +63,26 @@ language sql immutable parallel safe security invoker set search_path = pg_catal
   select salt || sha256(secret || salt || uuid_send(viewer))
 $$;
 
--- The key of the marks, made at the first call.
-create function knowledge_internal.query_log_secret() returns bytea
+-- The extension point: deletes the judgments of this owner, and the lines of the query log in which
+-- the owner asked.
+create or replace function knowledge_internal.erase_derived(owner uuid) returns bigint
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  stored bytea;
+  secret constant bytea := (select key.secret from public.knowledge_query_log_key as key);
+  deleted bigint;
 begin
-  insert into public.knowledge_query_log_key (secret)
-  values (sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())))
-  on conflict do nothing;
-  select key.secret into strict stored from public.knowledge_query_log_key as key;
-  return stored;
-end
-$$;
-
--- Deletes the lines of the query log in which this viewer asked. Returns their number.
-create function knowledge_internal.erase_queries(viewer uuid) returns integer
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  secret bytea;
-  deleted integer;
-begin
-  select key.secret into secret from public.knowledge_query_log_key as key;
-  delete from public.knowledge_query_log as line
-   where line.viewer_mark = knowledge_internal.viewer_mark(
-           secret, substring(line.viewer_mark from 1 for 16), viewer
-         );
-  get diagnostics deleted = row_count;
+  with judgments as (
+    delete from public.knowledge_judgments as judgment where judgment.judged_by = owner
+    returning judgment.id
+  ),
+  lines as (
+    delete from public.knowledge_query_log as line
+     where line.viewer_mark = knowledge_internal.viewer_mark(
+             secret, substring(line.viewer_mark from 1 for 16), owner
+           )
+    returning line.id
+  )
+  select (select count(*) from judgments) + (select count(*) from lines) into deleted;
   return deleted;
 end
 $$;
@@ -118,6 +111,10 @@ begin
                     longest_age, coalesce(max_age::text, 'null')
       using errcode = '22023';
   end if;
+  insert into public.knowledge_query_log_key (secret)
+  select sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()))
+   where queries @? '$[*].viewer_id ? (@ != null)'
+  on conflict do nothing;
   begin
     insert into public.knowledge_query_log (
       asked_at, question, collections, mode, mode_used, hits, confidence, embed_ms, search_ms,
@@ -132,7 +129,8 @@ begin
            given.degraded, given.error_kind,
            case
              when given.viewer_id is not null then knowledge_internal.viewer_mark(
-               knowledge_internal.query_log_secret(), uuid_send(gen_random_uuid()), given.viewer_id
+               (select key.secret from public.knowledge_query_log_key as key),
+               uuid_send(gen_random_uuid()), given.viewer_id
              )
            end
       from jsonb_to_recordset(queries) as given (
@@ -173,27 +171,24 @@ comment on function public.record_knowledge_queries is
 revoke all on function public.record_knowledge_queries from public, anon, authenticated;
 grant execute on function public.record_knowledge_queries to service_role;
 
--- A question in lower case, with single spaces and without marks at its end. A report counts
--- questions that differ only in these as one.
-create function knowledge_internal.normalised_question(question text) returns text
-language sql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on as $$
-  select coalesce(
-           nullif(rtrim(btrim(regexp_replace(lower(question), '\s+', ' ', 'g')), ' ?!.'), ''),
-           question
-         )
-$$;
-
 create function public.report_knowledge_queries(
   since timestamptz default null, most integer default 20
 ) returns jsonb
 -- definer: service_role has no rights on the internal schema.
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 begin
   perform knowledge_internal.check_range('most', most, 1, 200);
   return (
     with line as materialized (
-      select logged.*, knowledge_internal.normalised_question(logged.question) as normalised,
+      select logged.*,
+             -- Questions that differ only in case, spaces and the marks at their end are one.
+             coalesce(
+               nullif(
+                 rtrim(btrim(regexp_replace(lower(logged.question), '\s+', ' ', 'g')), ' ?!.'), ''
+               ),
+               logged.question
+             ) as normalised,
              -- An answer from the cache says nothing about the time of a search.
              case when not logged.is_cached and logged.error_kind is null then logged.total_ms end
                as answered_ms
@@ -255,12 +250,7 @@ begin
              'last_asked', max(line.asked_at)
            )
              || '{"frequent": [], "slow": [], "without_hits": [], "unsure": []}'
-             || coalesce(
-                  (
-                    select jsonb_object_agg(kinds.kind, kinds.questions) from kinds
-                  ),
-                  '{}'
-                )
+             || coalesce((select jsonb_object_agg(kinds.kind, kinds.questions) from kinds), '{}')
       from line
   );
 end

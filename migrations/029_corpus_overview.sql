@@ -5,39 +5,30 @@
 -- Locks nothing that exists.
 -- Written from supabase/schemas/modules/insight/29_corpus_overview.sql by `make baseline`: edit that file.
 
--- The percentage of a table's pages that have about so many rows: 100 for a small table, and for
--- one that was never analysed.
-create function knowledge_internal.sampled_share(relation regclass, wanted_rows integer)
-returns real
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return (
-    select least(100, 100.0 * wanted_rows / greatest(class.reltuples, 1))::real
-      from pg_catalog.pg_class as class
-     where class.oid = relation
-  );
-end
-$$;
-
--- The documents with an active chunk that needs an embedding. is_failed: a worker has given up one
--- of them.
-create function knowledge_internal.waiting_documents()
-returns table (document_id uuid, is_failed boolean)
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return query
-  select chunk.document_id, bool_or(coalesce(claim.is_failed, false))
-    from knowledge_internal.pending_texts() as waiting
-    join public.knowledge_chunks as chunk on chunk.id = waiting.chunk_id
-    left join lateral (
-           select bool_or(one.failed_at is not null) as is_failed
-             from public.knowledge_embedding_claims as one
-            where one.content_hash = waiting.content_hash
-              and one.model = coalesce(waiting.model, one.model)
-         ) as claim on true
-   where chunk.document_id is not null
-   group by chunk.document_id;
-end
+-- The pairs of a model (an empty text if none was recorded) and a collection that active chunks
+-- with an embedding have.
+create function knowledge_internal.stored_models() returns table (model text, collection text)
+language sql stable security invoker set search_path = pg_catalog, pg_temp
+-- One entry of the index is read for each pair.
+set enable_seqscan = off
+set enable_bitmapscan = off as $$
+  with recursive pair as (
+    select '' as model, '' as collection
+     union all
+    select next.model, next.collection
+      from pair
+     cross join lateral (
+             select coalesce(chunk.embedding_model, '') as model, chunk.collection
+               from public.knowledge_chunks as chunk
+              where chunk.status = 'active'
+                and chunk.embedding is not null
+                and (coalesce(chunk.embedding_model, ''), chunk.collection)
+                      > (pair.model, pair.collection)
+              order by 1, 2
+              limit 1
+           ) as next
+  )
+  select pair.model, pair.collection from pair where pair.collection <> ''
 $$;
 
 create type public.knowledge_document_summary as (
@@ -55,7 +46,6 @@ create type public.knowledge_document_summary as (
   owner_id uuid,
   chunks bigint,
   pending bigint,
-  failed bigint,
   inactive bigint,
   bytes bigint,
   created_at timestamptz,
@@ -64,8 +54,8 @@ create type public.knowledge_document_summary as (
 
 comment on type public.knowledge_document_summary is
   'A document in the result of list_knowledge_documents. state: ready, pending (an active chunk '
-  'needs an embedding), failed (a worker has given up one) or empty (no active chunk). chunks: the '
-  'active ones; of these, pending need an embedding, and of those, failed were given up. inactive: '
+  'has no embedding, or one of another model than its collection''s) or empty (no active chunk). '
+  'chunks: the active ones; pending: those of them without the right embedding. inactive: '
   'superseded, archived and deleted chunks. bytes: the text of the active chunks.';
 
 -- These documents with the number of their chunks, in order of external_key.
@@ -75,7 +65,7 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp a
 begin
   return query
   with chunks as materialized (
-    select chunk.document_id, chunk.collection, chunk.content_hash, chunk.status,
+    select chunk.document_id, chunk.collection, chunk.status = 'active' as is_active,
            chunk.embedding is not null as is_embedded,
            coalesce(chunk.embedding_model, '') as model,
            octet_length(chunk.content) as bytes
@@ -88,30 +78,18 @@ begin
   ),
   counted as (
     select chunk.document_id,
-           count(*) filter (where chunk.status = 'active') as active,
-           count(*) filter (where waits.is_pending) as pending,
-           count(*) filter (where waits.is_pending and claim.is_failed) as failed,
-           count(*) filter (where chunk.status <> 'active') as inactive,
-           coalesce(sum(chunk.bytes) filter (where chunk.status = 'active'), 0) as bytes
+           count(*) filter (where chunk.is_active) as active,
+           count(*) filter (
+             where chunk.is_active and (not chunk.is_embedded or chunk.model <> wanted.model)
+           ) as pending,
+           count(*) filter (where not chunk.is_active) as inactive,
+           sum(chunk.bytes) filter (where chunk.is_active) as bytes
       from chunks as chunk
       join wanted on wanted.collection = chunk.collection
-     cross join lateral (
-             select chunk.status = 'active'
-                    and (not chunk.is_embedded or coalesce(chunk.model <> wanted.model, false))
-                    as is_pending
-           ) as waits
-      left join lateral (
-             select bool_or(one.failed_at is not null) as is_failed
-               from public.knowledge_embedding_claims as one
-              where waits.is_pending
-                and one.content_hash = chunk.content_hash
-                and one.model = coalesce(wanted.model, one.model)
-           ) as claim on true
      group by chunk.document_id
   )
   select document.id, document.external_key, document.title,
          case
-           when counted.failed > 0 then 'failed'
            when counted.pending > 0 then 'pending'
            when counted.active > 0 then 'ready'
            else 'empty'
@@ -119,8 +97,8 @@ begin
          document.collection, document.knowledge_type, document.language,
          document.source_origin, document.source_url, document.document_date, document.visibility,
          document.owner_id, coalesce(counted.active, 0), coalesce(counted.pending, 0),
-         coalesce(counted.failed, 0), coalesce(counted.inactive, 0),
-         coalesce(counted.bytes, 0)::bigint, document.created_at, document.updated_at
+         coalesce(counted.inactive, 0), coalesce(counted.bytes, 0), document.created_at,
+         document.updated_at
     from public.knowledge_documents as document
     left join counted on counted.document_id = document.id
    where document.id = any (ids)
@@ -141,7 +119,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 -- With a custom plan, a condition whose argument is null is not part of the query.
 set plan_cache_mode = force_custom_plan as $$
 declare
-  states constant text[] := array['ready', 'pending', 'failed', 'empty'];
+  states constant text[] := array['ready', 'pending', 'empty'];
   largest_page constant integer := 200;
 begin
   if in_state <> all (states) then
@@ -152,7 +130,21 @@ begin
   perform knowledge_internal.check_range('page_size', page_size, 1, largest_page);
   return query
   with waiting as (
-    select one.document_id, one.is_failed from knowledge_internal.waiting_documents() as one
+    select chunk.document_id
+      from public.knowledge_chunks as chunk
+     where chunk.status = 'active'
+       and chunk.embedding is null
+       and chunk.document_id is not null
+     union all
+    select chunk.document_id
+      from knowledge_internal.stored_models() as stored
+      join public.knowledge_chunks as chunk
+        on chunk.status = 'active'
+       and chunk.embedding is not null
+       and coalesce(chunk.embedding_model, '') = stored.model
+       and chunk.collection = stored.collection
+     where stored.model <> knowledge_internal.model_of_collection(stored.collection)
+       and chunk.document_id is not null
   )
   select summary.*
     from knowledge_internal.summarised_documents(
@@ -169,27 +161,16 @@ begin
                 )
                 and (
                   in_state is null
-                  or in_state in ('pending', 'failed')
-                     and document.id in (
-                           select waiting.document_id
-                             from waiting
-                            where waiting.is_failed = (in_state = 'failed')
+                  or in_state = 'pending'
+                     and document.id in (select waiting.document_id from waiting)
+                  or in_state in ('ready', 'empty')
+                     and (in_state = 'ready') = exists (
+                           select
+                             from public.knowledge_chunks as chunk
+                            where chunk.document_id = document.id
+                              and chunk.status = 'active'
                          )
-                  or in_state = 'ready'
                      and document.id not in (select waiting.document_id from waiting)
-                     and exists (
-                           select
-                             from public.knowledge_chunks as chunk
-                            where chunk.document_id = document.id
-                              and chunk.status = 'active'
-                         )
-                  or in_state = 'empty'
-                     and not exists (
-                           select
-                             from public.knowledge_chunks as chunk
-                            where chunk.document_id = document.id
-                              and chunk.status = 'active'
-                         )
                 )
               order by document.external_key
               limit page_size
@@ -200,58 +181,11 @@ $$;
 
 comment on function public.list_knowledge_documents is
   'The documents, whoever owns them, in order of external_key: of one collection, knowledge_type '
-  'and state (ready, pending, failed or empty), and with the text named in the external_key or the '
-  'title, in any case; null: all. page_size: 1 to 200; after_key: the external_key that the page '
+  'and state (ready, pending or empty), and with the text named in the external_key or the title, '
+  'in any case; null: all. page_size: 1 to 200; after_key: the external_key that the page '
   'before ended with. Raises 22023 for an unknown state and for a page_size out of bounds.';
 revoke all on function public.list_knowledge_documents from public, anon, authenticated;
 grant execute on function public.list_knowledge_documents to service_role;
-
--- Whether a chunk has the embedding that it should have: ready, pending, failed or inactive, and
--- why; the reason is null for ready.
-create function knowledge_internal.embedding_state(chunk public.knowledge_chunks)
-returns table (state text, reason text)
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  wanted_model constant text := knowledge_internal.model_of_collection(chunk.collection);
-  claim public.knowledge_embedding_claims;
-  need text;
-begin
-  if chunk.status <> 'active' then
-    return query select 'inactive', format('its status is %s: no search returns it', chunk.status);
-    return;
-  elsif chunk.embedding is null then
-    need := 'it has no embedding, so only the text leg finds it';
-  elsif coalesce(chunk.embedding_model, '') <> wanted_model then
-    need := format(
-      'its embedding is of %s, and the model of its collection is %s',
-      coalesce(chunk.embedding_model, 'an unknown model'), wanted_model
-    );
-  else
-    return query select 'ready', null::text;
-    return;
-  end if;
-  select stored.* into claim
-    from public.knowledge_embedding_claims as stored
-   where stored.content_hash = chunk.content_hash
-     and stored.model = coalesce(wanted_model, stored.model)
-   order by stored.failed_at desc nulls last, stored.available_at desc
-   limit 1;
-  return query
-  select case when claim.failed_at is null then 'pending' else 'failed' end,
-         need || case
-           when claim.failed_at is not null then format(
-             '; given up after %s attempts: %s', claim.attempts, claim.reason
-           )
-           when claim.claimed_at is not null and claim.available_at > clock_timestamp()
-             then format('; a worker has it since %s', date_trunc('second', claim.claimed_at))
-           when claim.reason is not null then format(
-             '; refused %s times, the next attempt is after %s: %s',
-             claim.attempts, date_trunc('second', claim.available_at), claim.reason
-           )
-           else '; it waits for a worker'
-         end;
-end
-$$;
 
 create function public.describe_knowledge_document(
   document_key text default null,
@@ -311,8 +245,21 @@ begin
              'metadata', (page.chunk).metadata,
              'is_embedded', (page.chunk).embedding is not null,
              'embedding_model', (page.chunk).embedding_model,
-             'state', embedding.state,
-             'reason', embedding.reason,
+             'state', case
+               when (page.chunk).status <> 'active' then 'inactive'
+               when (page.chunk).embedding is null or has.model <> wanted.model then 'pending'
+               else 'ready'
+             end,
+             'reason', case
+               when (page.chunk).status <> 'active'
+                 then format('its status is %s: no search returns it', (page.chunk).status)
+               when (page.chunk).embedding is null
+                 then 'it has no embedding, so only the text leg finds it'
+               when has.model <> wanted.model then format(
+                 'its embedding is of %s, and the model of its collection is %s',
+                 coalesce((page.chunk).embedding_model, 'an unknown model'), wanted.model
+               )
+             end,
              'created_at', (page.chunk).created_at,
              'updated_at', (page.chunk).updated_at
            )
@@ -321,7 +268,9 @@ begin
          )
     into chunks
     from page
-   cross join lateral knowledge_internal.embedding_state(page.chunk) as embedding;
+   cross join lateral (select coalesce((page.chunk).embedding_model, '')) as has (model)
+   cross join lateral knowledge_internal.model_of_collection((page.chunk).collection)
+           as wanted (model);
   if target is null and chunks is null then
     return null;
   end if;
@@ -346,14 +295,14 @@ comment on function public.describe_knowledge_document is
   'A document and a page of its chunks with their states, whoever owns it, as one JSON object: '
   'document (as list_knowledge_documents has it, and author, allowed_groups, sensitivity, metadata '
   'and source_row; null for a chunk without a document) and chunks, the active ones first. Of a '
-  'chunk: state (ready, pending, failed or inactive) and reason, why it is not ready; bytes and '
+  'chunk: state (ready, pending or inactive) and reason, why it is not ready; bytes and '
   'words of its text. Exactly one of document_key, document_id and chunk_id is given; with '
   'chunk_id, chunks has that chunk only. chunk_count: 1 to 500; chunk_offset: 0 to 1000000. Null '
   'if nothing is stored under this name. Raises 22023 for a wrong argument.';
 revoke all on function public.describe_knowledge_document from public, anon, authenticated;
 grant execute on function public.describe_knowledge_document to service_role;
 
--- The key documents of knowledge_corpus_overview: all documents are counted up to 200,000, else a
+-- The key documents of knowledge_corpus_overview: up to 200,000 documents are counted, else a
 -- sample.
 create function knowledge_internal.document_overview() returns jsonb
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
@@ -365,46 +314,30 @@ declare
   );
 begin
   return (
-    with sampled as (
-      select document.collection, document.knowledge_type, document.language,
-             document.source_origin, document.visibility,
-             coalesce(extract(year from document.document_date)::text, '') as year
-        from public.knowledge_documents as document tablesample system (share) repeatable (1)
-    ),
-    counted as (
-      select case grouping(
-                    sampled.collection, sampled.knowledge_type, sampled.language,
-                    sampled.source_origin, sampled.visibility, sampled.year
-                  )
-               when 31 then 'collection'
-               when 47 then 'knowledge_type'
-               when 55 then 'language'
-               when 59 then 'source_origin'
-               when 61 then 'visibility'
-               when 62 then 'year'
-               else 'all'
-             end as facet,
-             coalesce(
-               sampled.collection, sampled.knowledge_type, sampled.language,
-               sampled.source_origin, sampled.visibility, sampled.year
-             ) as value,
+    with counted as (
+      select facet.name, facet.value, count(*) as sampled,
              round(count(*) * 100 / share)::bigint as documents
-        from sampled
-       group by grouping sets (
-                  (sampled.collection), (sampled.knowledge_type), (sampled.language),
-                  (sampled.source_origin), (sampled.visibility), (sampled.year), ()
-                )
+        from public.knowledge_documents as document tablesample system (share) repeatable (1)
+       cross join lateral (
+               values
+                 ('collection', document.collection),
+                 ('knowledge_type', document.knowledge_type),
+                 ('language', document.language),
+                 ('source_origin', document.source_origin),
+                 ('visibility', document.visibility),
+                 ('year', coalesce(extract(year from document.document_date)::text, ''))
+             ) as facet (name, value)
+       group by facet.name, facet.value
     ),
     ranked as (
       select counted.*,
              row_number() over (
-               partition by counted.facet order by counted.documents desc, counted.value
+               partition by counted.name order by counted.documents desc, counted.value
              ) as place
         from counted
-       where counted.facet <> 'all'
     ),
     facets as (
-      select ranked.facet,
+      select ranked.name, sum(ranked.sampled) as sampled,
              jsonb_build_object(
                'values', jsonb_agg(
                  jsonb_build_object('value', ranked.value, 'documents', ranked.documents)
@@ -415,15 +348,14 @@ begin
                )
              ) as listed
         from ranked
-       group by ranked.facet
+       group by ranked.name
     )
     select jsonb_build_object(
-             'total', (select counted.documents from counted where counted.facet = 'all'),
+             'total', coalesce(round(max(facets.sampled) * 100 / share)::bigint, 0),
              'is_estimated', share < 100,
-             'facets', coalesce(
-               (select jsonb_object_agg(facets.facet, facets.listed) from facets), '{}'
-             )
+             'facets', coalesce(jsonb_object_agg(facets.name, facets.listed), '{}')
            )
+      from facets
   );
 end
 $$;
@@ -442,51 +374,39 @@ begin
   end if;
   return (
     with repeated as (
-      select 'title' as kind, document.collection, document.title as value, count(*) as documents
-        from public.knowledge_documents as document
-       where document.title <> ''
-       group by document.collection, document.title
-      having count(*) > 1
-       union all
-      select 'source_url', document.collection, document.source_url, count(*)
-        from public.knowledge_documents as document
-       where document.source_url <> ''
-       group by document.collection, document.source_url
-      having count(*) > 1
-    ),
-    ranked as (
-      select repeated.*,
+      select named.kind, named.value, document.collection, count(*) as documents,
              row_number() over (
-               partition by repeated.kind
-               order by repeated.documents desc, repeated.value, repeated.collection
+               partition by named.kind
+               order by count(*) desc, named.value, document.collection
              ) as place
-        from repeated
-    ),
-    kinds as (
-      select ranked.kind, count(*) as groups, sum(ranked.documents) as documents,
-             jsonb_agg(
-               jsonb_build_object(
-                 'value', left(ranked.value, 300), 'collection', ranked.collection,
-                 'documents', ranked.documents
-               )
-               order by ranked.place
-             ) filter (where ranked.place <= most_examples) as examples
-        from ranked
-       group by ranked.kind
+        from public.knowledge_documents as document
+       cross join lateral (
+               values ('title', document.title), ('source_url', document.source_url)
+             ) as named (kind, value)
+       where named.value <> ''
+       group by named.kind, named.value, document.collection
+      having count(*) > 1
     )
-    select '{"title": {"groups": 0, "documents": 0, "examples": []},
-             "source_url": {"groups": 0, "documents": 0, "examples": []}}'
-           || coalesce(
-                jsonb_object_agg(
-                  kinds.kind,
-                  jsonb_build_object(
-                    'groups', kinds.groups, 'documents', kinds.documents,
-                    'examples', kinds.examples
-                  )
-                ),
-                '{}'
-              )
-      from kinds
+    select jsonb_object_agg(kind.name, listed.found)
+      from (values ('title'), ('source_url')) as kind (name)
+     cross join lateral (
+             select jsonb_build_object(
+                      'groups', count(*),
+                      'documents', coalesce(sum(repeated.documents), 0),
+                      'examples', coalesce(
+                        jsonb_agg(
+                          jsonb_build_object(
+                            'value', left(repeated.value, 300),
+                            'collection', repeated.collection, 'documents', repeated.documents
+                          )
+                          order by repeated.place
+                        ) filter (where repeated.place <= most_examples),
+                        '[]'
+                      )
+                    )
+               from repeated
+              where repeated.kind = kind.name
+           ) as listed (found)
   );
 end
 $$;
@@ -505,8 +425,13 @@ declare
 begin
   if is_estimated then
     -- ANALYZE has found the most common hashes in up to 300,000 rows; the index counts them now.
-    select recorded.most_common into hashes
-      from knowledge_internal.column_statistics('content_hash') as recorded;
+    select statistics.most_common_vals::text::text[] into hashes
+      from pg_catalog.pg_class as class
+      join pg_catalog.pg_stats as statistics
+        on statistics.schemaname = class.relnamespace::regnamespace::text
+       and statistics.tablename = class.relname
+       and statistics.attname = 'content_hash'
+     where class.oid = knowledge_internal.physical_table();
   else
     hashes := array(
       select chunk.content_hash
@@ -584,21 +509,15 @@ begin
        group by 1
     ),
     examples as (
-      (
-        select 'short' as kind, sampled.*
-          from sampled
-         where sampled.bytes < short
-         order by sampled.bytes, sampled.id
-         limit most_examples
-      )
-      union all
-      (
-        select 'long', sampled.*
-          from sampled
-         where sampled.bytes > long
-         order by sampled.bytes desc, sampled.id
-         limit most_examples
-      )
+      select kind.name as kind, sampled.*,
+             row_number() over (partition by kind.name order by kind.size, sampled.id) as place
+        from sampled
+       cross join lateral (
+               values
+                 ('short', sampled.bytes, sampled.bytes < short),
+                 ('long', -sampled.bytes, sampled.bytes > long)
+             ) as kind (name, size, has_chunk)
+       where kind.has_chunk
     ),
     listed as (
       select example.kind,
@@ -608,12 +527,12 @@ begin
                  'document_key', document.external_key, 'title', document.title,
                  'content', left(chunk.content, 120)
                )
-               order by case example.kind when 'short' then example.bytes else -example.bytes end,
-                        example.id
+               order by example.place
              ) as chunks
         from examples as example
         join public.knowledge_chunks as chunk on chunk.id = example.id
         left join public.knowledge_documents as document on document.id = example.document_id
+       where example.place <= most_examples
        group by example.kind
     )
     select jsonb_build_object(

@@ -3,25 +3,6 @@
 -- Adds: function estimate_hybrid_search. Locks nothing that exists.
 -- Written from supabase/schemas/modules/insight/30_estimate.sql by `make baseline`: edit that file.
 
--- How many active chunks match, by the planner's statistics. Nothing is read.
-create function knowledge_internal.planned_rows(query tsquery) returns double precision
--- Postgres allows no EXPLAIN in a stable function.
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  planned json;
-begin
-  for planned in
-    explain (format json)
-    select
-      from public.knowledge_chunks as chunk
-     where chunk.status = 'active'
-       and chunk.content_tsv @@ query
-  loop
-    return (planned #>> '{0,Plan,Plan Rows}')::double precision;
-  end loop;
-end
-$$;
-
 -- Milliseconds to find a chunk by its id and compare its embedding, or score its words, measured on
 -- the sample of the statistics.
 create function knowledge_internal.row_costs(
@@ -62,66 +43,70 @@ end
 $$;
 
 -- How the legs would find their rows for a question in one collection or in all, and how many rows
--- they would read.
+-- they would read, by the planner's statistics.
 create function knowledge_internal.estimated_list(
-  formulation integer, collection text, plan knowledge_internal.search_plan
-) returns jsonb
+  formulation integer, collection text, plan knowledge_internal.search_plan,
+  out matching double precision, out vector_strategy text, out index_rows double precision,
+  out compared_rows double precision, out text_strategy text, out text_rows double precision
+)
+-- Postgres allows no EXPLAIN in a stable function.
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_effort constant double precision := 20; -- as in candidate_rows
   has_embedding constant boolean := plan.questions[formulation].embedding is not null;
   analysis constant knowledge_internal.query_analysis := plan.analyses[formulation];
   estimated constant double precision := knowledge_internal.estimated_chunks(plan, collection);
-  matching constant double precision := coalesce(estimated, plan.chunk_count);
-  share constant double precision := matching / greatest(plan.chunk_count, 1);
   is_narrow constant boolean := coalesce(estimated <= plan.most_compared, plan.is_small_corpus);
-  -- The index is read until enough rows pass the filter.
-  read_by_index constant double precision := greatest(
-    plan.ef_search, plan.index_rows / greatest(share, 1e-9)
-  );
-  vector_strategy text;
-  index_rows double precision := 0;
-  compared_rows double precision := 0;
-  text_strategy text;
-  text_rows double precision := 0;
+  share double precision;
+  read_by_index double precision;
+  read_query tsquery;
+  planned json;
 begin
-  if has_embedding and is_narrow then
-    vector_strategy := 'compared: few rows';
-    compared_rows := matching;
-  elsif has_embedding then
-    vector_strategy := 'index';
-    index_rows := least(read_by_index, plan.scan_tuples);
-    if read_by_index > plan.scan_tuples then
-      vector_strategy := 'compared: the index stopped early';
-      compared_rows := matching;
-    end if;
-  end if;
+  matching := coalesce(estimated, plan.chunk_count);
+  share := matching / greatest(plan.chunk_count, 1);
+  -- The index is read until enough rows pass the filter.
+  read_by_index := greatest(plan.ef_search, plan.index_rows / greatest(share, 1e-9));
+  index_rows := case
+    when has_embedding and not is_narrow then least(read_by_index, plan.scan_tuples)
+    else 0
+  end;
+  vector_strategy := case
+    when not has_embedding then null
+    when is_narrow then 'compared: few rows'
+    when read_by_index > plan.scan_tuples then 'compared: the index stopped early'
+    else 'index'
+  end;
+  compared_rows := case when vector_strategy like 'compared%' then matching else 0 end;
 
   if analysis.is_partial and coalesce(estimated > plan.most_read_by_filter, true)
      and vector_strategy is distinct from 'compared: few rows'
   then
     text_strategy := 'candidates';
-    text_rows := knowledge_internal.planned_rows(analysis.candidate_query);
-    if text_rows * share < plan.pool then
-      text_strategy := 'more candidates: too few at first';
-      text_rows := text_rows
-        * (1 + least(most_effort, 5 + 4 * plan.pool / (1 + text_rows * share)));
-    end if;
+    read_query := analysis.candidate_query;
   elsif analysis.is_partial and is_narrow then
     text_strategy := 'all rows: few pass the filters';
     text_rows := matching;
   elsif analysis.matching_query is not null then
     text_strategy := 'all rows';
-    text_rows := knowledge_internal.planned_rows(analysis.matching_query);
+    read_query := analysis.matching_query;
   end if;
-  return jsonb_build_object(
-    'matching', matching,
-    'vector_strategy', vector_strategy,
-    'index_rows', index_rows,
-    'compared_rows', compared_rows,
-    'text_strategy', text_strategy,
-    'text_rows', least(text_rows, plan.chunk_count)
-  );
+  if read_query is not null then
+    for planned in
+      explain (format json)
+      select
+        from public.knowledge_chunks as chunk
+       where chunk.status = 'active'
+         and chunk.content_tsv @@ read_query
+    loop
+      text_rows := planned #>> '{0,Plan,Plan Rows}';
+    end loop;
+  end if;
+  if text_strategy = 'candidates' and text_rows * share < plan.pool then
+    text_strategy := 'more candidates: too few at first';
+    text_rows := text_rows
+      * (1 + least(most_effort, 5 + 4 * plan.pool / (1 + text_rows * share)));
+  end if;
+  text_rows := least(coalesce(text_rows, 0), plan.chunk_count);
 end
 $$;
 
@@ -172,12 +157,7 @@ begin
     into found
     from generate_subscripts(plan.questions, 1) as asked (place)
    cross join unnest(coalesce(plan.collections, array[null::text])) as scope (collection)
-   cross join jsonb_to_record(
-           knowledge_internal.estimated_list(asked.place, scope.collection, plan)
-         ) as list (
-           matching double precision, vector_strategy text, index_rows double precision,
-           compared_rows double precision, text_strategy text, text_rows double precision
-         );
+   cross join knowledge_internal.estimated_list(asked.place, scope.collection, plan) as list;
   vector_ms := costs.compared * (index_row * found.index_rows + compared_row * found.compared_rows);
   text_ms := costs.scored
     * (candidate * found.text_rows

@@ -13,7 +13,7 @@ FUNCTIONS = """
        and function.prolang in (select oid from pg_language where lanname in ('plpgsql', 'sql'))
 """
 WRITES = re.compile(
-    r"\b(insert\s+into|update|delete\s+from|merge\s+into)\s+public\.", re.IGNORECASE
+    r"\b(insert\s+into|update|delete\s+from|merge\s+into)\s+public\.\w", re.IGNORECASE
 )
 
 

@@ -254,12 +254,16 @@ returning id, knowledge_type, source_origin, collection, language, visibility, s
 # What a search of a large corpus does where few rows pass.
 FOUND_BY_FILTER = """
 select compared.near_ids
-  from knowledge_internal.compile_filter(
-         %(filters)s, %(filter_type)s, %(date_from)s, %(date_to)s, %(public_only)s
-       ) as wanted
- cross join lateral knowledge_internal.compared_rows(
+  from knowledge_internal.compared_rows(
          knowledge_internal.embedding_bits('[1,0,0]'), null, null, null,
-         knowledge_internal.plan_search(knowledge_internal.given_arguments('{}'), wanted)
+         knowledge_internal.plan_search(
+           knowledge_internal.given_arguments(jsonb_build_object(
+             'filters', %(filters)s::jsonb, 'filter_type', %(filter_type)s::text,
+             'date_from', %(date_from)s::date, 'date_to', %(date_to)s::date,
+             'public_only', %(public_only)s::boolean
+           )),
+           false
+         )
        ) as compared
 """
 

@@ -46,7 +46,7 @@ def test_the_type_has_the_arguments_of_the_search(knowledge: Connection) -> None
 
 def test_the_defaults_of_the_type_are_those_of_the_search(knowledge: Connection) -> None:
     ((defaults,),) = knowledge.execute(
-        "select to_jsonb(knowledge_internal.default_search_arguments())"
+        "select to_jsonb(knowledge_internal.given_arguments('{}'))"
     ).fetchall()
     stated = {
         name: knowledge.execute(f"select to_jsonb(({default})::{kind})".encode()).fetchall()
