@@ -54,7 +54,7 @@ def checkout(tmp_path: Path) -> Checkout:
 
 
 def edit(file: Path, old: str, new: str) -> None:
-    text = written.read_text()
+    text = file.read_text()
     assert text.count(old) == 1
     file.write_text(text.replace(old, new))
 
