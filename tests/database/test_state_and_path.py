@@ -219,10 +219,10 @@ create trigger pass_kind_on after update on public.knowledge_documents
         )
     done = tool.write_migration(checkout, databases, "add_kinds", "kinds are rows")
     assert all("knowledge_viewer_groups" in one for one in done.left)
-    (file,) = done.files
+    (written,) = done.files
     number = 1 + max(int(file.name[:3]) for file in Checkout().path.glob("*.sql"))
-    assert file.name == f"{number:03}_add_kinds.sql"
-    text = file.read_text()
+    assert written.name == f"{number:03}_add_kinds.sql"
+    text = written.read_text()
     assert text.startswith(f"-- {number:03}_add_kinds: kinds are rows.\n-- Adds: column ")
     assert (
         "-- Locks, until it commits: table public.knowledge_chunks, table public.knowledge" in text
