@@ -37,7 +37,7 @@ milliseconds to each round trip (benchmarks/network.py). `--write` measures writ
 (benchmarks/writing.py). `--quality` measures nDCG@10 on test collections in BEIR's layout with the
 same systems.
 
-With `--results` the figures are written as results.json, results.md and plots; `--merge` adds them
+With `--results` the figures are written as results.json and results.md; `--merge` adds them
 to those of earlier runs there: the same system at the same size is replaced, all else stays. The
 record of a size has the commit, the versions, the machine and its load.
 """
@@ -50,7 +50,6 @@ import os
 import platform
 import statistics
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -65,17 +64,17 @@ import numpy as np
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from benchmarks import bench_report, writing
-from benchmarks.corpus import EmbeddingSpace
+from benchmarks.corpus import Corpus, EmbeddingSpace, Library, Query
 from benchmarks.exact import OVERLAP, RECALL, Exact
-from benchmarks.features import Library
 from benchmarks.journal import Journal
 from benchmarks.loading import Keeping, Loaded, NotBuiltError, locked, said
-from benchmarks.memory import peak, private_bytes
+from benchmarks.memory import memory_bytes, peak, private_bytes
 from benchmarks.names import NATURAL
 from benchmarks.network import slower
 from benchmarks.peers.ours import Hybrid, SecondBrain, TwoCalls, vector_index
-from benchmarks.peers.system import Client, Corpus, PostgresClient, Query, System
+from benchmarks.peers.system import Client, PostgresClient, System
 from benchmarks.quality import read
+from benchmarks.scratch import folder
 from benchmarks.timing import percentiles, throughput, time_kind, timed
 from benchmarks.workload import (
     CORPUS_SEED,
@@ -159,7 +158,7 @@ class Group:
     def __init__(self, loaded: Sequence[Loaded], journal: Journal, is_first: bool) -> None:
         self._loaded = loaded
         self._clients = {
-            one.system.name: one.system.clients()[: None if is_first else 1] for one in loaded
+            one.system.name: one.system.clients[: None if is_first else 1] for one in loaded
         }
         self._journal = journal
         self.name = ", ".join(one.system.key for one in loaded)
@@ -196,7 +195,7 @@ class Group:
         for _ in range(WINDOWS):
             for one in self._loaded:
                 system = one.system
-                connect = partial(system.connect, system.clients()[0])
+                connect = partial(system.connect, system.clients[0])
                 memory = partial(private_bytes, system.process())
                 with peak(memory, one.base_bytes, every=0.2) as seen:
                     for clients in CLIENTS:
@@ -236,7 +235,7 @@ class Group:
         said("  throughput")
         stores = []
         for one in self._loaded:
-            own = one.system.clients()[0].name
+            own = one.system.clients[0].name
             searches[own]["throughput"] = rates[one.system.name]["throughput"]
             table, indexes = one.bytes
             stores.append(
@@ -497,7 +496,7 @@ def quality(
             with ExitStack() as stack:
                 keeping = Keeping(None, {}, options.build_limit)
                 system = Loaded.start(kind, corpus, options.major, stack, keeping).system
-                for own in system.clients():
+                for own in system.clients:
                     if own.name.startswith("bare SQL"):
                         continue
                     client = system.connect(own)
@@ -523,11 +522,6 @@ def quality(
             "queries": len(queries),
             "searches": searches,
         }
-
-
-def memory_bytes() -> int:
-    """Return the memory of the machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def commit() -> str:
@@ -603,7 +597,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--documents", type=int, default=200, help="for each measure of ingest")
     parser.add_argument("--quality", type=Path, nargs="+", metavar="DIRECTORY")
     parser.add_argument("--embeddings", choices=("minilm384", "wordllama"), default="minilm384")
-    parser.add_argument("--results", type=Path, help="folder for the tables, figures and plots")
+    parser.add_argument("--results", type=Path, help="folder for the tables and figures")
     parser.add_argument("--merge", action="store_true", help="add to what is in that folder")
     options = parser.parse_args()
     if options.sizes is None:
@@ -612,7 +606,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure, print the tables, and write them, the figures and the plots."""
+    """Measure, print the tables, and write them and the figures."""
     options = parse()
     SecondBrain.connections = options.copies
     wanted = [
@@ -630,12 +624,7 @@ def main() -> None:
     }
     earlier = [bench_report.read(options.results)] if options.merge else []
     with ExitStack() as stack:
-        directory = options.keep
-        if directory is None:
-            temporary = tempfile.TemporaryDirectory(prefix="second-brain-benchmark-")
-            directory = Path(stack.enter_context(temporary))
-            # For root, the servers run as another account, which must enter the folder.
-            directory.chmod(0o711)
+        directory = stack.enter_context(folder(options.keep))
         stack.enter_context(locked(directory))
         judged = quality(present, options.quality or [], options)
         measured: Iterator[tuple[str, Figures, Figures]] = chain(

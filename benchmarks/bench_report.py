@@ -7,7 +7,6 @@ A ratio to a peer is of figures that were measured in turns.
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -523,20 +522,14 @@ QUALITY = {"ndcg": ".4f", "p50": ".1f", "p95": ".1f"}
 
 
 def write(results: Results, directory: Path) -> None:
-    """Write tables and figures, and the plots where matplotlib is installed."""
+    """Write tables and figures."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "results.md").write_text(markdown(results) + "\n", "utf-8")
     (directory / FILE).write_text(json.dumps(results, indent=1) + "\n", "utf-8")
-    try:
-        from benchmarks import bench_plots
-
-        bench_plots.draw(results, directory)
-    except ImportError as exc:
-        print(f"no plots: {exc} (pip install matplotlib)", file=sys.stderr)
 
 
 def main() -> None:
-    """Print the tables of the files, and write them and the plots anew."""
+    """Print the tables of the files, and write them anew."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -8,7 +8,8 @@ import numpy as np
 import psycopg
 from numpy.typing import NDArray
 
-from benchmarks.peers.system import POOL, Client, Corpus, PostgresSystem, Query
+from benchmarks.corpus import Corpus, Query
+from benchmarks.peers.system import POOL, Client, PostgresSystem
 
 Connection = psycopg.Connection[Any]
 

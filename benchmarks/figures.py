@@ -18,7 +18,6 @@ pg_textsearch's; `load` loads both anew.
 import argparse
 import statistics
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -29,15 +28,14 @@ from typing import ClassVar
 from benchmarks import bench_report
 from benchmarks.bench import MAJOR, commit, record, systems
 from benchmarks.bench_report import RATIOS, Ratio, table
-from benchmarks.corpus import EmbeddingSpace
+from benchmarks.corpus import EmbeddingSpace, Library, Query
 from benchmarks.exact import COUNT
-from benchmarks.features import Library
 from benchmarks.loading import Keeping, Loaded, locked, said
 from benchmarks.memory import private_bytes
-from benchmarks.mixed import mixed_calls, search
 from benchmarks.names import NATIVE, NATURAL
 from benchmarks.peers.ours import BareRows, Hybrid, SecondBrain
-from benchmarks.peers.system import Client, Query, System
+from benchmarks.peers.system import Client, System
+from benchmarks.scratch import folder
 from benchmarks.timing import Series, throughput, time_kind
 from benchmarks.workload import (
     CORPUS_SEED,
@@ -48,6 +46,8 @@ from benchmarks.workload import (
     fingerprint,
     make_corpus,
     make_queries,
+    mixed_calls,
+    search,
 )
 
 BUDGET = 30.0
@@ -159,7 +159,7 @@ def percentile(series: Series, name: str) -> float:
 def over_peer(ratio: Ratio, bench: Bench) -> Found:
     """Return the ratio to a peer."""
     with bench.running(ratio.peer) as loaded:
-        clients = [[one.system.connect(one.system.clients()[0])] for one in loaded]
+        clients = [[one.system.connect(one.system.clients[0])] for one in loaded]
         ours, peer = bench.ask(clients, ratio.kind)
     value = percentile(ours, ratio.percentile) / percentile(peer, ratio.percentile)
     nearest = min(ratio.bounds, key=lambda chunks: abs(chunks - bench.chunks))
@@ -217,7 +217,7 @@ def clients(bench: Bench) -> Found:
     rates: list[list[float]] = [[], []]
     asked = bench.queries[NATURAL]
     with bench.running(NATIVE) as loaded:
-        connects = [partial(one.system.connect, one.system.clients()[0]) for one in loaded]
+        connects = [partial(one.system.connect, one.system.clients[0]) for one in loaded]
         # The pages of a kept system are on disk at first.
         for connect in connects:
             client = connect()
@@ -289,11 +289,7 @@ def main() -> None:
     rows = []
     out = []
     with ExitStack() as stack:
-        keep = options.keep
-        if keep is None:
-            keep = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="second-brain-")))
-            # For root, the servers run as another account, which must enter the folder.
-            keep.chmod(0o711)
+        keep = stack.enter_context(folder(options.keep))
         stack.enter_context(locked(keep))
         sizes = {name: options.sizes or FIGURES[name][1] for name in chosen}
         for chunks in sorted({size for found in sizes.values() for size in found}):

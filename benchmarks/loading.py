@@ -18,8 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.corpus import Corpus
 from benchmarks.memory import all_bytes, peak, private_bytes
-from benchmarks.peers.system import Corpus, System
+from benchmarks.peers.system import System
 from second_brain.database.embedded import EmbeddedPostgres
 
 FIGURES = "loading.json"

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.bench_report import line
 from second_brain.evaluation import collection as collections
 from second_brain.evaluation import metrics, runs
 from second_brain.evaluation.collection import Collection, Vectors
@@ -124,11 +125,6 @@ def summary(measured: Sequence[Figures]) -> list[str]:
         f"{gain.p_value:.4f}",
         str(sum(one.empty_text_answers for one in measured)),
     ]
-
-
-def line(cells: Sequence[str]) -> str:
-    """Return a line of a Markdown table."""
-    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
