@@ -41,7 +41,8 @@ from psycopg.types.json import Jsonb
 from benchmarks.bench_report import line
 from benchmarks.corpus import EmbeddingSpace, Library, Query
 from benchmarks.loading import said
-from benchmarks.versions import ROOT, Connection, Store, Version, column, running
+from benchmarks.scratch import folder, running
+from benchmarks.versions import ROOT, SETTINGS, Connection, Store, Version, column
 from benchmarks.workload import QUERY_SEED, SPACE_SEED, search
 
 Row = dict[str, Any]
@@ -191,7 +192,9 @@ def main() -> None:
     kept = True
     with ExitStack() as stack:
         versions = [Version.open(given, stack) for given in (options.before, options.after)]
-        server = stack.enter_context(running(options.keep, options.major))
+        place = stack.enter_context(folder(options.keep)) / f"postgres-{options.major}"
+        is_kept = options.keep is not None
+        server = stack.enter_context(running(place, options.major, SETTINGS, is_kept))
         for chunks in options.chunks:
             store = Store(server, library, space, chunks)
             store.load(versions[0])

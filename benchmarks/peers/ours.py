@@ -53,16 +53,9 @@ select hit.chunk_index, hit.*
        ) as hit
 """
 BARE_VECTOR = """
-select chunk_index
+select {columns}
   from public.knowledge_chunks
  where status = 'active' and (%(kept)s::text is null or knowledge_type = %(kept)s)
- order by {indexed} <=> %(embedding)s::{kind}
- limit %(count)s
-"""
-BARE_ROWS = """
-select chunk_index, id, document_id, content, metadata
-  from public.knowledge_chunks
- where status = 'active'
  order by {indexed} <=> %(embedding)s::{kind}
  limit %(count)s
 """
@@ -137,7 +130,7 @@ class BareVector(OurClient):
     name = "bare SQL, vector leg"
     text_leg = "none"
     cannot: ClassVar = frozenset({"text"})
-    statement: ClassVar = BARE_VECTOR
+    columns: ClassVar = "chunk_index"
     settings: ClassVar = {
         "hnsw.ef_search": str(EF_SEARCH),
         "hnsw.iterative_scan": "relaxed_order",
@@ -149,10 +142,10 @@ class BareVector(OurClient):
     def __init__(self, dsn: str) -> None:
         super().__init__(dsn)
         # An index serves only the expression that it is on.
-        indexed = indexed_expression(self.connection)
+        indexed = vector_index(self.connection, column=1)
         halfvec = re.search(r"halfvec\(\d+\)", indexed)
         kind = f"extensions.{halfvec[0]}" if halfvec else "extensions.vector"
-        self._statement = self.statement.format(indexed=indexed, kind=kind)
+        self._statement = BARE_VECTOR.format(columns=self.columns, indexed=indexed, kind=kind)
 
     def search(self, query: Query, count: int) -> list[int]:
         """Return the nearest rows."""
@@ -163,7 +156,7 @@ class BareRows(BareVector):
     """The nearest rows, with what a caller shows of a hit."""
 
     name = "bare SQL, nearest rows"
-    statement: ClassVar = BARE_ROWS
+    columns: ClassVar = "chunk_index, id, document_id, content, metadata"
 
     def search(self, query: Query, count: int) -> list[int]:
         """Return the nearest rows."""
@@ -252,19 +245,10 @@ def memory_for_index(corpus: Corpus) -> str:
     return f"{int(min(max(needed, 2**28), memory_bytes() / 2)) // 2**20}MB"
 
 
-def vector_index(connection: "psycopg.Connection[tuple[object, ...]]") -> str:
-    """Return the definition of the project's vector index."""
+def vector_index(connection: "psycopg.Connection[tuple[object, ...]]", column: int = 0) -> str:
+    """Return the definition of the project's vector index, or what its first column is on."""
     found = connection.execute(
-        "select pg_get_indexdef('public.knowledge_chunks_embedding'::regclass)"
-    ).fetchone()
-    assert found is not None
-    return str(found[0])
-
-
-def indexed_expression(connection: "psycopg.Connection[tuple[object, ...]]") -> str:
-    """Return what the project's vector index is on: the column, or an expression of it."""
-    found = connection.execute(
-        "select pg_get_indexdef('public.knowledge_chunks_embedding'::regclass, 1, false)"
+        "select pg_get_indexdef('public.knowledge_chunks_embedding'::regclass, %s, false)", [column]
     ).fetchone()
     assert found is not None
     return str(found[0])
