@@ -10,8 +10,7 @@ changes what is fused.
 The figures are means over the queries with a relevant document; every judgment counts as it is
 written. Beside them: `auto` minus the better leg (the one with the higher mean) with the p-value of
 the paired randomisation test, and the queries that the text leg returned nothing for. The last line
-has the means over all collections and the worst difference. `make_collections.py` makes further
-collections, some of them in other languages. Latency is not measured here.
+has the means over all collections and the worst difference. Latency is not measured.
 """
 
 import argparse
