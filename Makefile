@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-# The state of `make bench-full` and `make figures`: loaded systems, finished steps.
+# The state of `make bench-full` and `make figures`: loaded systems, finished steps, results.
 KEEP ?= .second-brain/bench
 
 MODULES ?= $(notdir $(wildcard supabase/schemas/modules/*))
@@ -10,8 +10,7 @@ MODULES ?= $(notdir $(wildcard supabase/schemas/modules/*))
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-core test-modules test-slow test-chaos test-mutants test-docker test-models stores test-layouts lint format ci size commands cli \
   baseline migration check-migrations freeze release \
-  bench bench-full figures soak benchmark-vector benchmark-index benchmark-text benchmark-long benchmark-quality \
-  benchmark-moving benchmark-adoption benchmark-features benchmark-service benchmark-before-after benchmark-sharding benchmark-ingest benchmark-sizing clean
+  bench bench-full figures soak benchmark-quality benchmark-before-after clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -112,56 +111,11 @@ node_modules/.bin/supabase: package.json
 	npm install --no-audit --no-fund
 	@touch $@
 
-benchmark-vector: $(INSTALLED) ## rows, recall and time of the vector leg at 100,000 chunks
-	$(BIN)/python -m benchmarks.vector_leg
-
-benchmark-index: $(INSTALLED) ## build time, size, recall and time of vector indexes by kind and parameters
-	$(BIN)/python -m benchmarks.vector_index
-
-benchmark-text: $(INSTALLED) ## time and exactness of the text leg by kind of question; COLLECTIONS='DIR ...'
-	$(BIN)/python -m benchmarks.text_leg $(addprefix --collection ,$(COLLECTIONS))
-
-benchmark-long: $(INSTALLED) ## nDCG@10 of the text leg for long questions, beside exact BM25; COLLECTIONS='DIR ...'
-	$(BIN)/python -m benchmarks.long_questions $(COLLECTIONS)
-
-benchmark-quality: $(INSTALLED) ## nDCG@10 of each leg and fusion; COLLECTIONS='DIR ...' in BEIR layout
-	$(BIN)/python -m benchmarks.quality $(COLLECTIONS)
-
-benchmark-exact: $(INSTALLED) ## nDCG@10 of the text leg minus exact BM25; COLLECTIONS='DIR ...' in BEIR layout
-	$(BIN)/python -m benchmarks.text_quality $(COLLECTIONS)
-
-benchmark-identifiers: $(INSTALLED) ## questions for names of code and part numbers: right chunk first
-	$(BIN)/python -m benchmarks.identifiers
-
-benchmark-moving: $(INSTALLED) stores ## nDCG@10 of other stores, and after `adopt`; COLLECTION=DIR
-	PYTHONPATH=tests $(BIN)/python -m benchmarks.moving $(COLLECTION)
-
-benchmark-features: $(INSTALLED) ## what each feature of the search costs at 100,000 chunks
-	$(BIN)/python -m benchmarks.features
-
-benchmark-sharding: $(INSTALLED) ## a corpus in 4 databases beside one: hits, nDCG@10, time; COLLECTION=DIR
-	$(BIN)/python -m benchmarks.sharding $(COLLECTION)
-
-benchmark-ingest: $(INSTALLED) ## 1, 2 and 4 processes that ingest one folder, one of them killed: speed, double work
-	$(BIN)/python -m benchmarks.many_workers $(BENCH)
-
-benchmark-sizing: $(INSTALLED) ## bytes per chunk of a database beside the cost model of `second-brain plan`
-	$(BIN)/python -m benchmarks.sizing $(BENCH)
-
-benchmark-adoption: $(INSTALLED) ## an adopted table: backfill, comparison, cost of the triggers; ROWS=100000
-	$(BIN)/python -m benchmarks.adoption $(if $(ROWS),--rows $(ROWS) --without-index)
-
-benchmark-service: $(INSTALLED) ## what the retrieval service adds to the provider's call
-	$(BIN)/python -m benchmarks.service
-
-benchmark-before-after: $(INSTALLED) ## this checkout's SQL beside a revision's; BEFORE=main BENCH='--keep DIR'
-	$(BIN)/python -m benchmarks.before_after --before $(or $(BEFORE),main) $(BENCH)
-
 bench: $(INSTALLED) ## speed and exactness beside the peers that are installed; BENCH='--sizes 2600'
-	$(BIN)/python -m benchmarks.bench --results benchmarks/results --latency --write $(BENCH)
+	$(BIN)/python -m benchmarks.bench --results $(KEEP)/results --latency --write $(BENCH)
 
 bench-full: $(INSTALLED) ## the same up to a million chunks, hours; run it again after a kill and it continues
-	$(BIN)/python -m benchmarks.bench --results benchmarks/results --latency --write --keep $(KEEP) \
+	$(BIN)/python -m benchmarks.bench --results $(KEEP)/results --latency --write --keep $(KEEP) \
 	  --sizes 2600 10000 20000 100000 200000 1000000 $(BENCH)
 
 figures: $(INSTALLED) ## one promised figure of speed, memory or space, with its bound; ONLY='textsearch memory'
@@ -169,6 +123,12 @@ figures: $(INSTALLED) ## one promised figure of speed, memory or space, with its
 
 soak: $(INSTALLED) ## an hour of searches and writes at 100,000 chunks: what grows; BENCH='--minutes 5'
 	$(BIN)/python -m benchmarks.soak $(BENCH)
+
+benchmark-quality: $(INSTALLED) ## nDCG@10 of each leg and fusion; COLLECTIONS='DIR ...' in BEIR layout
+	$(BIN)/python -m benchmarks.quality $(COLLECTIONS)
+
+benchmark-before-after: $(INSTALLED) ## this checkout's SQL beside a revision's; BEFORE=main BENCH='--keep DIR'
+	$(BIN)/python -m benchmarks.before_after --before $(or $(BEFORE),main) $(BENCH)
 
 clean: ## remove the virtual environment and the development database
 	[ ! -x $(BIN)/second-brain ] || $(BIN)/second-brain dev stop || true

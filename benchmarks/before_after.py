@@ -9,11 +9,11 @@ tables and indexes as `corpus`, whose triggers compute the same columns; both ar
 that differs is loaded from the rows of `corpus` through its own triggers instead. That takes
 minutes, its vector index is another graph, and a line on standard error says so.
 
-The corpus and the questions are those of benchmarks/features.py. Kinds: `natural` is a question
-with text and embedding; `filtered` adds filter_type (12 % of the rows), `metadata` a condition on
-metadata (10 %); `text_only` and `vector_only` leave out the embedding or the text. The arguments in
-FIXED are passed, so that another default changes nothing; one that a version does not have is left
-out for both.
+The corpus has documents of ten chunks with passages as in benchmarks/bench.py. Kinds: `natural` is
+a question with text and embedding; `filtered` adds filter_type (an eighth of the rows), `metadata`
+a condition on metadata (a tenth); `text_only` and `vector_only` leave out the embedding or the
+text. The arguments in FIXED are passed, so that another default changes nothing; one that a version
+does not have is left out for both.
 
 Each round opens a new connection to each copy, warms it up, and asks every question of every kind
 on both, first one and then the other in alternation. A question's time is the median of its rounds.
@@ -34,24 +34,25 @@ from typing import Any
 import numpy as np
 import psycopg
 from numpy.typing import NDArray
-from psycopg import sql
+from pgvector.psycopg import register_vector
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from benchmarks import features
-from benchmarks.corpus import EmbeddingSpace
-from benchmarks.features import Connection, Library, Question, Row
+from benchmarks.bench_report import line
+from benchmarks.corpus import EmbeddingSpace, Library, Query
 from benchmarks.loading import said
-from benchmarks.versions import ROOT, Store, Version, column, running
+from benchmarks.scratch import folder, running
+from benchmarks.versions import ROOT, SETTINGS, Connection, Store, Version, column
+from benchmarks.workload import QUERY_SEED, SPACE_SEED, search
 
-SPACE_SEED, QUERY_SEED = 5, 6
+Row = dict[str, Any]
 WARM_UP = 10  # calls on a new connection: PL/pgSQL settles on a plan after five
 RESAMPLES = 2000
 CLOSE = 1e-9
 SCORES = ("rrf_score", "similarity", "text_score")
 KINDS = ("natural", "filtered", "metadata", "text_only", "vector_only")
 FIXED: Row = {
-    "match_count": features.MATCH_COUNT,
+    "match_count": 10,
     "match_threshold": 0.0,
     "vector_weight": 1.0,
     "text_weight": 1.0,
@@ -68,36 +69,22 @@ select unnest(function.proargnames[:function.pronargs]) as name
 """
 
 
-def calls(questions: Sequence[Question], kind: str, arguments: Row) -> list[tuple[Any, Row]]:
-    """Return the statement and the arguments of each question of a kind."""
-    made = []
-    for question in questions:
-        given: Row = {
-            "query_embedding": question.embedding,
-            "query_text": question.text,
+def calls(questions: Sequence[Query], kind: str, arguments: Row) -> list[Row]:
+    """Return the arguments of each question of a kind."""
+    extra: Row = {}
+    if kind == "filtered":
+        extra = {"filter_type": "task"}
+    elif kind == "metadata":
+        extra = {"filters": Jsonb([{"field": "metadata.year", "op": "eq", "value": 2019}])}
+    return [
+        {
+            **({} if kind == "text_only" else {"query_embedding": question.embedding}),
+            **({} if kind == "vector_only" else {"query_text": question.text}),
             **arguments,
+            **extra,
         }
-        if kind == "filtered":
-            given["filter_type"] = "task"
-        elif kind == "metadata":
-            given["filters"] = Jsonb([features.condition("metadata.year", "eq", 2019)])
-        elif kind == "text_only":
-            del given["query_embedding"]
-        elif kind == "vector_only":
-            del given["query_text"]
-        statement = sql.SQL("select * from public.hybrid_search_knowledge_chunks({})").format(
-            sql.SQL(", ").join(
-                sql.SQL("{} => {}").format(sql.Identifier(name), sql.Placeholder(name))
-                for name in given
-            )
-        )
-        made.append((statement.as_string(), given))
-    return made
-
-
-def answer(connection: Connection, call: tuple[Any, Row]) -> list[Row]:
-    """Make a call and return its rows."""
-    return connection.execute(*call, prepare=False).fetchall()
+        for question in questions
+    ]
 
 
 def compare(before: Sequence[Row], after: Sequence[Row]) -> tuple[bool, bool]:
@@ -114,7 +101,7 @@ def compare(before: Sequence[Row], after: Sequence[Row]) -> tuple[bool, bool]:
 
 
 def measure(
-    dsns: tuple[str, str], kinds: Mapping[str, list[tuple[Any, Row]]], rounds: int
+    dsns: tuple[str, str], kinds: Mapping[str, list[Row]], rounds: int
 ) -> tuple[dict[str, Times], dict[str, list[tuple[bool, bool]]]]:
     """Return for each kind the milliseconds by version, round and question, and what is the same.
 
@@ -127,20 +114,21 @@ def measure(
             opened: dict[int, Connection] = {}
             for which in turns(one):
                 connection = psycopg.connect(dsns[which], autocommit=True, row_factory=dict_row)
+                register_vector(connection)
                 opened[which] = stack.enter_context(connection)
             for kind, asked in kinds.items():
                 if one < 0:
                     same[kind] = [
-                        compare(answer(opened[0], call), answer(opened[1], call)) for call in asked
+                        compare(search(opened[0], call), search(opened[1], call)) for call in asked
                     ]
                     continue
                 for number in range(WARM_UP):
                     for which in turns(number):
-                        answer(opened[which], asked[number % len(asked)])
+                        search(opened[which], asked[number % len(asked)])
                 for number, call in enumerate(asked):
                     for which in turns(one + number):
                         begin = time.perf_counter()
-                        answer(opened[which], call)
+                        search(opened[which], call)
                         times[kind][which, one, number] = 1000 * (time.perf_counter() - begin)
     return times, same
 
@@ -204,7 +192,9 @@ def main() -> None:
     kept = True
     with ExitStack() as stack:
         versions = [Version.open(given, stack) for given in (options.before, options.after)]
-        server = stack.enter_context(running(options.keep, options.major))
+        place = stack.enter_context(folder(options.keep)) / f"postgres-{options.major}"
+        is_kept = options.keep is not None
+        server = stack.enter_context(running(place, options.major, SETTINGS, is_kept))
         for chunks in options.chunks:
             store = Store(server, library, space, chunks)
             store.load(versions[0])
@@ -234,7 +224,7 @@ def main() -> None:
                     f"{ids}/{len(questions)}",
                     f"{scores}/{len(questions)}",
                 ]
-                print(f"| {' | '.join(cells)} |", flush=True)
+                print(line(cells), flush=True)
     if not kept:
         sys.exit(1)
 

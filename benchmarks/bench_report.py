@@ -1,29 +1,27 @@
-"""Tables of what benchmarks.bench measured: `python -m benchmarks.bench_report FILE...`.
+"""Tables of what benchmarks.bench measured.
 
-It computes ratios of the figures and measures nothing itself. Several files are merged: of the same
-system at the same size the last file's figures count. Each figure keeps the run that it is from.
+It computes ratios of the figures and measures nothing itself. Several runs are merged: of the same
+system at the same size the last run's figures count. Each figure keeps the run that it is from.
 A ratio to a peer is of figures that were measured in turns.
 """
 
-import argparse
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.names import (
-    BARE,
-    COMMON,
-    LANCE,
-    NATIVE,
-    NATURAL,
-    OURS,
-    PARADE,
-    TWO_CALLS,
-    Results,
-)
+from benchmarks.peers.lance import LanceClient
+from benchmarks.peers.ours import BareText, BareVector, Hybrid, TwoCalls
+from benchmarks.peers.paradedb import ParadeClient
+from benchmarks.peers.textsearch import TextSearchClient
+from benchmarks.workload import COMMON, NATURAL
+
+OURS, NATIVE, PARADE = Hybrid.name, TextSearchClient.name, ParadeClient.name
+BARE = (BareVector.name, BareText.name)
+
+Results = dict[str, Any]
+"""The content of a results.json."""
 
 SMALL = 2_600
 PROMISES = {"vector only": 100, "text only": 50, "natural question": 100}
@@ -50,7 +48,7 @@ class Ratio:
 RATIOS = (
     Ratio("textsearch", NATIVE, NATURAL, "p50", {20_000: 1.5, 200_000: 1.2, 1_000_000: 0.9}),
     Ratio("paradedb", PARADE, NATURAL, "p50", {2_600: 1.2, 10_000: 1.2}),
-    Ratio("lancedb", LANCE, NATURAL, "p50", {200_000: 1.3, 1_000_000: 1.1}),
+    Ratio("lancedb", LanceClient.name, NATURAL, "p50", {200_000: 1.3, 1_000_000: 1.1}),
     Ratio("common-words", NATIVE, COMMON, "p95", {200_000: 1.5}),
 )
 FILTERED = {10_000: 1.2, 100_000: 1.2}
@@ -138,12 +136,6 @@ def number(found: float | None, digits: int = 1, unknown: str = "unknown") -> st
     return unknown if found is None else f"{found:,.{digits}f}"
 
 
-def share(figures: dict[str, Any], name: str) -> str:
-    """Return a share, or a dash if there is none."""
-    found = figures.get(name)
-    return "-" if found is None else f"{found:.3f}"
-
-
 def kind_tables(size: Results) -> Iterator[str]:
     """Yield a table of times and exactness for each kind of query."""
     kinds: dict[str, Any] = max((search["kinds"] for search in size["searches"]), key=len)
@@ -160,8 +152,7 @@ def kind_tables(size: Results) -> Iterator[str]:
                     *(f"{figures[name]:.1f}" for name in ("p50", "p95", "p99")),
                     *(number(figures.get(f"cpu_{name}"), unknown="-") for name in ("p50", "p95")),
                     f"{figures['rows']:.1f}",
-                    share(figures, "recall"),
-                    share(figures, "overlap"),
+                    *(number(figures.get(name), 3, "-") for name in ("recall", "overlap")),
                     str(figures["queries"]),
                 ]
             )
@@ -267,7 +258,7 @@ def notes(size: Results, results: Results) -> Iterator[str]:
 
 def one_over_two(by_client: dict[str, Results]) -> dict[str, float]:
     """Return p50 of one call divided by p50 of two, for each kind of query with both legs."""
-    one, two = by_client[OURS], by_client[TWO_CALLS]
+    one, two = by_client[OURS], by_client[TwoCalls.name]
     return {
         kind: one[kind]["p50"] / two[kind]["p50"]
         for kind in one
@@ -278,7 +269,7 @@ def one_over_two(by_client: dict[str, Results]) -> dict[str, float]:
 def latency_ratios(size: Results) -> dict[str, float]:
     """Return the same with added latency per round trip; empty if it was not measured."""
     kinds = size.get("latency", {}).get("kinds", {})
-    return {kind: found[OURS]["p50"] / found[TWO_CALLS]["p50"] for kind, found in kinds.items()}
+    return {kind: found[OURS]["p50"] / found[TwoCalls.name]["p50"] for kind, found in kinds.items()}
 
 
 def latency_table(size: Results) -> str:
@@ -286,7 +277,7 @@ def latency_table(size: Results) -> str:
     latency = size["latency"]
     rows = []
     for kind, found in latency["kinds"].items():
-        one, two = found[OURS], found[TWO_CALLS]
+        one, two = found[OURS], found[TwoCalls.name]
         rows.append(
             [
                 kind,
@@ -336,54 +327,41 @@ def writing_table(size: Results) -> str:
     return table(("writing", "found"), rows)
 
 
-class Expected:
-    """The rows of the table of expectations."""
-
-    def __init__(self) -> None:
-        self.rows: list[list[str]] = []
-
-    def at_most(
-        self, what: str, where: str, bound: float, found: float, note: str = "", digits: int = 2
-    ) -> None:
-        """Add a figure that is good when small."""
-        met = "yes" if found <= bound else "no"
-        self._add(what, where, f"at most {bound:g}", f"{found:.{digits}f}{note}", met)
-
-    def at_least(self, what: str, where: str, bound: float, found: float, note: str = "") -> None:
-        """Add a figure that is good when large."""
-        met = "yes" if found >= bound else "no"
-        self._add(what, where, f"at least {bound:g}", f"{found:.3f}{note}", met)
-
-    def _add(self, *cells: str) -> None:
-        self.rows.append(list(cells))
+def at_most(
+    what: str, where: str, bound: float, found: float, note: str = "", digits: int = 2
+) -> list[str]:
+    """Return the row of a figure that is good when small."""
+    within = "yes" if found <= bound else "no"
+    return [what, where, f"at most {bound:g}", f"{found:.{digits}f}{note}", within]
 
 
-def two_runs(one: Results, other: Results) -> str:
-    """Return a note when figures are not of the same run."""
-    return "" if one["run"] == other["run"] else " (figures of two runs)"
+def at_least(what: str, where: str, bound: float, found: float, note: str = "") -> list[str]:
+    """Return the row of a figure that is good when large."""
+    within = "yes" if found >= bound else "no"
+    return [what, where, f"at least {bound:g}", f"{found:.3f}{note}", within]
 
 
-def rows_to_peers(table_of: Expected, size: Results, searches: dict[str, Results]) -> None:
-    """Add the rows that compare with a peer."""
+def rows_to_peers(size: Results, searches: dict[str, Results]) -> Iterator[list[str]]:
+    """Yield the rows that compare with a peer."""
     chunks = size["chunks"]
     for ratio in RATIOS:
         peer = searches.get(ratio.peer, {})
         if chunks in ratio.bounds and "in_turns" in peer:
             one, other = peer["in_turns"]["kinds"][ratio.kind], peer["kinds"][ratio.kind]
             found = one[ratio.percentile] / other[ratio.percentile]
-            table_of.at_most(ratio.what, f"{chunks:,}", ratio.bounds[chunks], found)
+            yield at_most(ratio.what, f"{chunks:,}", ratio.bounds[chunks], found)
     native = searches.get(NATIVE, {})
     if chunks in FOUR_CLIENTS and "in_turns" in native:
         found = native["in_turns"]["throughput"]["4"] / native["throughput"]["4"]
         what = f"questions a second with 4 clients over {NATIVE}"
-        table_of.at_least(what, f"{chunks:,}", FOUR_CLIENTS[chunks], found)
+        yield at_least(what, f"{chunks:,}", FOUR_CLIENTS[chunks], found)
     stores = {store["system"]: store for store in size["systems"]}
     if {OURS, NATIVE} <= stores.keys():
         one, other = stores[OURS], stores[NATIVE]
         found = one["build_seconds"] / other["build_seconds"]
-        table_of.at_most(f"seconds to load over {NATIVE}", f"{chunks:,}", BULK_LOAD, found)
+        yield at_most(f"seconds to load over {NATIVE}", f"{chunks:,}", BULK_LOAD, found)
         found = total_bytes(one) / total_bytes(other)
-        table_of.at_most(f"bytes over {NATIVE}", f"{chunks:,}", SPACE, found)
+        yield at_most(f"bytes over {NATIVE}", f"{chunks:,}", SPACE, found)
 
 
 def total_bytes(store: Results) -> int:
@@ -391,9 +369,8 @@ def total_bytes(store: Results) -> int:
     return int(store["table_bytes"] + store["index_bytes"])
 
 
-def expected(results: Results) -> list[list[str]]:
-    """Return rows: name, size, bound, measured figure, and whether it is within the bound."""
-    table_of = Expected()
+def expected(results: Results) -> Iterator[list[str]]:
+    """Yield rows: name, size, bound, measured figure, and whether it is within the bound."""
     for size in results["sizes"]:
         searches = {search["client"]: search for search in size["searches"]}
         if OURS not in searches:
@@ -406,8 +383,8 @@ def expected(results: Results) -> list[list[str]]:
         if all(NATURAL in kinds.get(leg, {}) for leg in BARE):
             legs = sum(kinds[leg][NATURAL]["p50"] for leg in BARE)
             what = "hybrid p50 over both legs as bare SQL"
-            table_of.at_most(what, chunks, 1.25, natural["p50"] / legs)
-        loopback = one_over_two(kinds) if TWO_CALLS in kinds else {}
+            yield at_most(what, chunks, 1.25, natural["p50"] / legs)
+        loopback = one_over_two(kinds) if TwoCalls.name in kinds else {}
         added = f"{size['latency']['milliseconds']:g} ms" if "latency" in size else ""
         for what, found in (
             ("hybrid p50 over two RPCs, worst kind", loopback),
@@ -415,30 +392,30 @@ def expected(results: Results) -> list[list[str]]:
         ):
             if found:
                 worst = max(found, key=found.__getitem__)
-                table_of.at_most(what, chunks, 1, found[worst], f" ({worst})")
+                yield at_most(what, chunks, 1, found[worst], f" ({worst})")
         hybrid = {kind: one["p95"] for kind, one in ours.items() if not kind.endswith(" only")}
         worst = max(hybrid, key=hybrid.__getitem__)
         if is_largest:
             what = "worst kind's p95 over the natural question's"
-            table_of.at_most(what, chunks, 3, hybrid[worst] / natural["p95"], f" ({worst})")
-        rows_to_peers(table_of, size, searches)
+            yield at_most(what, chunks, 3, hybrid[worst] / natural["p95"], f" ({worst})")
+        yield from rows_to_peers(size, searches)
         what, natural_p50 = "filtered 10 % over natural question, p50", natural["p50"]
         if size["chunks"] in FILTERED:
             ratio = ours["filtered 10 %"]["p50"] / natural_p50
-            table_of.at_most(what, chunks, FILTERED[size["chunks"]], ratio)
+            yield at_most(what, chunks, FILTERED[size["chunks"]], ratio)
         for kind, milliseconds in PROMISES.items() if size["chunks"] == SMALL else ():
-            table_of.at_most(f"p95 ms, {kind}", chunks, milliseconds, ours[kind]["p95"], digits=0)
+            yield at_most(f"p95 ms, {kind}", chunks, milliseconds, ours[kind]["p95"], digits=0)
         recalls = {kind: found for kind, found in ours.items() if "recall" in found}
         if "recall_90" in size:
             recalls["filtered 90 %"] = size["recall_90"]
         for kind, found in recalls.items():
             what = f"recall of the vector leg, {kind}"
             least = f" (least {found['recall_least']:.2f})"
-            table_of.at_least(what, chunks, 0.95, found["recall"], least)
+            yield at_least(what, chunks, 0.95, found["recall"], least)
         if "writing" in size:
             ratio = size["writing"]["load"]["p95_ratio"]
             what = "search p95 under a write load over p95 at rest"
-            table_of.at_most(what, chunks, 1.5, ratio)
+            yield at_most(what, chunks, 1.5, ratio)
     grown = {
         size["chunks"]: search
         for size in results["sizes"]
@@ -449,15 +426,14 @@ def expected(results: Results) -> list[list[str]]:
         first, last = min(grown), max(grown)
         one, other = grown[first], grown[last]
         ratio = other["kinds"][NATURAL]["p95"] / one["kinds"][NATURAL]["p95"]
-        where = f"{first:,} to {last:,}"
-        table_of.at_most("growth of hybrid p95", where, 4, ratio, two_runs(one, other))
+        note = "" if one["run"] == other["run"] else " (figures of two runs)"
+        yield at_most("growth of hybrid p95", f"{first:,} to {last:,}", 4, ratio, note)
     for measured in results["quality"]:
         found_by_client = {search["client"]: search["ndcg"] for search in measured["searches"]}
         if {OURS, NATIVE} <= found_by_client.keys():
             gain = found_by_client[OURS] - found_by_client[NATIVE]
             what = f"nDCG@10 minus that of {NATIVE}"
-            table_of.at_least(what, measured["collection"], 0, gain)
-    return table_of.rows
+            yield at_least(what, measured["collection"], 0, gain)
 
 
 def markdown(results: Results) -> str:
@@ -470,28 +446,10 @@ def markdown(results: Results) -> str:
             for run, machine in results["runs"].items()
         )
     ]
-    rows = expected(results)
+    rows = list(expected(results))
     if rows:
         header = ("what", "chunks", "expected", "found", "within")
         parts += ["## Expected", table(header, rows)]
-    ratios = {
-        f"{size['chunks']:,}{where}": found
-        for size in results["sizes"]
-        for where, found in (
-            ("", one_over_two({one["client"]: one["kinds"] for one in size["searches"]}))
-            if {OURS, TWO_CALLS} <= {one["client"] for one in size["searches"]}
-            else ("", {}),
-            (", slower network", latency_ratios(size)),
-        )
-        if found
-    }
-    if ratios:
-        kinds = list(dict.fromkeys(kind for found in ratios.values() for kind in found))
-        rows = [
-            [where, *(f"{found[kind]:.2f}" if kind in found else "-" for kind in kinds)]
-            for where, found in ratios.items()
-        ]
-        parts.append(table(("hybrid p50 over two RPCs", *kinds), rows))
     for size in results["sizes"]:
         parts.append(f"## {size['chunks']:,} chunks")
         parts += notes(size, results)
@@ -523,31 +481,7 @@ QUALITY = {"ndcg": ".4f", "p50": ".1f", "p95": ".1f"}
 
 
 def write(results: Results, directory: Path) -> None:
-    """Write tables and figures, and the plots where matplotlib is installed."""
+    """Write tables and figures."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "results.md").write_text(markdown(results) + "\n", "utf-8")
     (directory / FILE).write_text(json.dumps(results, indent=1) + "\n", "utf-8")
-    try:
-        from benchmarks import bench_plots
-
-        bench_plots.draw(results, directory)
-    except ImportError as exc:
-        print(f"no plots: {exc} (pip install matplotlib)", file=sys.stderr)
-
-
-def main() -> None:
-    """Print the tables of the files, and write them and the plots anew."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help=f"a {FILE}")
-    parser.add_argument("--results", type=Path, help="folder to write to")
-    options = parser.parse_args()
-    results = merge([json.loads(file.read_text("utf-8")) for file in options.files])
-    print(markdown(results))
-    if options.results:
-        write(results, options.results)
-
-
-if __name__ == "__main__":
-    main()

@@ -8,7 +8,8 @@ import numpy as np
 import psycopg
 from numpy.typing import NDArray
 
-from benchmarks.peers.system import POOL, Client, Corpus, PostgresSystem, Query
+from benchmarks.corpus import Corpus, Query
+from benchmarks.peers.system import POOL, Client
 
 Connection = psycopg.Connection[Any]
 
@@ -17,16 +18,22 @@ RECALL = ("vector only", "filtered 10 %", "filtered 0.1 %")
 OVERLAP = ("text only", "rare words", "common words", "filtered 10 %", "filtered 0.1 %")
 
 
-class Bm25:
-    """Exact BM25 over a loaded table, computed outside the database; rows are chunk indexes."""
+class Exact:
+    """The exact results over a corpus; call `read_words` before those of the text leg.
 
-    def __init__(self) -> None:
+    BM25 is computed here, outside the database; rows are chunk indexes.
+    """
+
+    def __init__(self, corpus: Corpus) -> None:
+        self._embeddings = corpus.embeddings
+        self._types = np.array(corpus.types)
         self._postings: dict[str, tuple[NDArray[np.int32], NDArray[np.float32]]] = {}
         self._lexemes: dict[str, dict[str, int]] = {}
-        self._rows = 0
+        self._rows = len(corpus.texts)
+        self._least_similarity: dict[tuple[bytes, str | None], tuple[int, float]] = {}
 
-    def read(self, connection: Connection, texts: Iterable[str]) -> None:
-        """Read the occurrences of the questions' words from the table."""
+    def read_words(self, connection: Connection, texts: Iterable[str]) -> None:
+        """Read the occurrences of the questions' words from the project's loaded table."""
         for text in texts:
             found = connection.execute(
                 "select lexeme, cardinality(positions)"
@@ -36,9 +43,6 @@ class Bm25:
             ).fetchall()
             self._lexemes[text] = dict(found)
         wanted = sorted({lexeme for found in self._lexemes.values() for lexeme in found})
-        (self._rows,) = connection.execute(
-            "select count(*)::integer from public.knowledge_chunks"
-        ).fetchone() or (0,)
         lengths = np.zeros(self._rows)
         # A server-side cursor and arrays as bytes: a million rows are too many for Python objects.
         with connection.transaction():
@@ -65,7 +69,7 @@ class Bm25:
                     weights = idf * occurrences * 2.2 / (occurrences + norm[places])
                     self._postings[lexeme] = (places, weights.astype(np.float32))
 
-    def scores(self, text: str) -> NDArray[np.float64]:
+    def _scores(self, text: str) -> NDArray[np.float64]:
         """Return the score of each row; 0 for a row without a word of the question."""
         scores = np.zeros(self._rows)
         for lexeme, times in self._lexemes.get(text, {}).items():
@@ -73,35 +77,6 @@ class Bm25:
                 rows, weights = self._postings[lexeme]
                 scores[rows] += times * weights
         return scores
-
-
-def overlap(scores: NDArray[np.float64], ids: Sequence[int]) -> tuple[float, float] | None:
-    """Return how much of the ten best rows is among the ids; None when no row has a score.
-
-    The first number is the share of rows, where a row that scores as high as the tenth counts; the
-    second is the summed score of the ids over that of the ten best.
-    """
-    wanted = min(COUNT, int(np.sum(scores > 0)))
-    if not wanted:
-        return None
-    best = np.partition(scores, -wanted)[-wanted:]
-    found = scores[np.array(ids, dtype=int)]
-    share = float(np.sum(found >= best.min() * (1 - 1e-4))) / wanted
-    return min(share, 1.0), float(found.sum() / best.sum())
-
-
-class Exact:
-    """The exact results over a corpus; call `read_words` before those of the text leg."""
-
-    def __init__(self, corpus: Corpus) -> None:
-        self._embeddings = corpus.embeddings
-        self._types = np.array(corpus.types)
-        self._bm25 = Bm25()
-        self._least_similarity: dict[tuple[bytes, str | None], tuple[int, float]] = {}
-
-    def read_words(self, system: PostgresSystem, texts: set[str]) -> None:
-        """Read the occurrences of the queries' words from the project's loaded table."""
-        self._bm25.read(system.connection, texts)
 
     def recall(self, query: Query, ids: Sequence[int]) -> float:
         """Return the share of the 50 nearest rows that is among the ids."""
@@ -124,13 +99,19 @@ class Exact:
         return self._least_similarity[asked, kept]
 
     def overlap(self, query: Query, ids: Sequence[int]) -> float | None:
-        """Return the share of the ten best rows that is among the ids; None without any."""
+        """Return the share of the ten best rows that is among the ids; None without any.
+
+        A row that scores as high as the tenth counts.
+        """
         assert query.text is not None
-        scores = self._bm25.scores(query.text)
+        scores = self._scores(query.text)
         if query.kept:
             scores[self._types != query.kept] = 0
-        found = overlap(scores, ids)
-        return None if found is None else found[0]
+        wanted = min(COUNT, int(np.sum(scores > 0)))
+        if not wanted:
+            return None
+        least = np.partition(scores, -wanted)[-wanted] * (1 - 1e-4)
+        return min(float(np.sum(scores[np.array(ids, dtype=int)] >= least)) / wanted, 1.0)
 
     def mean_recall(self, client: Client, queries: Sequence[Query]) -> dict[str, float]:
         """Return the mean and the minimum recall of the vector leg alone for 50 rows."""

@@ -18,7 +18,6 @@ pg_textsearch's; `load` loads both anew.
 import argparse
 import statistics
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -27,20 +26,19 @@ from pathlib import Path
 from typing import ClassVar
 
 from benchmarks import bench_report
-from benchmarks.bench import MAJOR, commit, record, systems
-from benchmarks.bench_report import RATIOS, Ratio, table
-from benchmarks.corpus import EmbeddingSpace
+from benchmarks.bench import MAJOR, SYSTEMS, commit, record
+from benchmarks.bench_report import NATIVE, RATIOS, Ratio, table
+from benchmarks.corpus import EmbeddingSpace, Library, Query
 from benchmarks.exact import COUNT
-from benchmarks.features import Library
 from benchmarks.loading import Keeping, Loaded, locked, said
 from benchmarks.memory import private_bytes
-from benchmarks.mixed import mixed_calls, search
-from benchmarks.names import NATIVE, NATURAL
 from benchmarks.peers.ours import BareRows, Hybrid, SecondBrain
-from benchmarks.peers.system import Client, Query, System
+from benchmarks.peers.system import Client, System
+from benchmarks.scratch import folder
 from benchmarks.timing import Series, throughput, time_kind
 from benchmarks.workload import (
     CORPUS_SEED,
+    NATURAL,
     QUERY_SEED,
     SPACE_SEED,
     TENTH,
@@ -48,6 +46,8 @@ from benchmarks.workload import (
     fingerprint,
     make_corpus,
     make_queries,
+    mixed_calls,
+    search,
 )
 
 BUDGET = 30.0
@@ -113,7 +113,7 @@ class Bench:
         library = Library.read()
         space = EmbeddingSpace(options.dimensions, seed=SPACE_SEED)
         self.chunks = chunks
-        self._options = options
+        self.options = options
         self._corpus = make_corpus(library, space, chunks, seed=CORPUS_SEED)
         self._keeping = Keeping(keep, fingerprint(self._corpus, options.major), LIMIT)
         self.queries: Queries = make_queries(library, space, options.queries, seed=QUERY_SEED)
@@ -122,11 +122,11 @@ class Bench:
     def running(self, *names: str, keep: bool = True) -> Iterator[list[Loaded]]:
         """Run the project and the named peers, loaded if they are not yet."""
         keeping = self._keeping if keep else replace(self._keeping, directory=None)
-        by_name: dict[str, type[System]] = {kind.name: kind for kind in systems()}
+        by_name: dict[str, type[System]] = {kind.name: kind for kind in SYSTEMS}
         with ExitStack() as stack:
             kinds = [by_name[name] for name in (SecondBrain.name, *names)]
             for kind in kinds:
-                missing = kind.missing(self._options.major)
+                missing = kind.missing(self.options.major)
                 if missing:
                     raise SystemExit(f"{kind.name}: {missing}")
                 # Each is loaded alone.
@@ -137,18 +137,14 @@ class Bench:
             yield [self._start(kind, stack, keeping) for kind in kinds]
 
     def _start(self, kind: type[System], stack: ExitStack, keeping: Keeping) -> Loaded:
-        return Loaded.start(kind, self._corpus, self._options.major, stack, keeping)
+        return Loaded.start(kind, self._corpus, self.options.major, stack, keeping)
 
     def ask(self, clients: Sequence[Sequence[Client]], kind: str) -> tuple[Series, ...]:
         """Ask the clients in turns, and close them."""
-        found = time_kind(clients, self.queries[kind], self._options.rounds, BUDGET)
+        found = time_kind(clients, self.queries[kind], self.options.rounds, BUDGET)
         for series in found:
             series.client.close()
         return tuple(found)
-
-    def seconds(self) -> float:
-        """Return the seconds of a measure of throughput."""
-        return float(self._options.seconds)
 
 
 def percentile(series: Series, name: str) -> float:
@@ -159,7 +155,7 @@ def percentile(series: Series, name: str) -> float:
 def over_peer(ratio: Ratio, bench: Bench) -> Found:
     """Return the ratio to a peer."""
     with bench.running(ratio.peer) as loaded:
-        clients = [[one.system.connect(one.system.clients()[0])] for one in loaded]
+        clients = [[one.system.connect(one.system.clients[0])] for one in loaded]
         ours, peer = bench.ask(clients, ratio.kind)
     value = percentile(ours, ratio.percentile) / percentile(peer, ratio.percentile)
     nearest = min(ratio.bounds, key=lambda chunks: abs(chunks - bench.chunks))
@@ -217,7 +213,7 @@ def clients(bench: Bench) -> Found:
     rates: list[list[float]] = [[], []]
     asked = bench.queries[NATURAL]
     with bench.running(NATIVE) as loaded:
-        connects = [partial(one.system.connect, one.system.clients()[0]) for one in loaded]
+        connects = [partial(one.system.connect, one.system.clients[0]) for one in loaded]
         # The pages of a kept system are on disk at first.
         for connect in connects:
             client = connect()
@@ -226,7 +222,7 @@ def clients(bench: Bench) -> Found:
             client.close()
         for _ in range(WINDOWS):
             for place, connect in enumerate(connects):
-                rates[place].append(throughput(connect, asked, 4, bench.seconds()))
+                rates[place].append(throughput(connect, asked, 4, bench.options.seconds))
     ours, peer = map(statistics.mean, rates)
     bound = next(iter(bench_report.FOUR_CLIENTS.values()))
     return Found(ours / peer, bound, at_least=True, note=f" ({ours:.0f} and {peer:.0f} a second)")
@@ -289,11 +285,7 @@ def main() -> None:
     rows = []
     out = []
     with ExitStack() as stack:
-        keep = options.keep
-        if keep is None:
-            keep = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="second-brain-")))
-            # For root, the servers run as another account, which must enter the folder.
-            keep.chmod(0o711)
+        keep = stack.enter_context(folder(options.keep))
         stack.enter_context(locked(keep))
         sizes = {name: options.sizes or FIGURES[name][1] for name in chosen}
         for chunks in sorted({size for found in sizes.values() for size in found}):

@@ -3,26 +3,31 @@
 A kept system lies in DIRECTORY/KEY-CHUNKS, with what loading took in `loading.json` there, which is
 written when the load is complete. What a killed run has left (a part of a load, a running server)
 is removed by the next run; a lock ensures that it is not the system of a run that still works.
+The results of finished steps are in a journal, so that a killed run continues after the last one.
 """
 
 import fcntl
 import importlib
 import json
+import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from benchmarks.corpus import Corpus
 from benchmarks.memory import all_bytes, peak, private_bytes
-from benchmarks.peers.system import Corpus, System
+from benchmarks.peers.system import System
 from second_brain.database.embedded import EmbeddedPostgres
 
 FIGURES = "loading.json"
+
+Result = TypeVar("Result")
 
 
 class NotBuiltError(Exception):
@@ -123,6 +128,34 @@ class Loaded:
         return cls(
             system, kept, figures["steps"], figures["build_bytes"], (table, indexes), private
         )
+
+
+class Journal:
+    """The results of finished steps by name, as JSON; those of another identity are discarded."""
+
+    def __init__(self, file: Path, identity: Mapping[str, Any]) -> None:
+        self._file = file
+        self._identity = json.loads(json.dumps(identity))
+        self._steps: dict[str, Any] = {}
+        if file.exists():
+            found = json.loads(file.read_text("utf-8"))
+            if found["identity"] == self._identity:
+                self._steps = found["steps"]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._steps
+
+    def once(self, name: str, compute: Callable[[], Result]) -> Result:
+        """Return the stored result of a step, or compute and store it."""
+        if name not in self._steps:
+            self._steps[name] = compute()
+            # A kill during the write must not destroy the earlier steps.
+            new = self._file.with_suffix(".new")
+            content = {"identity": self._identity, "steps": self._steps}
+            new.write_text(json.dumps(content) + "\n", "utf-8")
+            os.replace(new, self._file)
+        result: Result = self._steps[name]
+        return result
 
 
 @contextmanager

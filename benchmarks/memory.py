@@ -1,6 +1,7 @@
 """The memory and CPU time of processes, from /proc; no figures without /proc."""
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,11 @@ def private_bytes(process: int) -> int:
 def all_bytes(process: int) -> int:
     """Return the memory of a process and its children, shared memory counted once."""
     return sum(_kilobytes(pid, "smaps_rollup", "Pss:") for pid in _family(process)) * 1024
+
+
+def memory_bytes() -> int:
+    """Return the memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def process_cpu(process: int) -> float | None:

@@ -10,8 +10,7 @@ changes what is fused.
 The figures are means over the queries with a relevant document; every judgment counts as it is
 written. Beside them: `auto` minus the better leg (the one with the higher mean) with the p-value of
 the paired randomisation test, and the queries that the text leg returned nothing for. The last line
-has the means over all collections and the worst difference. `make_collections.py` makes further
-collections, some of them in other languages. Latency is not measured here.
+has the means over all collections and the worst difference. Latency is not measured.
 """
 
 import argparse
@@ -20,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.bench_report import line
 from second_brain.evaluation import collection as collections
 from second_brain.evaluation import metrics, runs
 from second_brain.evaluation.collection import Collection, Vectors
@@ -124,11 +124,6 @@ def summary(measured: Sequence[Figures]) -> list[str]:
         f"{gain.p_value:.4f}",
         str(sum(one.empty_text_answers for one in measured)),
     ]
-
-
-def line(cells: Sequence[str]) -> str:
-    """Return a line of a Markdown table."""
-    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
-"""An embedded database with the migrations for a measurement, temporary or kept in a folder."""
+"""A server of its own for a measurement, temporary or kept in a folder, and loads into it."""
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,61 @@ SETTINGS = {
 }
 
 
+SLOW_TO_FILL = """
+select indexrelid::regclass::text, pg_get_indexdef(indexrelid)
+  from pg_index
+ where indexrelid in (
+         'public.knowledge_chunks_embedding'::regclass,
+         'public.knowledge_chunks_content_tsv'::regclass
+       )
+"""
+
+
+@contextmanager
+def folder(keep: Path | None) -> Iterator[Path]:
+    """Yield the folder, made if it is not there, or a temporary one."""
+    with ExitStack() as stack:
+        if keep is None:
+            temporary = tempfile.TemporaryDirectory(prefix="second-brain-benchmark-")
+            keep = Path(stack.enter_context(temporary))
+        keep.mkdir(parents=True, exist_ok=True)
+        # For root, the servers run as another account, which must enter the folder.
+        keep.chmod(0o711)
+        yield keep
+
+
+@contextmanager
+def running(
+    directory: Path, major: int, settings: dict[str, str], keep: bool
+) -> Iterator[EmbeddedPostgres]:
+    """Run a server, and remove it afterwards unless it is kept.
+
+    Raises SystemExit when it already runs.
+    """
+    server = EmbeddedPostgres(directory, major, settings)
+    if server.status == "running":
+        raise SystemExit(f"the server in {server.directory} runs: somebody else uses it")
+    with server:
+        yield server
+    if not keep:
+        server.remove()
+
+
+@contextmanager
+def filled_at_once(
+    connection: "psycopg.Connection[Any]",
+    step: Callable[[str], AbstractContextManager[object]] = nullcontext,
+) -> Iterator[None]:
+    """Build the indexes of both legs after the block, each a step: filling them by row is slow."""
+    definitions = connection.execute(SLOW_TO_FILL).fetchall()
+    for name, _ in definitions:
+        connection.execute(sql.SQL("drop index {}").format(sql.SQL(name)))
+    yield
+    for name, definition in definitions:
+        with step("vector index" if name.endswith("_embedding") else "text index"):
+            connection.execute(definition)
+
+
 @contextmanager
 def database(
     dimensions: int, major: int = 18, extension: str | None = None, keep: Path | None = None
@@ -30,23 +85,15 @@ def database(
     `extension` names a peer's extension to create in it too. The database is a new one that is
     gone afterwards, or the one in the folder `keep`, which is stopped afterwards.
     """
-    with ExitStack() as stack:
-        if keep is None:
-            temporary = tempfile.TemporaryDirectory(prefix="second-brain-benchmark-")
-            place = Path(stack.enter_context(temporary))
-            # For root, the server runs as another account, which must enter the folder.
-            place.chmod(0o711)
-        settings = {**SETTINGS, "shared_preload_libraries": extension} if extension else SETTINGS
-        server = EmbeddedPostgres(keep or place / "postgres", major, settings)
-        if server.status == "running":
-            raise RuntimeError(f"the server in {server.directory} runs: somebody else uses it")
-        with server:
-            migrations.apply(server.dsn(), dimensions=dimensions, modules=migrations.modules())
-            if extension:
-                with psycopg.connect(server.admin_dsn(), autocommit=True) as admin:
-                    create = sql.SQL("create extension if not exists {}")
-                    admin.execute(create.format(sql.Identifier(extension)))
-            with psycopg.connect(server.dsn(), autocommit=True) as connection:
-                yield connection
-        if keep is None:
-            server.remove()
+    settings = {**SETTINGS, "shared_preload_libraries": extension} if extension else SETTINGS
+    with (
+        folder(keep) as place,
+        running(keep or place / "postgres", major, settings, keep is not None) as server,
+    ):
+        migrations.apply(server.dsn(), dimensions=dimensions, modules=migrations.modules())
+        if extension:
+            with psycopg.connect(server.admin_dsn(), autocommit=True) as admin:
+                create = sql.SQL("create extension if not exists {}")
+                admin.execute(create.format(sql.Identifier(extension)))
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            yield connection

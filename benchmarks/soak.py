@@ -1,7 +1,7 @@
 """Searches and writes for an hour, and what has grown after it.
 
 The corpus of benchmarks/bench.py is loaded into a new database. Then searchers (each with one
-connection for the whole run) make the calls of benchmarks/mixed.py at a steady rate. One writer
+connection for the whole run) make mixed calls (benchmarks/workload.py) at a steady rate. One writer
 stores documents of ten chunks at a steady rate: new ones, for each of which the oldest is deleted,
 and changed ones, half of whose chunks become superseded. Each minute the superseded chunks are
 purged, as a scheduled job does. Autovacuum runs with the server's defaults.
@@ -15,31 +15,39 @@ machine with other load, judge the CPU time.
 """
 
 import argparse
+import itertools
 import os
 import statistics
 import sys
-import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import psycopg
-from pgvector.psycopg import register_vector
 
 from benchmarks import writing
 from benchmarks.bench import record
 from benchmarks.bench_report import table
-from benchmarks.corpus import EmbeddingSpace
-from benchmarks.features import Library
+from benchmarks.corpus import EmbeddingSpace, Library
 from benchmarks.loading import Keeping, Loaded, said
-from benchmarks.memory import private_bytes, process_cpu
-from benchmarks.mixed import mixed_calls, search
+from benchmarks.memory import private_bytes
 from benchmarks.peers.ours import SecondBrain
-from benchmarks.timing import percentiles
-from benchmarks.workload import CORPUS_SEED, QUERY_SEED, SPACE_SEED, make_corpus, make_queries
+from benchmarks.timing import Worker, percentiles
+from benchmarks.workload import (
+    CORPUS_SEED,
+    QUERY_SEED,
+    SPACE_SEED,
+    make_corpus,
+    make_queries,
+    mixed_calls,
+    search,
+)
+
+Connection = psycopg.Connection[Any]
 
 # How much may grow without a reason.
 TENTH, QUARTER = 1.1, 1.25
@@ -65,98 +73,27 @@ select relid::regclass::text, n_live_tup + n_dead_tup
 LEAST_BYTES = 2**20
 
 
-class Worker(threading.Thread):
-    """A thread that does something at a steady rate until it is stopped."""
+def writes(drafts: writing.Drafts, documents: int) -> Callable[[Connection], None]:
+    """Return what writes at each call a new document, or new chunks for half of the oldest one.
 
-    def __init__(self, dsn: str, every: float) -> None:
-        super().__init__()
-        self.connection: psycopg.Connection[Any] = psycopg.connect(dsn, autocommit=True)
-        register_vector(self.connection)
-        self._every = every
-        self._stopped = threading.Event()
-        self.failure: BaseException | None = None
-        # When it began, and how many milliseconds it took; the server's CPU time, in milliseconds.
-        self.times: list[tuple[float, float]] = []
-        self.cpu: list[float] = []
-        self.start()
+    Of more documents than this the oldest is deleted.
+    """
+    written: deque[writing.Draft] = deque()
+    numbers = itertools.count(1)
 
-    def once(self) -> None:
-        """Do it once."""
-        raise NotImplementedError
+    def once(connection: Connection) -> None:
+        is_change = next(numbers) % 2 and len(written) > 1
+        written.append(drafts.changed(written.popleft()) if is_change else drafts.new())
+        connection.execute(writing.UPSERT, written[-1].arguments())
+        if len(written) > documents:
+            connection.execute(DELETE, [writing.PREFIX + written.popleft().name])
 
-    def run(self) -> None:
-        """Do it until stopped; after a delay, without a pause."""
-        try:
-            due = time.perf_counter()
-            while not self._stopped.wait(max(due - time.perf_counter(), 0.0)):
-                begin, before = time.perf_counter(), self.cpu_time()
-                self.once()
-                self.times.append((begin, 1000 * (time.perf_counter() - begin)))
-                self.cpu.append(self.cpu_time() - before)
-                due = max(due + self._every, begin)
-        except BaseException as exc:  # noqa: BLE001 - raised again by stop
-            self.failure = exc
-
-    def stop(self) -> None:
-        """Wait for the call that is under way; raises what a call has raised."""
-        self._stopped.set()
-        self.join()
-        self.connection.close()
-        if self.failure is not None:
-            raise self.failure
-
-    def cpu_time(self) -> float:
-        """Return the CPU time of the server's process so far, in milliseconds."""
-        return process_cpu(self.connection.info.backend_pid) or 0.0
-
-    def memory(self) -> int:
-        """Return the private memory of the server's process for the connection."""
-        return private_bytes(self.connection.info.backend_pid)
+    return once
 
 
-class Searcher(Worker):
-    """Searches of all kinds."""
-
-    def __init__(self, dsn: str, every: float, calls: Iterator[dict[str, Any]]) -> None:
-        self._calls = calls
-        super().__init__(dsn, every)
-
-    def once(self) -> None:
-        """Make the next search."""
-        search(self.connection, next(self._calls))
-
-
-class Writer(Worker):
-    """New and changed documents, and deletes, so that their number stays."""
-
-    def __init__(self, dsn: str, every: float, drafts: writing.Drafts, documents: int) -> None:
-        self._drafts = drafts
-        self._documents = documents
-        self._written: deque[writing.Draft] = deque()
-        self._count = 0
-        super().__init__(dsn, every)
-
-    def once(self) -> None:
-        """Write a new document, or half of the chunks of the oldest but one."""
-        self._count += 1
-        if self._count % 2 and len(self._written) > 1:
-            self._written.rotate(-1)
-            draft = self._drafts.changed(self._written.pop())
-        else:
-            draft = self._drafts.new()
-        self.connection.execute(writing.UPSERT, draft.arguments())
-        self._written.append(draft)
-        if len(self._written) > self._documents:
-            oldest = self._written.popleft()
-            self.connection.execute(DELETE, [writing.PREFIX + oldest.name])
-
-
-class Purger(Worker):
-    """The scheduled job."""
-
-    def once(self) -> None:
-        """Purge."""
-        self.connection.execute(PURGE)
+def search_next(calls: Iterator[dict[str, Any]], connection: Connection) -> None:
+    """Make the next of the searches."""
+    search(connection, next(calls))
 
 
 @dataclass
@@ -172,14 +109,17 @@ class Sample:
     cpu: list[float] = field(default_factory=list)
 
 
-def sample(
-    connection: "psycopg.Connection[Any]", searchers: list[Searcher], writer: Writer
-) -> Sample:
+def sample(connection: Connection, searchers: list[Worker], writer: Worker) -> Sample:
     """Return the sizes and the memory now."""
     sizes = {name: (bytes_, owner) for name, bytes_, owner in connection.execute(SIZES).fetchall()}
     rows = dict(connection.execute(ROWS).fetchall())
-    memory = statistics.mean(searcher.memory() for searcher in searchers)
-    return Sample(sizes, rows, memory, writer.memory(), os.getloadavg()[0])
+    memory = statistics.mean(map(memory_of, searchers))
+    return Sample(sizes, rows, memory, memory_of(writer), os.getloadavg()[0])
+
+
+def memory_of(worker: Worker) -> int:
+    """Return the private memory of the server's process for the worker's connection."""
+    return private_bytes(worker.connection.info.backend_pid)
 
 
 def grown(what: str, first: float, last: float, form: str, bound: float, reason: str) -> list[str]:
@@ -233,16 +173,20 @@ def soak(loaded: Loaded, options: argparse.Namespace) -> list[list[str]]:
     seconds = 60 * options.minutes
     begin = time.perf_counter()
     with ExitStack() as stack:
-        searchers = []
-        for _ in range(options.searchers):
-            searchers.append(Searcher(dsn, 1 / options.searches, mixed_calls(queries)))
-            stack.callback(searchers[-1].stop)
+        workers: list[Worker] = []
+
+        def start(every: float, once: Callable[[Connection], object]) -> Worker:
+            workers.append(Worker(dsn, every, once))
+            stack.callback(workers[-1].stop)
+            return workers[-1]
+
+        searchers = [
+            start(1 / options.searches, partial(search_next, mixed_calls(queries)))
+            for _ in range(options.searchers)
+        ]
         documents = max(options.chunks // 50 // writing.CHUNKS, 10)
-        writer = Writer(dsn, writing.CHUNKS / options.rate, drafts, documents)
-        stack.callback(writer.stop)
-        purger = Purger(dsn, min(60.0, seconds * SHARE / 2))
-        stack.callback(purger.stop)
-        workers = [*searchers, writer, purger]
+        writer = start(writing.CHUNKS / options.rate, writes(drafts, documents))
+        start(min(60.0, seconds * SHARE / 2), lambda connection: connection.execute(PURGE))
         samples = []
         for end in (seconds * SHARE, seconds):
             while (left := begin + end - time.perf_counter()) > 0:

@@ -1,18 +1,26 @@
-"""Times of clients, measured alternately, and their throughput in questions per second."""
+"""Times of clients, measured alternately, their throughput, and calls at a steady rate."""
 
 import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
+from pgvector.psycopg import register_vector
+from psycopg import Connection
 
+from benchmarks.corpus import Query
 from benchmarks.exact import COUNT
-from benchmarks.peers.system import Client, Query
+from benchmarks.memory import process_cpu
+from benchmarks.peers.system import Client
 
 LEAST_QUERIES = 5
+
+Result = TypeVar("Result")
 
 
 def timed(client: Client, query: Query) -> tuple[list[int], float]:
@@ -90,6 +98,12 @@ def time_kind(
     return [one for turns in series for one in turns]
 
 
+def together(works: Sequence[Callable[[], Result]]) -> list[Result]:
+    """Do each work in a thread of its own, and return the results; raises what one has raised."""
+    with ThreadPoolExecutor(len(works)) as pool:
+        return [running.result() for running in [pool.submit(work) for work in works]]
+
+
 def throughput(
     connect: Callable[[], Client], queries: Sequence[Query], clients: int, seconds: float
 ) -> float:
@@ -97,33 +111,60 @@ def throughput(
     opened = [connect() for _ in range(clients)]
     for client in opened:
         client.search(queries[0], COUNT)
-    begin = threading.Barrier(clients + 1)
-    counts = [0] * clients
-    failures: list[BaseException] = []
-    end = 0.0
+    begin = time.perf_counter()
 
-    def ask(place: int) -> None:
-        try:
-            begin.wait()
-            number = place
-            while time.perf_counter() < end:
-                opened[place].search(queries[number % len(queries)], COUNT)
-                counts[place] += 1
-                number += clients
-        except BaseException as exc:  # noqa: BLE001 - raised again below, in the main thread
-            failures.append(exc)
+    def ask(place: int) -> int:
+        count = 0
+        while time.perf_counter() < begin + seconds:
+            query = queries[(place + count * clients) % len(queries)]
+            opened[place].search(query, COUNT)
+            count += 1
+        return count
 
-    threads = [threading.Thread(target=ask, args=(place,)) for place in range(clients)]
-    for thread in threads:
-        thread.start()
-    started = time.perf_counter()
-    end = started + seconds
-    begin.wait()
-    for thread in threads:
-        thread.join()
-    taken = time.perf_counter() - started
+    asked = sum(together([partial(ask, place) for place in range(clients)]))
+    taken = time.perf_counter() - begin
     for client in opened:
         client.close()
-    if failures:
-        raise failures[0]
-    return sum(counts) / taken
+    return asked / taken
+
+
+class Worker(threading.Thread):
+    """A thread with a connection that does something at a steady rate until it is stopped.
+
+    After a delay it continues without a pause. `times` has when each call began and how many
+    milliseconds it took, `cpu` the server's CPU time for it, in milliseconds.
+    """
+
+    def __init__(self, dsn: str, every: float, once: Callable[["Connection[Any]"], object]) -> None:
+        super().__init__()
+        self.connection: Connection[Any] = Connection.connect(dsn, autocommit=True)
+        register_vector(self.connection)
+        self._every = every
+        self._once = once
+        self._stopped = threading.Event()
+        self.failure: BaseException | None = None
+        self.times: list[tuple[float, float]] = []
+        self.cpu: list[float] = []
+        self.start()
+
+    def run(self) -> None:
+        """Do it until stopped."""
+        process = self.connection.info.backend_pid
+        try:
+            due = time.perf_counter()
+            while not self._stopped.wait(max(due - time.perf_counter(), 0.0)):
+                begin, before = time.perf_counter(), process_cpu(process)
+                self._once(self.connection)
+                self.times.append((begin, 1000 * (time.perf_counter() - begin)))
+                self.cpu.append((process_cpu(process) or 0.0) - (before or 0.0))
+                due = max(due + self._every, begin)
+        except BaseException as exc:  # noqa: BLE001 - raised again by stop
+            self.failure = exc
+
+    def stop(self) -> None:
+        """Wait for the call that is under way; raises what a call has raised."""
+        self._stopped.set()
+        self.join()
+        self.connection.close()
+        if self.failure is not None:
+            raise self.failure

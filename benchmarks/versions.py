@@ -11,21 +11,27 @@ import platform
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any, LiteralString
+from uuid import UUID
 
 import psycopg
+from pgvector.psycopg import register_vector
 from psycopg import sql
+from psycopg.types.json import Jsonb
 
-from benchmarks import features, scratch
-from benchmarks.corpus import EmbeddingSpace
-from benchmarks.features import Connection, Library
+from benchmarks import scratch
+from benchmarks.corpus import EmbeddingSpace, Library
 from benchmarks.loading import said
+from benchmarks.workload import CORPUS_SEED
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres, apply_prelude
+
+Connection = psycopg.Connection[Any]
 
 ROOT = Path(__file__).parents[1]
 # Autovacuum would run ANALYZE with another sample in one of the copies.
@@ -138,7 +144,26 @@ select md5(string_agg(
   from pg_temp.rewritten as chunk
 """
 REWRITTEN_ROWS = 200
-COPIED_STATISTICS = ("corpus_statistics", "lexeme_statistics")
+COPIED_STATISTICS = ("public.knowledge_corpus_statistics", "public.knowledge_lexeme_statistics")
+
+DOCUMENT_CHUNKS = 10
+# Of the documents an eighth is a task, and a tenth of each year.
+TYPES, YEARS = (*["note"] * 7, "task"), range(2016, 2026)
+COLUMNS_OF = {
+    "public.knowledge_documents": (
+        *("id", "external_key", "title", "source_url", "knowledge_type", "metadata"),
+    ),
+    "public.knowledge_chunks": (
+        *("document_id", "chunk_index", "heading", "content", "embedding", "embedding_model"),
+    ),
+}
+NOT_TEXT = {
+    "id": "uuid",
+    "document_id": "uuid",
+    "chunk_index": "int4",
+    "embedding": "vector",
+    "metadata": "jsonb",
+}
 
 
 class DifferentVersionError(Exception):
@@ -199,6 +224,7 @@ class Store:
         """Load the corpus with the migrations of a version, unless an earlier run has."""
         texts = json.dumps(self.library.modules)
         wanted = {
+            "seed": CORPUS_SEED,
             "dimensions": self.space.dimensions,
             "chunks": self.chunks,
             "python": platform.python_version(),
@@ -211,7 +237,7 @@ class Store:
         dsn = self.server.dsn(self.corpus)
         migrations.apply(dsn, dimensions=self.space.dimensions, directory=version.directory)
         with psycopg.connect(dsn, autocommit=True) as connection:
-            features.load(connection, self.library, self.space, self.chunks)
+            load(connection, self.library, self.space, self.chunks)
         self._write_note(self.corpus, wanted)
         said(f"loaded {self.chunks:,} chunks in {time.perf_counter() - begin:.0f} s")
 
@@ -275,37 +301,28 @@ class Store:
 
     def _load_rows(self, dsn: str) -> None:
         """Load the same input as the writers of the corpus, in the same order."""
-        tables = {
-            "public.knowledge_sources": None,
-            "public.knowledge_documents": None,
-            "public.knowledge_chunks": ("id", *features.CHUNK_COLUMNS),
-        }
         with psycopg.connect(dsn, autocommit=True) as connection:
-            with features.filled_at_once(connection):
-                for table, columns in tables.items():
-                    self._copy_rows(connection, table, columns)
+            with scratch.filled_at_once(connection):
+                for table, columns in COLUMNS_OF.items():
+                    self._copy_rows(connection, table, dict.fromkeys(["id", *columns]))
             connection.execute("vacuum analyze")
-            connection.execute("select public.refresh_knowledge_statistics()")
 
     def _copy_statistics(self, dsn: str) -> None:
         """Copy the sampled figures of the corpus, because every new sample differs."""
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("select public.refresh_knowledge_statistics()")
-            for name in COPIED_STATISTICS:
-                table = f"knowledge_internal.{name}"
+            for table in COPIED_STATISTICS:
                 own = column(dsn, COLUMNS, [table])
                 if own and own == column(self.server.dsn(self.corpus), COLUMNS, [table]):
                     connection.execute(sql.SQL("delete from {}").format(qualified(table)))
-                    self._copy_rows(connection, table, None)
+                    self._copy_rows(connection, table, own)
                     connection.execute(sql.SQL("vacuum analyze {}").format(qualified(table)))
                 else:
                     said(f"{table} differs from that of the corpus: scores can differ a little")
 
-    def _copy_rows(self, connection: Connection, table: str, columns: Sequence[str] | None) -> None:
+    def _copy_rows(self, connection: Connection, table: str, columns: Iterable[str]) -> None:
         source = self.server.dsn(self.corpus)
-        chosen = sql.SQL(", ").join(
-            map(sql.Identifier, columns or column(source, COLUMNS, [table]))
-        )
+        chosen = sql.SQL(", ").join(map(sql.Identifier, columns))
         read = sql.SQL("copy (select {} from {} order by ctid) to stdout (format binary)")
         write = sql.SQL("copy {} ({}) from stdin (format binary)")
         with (
@@ -347,6 +364,48 @@ class Store:
                     sql.Identifier(name), sql.Literal(json.dumps(note))
                 )
             )
+
+
+def load(connection: Connection, library: Library, space: EmbeddingSpace, chunks: int) -> None:
+    """Store documents of ten chunks, with types and metadata."""
+    register_vector(connection)
+    random = Random(CORPUS_SEED)
+    topics = [random.randrange(space.topics) for _ in range(-(-chunks // DOCUMENT_CHUNKS))]
+    of_chunks = [topics[row // DOCUMENT_CHUNKS] for row in range(chunks)]
+    titles = [library.about(topic)[0] for topic in topics]
+    documents = (
+        (
+            UUID(int=place + 1),
+            f"document:{place}",
+            title,
+            f"https://example.org/{place}",
+            random.choice(TYPES),
+            Jsonb({"year": random.choice(YEARS), "team": f"team-{place % 20}"}),
+        )
+        for place, title in enumerate(titles)
+    )
+    passages = (
+        (
+            UUID(int=row // DOCUMENT_CHUNKS + 1),
+            row % DOCUMENT_CHUNKS,
+            titles[row // DOCUMENT_CHUNKS],
+            library.passage(random, of_chunks[row]),
+            embedding,
+            "clustered",
+        )
+        for row, embedding in enumerate(space.draw(of_chunks, CORPUS_SEED))
+    )
+    with scratch.filled_at_once(connection):
+        for (table, columns), rows in zip(COLUMNS_OF.items(), (documents, passages), strict=True):
+            statement = sql.SQL("copy {} ({}) from stdin (format binary)").format(
+                qualified(table), sql.SQL(", ").join(map(sql.Identifier, columns))
+            )
+            with connection.cursor().copy(statement) as copy:
+                copy.set_types([NOT_TEXT.get(name, "text") for name in columns])
+                for values in rows:
+                    copy.write_row(values)
+    connection.execute("vacuum analyze public.knowledge_documents, public.knowledge_chunks")
+    connection.execute("select public.refresh_knowledge_statistics()")
 
 
 def qualified(table: str) -> sql.Identifier:
@@ -413,26 +472,3 @@ def rewritten(dsn: str) -> str:
         connection.rollback()
     assert found is not None
     return str(found[0])
-
-
-@contextmanager
-def running(keep: Path | None, major: int) -> Iterator[EmbeddedPostgres]:
-    """Run the server in the folder, or in a temporary folder.
-
-    Raises SystemExit when the server of the folder runs already.
-    """
-    with ExitStack() as stack:
-        if keep is None:
-            place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        else:
-            place = keep
-            place.mkdir(parents=True, exist_ok=True)
-        # As root the server runs as another account, which has to pass through.
-        place.chmod(0o711)
-        server = EmbeddedPostgres(place / f"postgres-{major}", major, SETTINGS)
-        if server.status == "running":
-            raise SystemExit(f"the server in {server.directory} runs: somebody else uses it")
-        with server:
-            yield server
-        if keep is None:
-            server.remove()

@@ -1,24 +1,23 @@
-"""The stored corpus and the queries: repeatable by seed and Python version.
+"""The stored corpus, the queries of each kind, and searches that mix them; repeatable by seed.
 
 The passages come from the documentation of the Python that runs, so a kept load is known by a
 digest of its texts too.
 """
 
 import hashlib
-import json
 import re
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
 
-import numpy as np
+from psycopg import Connection, sql
+from psycopg.types.json import Jsonb
 
-from benchmarks.corpus import EmbeddingSpace
-from benchmarks.features import Library
-from benchmarks.names import NATURAL
-from benchmarks.peers.system import Corpus, Query
+from benchmarks.corpus import Corpus, EmbeddingSpace, Library, Query
 
+NATURAL, COMMON = "natural question", "common words"
 SPACE_SEED, QUERY_SEED, CORPUS_SEED = 5, 6, 7
 TENTH, THOUSANDTH, MOST = "task", "playbook", "note"
 STOP_WORDS = frozenset(
@@ -31,6 +30,16 @@ STOP_WORDS = frozenset(
         until very were what when where which while will with would your
         """,
     )
+)
+
+VIEWER = uuid.UUID(int=1)
+EXTRAS: tuple[dict[str, Any], ...] = (
+    {},
+    {"snippet": True},
+    {"filter_type": TENTH},
+    {"filters": Jsonb([{"field": "knowledge_type", "op": "in", "value": [MOST, TENTH]}])},
+    {"viewer_id": VIEWER},
+    {"viewer_id": VIEWER, "filter_type": MOST, "snippet": True},
 )
 
 Queries = dict[str, list[Query]]
@@ -85,10 +94,7 @@ def make_queries(library: Library, space: EmbeddingSpace, count: int, seed: int)
     rare = [word for word in worded if frequencies[word] <= 2]
     common = sorted(worded, key=lambda word: -frequencies[word])[:20]
 
-    natural = [
-        Query(asked.text, np.array(json.loads(asked.embedding), dtype=np.float32))
-        for asked in library.questions(space, count, seed)
-    ]
+    natural = library.questions(space, count, seed)
 
     def words_of(choice: Callable[[], Sequence[str]]) -> list[Query]:
         return [replace(query, text=" ".join(choice())) for query in natural]
@@ -97,10 +103,39 @@ def make_queries(library: Library, space: EmbeddingSpace, count: int, seed: int)
     return {
         NATURAL: natural,
         "rare words": words_of(lambda: random.sample(rare, random.randint(1, 3))),
-        "common words": words_of(lambda: random.sample(common, random.randint(1, 5))),
+        COMMON: words_of(lambda: random.sample(common, random.randint(1, 5))),
         "phrase": [replace(query, phrase=True) for query in phrases],
         "filtered 10 %": [replace(query, kept=TENTH) for query in natural],
         "filtered 0.1 %": [replace(query, kept=THOUSANDTH) for query in natural],
         "text only": [replace(query, embedding=None) for query in natural],
         "vector only": [replace(query, text=None) for query in natural],
     }
+
+
+def mixed_calls(queries: Queries) -> Iterator[dict[str, Any]]:
+    """Yield the arguments of searches without end."""
+    number = 0
+    while True:
+        for kind, asked in queries.items():
+            for extra in EXTRAS:
+                query = asked[number % len(asked)]
+                number += 1
+                given: dict[str, Any] = {"fusion": "auto"}
+                if query.text is not None:
+                    given["query_text"] = f'"{query.text}"' if query.phrase else query.text
+                if query.embedding is not None:
+                    given["query_embedding"] = query.embedding
+                if kind.startswith("filtered"):
+                    given["filter_type"] = query.kept
+                yield {**given, **extra}
+
+
+def search(connection: "Connection[Any]", arguments: dict[str, Any]) -> list[Any]:
+    """Search with these arguments, and return the rows."""
+    statement = sql.SQL("select * from public.hybrid_search_knowledge_chunks({})").format(
+        sql.SQL(", ").join(
+            sql.SQL("{} => {}").format(sql.Identifier(name), sql.Placeholder(name))
+            for name in arguments
+        )
+    )
+    return connection.execute(statement, arguments, prepare=False).fetchall()

@@ -11,19 +11,18 @@ Afterwards everything written is deleted, and the table vacuumed.
 """
 
 import json
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
 import psycopg
 
-from benchmarks.corpus import EmbeddingSpace
-from benchmarks.features import Library
-from benchmarks.peers.system import Client, Query
-from benchmarks.timing import percentiles, timed
+from benchmarks.corpus import EmbeddingSpace, Library, Query
+from benchmarks.peers.system import Client
+from benchmarks.timing import Worker, percentiles, timed, together
 
 CHUNKS = 10
 PREFIX = "benchmark-writing/"
@@ -60,10 +59,7 @@ class Draft:
 class Drafts:
     """New documents without end."""
 
-    def __init__(
-        self, library: Library, space: EmbeddingSpace, seed: int, chunks: int = CHUNKS
-    ) -> None:
-        self._chunk_count = chunks
+    def __init__(self, library: Library, space: EmbeddingSpace, seed: int) -> None:
         self._library = library
         self._space = space
         self._random = Random(seed)
@@ -72,11 +68,11 @@ class Drafts:
     def new(self) -> Draft:
         """Return a document that was not there before."""
         self._count += 1
-        return Draft(f"{self._chunk_count}/{self._count}", self._chunks(self._chunk_count))
+        return Draft(str(self._count), self._chunks(CHUNKS))
 
     def changed(self, draft: Draft) -> Draft:
         """Return the document with every second chunk rewritten."""
-        fresh = self._chunks(self._chunk_count // 2)
+        fresh = self._chunks(CHUNKS // 2)
         pairs = zip(fresh, draft.chunks[1::2], strict=True)
         return Draft(draft.name, [chunk for pair in pairs for chunk in pair])
 
@@ -104,68 +100,21 @@ class Drafts:
                 yield written[-1].arguments()
 
 
-class SteadyWriter:
-    """A thread that writes at a rate until it is stopped; `lag` is the most it was behind."""
-
-    def __init__(self, dsn: str, writes: Iterator[tuple[str, str]], rate: float) -> None:
-        self._connection = psycopg.connect(dsn, autocommit=True)
-        self._writes = writes
-        self._every = CHUNKS / rate
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._write)
-        self._failure: BaseException | None = None
-        self.times: list[float] = []
-        self.lag = 0.0
-        self._thread.start()
-
-    def _write(self) -> None:
-        try:
-            due = time.perf_counter() + self._every / 2
-            for arguments in self._writes:
-                if self._stop.wait(max(due - time.perf_counter(), 0.0)):
-                    break
-                begin = time.perf_counter()
-                self.lag = max(self.lag, begin - due)
-                self._connection.execute(UPSERT, arguments)
-                self.times.append(1000 * (time.perf_counter() - begin))
-                due += self._every
-        except BaseException as exc:  # noqa: BLE001 - raised again by stop
-            self._failure = exc
-
-    def stop(self) -> None:
-        """Wait for the write that is under way; raises what a write has raised."""
-        self._stop.set()
-        self._thread.join()
-        self._connection.close()
-        if self._failure is not None:
-            raise self._failure
-
-
 def ingest(dsn: str, drafts: Drafts, writers: int, documents: int) -> float:
     """Return the chunks a second of so many writers."""
     share = documents // writers
     prepared = [[drafts.new().arguments() for _ in range(share)] for _ in range(writers)]
     connections = [psycopg.connect(dsn, autocommit=True) for _ in range(writers)]
-    failures: list[BaseException] = []
 
     def write(place: int) -> None:
-        try:
-            for arguments in prepared[place]:
-                connections[place].execute(UPSERT, arguments)
-        except BaseException as exc:  # noqa: BLE001 - raised again below, in the main thread
-            failures.append(exc)
+        for arguments in prepared[place]:
+            connections[place].execute(UPSERT, arguments)
 
-    threads = [threading.Thread(target=write, args=(place,)) for place in range(writers)]
     begin = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together([partial(write, place) for place in range(writers)])
     taken = time.perf_counter() - begin
     for connection in connections:
         connection.close()
-    if failures:
-        raise failures[0]
     return share * writers * CHUNKS / taken
 
 
@@ -181,37 +130,39 @@ def ask(client: Client, queries: Sequence[Query], seconds: float) -> list[float]
 def under_load(
     dsn: str, client: Client, queries: Sequence[Query], drafts: Drafts, options: Options
 ) -> dict[str, Any]:
-    """Return the times of the questions at rest and under the load, and how the writer kept up."""
+    """Return the times of the questions at rest and under the load, and of the writes."""
     written = [drafts.new() for _ in range(max(options.documents // 4, 5))]
     with psycopg.connect(dsn, autocommit=True) as connection:
         for draft in written:
             connection.execute(UPSERT, draft.arguments())
     writes_to_come = drafts.mixed(written, options.changed)
+
+    def write(connection: "psycopg.Connection[Any]") -> None:
+        connection.execute(UPSERT, next(writes_to_come))
+
     for query in queries:
         timed(client, query)
     rest: list[float] = []
     loaded: list[float] = []
     writes: list[float] = []
-    taken = lag = 0.0
+    taken = 0.0
     for window in range(WINDOWS):
         for busy in (window % 2 == 1, window % 2 == 0):
             if not busy:
                 rest += ask(client, queries, options.seconds)
                 continue
             begin = time.perf_counter()
-            writer = SteadyWriter(dsn, writes_to_come, options.rate)
+            writer = Worker(dsn, CHUNKS / options.rate, write)
             try:
                 loaded += ask(client, queries, options.seconds)
                 taken += time.perf_counter() - begin
             finally:
                 writer.stop()
-            writes += writer.times
-            lag = max(lag, writer.lag)
+            writes += [milliseconds for _, milliseconds in writer.times]
     return {
         "rate": options.rate,
         "achieved": len(writes) * CHUNKS / taken,
         "changed": options.changed,
-        "lag_seconds": lag,
         "write": percentiles(writes),
         "rest": {**percentiles(rest), "queries": len(rest)},
         "loaded": {**percentiles(loaded), "queries": len(loaded)},

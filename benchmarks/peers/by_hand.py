@@ -9,15 +9,8 @@ With a filter it is planned for the value, whose frequency decides which index i
 
 from typing import ClassVar
 
-from benchmarks.peers.system import (
-    EF_SEARCH,
-    POOL,
-    RRF_K,
-    Corpus,
-    PostgresClient,
-    PostgresSystem,
-    Query,
-)
+from benchmarks.corpus import Corpus, Query
+from benchmarks.peers.system import EF_SEARCH, POOL, RRF_K, PostgresClient, PostgresSystem
 
 TABLE = """
 create table chunks (

@@ -11,14 +11,15 @@ guide advises for small tables.
 # mypy: disable-error-code="import-not-found,import-untyped"
 
 import os
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-from benchmarks.peers.system import POOL, Client, Corpus, Query, System
+from benchmarks.corpus import Corpus, Query
+from benchmarks.peers.system import POOL, Client, System
+from benchmarks.scratch import folder
 
 INDEXED_FROM = 10_000
 
@@ -69,6 +70,7 @@ class Lance(System):
 
     name = LanceClient.name
     key = "lancedb"
+    clients: ClassVar = (LanceClient,)
     modules: ClassVar = ("lancedb",)
     packages: ClassVar = ("lancedb",)
     install = "pip install lancedb"
@@ -78,11 +80,8 @@ class Lance(System):
     def running(self, major: int, dimensions: int, keep: Path | None) -> Iterator[None]:
         """Make a folder; nothing has to be started."""
         os.environ.setdefault("LANCEDB_LOG", "error")
-        with ExitStack() as stack:
-            if keep is None:
-                temporary = tempfile.TemporaryDirectory(prefix="second-brain-benchmark-")
-                keep = Path(stack.enter_context(temporary))
-            self._place = keep / "tables"
+        with folder(keep) as place:
+            self._place = place / "tables"
             yield
 
     def load(self, corpus: Corpus) -> None:
@@ -129,10 +128,6 @@ class Lance(System):
     def connect(self, client: type[Client]) -> Client:
         """Open the table."""
         return LanceClient(self._place)
-
-    def clients(self) -> Sequence[type[Client]]:
-        """Return the table."""
-        return (LanceClient,)
 
     def sizes(self) -> tuple[int, int]:
         """Return the bytes of the data, and of the indexes."""

@@ -10,11 +10,11 @@ insert a row, is not what is measured here.
 # The package is not among those that the project installs.
 # mypy: disable-error-code="import-not-found,import-untyped"
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from benchmarks.peers.system import EF_SEARCH, POOL, Client, Corpus, PostgresSystem, Query
+from benchmarks.corpus import Corpus, Query
+from benchmarks.peers.system import EF_SEARCH, POOL, Client, PostgresSystem
 
 STEPS = {
     "text index": "create index on passages using gin (content_tsv)",
@@ -80,6 +80,7 @@ class LangChain(PostgresSystem):
 
     name = LangChainClient.name
     key = "langchain"
+    clients: ClassVar = (LangChainClient,)
     table = "passages"
     modules: ClassVar = ("langchain_postgres",)
     packages: ClassVar = ("langchain-postgres",)
@@ -115,10 +116,6 @@ class LangChain(PostgresSystem):
     def connect(self, client: type[Client]) -> Client:
         """Open a store."""
         return LangChainClient(self.dsn)
-
-    def clients(self) -> Sequence[type[Client]]:
-        """Return the store."""
-        return (LangChainClient,)
 
 
 def alchemy(dsn: str, driver: str = "asyncpg") -> str:

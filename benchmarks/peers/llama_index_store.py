@@ -9,15 +9,16 @@ are the vector leg's. Rows are copied into the table that the package makes.
 # The package is not among those that the project installs.
 # mypy: disable-error-code="import-not-found,import-untyped"
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
 from psycopg.types.json import Jsonb
 
+from benchmarks.corpus import Corpus, Query
 from benchmarks.peers.langchain_store import alchemy
-from benchmarks.peers.system import EF_SEARCH, POOL, Client, Corpus, PostgresSystem, Query
+from benchmarks.peers.system import EF_SEARCH, POOL, Client, PostgresSystem
 
 HNSW = {"hnsw_m": 16, "hnsw_ef_construction": 64, "hnsw_ef_search": EF_SEARCH}
 
@@ -91,6 +92,7 @@ class LlamaIndex(PostgresSystem):
 
     name = LlamaIndexClient.name
     key = "llama-index"
+    clients: ClassVar = (LlamaIndexClient,)
     table = "data_passages"
     number = "node_id"
     passage = "text"
@@ -131,7 +133,3 @@ class LlamaIndex(PostgresSystem):
     def connect(self, client: type[Client]) -> Client:
         """Open a store."""
         return LlamaIndexClient(self.dsn, self._dimensions)
-
-    def clients(self) -> Sequence[type[Client]]:
-        """Return the store."""
-        return (LlamaIndexClient,)

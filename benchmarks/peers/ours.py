@@ -10,25 +10,18 @@ import hashlib
 import itertools
 import os
 import re
-import threading
-from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar
 
 import psycopg
 from pgvector.psycopg import register_vector
-from psycopg import sql
 
 from benchmarks import writing
-from benchmarks.peers.system import (
-    EF_SEARCH,
-    POOL,
-    Client,
-    Corpus,
-    PostgresClient,
-    PostgresSystem,
-    Query,
-    fuse,
-)
+from benchmarks.corpus import Corpus, Query
+from benchmarks.memory import memory_bytes
+from benchmarks.peers.system import EF_SEARCH, POOL, PostgresClient, PostgresSystem, fuse
+from benchmarks.scratch import filled_at_once
+from benchmarks.timing import together
 from second_brain.database import migrations
 
 HYBRID = """
@@ -60,16 +53,9 @@ select hit.chunk_index, hit.*
        ) as hit
 """
 BARE_VECTOR = """
-select chunk_index
+select {columns}
   from public.knowledge_chunks
  where status = 'active' and (%(kept)s::text is null or knowledge_type = %(kept)s)
- order by {indexed} <=> %(embedding)s::{kind}
- limit %(count)s
-"""
-BARE_ROWS = """
-select chunk_index, id, document_id, content, metadata
-  from public.knowledge_chunks
- where status = 'active'
  order by {indexed} <=> %(embedding)s::{kind}
  limit %(count)s
 """
@@ -89,14 +75,6 @@ from stdin (format binary)
 """
 # Rows of a transaction: what a failure would have to repeat.
 BATCH = 25_000
-SLOW_TO_FILL = """
-select indexrelid::regclass::text, pg_get_indexdef(indexrelid)
-  from pg_index
- where indexrelid in (
-         'public.knowledge_chunks_embedding'::regclass,
-         'public.knowledge_chunks_content_tsv'::regclass
-       )
-"""
 
 
 class OurClient(PostgresClient):
@@ -152,7 +130,7 @@ class BareVector(OurClient):
     name = "bare SQL, vector leg"
     text_leg = "none"
     cannot: ClassVar = frozenset({"text"})
-    statement: ClassVar = BARE_VECTOR
+    columns: ClassVar = "chunk_index"
     settings: ClassVar = {
         "hnsw.ef_search": str(EF_SEARCH),
         "hnsw.iterative_scan": "relaxed_order",
@@ -164,10 +142,10 @@ class BareVector(OurClient):
     def __init__(self, dsn: str) -> None:
         super().__init__(dsn)
         # An index serves only the expression that it is on.
-        indexed = indexed_expression(self.connection)
+        indexed = vector_index(self.connection, column=1)
         halfvec = re.search(r"halfvec\(\d+\)", indexed)
         kind = f"extensions.{halfvec[0]}" if halfvec else "extensions.vector"
-        self._statement = self.statement.format(indexed=indexed, kind=kind)
+        self._statement = BARE_VECTOR.format(columns=self.columns, indexed=indexed, kind=kind)
 
     def search(self, query: Query, count: int) -> list[int]:
         """Return the nearest rows."""
@@ -178,7 +156,7 @@ class BareRows(BareVector):
     """The nearest rows, with what a caller shows of a hit."""
 
     name = "bare SQL, nearest rows"
-    statement: ClassVar = BARE_ROWS
+    columns: ClassVar = "chunk_index, id, document_id, content, metadata"
 
     def search(self, query: Query, count: int) -> list[int]:
         """Return the nearest rows."""
@@ -205,53 +183,27 @@ class SecondBrain(PostgresSystem):
 
     name = "second-brain"
     key = "second-brain"
+    clients: ClassVar = (Hybrid, TwoCalls, BareVector, BareText)
     table = "public.knowledge_chunks"
     number = "chunk_index"
     connections: ClassVar = os.cpu_count() or 1
 
     def load(self, corpus: Corpus) -> None:
         """Copy the rows over several connections, then build the two indexes."""
-        definitions = self.connection.execute(SLOW_TO_FILL).fetchall()
-        for name, _ in definitions:
-            self.connection.execute(sql.SQL("drop index {}").format(sql.SQL(name)))
-        with self.step("copy"):
-            self._copy_in_parallel(corpus)
+        rows = len(corpus.texts)
+        bounds = [rows * part // self.connections for part in range(self.connections + 1)]
         self.connection.execute(
             "select set_config('maintenance_work_mem', %s, false)", [memory_for_index(corpus)]
         )
-        for name, definition in definitions:
-            with self.step("vector index" if name.endswith("_embedding") else "text index"):
-                self.connection.execute(definition)
+        with filled_at_once(self.connection, self.step), self.step("copy"):
+            parts = itertools.pairwise(bounds)
+            together([partial(copy_part, self.dsn, corpus, *part) for part in parts])
         self.run(
             {
                 "vacuum": "vacuum analyze public.knowledge_chunks",
                 "statistics": "select public.refresh_knowledge_statistics()",
             }
         )
-
-    def _copy_in_parallel(self, corpus: Corpus) -> None:
-        failures: list[BaseException] = []
-
-        def copy_part(begin: int, end: int) -> None:
-            try:
-                with psycopg.connect(self.dsn, autocommit=True) as connection:
-                    register_vector(connection)
-                    for row in range(begin, end, BATCH):
-                        copy_rows(connection, corpus, range(row, min(row + BATCH, end)))
-            except BaseException as exc:  # noqa: BLE001 - raised again below, in the main thread
-                failures.append(exc)
-
-        rows = len(corpus.texts)
-        bounds = [rows * part // self.connections for part in range(self.connections + 1)]
-        threads = [
-            threading.Thread(target=copy_part, args=part) for part in itertools.pairwise(bounds)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if failures:
-            raise failures[0]
 
     @classmethod
     def made_by(cls) -> str:
@@ -263,22 +215,24 @@ class SecondBrain(PostgresSystem):
         """Delete the rows that an aborted measurement has written."""
         writing.remove_written(self.dsn)
 
-    def clients(self) -> Sequence[type[Client]]:
-        """Return the RPC and what it is compared with on the same rows."""
-        return Hybrid, TwoCalls, BareVector, BareText
 
-
-def copy_rows(
-    connection: "psycopg.Connection[tuple[object, ...]]", corpus: Corpus, rows: range
-) -> None:
-    """Copy some rows in one transaction."""
-    with connection.cursor() as cursor, cursor.copy(COPY) as copy:
-        copy.set_types(["int4", "text", "text", "text", "vector"])
-        for row in rows:
-            title = corpus.titles[row] or None
-            copy.write_row(
-                (row, corpus.types[row], title, corpus.texts[row], corpus.embeddings[row])
-            )
+def copy_part(dsn: str, corpus: Corpus, begin: int, end: int) -> None:
+    """Copy these rows over a connection of their own."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        register_vector(connection)
+        for first in range(begin, end, BATCH):
+            with connection.cursor() as cursor, cursor.copy(COPY) as copy:
+                copy.set_types(["int4", "text", "text", "text", "vector"])
+                for row in range(first, min(first + BATCH, end)):
+                    copy.write_row(
+                        (
+                            row,
+                            corpus.types[row],
+                            corpus.titles[row] or None,
+                            corpus.texts[row],
+                            corpus.embeddings[row],
+                        )
+                    )
 
 
 def memory_for_index(corpus: Corpus) -> str:
@@ -288,23 +242,13 @@ def memory_for_index(corpus: Corpus) -> str:
     """
     rows, dimensions = corpus.embeddings.shape
     needed = 1.2 * rows * (4 * dimensions + 800)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return f"{int(min(max(needed, 2**28), memory / 2)) // 2**20}MB"
+    return f"{int(min(max(needed, 2**28), memory_bytes() / 2)) // 2**20}MB"
 
 
-def vector_index(connection: "psycopg.Connection[tuple[object, ...]]") -> str:
-    """Return the definition of the project's vector index."""
+def vector_index(connection: "psycopg.Connection[tuple[object, ...]]", column: int = 0) -> str:
+    """Return the definition of the project's vector index, or what its first column is on."""
     found = connection.execute(
-        "select pg_get_indexdef('public.knowledge_chunks_embedding'::regclass)"
-    ).fetchone()
-    assert found is not None
-    return str(found[0])
-
-
-def indexed_expression(connection: "psycopg.Connection[tuple[object, ...]]") -> str:
-    """Return what the project's vector index is on: the column, or an expression of it."""
-    found = connection.execute(
-        "select pg_get_indexdef('public.knowledge_chunks_embedding'::regclass, 1, false)"
+        "select pg_get_indexdef('public.knowledge_chunks_embedding'::regclass, %s, false)", [column]
     ).fetchone()
     assert found is not None
     return str(found[0])

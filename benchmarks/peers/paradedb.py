@@ -5,11 +5,10 @@ https://docs.paradedb.com: one BM25 index over all columns that a search or its 
 words are set, as every other system here has them. Not on managed Supabase.
 """
 
-from collections.abc import Sequence
 from typing import ClassVar
 
+from benchmarks.corpus import Query
 from benchmarks.peers.by_hand import ByHandClient, ByHandSystem
-from benchmarks.peers.system import Client, Query
 
 WORDED = """
 select {columns}
@@ -47,9 +46,6 @@ class ParadeDB(ByHandSystem):
 
     name = ParadeClient.name
     key = "pg_search"
+    clients: ClassVar = (ParadeClient,)
     extension = "pg_search"
     text_index = INDEX
-
-    def clients(self) -> Sequence[type[Client]]:
-        """Return the caller."""
-        return (ParadeClient,)

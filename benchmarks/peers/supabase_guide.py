@@ -7,10 +7,10 @@ guide sets no `hnsw.ef_search`. It has no filter either; a caller filters what c
 `supabase.rpc(...).eq(...)` does.
 """
 
-from collections.abc import Sequence
 from typing import ClassVar
 
-from benchmarks.peers.system import POOL, Client, Corpus, PostgresClient, PostgresSystem, Query
+from benchmarks.corpus import Corpus, Query
+from benchmarks.peers.system import POOL, PostgresClient, PostgresSystem
 
 TABLE = """
 create table documents (
@@ -95,6 +95,7 @@ class SupabaseGuide(PostgresSystem):
 
     name = GuideClient.name
     key = "supabase-guide"
+    clients: ClassVar = (GuideClient,)
     table = "documents"
 
     def load(self, corpus: Corpus) -> None:
@@ -103,7 +104,3 @@ class SupabaseGuide(PostgresSystem):
         self.connection.execute(FUNCTION)
         self.copy(corpus)
         self.run(STEPS)
-
-    def clients(self) -> Sequence[type[Client]]:
-        """Return the caller."""
-        return (GuideClient,)

@@ -7,52 +7,22 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import psycopg
-from numpy.typing import NDArray
 from pgvector.psycopg import register_vector
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from benchmarks import scratch
-from benchmarks.corpus import Vectors
+from benchmarks.corpus import Corpus, Query
 from benchmarks.memory import process_cpu
 
 POOL = 50
 RRF_K = 60
 # What hybrid_search_knowledge_chunks sets for a pool of 50.
 EF_SEARCH = 200
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """Passages by row number, which is their id; a title may be empty."""
-
-    titles: Sequence[str]
-    texts: Sequence[str]
-    types: Sequence[str]
-    embeddings: Vectors
-
-    def full_text(self, row: int) -> str:
-        """Return title and text in one, for systems with a single column."""
-        return f"{self.titles[row]}\n{self.texts[row]}" if self.titles[row] else self.texts[row]
-
-
-@dataclass(frozen=True)
-class Query:
-    """A text, an embedding, or both; `kept` is the one type of the rows that may be returned.
-
-    The words of a phrase must stand in this order, in systems that have phrases.
-    """
-
-    text: str | None
-    embedding: NDArray[np.float32] | None
-    kept: str | None = None
-    phrase: bool = False
 
 
 class Client(ABC):
@@ -83,12 +53,14 @@ class Client(ABC):
 class System(ABC):
     """A store of the corpus, and the clients that search it.
 
-    `key` begins the name of its kept folder, `steps` are the seconds of what loading took, the
-    versions of the distributions in `packages` are recorded.
+    `clients` are the ways to search, its own first. `key` begins the name of its kept folder,
+    `steps` are the seconds of what loading took, the versions of the distributions in `packages`
+    are recorded.
     """
 
     name: ClassVar[str]
     key: ClassVar[str]
+    clients: ClassVar[tuple[type[Client], ...]]
     modules: ClassVar[tuple[str, ...]] = ()
     packages: ClassVar[tuple[str, ...]] = ()
     majors: ClassVar[frozenset[int]] = frozenset({16, 17, 18})
@@ -143,10 +115,6 @@ class System(ABC):
 
     def renew(self) -> None:  # noqa: B027 - the default is right for the peers
         """Remove what an aborted measurement has left in a kept load."""
-
-    @abstractmethod
-    def clients(self) -> Sequence[type[Client]]:
-        """Return the ways to search; the first is the system's own."""
 
     @abstractmethod
     def connect(self, client: type[Client]) -> Client:

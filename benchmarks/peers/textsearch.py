@@ -5,11 +5,9 @@ the index in the order of the scores and returns only rows that match. It has no
 operators. The extension has to be preloaded, so it is not on managed Supabase.
 """
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from benchmarks.peers.by_hand import ByHandClient, ByHandSystem
-from benchmarks.peers.system import Client
 
 WORDED = """
 select {columns}
@@ -34,11 +32,8 @@ class TextSearch(ByHandSystem):
 
     name = TextSearchClient.name
     key = "pg_textsearch"
+    clients: ClassVar = (TextSearchClient,)
     extension = "pg_textsearch"
     text_index = (
         "create index chunks_bm25 on chunks using bm25 (content) with (text_config = 'english')"
     )
-
-    def clients(self) -> Sequence[type[Client]]:
-        """Return the caller."""
-        return (TextSearchClient,)

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.journal import Journal
-from benchmarks.loading import FIGURES, Keeping, locked
+from benchmarks.loading import FIGURES, Journal, Keeping, locked
 from benchmarks.peers.ours import SecondBrain
 from benchmarks.peers.textsearch import TextSearch
 

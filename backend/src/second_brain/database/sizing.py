@@ -1,8 +1,8 @@
 """The cost model: memory, disk, processors, databases and replicas, from measured figures.
 
 `FIGURES` is the only place with numbers that were measured or assumed; each has its source.
-`plan` calculates with them and connects to nothing. `python -m benchmarks.sizing` compares the
-bytes with a database that it loads.
+`plan` calculates with them and connects to nothing. docs/scale.md compares the bytes with those of
+a database.
 """
 
 import math
@@ -28,7 +28,7 @@ class Figure:
 
 _OPERATE = "docs/operate.md, Memory and disk"
 _SPEED = "docs/operate.md, Speed by size: p50 of natural questions, two idle cores"
-_SIZING = "make benchmark-sizing, 20,000 chunks"
+_SIZING = "measured on 2026-11-22 at 20,000 chunks"
 
 FIGURES: Mapping[str, Figure] = {
     "page": Figure(8168, "bytes", "Postgres: a page of 8,192 bytes without its header"),
