@@ -163,7 +163,7 @@ def test_an_install_in_another_schema_adopts_into_its_own_tables(
     run: Run, source: str, dsn: str
 ) -> None:
     schema = ("--schema", "knowledge_de", "--dsn", source)
-    assert run("migrate", "--dimensions", "3", *schema).code == 0
+    assert run("migrate", "--dimensions", "3", "--with", "adoption", *schema).code == 0
     assert run("adopt", "public.documents", "--model", "m", "--apply", *schema).code == 0
     assert "2 rows carried over" in run("adopt", "--backfill", *schema).out
     with psycopg.connect(source, autocommit=True) as connection:
