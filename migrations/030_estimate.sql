@@ -121,7 +121,7 @@ declare
   reading_ms constant double precision :=
     extract(epoch from clock_timestamp() - begun_at) * 1000;
   excerpts constant integer := case when given.snippet then given.match_count else 0 end;
-  -- `python -m benchmarks.search_cost` compares the result with searches.
+  -- docs/operate.md, Slow searches, compares the result with searches.
   index_row constant double precision := 8; -- of the vector index, in rows compared
   compared_row constant double precision := 1.2; -- by its bits, or its whole embedding
   candidate constant double precision := 4; -- in rows scored

@@ -151,7 +151,6 @@ declare
   corpus knowledge_internal.corpus_figures;
   shared knowledge_internal.shared_question;
 begin
-  perform knowledge_internal.check_readings(readings);
   select greatest(sum(figures.document_count), 1),
          coalesce(
            sum(figures.mean_length * figures.document_count)

@@ -97,9 +97,7 @@ def test_a_silent_server_is_named_within_the_deadline_and_not_asked_at_once_agai
             assert hits
 
 
-@pytest.mark.parametrize(
-    ("is_reached", "kind"), [(True, "module_missing"), (False, "unavailable")]
-)
+@pytest.mark.parametrize(("is_reached", "kind"), [(True, "module_missing"), (False, "unavailable")])
 @pytest.mark.parametrize("among_others", [True, False])
 def test_an_error_names_the_database_that_fails(
     corpus: Corpus, plain_dsn: str, is_reached: bool, kind: str, among_others: bool

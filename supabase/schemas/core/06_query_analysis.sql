@@ -274,8 +274,6 @@ create function knowledge_internal.typed_words(
   out words text[], out word_queries tsquery[], out compounds text[]
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
--- Postgres sends a NOTICE for a query of stop words only.
-set client_min_messages = warning
 set standard_conforming_strings = on as $$
 declare
   most_readings constant integer := 600; -- of parts, each once in every configuration
@@ -573,9 +571,7 @@ create function knowledge_internal.phrase_bonuses(
   operands knowledge_internal.query_operand[], configurations regconfig[],
   lexeme_queries tsquery[], weights float8[], out queries tsquery[], out bonuses float8[]
 )
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
--- Postgres sends a NOTICE for a query of stop words only.
-set client_min_messages = warning as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   select array_agg(phrase.query order by operand.ordinality),
          array_agg(
@@ -610,8 +606,6 @@ create function knowledge_internal.full_reading(
   shared knowledge_internal.shared_question
 ) returns knowledge_internal.query_analysis
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
--- Postgres sends a NOTICE for a query of stop words only.
-set client_min_messages = warning
 set standard_conforming_strings = on as $$
 declare
   scored_in_full constant float8 := 3000; -- rows

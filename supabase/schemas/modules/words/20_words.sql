@@ -572,12 +572,7 @@ create table public.knowledge_synonyms (
 comment on table public.knowledge_synonyms is
   'Words that mean the same. A search for term also finds chunks with synonym, and with is_two_way '
   'the reverse. collection: empty for all searches, else for searches that name this collection. '
-  'weight: the share of the weight that the typed word has.';
-comment on column public.knowledge_synonyms.term_lexemes is
-  'The lexemes of term in all languages, set by the database.';
-comment on column public.knowledge_synonyms.synonym_lexemes is
-  'The lexemes of synonym in all languages, set by the database.';
-
+  'weight: the share of the weight that the typed word has. The lexemes are set by the database.';
 create index knowledge_synonyms_term on public.knowledge_synonyms
   using gin (term_lexemes) with (fastupdate = off);
 create index knowledge_synonyms_synonym on public.knowledge_synonyms
