@@ -81,11 +81,11 @@ def test_the_manifest_is_that_of_the_state_on_every_version(
     ("change", "name", "property_changed"),
     [
         (
-            "create or replace function public.knowledge_embedding_models()"
-            " returns table (model text, dimensions integer, chunks bigint) language sql stable"
-            " security definer set search_path = pg_catalog, pg_temp"
-            " as $$ select 'other', 1, 1::bigint $$",
-            "function public.knowledge_embedding_models()",
+            "create or replace function public.list_knowledge_settings()"
+            " returns setof public.knowledge_settings language sql stable"
+            " set search_path = pg_catalog, pg_temp"
+            " as $$ select settings.* from public.knowledge_settings as settings $$",
+            "function public.list_knowledge_settings()",
             "body",
         ),
         (
