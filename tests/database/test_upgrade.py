@@ -21,7 +21,7 @@ needs_cli = pytest.mark.skipif(
     reason="the Supabase CLI is absent: npm install, or set SUPABASE_CLI",
 )
 
-# What docs/upgrade.md names: a function that was replaced in that moment, and a conflict.
+# What docs/install.md names: a function that was replaced in that moment, and a conflict.
 RETRIED = (psycopg.errors.UndefinedFunction, psycopg.errors.DeadlockDetected)
 WORDS = ("harbour", "lighthouse", "ferry", "anchor", "tide")
 SEARCH = """
@@ -243,7 +243,7 @@ def test_a_dump_is_restored_by_the_owner_and_searches_again(
     fill(dsn)
     before = answers(dsn)
     with psycopg.connect(plain_dsn, autocommit=True) as connection:
-        # As docs/upgrade.md says: else what is restored is granted to the API roles.
+        # As docs/install.md says: else what is restored is granted to the API roles.
         for kind in ("tables", "functions"):
             connection.execute(
                 f"alter default privileges for role postgres in schema public"

@@ -371,7 +371,7 @@ def test_a_cost_estimate_before_a_search(library: str) -> None:
 
 
 def test_metrics_with_a_p95_alert() -> None:
-    page = (DOCS / "monitor.md").read_text()
+    page = (DOCS / "operate.md").read_text()
     assert "histogram_quantile(0.95" in page
     assert "second_brain_search_duration_seconds_bucket" in page
 

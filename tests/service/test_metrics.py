@@ -1,4 +1,4 @@
-"""Metrics of searches through OpenTelemetry's real SDK; the dashboard and docs/monitor.md."""
+"""Metrics of searches through OpenTelemetry's real SDK; the dashboard and docs/operate.md."""
 
 import json
 import logging
@@ -231,7 +231,7 @@ def test_the_dashboard_and_the_alerts_ask_for_metrics_that_exist() -> None:
     expressions = [
         target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())
     ]
-    page = (DOCS / "monitor.md").read_text("utf-8")
+    page = (DOCS / "operate.md").read_text("utf-8")
     alerts = re.findall(r"expr: >-\n((?: {10,}.*\n)+)", page)
     assert len(alerts) == page.count("- alert:") == 3
     asked = set()
@@ -266,7 +266,7 @@ def test_panels_do_not_overlap_and_use_one_data_source() -> None:
 
 
 def test_the_page_lists_each_metric_with_its_unit_and_attributes() -> None:
-    page = (DOCS / "monitor.md").read_text("utf-8")
+    page = (DOCS / "operate.md").read_text("utf-8")
     rows = {
         cells[0].strip(" `"): [cell.strip() for cell in cells[1:]]
         for line in re.findall(r"^\| (`second_brain\..*) \|$", page, re.MULTILINE)

@@ -294,46 +294,78 @@ def table_rows(text: str, first_header: str) -> list[list[str]]:
 SEARCH = "hybrid_search_knowledge_chunks"
 
 
-def reference_rows(text: str, function: str, first_header: str) -> list[list[str]]:
-    """Return what the reference says of a function: its table, and what it has of the search's."""
-    told = section(text, function)
-    rows = table_rows(told, first_header)
+SIGNATURE = r"^```text\n{function}\((.*?)\)\s+returns (.*?)\n```$"
+
+
+def shared_rows(text: str, told: str, first_header: str) -> list[list[str]]:
+    """Return the rows of the search's table that a section says it shares."""
     shared = re.search(
         rf"{first_header}s of\s\[the search\]\(#{SEARCH}\)"
-        r"(?: without (`\w+`(?:(?:,|\sand)\s`\w+`)*))?",
+        r"(?:\swithout (`\w+`(?:(?:,|\sand)\s`\w+`)*))?",
         told,
     )
-    if shared:
-        of_search = table_rows(section(text, SEARCH), first_header)
-        left_out = re.findall(r"`(\w+)`", shared[1] or "")
-        repeated = [row for row in of_search if row[0] not in left_out]
-        # A function's own arguments follow those of the search, its own columns precede them.
-        rows = [*repeated, *rows] if first_header == "argument" else [*rows, *repeated]
-    return rows
+    if not shared:
+        return []
+    left_out = re.findall(r"`(\w+)`", shared[1] or "")
+    of_search = table_rows(section(text, SEARCH), first_header)
+    return [row for row in of_search if row[0] not in left_out]
+
+
+def declared(names_and_types: str) -> list[str]:
+    """Return the parts of a list in a signature."""
+    return re.split(r",\s+", names_and_types.strip()) if names_and_types else []
+
+
+def reference_signature(text: str, function: str) -> tuple[list[str], list[str]]:
+    """Return the arguments, with types and defaults, and the columns of a function."""
+    told = section(text, function)
+    found = re.search(SIGNATURE.format(function=function), told, re.MULTILINE | re.DOTALL)
+    if not found:
+        own = table_rows(told, "argument") or shared_rows(text, told, "argument")
+        rows = table_rows(told, "column") or shared_rows(text, told, "column")
+        defaults = ["" if row[2] == "required" else f" = {row[2]}" for row in own]
+        arguments = [
+            f"{row[0]} {row[1]}{default}" for row, default in zip(own, defaults, strict=True)
+        ]
+        return arguments, [f"{row[0]} {row[1]}" for row in rows]
+    columns = re.search(r"\((.*)\)$", found[2], re.DOTALL)
+    if not columns and found[2].startswith("setof "):
+        # The columns stand where the type is returned first.
+        kind = found[2].removeprefix("setof ")
+        columns = re.search(rf"{kind} \((.*?)\)\n```$", text, re.DOTALL | re.MULTILINE)
+        if kind == "knowledge_search_hit":
+            return declared(found[1]), reference_signature(text, SEARCH)[1]
+    listed = declared(columns[1]) if columns else []
+    if listed[-1:] == ["..."]:
+        rows = shared_rows(text, told, "column")
+        listed[-1:] = [f"{row[0]} {row[1]}" for row in rows]
+    return declared(found[1]), listed
 
 
 FUNCTIONS = """
     select function.proname,
            array(
-             select argument.name || coalesce(
+             select argument.name || ' ' || format_type(argument.type, null) || coalesce(
                       ' = ' || regexp_replace(
                         pg_get_function_arg_default(function.oid, argument.place::int),
                         '::[][a-z ]+$', ''
                       ), ''
                     )
-               from unnest(function.proargnames, function.proargmodes) with ordinality
-                 as argument (name, mode, place)
+               from unnest(
+                      function.proargnames, function.proargmodes,
+                      coalesce(function.proallargtypes, function.proargtypes::oid[])
+                    ) with ordinality as argument (name, mode, type, place)
               where coalesce(argument.mode, 'i') = 'i'
               order by argument.place
            ),
            array(
-             select argument.name
-               from unnest(function.proargnames, function.proargmodes) with ordinality
-                 as argument (name, mode, place)
+             select argument.name || ' ' || format_type(argument.type, null)
+               from unnest(function.proargnames, function.proargmodes, function.proallargtypes)
+                 with ordinality as argument (name, mode, type, place)
               where argument.mode = 't'
               order by argument.place
            ) || array(
-             select attribute.attname::text
+             select attribute.attname || ' ' || format_type(attribute.atttypid, null)
                from pg_catalog.pg_attribute as attribute
                join pg_catalog.pg_type as row on row.typrelid = attribute.attrelid
               where row.oid = function.prorettype and attribute.attnum > 0
@@ -345,22 +377,31 @@ FUNCTIONS = """
 """
 
 
+# How the page writes what format_type returns.
+TYPES = {
+    "double precision": "float8",
+    "timestamp with time zone": "timestamptz",
+    "extensions.vector": "vector",
+}
+
+
 def test_reference_has_every_function_as_it_is(database: Connection) -> None:
     text = (DOCS / "reference.md").read_text("utf-8")
     functions = database.execute(FUNCTIONS).fetchall()
     assert functions
+
+    def as_written(types: list[str]) -> list[str]:
+        return [re.sub("|".join(TYPES), lambda name: TYPES[name[0]], one.lower()) for one in types]
+
     for name, arguments, columns in functions:
-        documented = [
-            argument if default in ("", "required") else f"{argument} = {default}"
-            for argument, _, default, *_ in reference_rows(text, name, "argument")
-        ]
-        assert [one.lower() for one in documented] == [one.lower() for one in arguments], name
-        assert [row[0] for row in reference_rows(text, name, "column")] == columns, name
+        told_arguments, told_columns = reference_signature(text, name)
+        assert as_written(told_arguments) == as_written(arguments), name
+        assert as_written(told_columns) == as_written(columns), name
 
 
 def test_reference_has_every_difference_between_python_and_sql() -> None:
     text = (DOCS / "reference.md").read_text("utf-8")
-    of_sql = {row[0]: row[2] for row in reference_rows(text, SEARCH, "argument")}
+    of_sql = {row[0]: row[2] for row in table_rows(section(text, SEARCH), "argument")}
     told = {row[0]: row[1:] for row in table_rows(section(text, "Python"), "Python")}
     for name, default in DEFAULTS.items():
         sql_name = SQL_NAMES.get(name, name)

@@ -61,7 +61,7 @@ INSTRUMENTS = {
     ),
     PENDING: Instrument("gauge", "{chunk}", "Active chunks without an embedding", ()),
 }
-"""The metrics by name; docs/monitor.md lists them."""
+"""The metrics by name; docs/operate.md lists them."""
 
 
 class CountsPending(Protocol):
