@@ -30,9 +30,11 @@ from second_brain.evaluation import collection as collections
 from second_brain.evaluation import runs
 from second_brain.evaluation.collection import Collection, Document, Query
 from second_brain.evaluation.runs import Settings
+from second_brain.evaluation.scratch import load, scratch_database
 from second_brain.ingest.standard_library import standard_library
 from second_brain.models import load_embedder
 from second_brain.services.arguments import Leg
+from second_brain.services.install import Database
 
 SEED = 7
 MOST_RIGHT = 3
@@ -319,9 +321,9 @@ def main() -> None:
     options = parser.parse_args()
     collection, origins = build(options.questions)
     vectors = collections.embed(collection, load_embedder("wordllama"))
-    with runs.scratch_database(vectors.dimensions) as connection:
-        runs.load(connection, collection, vectors, "english", lambda doing: None)
-        searcher = runs.Searcher(connection, collection, vectors)
+    with scratch_database(vectors.dimensions) as connection:
+        load(connection, collection, vectors, "english", lambda doing: None)
+        searcher = runs.Searcher(Database(connection), vectors.queries)
         for name, (leg, settings) in SEARCHES.items():
             right: Counter[str] = Counter()
             for query in collection.queries:

@@ -24,7 +24,8 @@ from benchmarks.quality import MEASURE, line, read
 from second_brain import KnowledgeWriter
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres
-from second_brain.evaluation import metrics, runs
+from second_brain.evaluation import metrics
+from second_brain.evaluation.scratch import load
 from second_brain.services.arguments import SearchArguments
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.sharded import ShardedProvider
@@ -141,7 +142,7 @@ def main() -> None:
             for name, dsn in dsns.items()
         }
         one = shards.pop("one")
-        runs.load(one, collection, vectors, "english", lambda doing: None)
+        load(one, collection, vectors, "english", lambda doing: None)
         split(one, shards)
         begin = time.perf_counter()
         refresh_shared_statistics(shards)

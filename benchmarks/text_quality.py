@@ -25,6 +25,8 @@ from second_brain.evaluation import collection as collections
 from second_brain.evaluation import metrics, runs
 from second_brain.evaluation.collection import Collection, Vectors
 from second_brain.evaluation.runs import Settings
+from second_brain.evaluation.scratch import load, scratch_database
+from second_brain.services.install import Database
 
 Connection = psycopg.Connection[Any]
 MEASURE = "nDCG@10"
@@ -91,9 +93,9 @@ def measure(directory: Path, language: str) -> dict[str, Any]:
     nothing = np.zeros((max(len(collection.documents), collection.queries_in_file), 3), np.float32)
     vectors = Vectors("none", nothing[: len(collection.documents)], nothing)
     rankings: dict[str, dict[str, list[str]]] = defaultdict(dict)
-    with runs.scratch_database(3) as connection:
-        runs.load(connection, collection, vectors, language, lambda doing: None)
-        searcher = runs.Searcher(connection, collection, vectors)
+    with scratch_database(3) as connection:
+        load(connection, collection, vectors, language, lambda doing: None)
+        searcher = runs.Searcher(Database(connection), vectors.queries)
         exact = ExactBm25(connection, collection, language)
         for query in collection.queries:
             answer = searcher.answer(query, "text", Settings(), COUNT)
