@@ -323,7 +323,7 @@ def main() -> None:
     vectors = collections.embed(collection, load_embedder("wordllama"))
     with scratch_database(vectors.dimensions) as connection:
         load(connection, collection, vectors, "english", lambda doing: None)
-        searcher = runs.Searcher(Database(connection), vectors.queries)
+        searcher = runs.Searcher(Database(connection), vectors.queries, one_per_document=False)
         for name, (leg, settings) in SEARCHES.items():
             right: Counter[str] = Counter()
             for query in collection.queries:

@@ -89,7 +89,7 @@ def measure(collection: Collection, vectors: Vectors, language: str) -> Figures:
     """Load a collection into a scratch database, ask every query by every search, and judge."""
     with scratch_database(vectors.dimensions) as connection:
         load(connection, collection, vectors, language, lambda doing: None)
-        searcher = runs.Searcher(Database(connection), vectors.queries)
+        searcher = runs.Searcher(Database(connection), vectors.queries, one_per_document=False)
         answers: dict[str, Run] = {
             name: {
                 query.id: searcher.answer(query, leg, settings, MATCH_COUNT)

@@ -95,7 +95,7 @@ def measure(directory: Path, language: str) -> dict[str, Any]:
     rankings: dict[str, dict[str, list[str]]] = defaultdict(dict)
     with scratch_database(3) as connection:
         load(connection, collection, vectors, language, lambda doing: None)
-        searcher = runs.Searcher(Database(connection), vectors.queries)
+        searcher = runs.Searcher(Database(connection), vectors.queries, one_per_document=False)
         exact = ExactBm25(connection, collection, language)
         for query in collection.queries:
             answer = searcher.answer(query, "text", Settings(), COUNT)

@@ -12,8 +12,6 @@ import typer
 
 from second_brain.cli.corpus import EmbedderOption, configured_embedder, refuse_other_embedder
 from second_brain.cli.evaluation_output import (
-    comparison_json,
-    models_json,
     print_comparison,
     print_models,
     print_tuning,
@@ -26,11 +24,12 @@ from second_brain.cli.tables import number
 from second_brain.cli.target import MajorOption, SchemaOption, opened, resolve_dsn
 from second_brain.evaluation import collection as collections
 from second_brain.evaluation import metrics, report, scratch, tuning
-from second_brain.evaluation.collection import Questions, embed_questions
+from second_brain.evaluation.collection import Questions, Vectors, embed_questions
 from second_brain.evaluation.comparison import IN_USE, LEGS, Mode, Source, measure
 from second_brain.evaluation.embedding_models import MOST_CHUNKS, compare_models
 from second_brain.evaluation.live import Kind, modes_of, parse_mode, read_questions
 from second_brain.evaluation.runs import RERANKED, Searcher, Settings
+from second_brain.models import Embedder
 from second_brain.models.rerankers import RERANKER_NAMES, load_reranker
 from second_brain.services.connections import connect
 from second_brain.services.install import SCHEMA, Database
@@ -245,16 +244,13 @@ def _eval(
             compared_models = compare_models(
                 asked.searcher,
                 asked.questions,
-                asked.model,
+                asked.source.embedding_model,
                 other,
                 collection=collection,
                 most=max_chunks,
                 seed=seed,
             )
-            if as_json:
-                print_json(models_json(compared_models))
-            else:
-                print_models(compared_models)
+            print_models(compared_models, as_json=as_json)
             return
         if directory is not None:
             modes = [replace(mode, settings=settings) for mode in (*LEGS, Mode("hybrid"))]
@@ -273,13 +269,10 @@ def _eval(
                 seed=seed,
                 advance=advance,
             )
-        source = Source(asked.model, asked.dimensions, asked.server, reranker_name)
+        source = asked.source._replace(reranker=reranker_name)
         if html is not None:
             html.write_text(report.render(found, source, asked.searcher), "utf-8")
-    if as_json:
-        print_json(comparison_json(found, source))
-    else:
-        print_comparison(found, source)
+    print_comparison(found, source, as_json=as_json)
 
 
 def _tune(
@@ -349,9 +342,7 @@ def _tune(
     applied_to = resolve_dsn(target) if apply and directory is not None else None
     settings = tuning.grid(storable=apply or directory is None)
     corpus = _Corpus(collection, kind, schema)
-    with _asked(folder, corpus, dsn, embedder_name, (max_queries, seed)) as asked:
-        if len(asked.questions.queries) < 2:
-            raise typer.BadParameter("tuning needs at least two queries with a relevant document")
+    with _asked(folder, corpus, dsn, embedder_name, (max_queries, seed), least=2) as asked:
         with progress("Searching", tuning.searches(asked.questions, settings)) as advance:
             found = tuning.tune(
                 asked.searcher.answer, asked.questions, settings, seed=seed, advance=advance
@@ -419,23 +410,17 @@ class _Corpus:
 
 @dataclass(frozen=True)
 class _Asked:
-    """Questions, the searcher that answers them, and the model of the embeddings."""
+    """Questions, the searcher that answers them, and what it searches."""
 
     questions: Questions
     searcher: Searcher
-    model: str
-    dimensions: int
+    source: Source
 
     @property
     def writer(self) -> KnowledgeWriter:
         """A writer on the searched database."""
         database = self.searcher.database
         return KnowledgeWriter(database.connection, schema=database.install.schema)
-
-    @property
-    def server(self) -> str:
-        """The version of PostgreSQL."""
-        return str(self.searcher.database.connection.info.parameter_status("server_version"))
 
 
 @contextmanager
@@ -445,24 +430,27 @@ def _asked(
     dsn: str | None,
     embedder_name: str,
     sample: tuple[int | None, int],
+    least: int = 1,
 ) -> Iterator[_Asked]:
     """Open the corpus, or load the folder into a scratch database.
 
-    `sample` is the largest number of questions, and a seed. All errors in the input are raised
-    before anything is searched.
+    `sample` is the largest number of questions, and a seed; at least `least` must be judged. All
+    errors in the input are raised before anything is loaded or searched.
     """
     metrics.require_library()
     if folder.directory is None:
         with opened(dsn, corpus.schema) as database:
             questions = read_questions(database, corpus.collection, corpus.kind).sample(*sample)
+            _refuse_fewer(questions, least)
             embedder = configured_embedder(embedder_name)
             refuse_other_embedder(database, embedder)
             embeddings = embed_questions(questions, embedder)
             searcher = Searcher(database, embeddings, corpus.collection)
-            yield _Asked(questions, searcher, embedder.model, embedder.dimensions)
+            yield _Asked(questions, searcher, _source(database, embedder))
         return
     files = folder.doc_embeddings, folder.query_embeddings
     loaded = collections.load(folder.directory, folder.qrels).sample(*sample)
+    _refuse_fewer(loaded, least)
     if files[0] is not None and files[1] is not None:
         vectors = collections.read_vectors(loaded, files[0], files[1])
     elif files != (None, None):
@@ -480,8 +468,19 @@ def _asked(
             folder.language,
             lambda step: typer.echo(f"{step} ...", err=True),
         )
-        searcher = Searcher(Database(connection), vectors.queries)
-        yield _Asked(loaded, searcher, vectors.model, vectors.dimensions)
+        database = Database(connection)
+        searcher = Searcher(database, vectors.queries, one_per_document=False)
+        yield _Asked(loaded, searcher, _source(database, vectors))
+
+
+def _source(database: Database, embedded_by: Embedder | Vectors) -> Source:
+    server = database.connection.info.parameter_status("server_version") or ""
+    return Source(embedded_by.model, embedded_by.dimensions, server)
+
+
+def _refuse_fewer(questions: Questions, least: int) -> None:
+    if len(questions.queries) < least:
+        raise typer.BadParameter("tuning needs at least two queries with a relevant document")
 
 
 def _refuse(reason: str, options: Mapping[str, object]) -> None:

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from second_brain.cli.output import print_json
 from second_brain.cli.tables import new_console, printable
 from second_brain.evaluation import metrics
 from second_brain.evaluation.collection import Questions
@@ -40,8 +41,11 @@ def progress(description: str, total: int) -> Iterator[Callable[[], None]]:
         yield lambda: bar.advance(task)
 
 
-def print_comparison(found: Comparison, source: Source) -> None:
+def print_comparison(found: Comparison, source: Source, *, as_json: bool) -> None:
     """Print the figures of each mode, the gains, and the questions that move most."""
+    if as_json:
+        print_json(_comparison_json(found, source))
+        return
     console = new_console()
     _print_heading(console, found.collection)
     lines = [
@@ -93,8 +97,11 @@ def print_comparison(found: Comparison, source: Source) -> None:
             )
 
 
-def print_models(found: ModelComparison) -> None:
+def print_models(found: ModelComparison, *, as_json: bool) -> None:
     """Print the measures of two embedding models."""
+    if as_json:
+        print_json(_models_json(found))
+        return
     console = new_console()
     _print_heading(console, found.collection)
     chunks = (
@@ -158,7 +165,6 @@ def _advice(found: Tuning, baseline: str) -> Iterator[str]:
 
 
 def _print_heading(console: Console, collection: Questions) -> None:
-    """Print the name and size of a collection, and what was left out."""
     console.print(
         f"{collection.name}: {collection.document_count:,} documents, "
         f"{len(collection.queries):,} queries",
@@ -171,7 +177,6 @@ def _print_heading(console: Console, collection: Questions) -> None:
 
 
 def _print_difference(console: Console, name: str, difference: Difference) -> None:
-    """Print a difference, and whether it is significant."""
     kind = "gain" if difference.mean > 0 else "loss"
     verdict = f"significant {kind}" if difference.significant else "not significant"
     console.print(
@@ -181,7 +186,6 @@ def _print_difference(console: Console, name: str, difference: Difference) -> No
 
 
 def _print_test(console: Console) -> None:
-    """Print which test gives the p-values."""
     console.print(
         f"{metrics.TEST}; {metrics.PERMUTATIONS:,} random permutations, or all if there are "
         f"fewer; significant: p < {metrics.SIGNIFICANT}",
@@ -204,8 +208,7 @@ def _print_table(console: Console, table: Table) -> None:
     console.print()
 
 
-def comparison_json(found: Comparison, source: Source) -> dict[str, Any]:
-    """Return the figures of each mode and question as JSON values."""
+def _comparison_json(found: Comparison, source: Source) -> dict[str, Any]:
     depth = found.collection.depth
     return {
         **_collection_json(found.collection),
@@ -238,8 +241,7 @@ def comparison_json(found: Comparison, source: Source) -> dict[str, Any]:
     }
 
 
-def models_json(found: ModelComparison) -> dict[str, Any]:
-    """Return the measures of two embedding models as JSON values."""
+def _models_json(found: ModelComparison) -> dict[str, Any]:
     return {
         **_collection_json(found.collection),
         "chunks": found.chunks,
@@ -290,7 +292,6 @@ def _difference_json(difference: Difference) -> dict[str, Any]:
 
 
 def _python(given: dict[str, Any]) -> str:
-    """Return arguments as they are written in Python."""
     return ", ".join(f"{name}={value!r}" for name, value in given.items())
 
 

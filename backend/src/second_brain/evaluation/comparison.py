@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from second_brain.evaluation.collection import Query, Questions
-from second_brain.evaluation.metrics import NDCG, Difference, compare, judge, percentile
+from second_brain.evaluation.metrics import NDCG, Difference, compare, judge, mean, percentile
 from second_brain.evaluation.runs import DEFAULT, Answer, Run, Settings, rankings
 from second_brain.models.rerankers import CachedReranker, Reranker
 from second_brain.services.arguments import Leg
@@ -109,8 +109,7 @@ class Comparison:
 
     def mean(self, mode: str, measure: str) -> float:
         """Return the mean of a measure over the questions."""
-        values = self.values[mode][measure].values()
-        return sum(values) / len(values)
+        return mean(self.values[mode][measure])
 
     def latency(self, mode: str, share: float) -> float:
         """Return the percentile `share` (0 to 100) of a mode's latency, in milliseconds."""

@@ -14,7 +14,7 @@ import numpy as np
 from second_brain.errors import ConfigurationError
 from second_brain.evaluation.collection import Embeddings, Questions, embed_questions
 from second_brain.evaluation.comparison import LEGS
-from second_brain.evaluation.metrics import NDCG, Difference, compare, judge
+from second_brain.evaluation.metrics import NDCG, Difference, compare, judge, mean
 from second_brain.evaluation.runs import DEFAULT, Searcher
 from second_brain.models import Embedder
 
@@ -65,8 +65,7 @@ class ModelComparison:
 
     def mean(self, model: str, measure: str) -> float:
         """Return the mean of a measure over the questions."""
-        values = self.values[model][measure].values()
-        return sum(values) / len(values)
+        return mean(self.values[model][measure])
 
 
 def compare_models(

@@ -61,6 +61,11 @@ def judge(
     return values
 
 
+def mean(values: Mapping[str, float]) -> float:
+    """Return the mean of a measure's values for the queries."""
+    return sum(values.values()) / len(values)
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """A mean difference between two runs over the same queries, and its p-value.

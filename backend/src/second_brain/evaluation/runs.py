@@ -60,16 +60,25 @@ Run = dict[str, Answer]
 class Searcher:
     """Searches a corpus, or one collection of it, one hit per document.
 
-    `embeddings` has a row for each query. Without them, it can only search by words.
+    `embeddings` has a row for each query. Without them, it can only search by words. A corpus with
+    one chunk per document needs no grouping: with `one_per_document` False, the time is without it.
     """
 
     def __init__(
-        self, database: Database, embeddings: Embeddings | None, collection: str | None = None
+        self,
+        database: Database,
+        embeddings: Embeddings | None,
+        collection: str | None = None,
+        *,
+        one_per_document: bool = True,
     ) -> None:
         self.database = database
         self.embeddings = embeddings
         self._provider = PostgresProvider(database.connection, schema=database.install.schema)
-        self._collections = None if collection is None else [collection]
+        self._options = {
+            "collections": None if collection is None else [collection],
+            "one_per_document": one_per_document,
+        }
 
     def hits(
         self, query: Query, leg: Leg, settings: Settings, depth: int
@@ -118,16 +127,9 @@ class Searcher:
         depth: int,
     ) -> list[MemorySearchResult]:
         text = None if leg == "vector" else query.text
-        arguments = {"fusion": "stored_or_auto", **settings.arguments(leg)}
+        arguments = {"fusion": "stored_or_auto", **self._options, **settings.arguments(leg)}
         try:
-            hits, _ = self._provider.find(
-                embedding,
-                text,
-                top_k=depth,
-                collections=self._collections,
-                one_per_document=True,
-                **arguments,
-            )
+            hits, _ = self._provider.find(embedding, text, top_k=depth, **arguments)
         except SecondBrainError as error:
             error.args = (f"query {query.id!r}: {error}",)
             raise

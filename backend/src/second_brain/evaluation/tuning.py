@@ -11,7 +11,7 @@ from random import Random
 
 from second_brain.evaluation.collection import Questions
 from second_brain.evaluation.comparison import LEGS, Ask
-from second_brain.evaluation.metrics import NDCG, Difference, compare, judge
+from second_brain.evaluation.metrics import NDCG, Difference, compare, judge, mean
 from second_brain.evaluation.runs import DEFAULT, Run, Settings, rankings
 from second_brain.services.arguments import Leg
 from second_brain.services.corpus_settings import CorpusSettings
@@ -166,12 +166,12 @@ def choose(
     best = best_on(queries)
     return Tuning(
         collection=collection,
-        grid={one: _mean(found) for one, found in values.items()},
-        legs={leg: _mean(found) for leg, found in legs.items()},
+        grid={one: mean(found) for one, found in values.items()},
+        legs={leg: mean(found) for leg, found in legs.items()},
         best=best,
         recommended=best if gains["default"].mean > 0 else DEFAULT,
         chosen=tuple(chosen),
-        validated=_mean(validated),
+        validated=mean(validated),
         gains=gains,
     )
 
@@ -181,7 +181,3 @@ def store(writer: KnowledgeWriter, collection: str, tuned: CorpusSettings) -> Co
     models = {one.collection: one.embedding_model for one in writer.settings()}
     update = {"collection": collection, "embedding_model": models.get(collection)}
     return writer.set_settings(tuned.model_copy(update=update))
-
-
-def _mean(values: dict[str, float]) -> float:
-    return sum(values.values()) / len(values)
